@@ -1,0 +1,1 @@
+"""correlator: an event-driven, reliable bridge engine."""

@@ -1,0 +1,161 @@
+"""The protocols between the engine and the world: a store, and the two small classes that make a connector.
+
+A connector only speaks to its broker. Retry, back-off, batching, metrics and order are the engine's. Exactly two
+errors cross the port: `ConnectionLost` (raised; the engine connects again for ever) and `SendRejected` (returned for
+one message). Each object is used by one thread at a time, its owner's; `close` comes from the same thread.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from correlator.core.commit import Recovered, StateSegment, Write
+from correlator.errors import SendRejected
+from correlator.events import Message, Outgoing
+from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Features:
+    """What a broker can do; decides which checks of the contract suite apply, and what `lint` warns about.
+
+    Attributes:
+        durable: a confirmed message survives a restart of the broker.
+        redelivers: what was received and not acknowledged comes again after a lost connection.
+        flags_redelivery: it says so in the headers.
+        acknowledges_surely: when `acknowledge` returns, the broker has it on disk.
+        deduplicates_sends: a repeat of (source, sequence) is stored once.
+        ends: a source may come to its end (a file).
+        queues: knows `queue:` destinations.
+        topics: knows `topic:` destinations.
+    """
+
+    durable: bool = True
+    redelivers: bool = True
+    flags_redelivery: bool = False
+    acknowledges_surely: bool = False
+    deduplicates_sends: bool = False
+    ends: bool = False
+    queues: bool = True
+    topics: bool = True
+
+
+class Chunk(NamedTuple):
+    """What one call of `Source.receive` took.
+
+    Attributes:
+        messages: in the order of the broker; may be empty.
+        token: what acknowledges exactly these messages; opaque to the engine.
+        ended: the source has come to its end and will give nothing more (only where `Features.ends`).
+    """
+
+    messages: Sequence[Message]
+    token: Any
+    ended: bool = False
+
+
+class Source(Protocol):
+    """Takes messages from one destination."""
+
+    def connect(self) -> None:
+        """Open, or open again after `ConnectionLost`. What was not acknowledged will come again, oldest first."""
+        ...
+
+    def receive(self, max_messages: int, timeout_s: float) -> Chunk:
+        """Take up to `max_messages`, waiting at most `timeout_s` for the first one; empty when there was none.
+
+        Never holds more unacknowledged messages from the broker than the receiver's `max_batch_size`.
+        """
+        ...
+
+    def acknowledge(self, tokens: Sequence[Any]) -> None:
+        """Tell the broker that these chunks are done, all of them, nothing else."""
+        ...
+
+    def reject(self, tokens: Sequence[Any]) -> None:
+        """Give these chunks back: they come again, to this or another consumer."""
+        ...
+
+    def close(self) -> None:
+        """Let go; never raises. Unacknowledged messages come again to the next consumer."""
+        ...
+
+
+class Sink(Protocol):
+    """Sends messages to destinations."""
+
+    def connect(self) -> None:
+        """Open, or open again after `ConnectionLost`."""
+        ...
+
+    def send(self, batch: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
+        """Send in order and wait until the broker has confirmed or refused each: one result per message.
+
+        When the connection is lost in between, raises `ConnectionLost`; the engine sends the whole batch again.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go; never raises."""
+        ...
+
+
+class Connection(Protocol):
+    """A broker as configured: makes sources and sinks. Made once per connection, from the engine's thread.
+
+    The entry point names a callable `(name: str, settings: ConnectionSettings) -> Connection` that checks the
+    options without opening anything and raises `ConfigError` for what is wrong.
+    """
+
+    features: Features
+
+    def source(self, receiver: ReceiverSettings) -> Source:
+        """A source for the receiver, not yet connected."""
+        ...
+
+    def sink(self, sender: SenderSettings) -> Sink:
+        """A sink for the sender, not yet connected."""
+        ...
+
+    def close(self) -> None:
+        """Free what sources and sinks share; called after all of them are closed."""
+        ...
+
+
+class ConnectionFactory(Protocol):
+    """What the entry point of a connector is."""
+
+    def __call__(self, name: str, settings: ConnectionSettings) -> Connection:
+        """Make the connection; opens nothing."""
+        ...
+
+
+class Store(Protocol):
+    """The one durable truth of an engine. Owned by the writer thread; `open` runs before that thread starts."""
+
+    def open(self) -> Recovered:
+        """Lock, migrate, take the next epoch, read everything back.
+
+        Raises `StoreError` when it cannot be used, `Fenced` when another engine owns it.
+        """
+        ...
+
+    def commit(self, number: int, writes: Sequence[Write]) -> None:
+        """Write all in one transaction that checks epoch and `number` (the previous one plus 1).
+
+        Raises `StoreBusy` when nothing was written and it may be tried again, `CommitUnknown` when the answer was
+        lost, `Fenced` when another engine took over, any other `StoreError` when the engine must stop at once.
+        """
+        ...
+
+    def resolve(self, number: int) -> bool:
+        """After `CommitUnknown`: whether transaction `number` was committed. Raises as `commit`."""
+        ...
+
+    def read_state(self, numbers: Sequence[int]) -> Sequence[StateSegment]:
+        """State segments by number, for cleaning."""
+        ...
+
+    def close(self) -> None:
+        """Give up the lock and close; never raises."""
+        ...

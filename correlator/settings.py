@@ -1,0 +1,165 @@
+"""Typed settings with their defaults: the one place where a default stands. Read once, passed down, never changed.
+
+Durations are seconds as `float` and sizes bytes as `int` here; the configuration file writes them with units.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from correlator.core.reliability import Reliability
+
+Seconds = Annotated[float, msgspec.Meta(extra={"unit": "duration"})]
+Bytes = Annotated[int, msgspec.Meta(extra={"unit": "size"})]
+Count = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
+CountOrZero = Annotated[int, msgspec.Meta(ge=0, le=100_000_000)]
+Identifier = Annotated[str, msgspec.Meta(min_length=1, max_length=200, extra={"identifier": True})]
+Template = Annotated[str, msgspec.Meta(extra={"template": True})]
+ImportPath = Annotated[str, msgspec.Meta(extra={"import_path": True})]
+OnError = Literal["stop", "dead_letter", "skip"]
+OnMappingError = Literal["dead_letter", "stop", "drop"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSettings:
+    """When checkpoints are taken.
+
+    Attributes:
+        interval: time from the end of one checkpoint to the beginning of the next; a checkpoint with nothing to
+            write is not taken.
+    """
+
+    interval: Seconds = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionSettings:
+    """A broker: the connector's type (an entry point of `correlator.connectors`) and the connector's own options."""
+
+    type: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DuplicateDetectionSettings:
+    """The windows of the duplicate detector (FEATURES A8.3, A8.4): 0 disables either, both at 0 are refused."""
+
+    per_source_window_size: CountOrZero = 2000
+    expiry_time: Seconds = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceiverSettings:
+    """What takes from a destination.
+
+    Attributes:
+        id: unique among all receivers and senders, static and dynamic, for the life of the store.
+        connection: name of a connection.
+        destination: `queue:NAME`, `topic:NAME` or a logical name of `destinations`.
+        reliability: what the receiver promises (docs/guarantees.md).
+        event: import path `module:Class` of the event type that bodies become; not needed for a pipeline.
+        unique_message_id: template of the id for duplicate detection; the property `uniqueMessageId` by default.
+        message_source_id: template of the source; the property `messageSourceId` by default.
+        dup_detection_domain_id: the duplicate detection domain; `connection:destination` for queues and
+            `connection:id` for topics by default (A8.7, A8.8).
+        max_batch_size: messages in one batch: also the most that are received and not acknowledged (A3.11).
+        max_batch_bytes: bytes of bodies that close a batch.
+        max_batch_interval_ms: how long a batch waits for more after its first message (A3.12).
+        max_message_bytes: a larger message becomes a dead letter (E5001).
+        on_mapping_error: what happens with a message that cannot be mapped (Z8).
+        options: what only this connector knows.
+    """
+
+    id: Identifier
+    connection: str
+    destination: str
+    reliability: Reliability = Reliability.BEST_EFFORT
+    event: ImportPath | None = None
+    unique_message_id: Template = "${property.uniqueMessageId}"
+    message_source_id: Template = "${property.messageSourceId}"
+    dup_detection_domain_id: str | None = None
+    max_batch_size: Count = 1000
+    max_batch_bytes: Bytes = 16 * 1024 * 1024
+    max_batch_interval_ms: CountOrZero = 20
+    max_message_bytes: Bytes = 10 * 1024 * 1024
+    on_mapping_error: OnMappingError = "dead_letter"
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SenderSettings:
+    """What sends to a destination.
+
+    Attributes:
+        id: unique among all receivers and senders, static and dynamic, for the life of the store.
+        connection: name of a connection.
+        destination: where messages go unless a message names another.
+        reliability: what the sender promises; `APP_CONTROLLED` is refused.
+        unique_message_id_property: property that carries `seqNo:messageSourceId` (A2.6, A2.7).
+        message_source_id_property: property that carries the source.
+        max_batch_size: most messages handed to the broker before their confirms are awaited (A2.15).
+        max_batch_interval_ms: how long a batch waits for more after its first message; a checkpoint releases
+            sends together, so 0 (do not wait) is the default.
+        max_tries: tries of a message that the broker refuses, before it becomes a dead letter (A2.11).
+        max_outstanding: messages that wait for the broker; beyond it receiving pauses (RELIABILITY T24).
+        options: what only this connector knows.
+    """
+
+    id: Identifier
+    connection: str
+    destination: str
+    reliability: Reliability = Reliability.BEST_EFFORT
+    unique_message_id_property: str = "uniqueMessageId"
+    message_source_id_property: str = "messageSourceId"
+    max_batch_size: Count = 500
+    max_batch_interval_ms: CountOrZero = 0
+    max_tries: Count = 3
+    max_outstanding: Count = 200_000
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MonitorSettings:
+    """A monitor class that the engine creates at start.
+
+    Attributes:
+        type: import path `module:Class`.
+        context: the context (one thread) that it lives in.
+        on_error: what an exception in one of its handlers does (DESIGN 7).
+        options: keyword arguments of the class: initial values of its attributes.
+    """
+
+    type: ImportPath
+    context: Identifier = "main"
+    on_error: OnError = "stop"
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings:
+    """One engine: its store, its connections, and the static parts.
+
+    Attributes:
+        name: identity of the instance; its store opens under no other name.
+        store: `sqlite:///path` or `postgresql://…`; `None` runs without persistence (Z1).
+        max_queued: events that may wait in the queue of one context before receiving pauses.
+        connection_retry_interval: time between two attempts to connect (A9.5).
+        stop_timeout: how long an orderly stop may wait for brokers.
+        fail_fast: stop with an error instead of waiting when a broker cannot be reached at start.
+    """
+
+    name: Identifier
+    store: str | None = None
+    checkpoint: CheckpointSettings = CheckpointSettings()
+    connections: Mapping[str, ConnectionSettings] = field(default_factory=dict)
+    destinations: Mapping[str, str] = field(default_factory=dict)
+    receivers: tuple[ReceiverSettings, ...] = ()
+    senders: tuple[SenderSettings, ...] = ()
+    monitors: tuple[MonitorSettings, ...] = ()
+    duplicate_detection: DuplicateDetectionSettings = DuplicateDetectionSettings()
+    max_queued: Count = 20_000
+    connection_retry_interval: Seconds = 1.0
+    stop_timeout: Seconds = 30.0
+    fail_fast: bool = False

@@ -5,13 +5,13 @@ errors cross the port: `ConnectionLost` (raised; the engine connects again for e
 one message). Each object is used by one thread at a time, its owner's; `close` comes from the same thread.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from correlator.core.commit import Recovered, StateSegment, Write
+from correlator.core.commit import Recovered, StateEntry, StateSegment, Write
 from correlator.errors import SendRejected
-from correlator.events import Message, Outgoing
+from correlator.events import DeadLetter, Message, Outgoing
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
 
 
@@ -158,4 +158,67 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Give up the lock and close; never raises."""
+        ...
+
+
+class Delivered(NamedTuple):
+    """A message as a processor sees it: `number` is its place in the receiver's stream, growing, never used twice."""
+
+    receiver: str
+    number: int
+    message: Message
+
+
+class Effects(NamedTuple):
+    """All that processing a batch does; becomes durable in one checkpoint together with the progress of the batch.
+
+    Attributes:
+        sends: (sender id, message), in order.
+        state: changed keys.
+        dead_letters: what could not be processed.
+    """
+
+    sends: Sequence[tuple[str, Message]] = ()
+    state: Sequence[StateEntry] = ()
+    dead_letters: Sequence[DeadLetter] = ()
+
+
+class StateView(Protocol):
+    """Read access to the keyed state that earlier batches left."""
+
+    def get(self, owner: str, key: bytes) -> bytes | None:
+        """The value of one key."""
+        ...
+
+    def items(self, owner: str) -> Iterable[tuple[bytes, bytes]]:
+        """All keys of an owner."""
+        ...
+
+
+class Processor(Protocol):
+    """What a context does with whole batches: a pipeline on Spark. One thread calls it, `open` first.
+
+    `process` must be a function of its arguments alone: after a crash the same messages come again, perhaps cut into
+    other batches. It changes nothing itself; the engine applies the effects. An exception stops the engine.
+    """
+
+    name: str
+    receivers: Sequence[str]
+    max_rows: int
+    max_bytes: int
+
+    def open(self) -> None:
+        """Start what processing needs."""
+        ...
+
+    def process(self, batch: Sequence[Delivered], state: StateView, engine_time: float) -> Effects:
+        """Work out the effects of the batch."""
+        ...
+
+    def conclude(self, state: StateView, engine_time: float) -> Effects:
+        """Effects of the end of all input, once every source has ended (files): close windows, flush."""
+        ...
+
+    def close(self) -> None:
+        """Let go; never raises."""
         ...

@@ -1,10 +1,16 @@
 """Values that travel: what application code sees (events) and what brokers carry (messages)."""
 
-from typing import Any, TypeVar, dataclass_transform
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
 
 import msgspec
 
-PropertyValue = None | bool | int | float | str | bytes
+from correlator.errors import UsageError
+
+if TYPE_CHECKING:
+    PropertyValue = None | bool | int | float | str | bytes
+else:
+    PropertyValue = Any  # msgspec refuses a union of str and bytes; MessagePack itself keeps them apart
 
 
 class Headers(msgspec.Struct, frozen=True, kw_only=True, gc=False, array_like=True):
@@ -84,6 +90,11 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Event(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=False):
     """Base of all event types; made by `@event`, never subclassed by hand."""
 
+    @classmethod
+    def match(cls, **fields: Any) -> "Pattern":
+        """Events of this type whose fields have these values, for `on_all` and `once`."""
+        return Pattern.of(cls, fields)
+
 
 T = TypeVar("T")
 
@@ -109,3 +120,45 @@ def event(cls: type[T]) -> type[T]:
         cls.__name__, fields, bases=(Event,), module=cls.__module__, namespace=namespace, frozen=True, kw_only=True
     )
     return made  # type: ignore[return-value]
+
+
+class Pattern(msgspec.Struct, frozen=True):
+    """Events of one type whose fields have given values.
+
+    Attributes:
+        event_type: the type.
+        fields: names, sorted.
+        values: the wanted value of each.
+    """
+
+    event_type: type[Any]
+    fields: tuple[str, ...] = ()
+    values: tuple[Any, ...] = ()
+
+    @classmethod
+    def of(cls, event_type: type[Any], fields: Mapping[str, Any]) -> "Pattern":
+        """The pattern; raises `UsageError` E4108 for a field that the type does not have."""
+        known = getattr(event_type, "__struct_fields__", ())
+        for name in fields:
+            if name not in known:
+                raise UsageError(
+                    "E4108", f"event {event_type.__name__}", f"has no field '{name}'", f"Fields: {', '.join(known)}"
+                )
+        names = tuple(sorted(fields))
+        return cls(event_type, names, tuple(fields[name] for name in names))
+
+
+@event
+class SenderFlushed:
+    """All sends before `request_flush` returned `request_id` are confirmed, or `failed` of them are dead letters."""
+
+    sender: str
+    request_id: int
+    failed: int = 0
+
+
+@event
+class ReceivingSuspended:
+    """An APP_CONTROLLED receiver has delivered a batch and waits for `acknowledge_and_resume`."""
+
+    receiver: str

@@ -18,6 +18,7 @@ CountOrZero = Annotated[int, msgspec.Meta(ge=0, le=100_000_000)]
 Identifier = Annotated[str, msgspec.Meta(min_length=1, max_length=200, extra={"identifier": True})]
 Template = Annotated[str, msgspec.Meta(extra={"template": True})]
 ImportPath = Annotated[str, msgspec.Meta(extra={"import_path": True})]
+RemainingKeys = Annotated[Mapping[str, Any], msgspec.Meta(extra={"remaining_keys": True})]
 OnError = Literal["stop", "dead_letter", "skip"]
 OnMappingError = Literal["dead_letter", "stop", "drop"]
 
@@ -36,10 +37,15 @@ class CheckpointSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionSettings:
-    """A broker: the connector's type (an entry point of `correlator.connectors`) and the connector's own options."""
+    """A broker.
+
+    Attributes:
+        type: the connector: an entry point of `correlator.connectors`.
+        options: what only this connector knows; in the file these keys stand beside `type`.
+    """
 
     type: str
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: RemainingKeys = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

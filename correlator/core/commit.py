@@ -35,7 +35,7 @@ class IdSegment(msgspec.Struct, frozen=True, gc=False):
         domain: the duplicate detection domain.
         number: order of acceptance within the domain, never used again.
         receiver: who received the batch.
-        batch: first message number of the batch, for pins at recovery.
+        batch: count of the receiver's batches so far, for pins at recovery.
         runs: what it holds; a rewritten segment keeps its number.
     """
 
@@ -63,7 +63,7 @@ class ReceiveCommit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         rewritten: earlier id segments with only their survivors.
         forgotten: (domain, number) of id segments with no survivor.
         dead_letters: messages of the batch that could not be mapped.
-        confirmed_batch: the receiver's last batch (its first number) that the broker surely knows acknowledged.
+        confirmed_batch: the receiver's last batch that the broker surely knows acknowledged.
         receiver: who received it.
     """
 
@@ -120,7 +120,7 @@ class ContextCut(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
     Attributes:
         context: its name.
-        handled: for each receiver, the last number that has entered this context's queue.
+        entered: for each receiver, the last number that has entered this context's queue.
         queue: what waits, in order.
         spawned: next instance number of each monitor class.
     """

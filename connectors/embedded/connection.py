@@ -1,0 +1,72 @@
+"""The connector's entry point: checks the options, opens nothing."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from connectors.embedded import ledger
+from connectors.embedded.link import translated
+from connectors.embedded.sink import EmbeddedSink
+from connectors.embedded.source import EmbeddedSource, message_of
+from connectors.options import check_destination, check_options, text_option
+from correlator.errors import ConfigError, UsageError
+from correlator.events import Message
+from correlator.ports import Features
+from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
+from correlator.storage.database import parse, reading
+
+DEFAULT_STORE = "sqlite:///correlator-broker.db"
+
+
+class EmbeddedConnection:
+    """An embedded broker. Option `store`: where it keeps its messages, a `sqlite:///PATH` or `postgresql://` URL.
+
+    A relative path is below the working directory. The file, and the tables in it, are made when they are missing; its
+    directory must be there.
+    """
+
+    features = Features(flags_redelivery=True, acknowledges_surely=True, deduplicates_sends=True)
+
+    def __init__(self, name: str, settings: ConnectionSettings) -> None:
+        where = f"connections.{name}"
+        check_options(where, settings.options, ("store",))
+        self._name = name
+        self._store = _store_url(where, text_option(where, settings.options, "store", DEFAULT_STORE))
+
+    def source(self, receiver: ReceiverSettings) -> EmbeddedSource:
+        """A consumer of the queue, or of the durable subscription named by the receiver's id."""
+        where = f"receivers.{receiver.id}"
+        check_options(where, receiver.options, ())
+        check_destination(where, receiver.destination)
+        return EmbeddedSource(where, self._store, receiver)
+
+    def sink(self, sender: SenderSettings) -> EmbeddedSink:
+        """A producer."""
+        where = f"senders.{sender.id}"
+        check_options(where, sender.options, ())
+        check_destination(where, sender.destination)
+        return EmbeddedSink(where, self._store)
+
+    def browse(self, destination: str, limit: int) -> Sequence[Message]:
+        """Copies of the oldest messages of a queue, also of those that a consumer holds; removes and changes nothing.
+
+        Raises `UsageError` for anything but a queue, `ConnectionLost` when the broker's database cannot be read.
+        """
+        if check_destination(f"connections.{self._name}", destination).kind != "queue":
+            raise UsageError("E2110", destination, "only queues can be browsed")
+        with translated(f"connections.{self._name}"), reading(self._store) as connection:
+            rows = ledger.browse(connection, destination, limit)
+        return [message_of(row, destination) for row in rows]
+
+    def close(self) -> None:
+        """Nothing is shared."""
+
+
+def _store_url(where: str, text: str) -> str:
+    """The address, with an absolute path. Raises `ConfigError`, which does not repeat it: it may hold a password."""
+    try:
+        url = parse(text)
+    except ConfigError as error:
+        raise ConfigError("E1214", f"{where}.store", error.what, error.allowed, error.todo) from error
+    if url.get_backend_name() == "sqlite":
+        url = url.set(database=str(Path(url.database or "").absolute()))
+    return url.render_as_string(hide_password=False)

@@ -1,0 +1,53 @@
+"""How a message lies in its row: one encoded value, decoded only for the consumer that gets it."""
+
+import msgspec
+
+from correlator.events import Headers, Message
+
+MAX_CONTENT_BYTES = 256 * 1024 * 1024
+"""Less than both databases can hold in a row, so that a message that is too large is refused and blocks no other."""
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Message)
+
+
+def encode(message: Message) -> bytes:
+    """The message as bytes, without what only the broker sets. Raises `ValueError` when it cannot be stored."""
+    if message.headers is not None or message.destination is not None:
+        message = msgspec.structs.replace(message, destination=None, headers=_of_sender(message.headers))
+    try:
+        content = _encoder.encode(message)
+    except (TypeError, OverflowError, ValueError, msgspec.MsgspecError) as error:
+        raise ValueError(str(error)) from error
+    if len(content) > MAX_CONTENT_BYTES:
+        raise ValueError(f"{len(content)} bytes are more than {MAX_CONTENT_BYTES}")
+    return content
+
+
+def _of_sender(headers: Headers | None) -> Headers | None:
+    if headers is None:
+        return None
+    return msgspec.structs.replace(
+        headers, message_id=None, expiration=None, timestamp=None, redelivered=False, delivery_count=1
+    )
+
+
+def decode(content: bytes, *, destination: str, number: int, sent_at: int, deliveries: int) -> Message:
+    """The message as its consumer sees it, with the headers that the broker sets."""
+    message = _decoder.decode(content)
+    sent = message.headers or Headers()
+    lives = sent.time_to_live_ms
+    headers = Headers(
+        message_id=f"{destination}:{number}",
+        correlation_id=sent.correlation_id,
+        reply_to=sent.reply_to,
+        type=sent.type,
+        priority=sent.priority,
+        persistent=sent.persistent,
+        time_to_live_ms=lives,
+        expiration=sent_at + lives if lives else None,
+        timestamp=sent_at,
+        redelivered=deliveries > 1,
+        delivery_count=deliveries,
+    )
+    return Message(message.body, message.properties, message.key, destination, headers)

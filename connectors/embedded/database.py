@@ -1,0 +1,64 @@
+"""Opens the connections of the embedded broker: every commit is durable, a transaction is only where it begins.
+
+The store of an engine has one owner, which `correlator.storage.database.connect` sees to; a broker has many users at
+once, so it opens its own connections and shares only the reading of addresses and the readers.
+"""
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, create_engine, event
+from sqlalchemy.pool import NullPool
+
+from correlator.errors import ConnectionLost
+from correlator.storage.database import CONNECT_TIMEOUT_S, parse
+
+APPLICATION_ID = 0x636F7262
+"""What a SQLite file of a broker carries in its header: "corb"."""
+_BUSY_TIMEOUT_S = 10.0
+
+
+def connect_sqlite(path: Path) -> Connection:
+    """A connection to a file in WAL mode with `synchronous=FULL`; every transaction begins IMMEDIATE."""
+    engine = create_engine("sqlite://", creator=lambda: _dial(path), poolclass=NullPool)
+    event.listen(engine, "begin", _begin)
+    return engine.connect()
+
+
+def _dial(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+    try:
+        _settle(connection, path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _settle(connection: sqlite3.Connection, path: Path) -> None:
+    """Refuse a file that is not a broker's, without changing it; then make every commit durable."""
+
+    def pragma(text: str) -> Any:
+        return connection.execute(f"PRAGMA {text}").fetchone()[0]
+
+    marker = pragma("application_id")
+    if marker != APPLICATION_ID:
+        (objects,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if marker or objects:
+            raise ConnectionLost("E3003", str(path), "belongs to another application", "A broker has a file of its own")
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA fullfsync = ON")  # macOS: without it a sync stops at the cache of the disk
+    if pragma("journal_mode = WAL") != "wal" or pragma("synchronous") != 2:
+        raise ConnectionLost("E3106", str(path), "SQLite does not accept WAL with synchronous=FULL")
+
+
+def _begin(connection: Connection) -> None:
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def connect_postgres(store: str) -> Connection:
+    """A session with `synchronous_commit=on`, whatever the server's default is."""
+    arguments = {"connect_timeout": CONNECT_TIMEOUT_S, "options": "-c synchronous_commit=on"}
+    return create_engine(parse(store), poolclass=NullPool, connect_args=arguments).connect()

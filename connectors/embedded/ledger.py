@@ -1,0 +1,293 @@
+"""Every statement of the embedded broker, one function per business step. Each runs inside a transaction of its caller.
+
+On SQLite a transaction is alone in the database. On PostgreSQL the row of the destination is locked while messages are
+stored, and the row of the subscription while messages are claimed or given back; acknowledging needs no lock, since
+nobody else touches rows that a consumer holds.
+"""
+
+from collections.abc import Sequence
+from functools import cache
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects.postgresql import psycopg
+
+from connectors.embedded.tables import (
+    SCHEMA_VERSION,
+    consumers,
+    destinations,
+    messages,
+    metadata,
+    schema,
+    subscriptions,
+)
+from connectors.embedded.tables import senders as senders_table
+from correlator.storage.database import Statement
+
+
+class Entry(NamedTuple):
+    """A message to be stored; `source` and `sequence` tell a repeat."""
+
+    source: str
+    sequence: int
+    content: bytes
+
+
+class Stored(NamedTuple):
+    """A message as it lies in its row."""
+
+    number: int
+    deliveries: int
+    sent_at: int
+    content: bytes
+
+
+class Claim(NamedTuple):
+    """Messages that a consumer took in one step: the token that acknowledges them."""
+
+    subscription: int
+    consumer: int
+    number: int
+    first: int
+    last: int
+    total: int
+
+
+class _There(NamedTuple):
+    """A destination, locked."""
+
+    id: int
+    last_number: int
+
+
+def create(connection: Connection) -> int:
+    """Make the tables where they are missing; the version of the schema that is there."""
+    metadata.create_all(connection)
+    version = connection.execute(select(schema.c.version)).scalar()
+    if version is None:
+        connection.execute(insert(schema).values(version=SCHEMA_VERSION))
+    return version or SCHEMA_VERSION
+
+
+def _insert_once(connection: Connection, table: Any) -> Any:
+    """An INSERT that leaves an existing row as it is."""
+    dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
+    return dialect.insert(table).on_conflict_do_nothing()
+
+
+def subscribe(connection: Connection, destination: str, name: str) -> int:
+    """The id of the subscription; made, with its destination, when it is new."""
+    there = _locked_destination(connection, destination)
+    return _subscription(connection, there.id, name)
+
+
+def _locked_destination(connection: Connection, name: str) -> _There:
+    wanted = select(destinations.c.id, destinations.c.last_number).where(destinations.c.name == name).with_for_update()
+    found = connection.execute(wanted).one_or_none()
+    if found is not None:
+        return _There(*found)
+    connection.execute(_insert_once(connection, destinations).values(name=name, last_number=0))
+    made = _There(*connection.execute(wanted).one())
+    if name.startswith("queue:"):
+        _subscription(connection, made.id, "")
+    return made
+
+
+def _subscription(connection: Connection, destination: int, name: str) -> int:
+    connection.execute(_insert_once(connection, subscriptions).values(destination=destination, name=name))
+    wanted = select(subscriptions.c.id).where(subscriptions.c.destination == destination, subscriptions.c.name == name)
+    return int(connection.execute(wanted).scalar_one())
+
+
+def store(connection: Connection, destination: str, entries: Sequence[Entry], now_ms: int) -> None:
+    """Store what was not stored before, for each subscription of the destination."""
+    there = _locked_destination(connection, destination)
+    fresh = _first_time(connection, there.id, entries)
+    if not fresh:
+        return
+    _append(connection, there, fresh, now_ms)
+    connection.execute(
+        update(destinations).where(destinations.c.id == there.id).values(last_number=there.last_number + len(fresh))
+    )
+
+
+def _first_time(connection: Connection, destination: int, entries: Sequence[Entry]) -> list[Entry]:
+    """The entries whose sequence is beyond the last stored one of their source; remembers the new last ones."""
+    before = _last_sequences(connection, destination, {entry.source for entry in entries if entry.source})
+    last = dict(before)
+    fresh = []
+    for entry in entries:
+        if not entry.source:
+            fresh.append(entry)
+        elif entry.sequence > last.get(entry.source, 0):
+            last[entry.source] = entry.sequence
+            fresh.append(entry)
+    for source, sequence in last.items():
+        if sequence != before.get(source):
+            _remember(connection, destination, source, sequence)
+    return fresh
+
+
+def _last_sequences(connection: Connection, destination: int, sources: set[str]) -> dict[str, int]:
+    if not sources:
+        return {}
+    rows = connection.execute(
+        select(senders_table.c.source, senders_table.c.last_sequence).where(
+            senders_table.c.destination == destination, senders_table.c.source.in_(sources)
+        )
+    )
+    return {row.source: row.last_sequence for row in rows}
+
+
+def _remember(connection: Connection, destination: int, source: str, sequence: int) -> None:
+    there = (senders_table.c.destination == destination, senders_table.c.source == source)
+    changed = connection.execute(update(senders_table).where(*there).values(last_sequence=sequence))
+    if not changed.rowcount:
+        connection.execute(insert(senders_table).values(destination=destination, source=source, last_sequence=sequence))
+
+
+def _append(connection: Connection, there: _There, fresh: Sequence[Entry], now_ms: int) -> None:
+    readers = connection.execute(
+        select(subscriptions.c.id).where(subscriptions.c.destination == there.id).order_by(subscriptions.c.id)
+    ).scalars()
+    for subscription in readers.all():
+        rows = [
+            {
+                "subscription": subscription,
+                "number": number,
+                "consumer": 0,
+                "claim": 0,
+                "deliveries": 0,
+                "sent_at": now_ms,
+                "size": len(entry.content),
+                "content": entry.content,
+            }
+            for number, entry in enumerate(fresh, there.last_number + 1)
+        ]
+        _insert_message(connection.dialect.name).run(connection, rows)
+
+
+@cache
+def _insert_message(dialect: str) -> Statement:
+    """Compiled once for each kind of database: this is where most of the time of a batch goes."""
+    return Statement(psycopg.dialect() if dialect == "postgresql" else sqlite.dialect(), insert(messages))
+
+
+def register(connection: Connection, subscription: int) -> int:
+    """A new consumer; its id is never used again."""
+    made = insert(consumers).values(subscription=subscription, claimed_through=0).returning(consumers.c.id)
+    return int(connection.execute(made).scalar_one())
+
+
+def lock_subscription(connection: Connection, subscription: int) -> None:
+    """Let nobody else claim or give back until the transaction ends."""
+    connection.execute(select(subscriptions.c.id).where(subscriptions.c.id == subscription).with_for_update())
+
+
+def other_consumers(connection: Connection, subscription: int, consumer: int) -> Sequence[int]:
+    """Everybody else who is registered on the subscription."""
+    others = select(consumers.c.id).where(consumers.c.subscription == subscription, consumers.c.id != consumer)
+    return [int(other) for other in connection.execute(others).scalars()]
+
+
+def retire(connection: Connection, subscription: int, consumer: int) -> None:
+    """Strike a consumer off; what it held waits again, in its place."""
+    claimed_through = connection.execute(
+        select(consumers.c.claimed_through).where(consumers.c.id == consumer)
+    ).scalar_one_or_none()
+    if claimed_through is None:
+        return
+    connection.execute(
+        update(messages)
+        .where(
+            messages.c.subscription == subscription,
+            messages.c.number <= claimed_through,
+            messages.c.consumer == consumer,
+        )
+        .values(consumer=0, claim=0)
+    )
+    connection.execute(delete(consumers).where(consumers.c.id == consumer))
+
+
+class Bounds(NamedTuple):
+    """The most that one claim may take."""
+
+    messages: int
+    bytes: int
+
+
+def claim(
+    connection: Connection, subscription: int, consumer: int, number: int, bounds: Bounds
+) -> tuple[Claim, Sequence[Stored]] | None:
+    """Give the oldest waiting messages to the consumer, at least one if there is any, within the bounds.
+
+    Called under the lock on the subscription; `number` is new for the consumer.
+    """
+    waiting = connection.execute(_waiting(subscription).limit(bounds.messages)).all()
+    if not waiting:
+        return None
+    within = sum(1 for total in accumulate(row.size for row in waiting) if total <= bounds.bytes)
+    taken = waiting[: max(1, within)]
+    token = Claim(subscription, consumer, number, taken[0].number, taken[-1].number, len(taken))
+    rows = connection.execute(_take(token)).all()
+    connection.execute(
+        update(consumers)
+        .where(consumers.c.id == consumer, consumers.c.claimed_through < token.last)
+        .values(claimed_through=token.last)
+    )
+    return token, sorted(Stored(*row) for row in rows)
+
+
+def _take(token: Claim) -> Any:
+    return (
+        update(messages)
+        .where(
+            messages.c.subscription == token.subscription,
+            messages.c.number.between(token.first, token.last),
+            messages.c.consumer == 0,
+        )
+        .values(consumer=token.consumer, claim=token.number, deliveries=messages.c.deliveries + 1)
+        .returning(messages.c.number, messages.c.deliveries, messages.c.sent_at, messages.c.content)
+    )
+
+
+def _waiting(subscription: int) -> Any:
+    return (
+        select(messages.c.number, messages.c.size)
+        .where(messages.c.subscription == subscription, messages.c.consumer == 0)
+        .order_by(messages.c.number)
+    )
+
+
+def _held(token: Claim) -> tuple[Any, ...]:
+    return (
+        messages.c.subscription == token.subscription,
+        messages.c.number.between(token.first, token.last),
+        messages.c.consumer == token.consumer,
+        messages.c.claim == token.number,
+    )
+
+
+def settle(connection: Connection, token: Claim) -> bool:
+    """Delete acknowledged messages; false when some were not held any more."""
+    return bool(connection.execute(delete(messages).where(*_held(token))).rowcount == token.total)
+
+
+def give_back(connection: Connection, token: Claim) -> None:
+    """Let rejected messages wait again, in their place."""
+    connection.execute(update(messages).where(*_held(token)).values(consumer=0, claim=0))
+
+
+def browse(connection: Connection, destination: str, limit: int) -> Sequence[Stored]:
+    """The oldest messages of a queue, held or not; changes nothing."""
+    rows = connection.execute(
+        select(messages.c.number, messages.c.deliveries, messages.c.sent_at, messages.c.content)
+        .join(subscriptions, subscriptions.c.id == messages.c.subscription)
+        .join(destinations, destinations.c.id == subscriptions.c.destination)
+        .where(destinations.c.name == destination, subscriptions.c.name == "")
+        .order_by(messages.c.number)
+        .limit(limit)
+    )
+    return [Stored(*row) for row in rows]

@@ -1,0 +1,223 @@
+"""One database connection of a source or sink, and all that differs between SQLite and PostgreSQL.
+
+SQLite: everybody who writes takes a gate first, a lock among the threads of the process and a lock on a file among
+processes. So nobody polls a busy database, and no two connections ever write or checkpoint the write-ahead log at the
+same instant (versions of SQLite before 3.51.3 can damage the file when they do). PostgreSQL needs no gate.
+
+A consumer must be known to be dead at once when its process was killed, without heartbeats: on SQLite it holds a lock
+on a file of its own, on PostgreSQL an advisory lock of its session; both are freed by the system with the process.
+"""
+
+import fcntl
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from sqlalchemy import Connection, func, select
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import SQLAlchemyError
+
+from connectors.embedded import ledger
+from connectors.embedded.database import connect_postgres, connect_sqlite
+from connectors.embedded.neighbours import neighbours
+from connectors.embedded.tables import SCHEMA_VERSION
+from correlator.errors import ConnectionLost, StoreError
+
+GATE_TIMEOUT_S = 10.0
+_LONGEST_GATE_PAUSE_S = 0.01
+_CONSUMER_LOCKS = 0x636F7262
+"""First key of the advisory locks of consumers."""
+
+
+class Link(Protocol):
+    """An open connection. Used by one thread at a time."""
+
+    connection: Connection
+
+    def transaction(self) -> AbstractContextManager[Connection]:
+        """One writing transaction: commits at the end, rolls back when an exception passes."""
+        ...
+
+    def announce(self, consumer: int) -> None:
+        """Within the transaction that registers the consumer: from now on others see that it lives."""
+        ...
+
+    def is_dead(self, consumer: int) -> bool:
+        """Within a transaction: whether the process or connection of the consumer is gone."""
+        ...
+
+    def close(self) -> None:
+        """Let go; never raises."""
+        ...
+
+
+@contextmanager
+def translated(where: str) -> Iterator[None]:
+    """Whatever the database or the file system raises becomes `ConnectionLost`."""
+    try:
+        yield
+    except (SQLAlchemyError, StoreError, sqlite3.Error, OSError) as error:
+        cause = getattr(error, "orig", None) or error
+        raise ConnectionLost("E7003", where, f"the broker's database failed: {str(cause).strip()}") from error
+
+
+def open_link(store: str) -> Link:
+    """Connect and make the tables where they are missing. Raises what `translated` translates."""
+    link: Link = SqliteLink(store) if is_sqlite(store) else PostgresLink(store)
+    try:
+        with link.transaction() as connection:
+            version = ledger.create(connection)
+    except BaseException:
+        link.close()
+        raise
+    if version > SCHEMA_VERSION:
+        link.close()
+        raise ConnectionLost(
+            "E7006",
+            store,
+            f"written by a newer version (schema {version}, this is {SCHEMA_VERSION})",
+            "",
+            "Upgrade first",
+        )
+    return link
+
+
+def is_sqlite(store: str) -> bool:
+    """Whether the URL names a SQLite file."""
+    return make_url(store).get_backend_name() == "sqlite"
+
+
+def sqlite_path(store: str) -> Path:
+    """The file that a SQLite URL names."""
+    return Path(make_url(store).database or "")
+
+
+class SqliteLink:
+    """A connection to a SQLite file. Beside it lie `FILE.gate` and the directory `FILE.consumers`."""
+
+    def __init__(self, store: str) -> None:
+        path = sqlite_path(store)
+        self._life: _LockFile | None = None
+        self._lives = Path(f"{path}.consumers")
+        self._neighbours = neighbours(store)
+        self._gate = _LockFile.open(Path(f"{path}.gate"))
+        try:
+            with self._alone():
+                self.connection = connect_sqlite(path)
+        except BaseException:
+            self._gate.close()
+            raise
+
+    @contextmanager
+    def transaction(self) -> Iterator[Connection]:
+        """BEGIN IMMEDIATE to COMMIT, and the checkpoint of the log that may follow it, all behind the gate."""
+        with self._alone(), self.connection.begin():
+            yield self.connection
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Through the gate, among threads and processes."""
+        deadline = time.monotonic() + GATE_TIMEOUT_S
+        if not self._neighbours.gate.acquire(timeout=GATE_TIMEOUT_S):
+            raise TimeoutError(f"no turn to write within {GATE_TIMEOUT_S:g} s")
+        try:
+            pause_s = 0.0002
+            while not self._gate.try_lock():
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"no turn to write within {GATE_TIMEOUT_S:g} s")
+                time.sleep(pause_s)
+                pause_s = min(pause_s * 2, _LONGEST_GATE_PAUSE_S)
+            try:
+                yield
+            finally:
+                self._gate.unlock()
+        finally:
+            self._neighbours.gate.release()
+
+    def announce(self, consumer: int) -> None:
+        """Lock the consumer's file; the gate keeps out whoever might take it for a dead one's."""
+        self._lives.mkdir(mode=0o700, exist_ok=True)
+        self._life = _LockFile.open(self._lives / str(consumer))
+        self._life.try_lock()
+
+    def is_dead(self, consumer: int) -> bool:
+        """Whether nobody holds the lock on the consumer's file; a dead one's file is removed."""
+        try:
+            life = _LockFile(self._lives / str(consumer), os.open(self._lives / str(consumer), os.O_RDWR))
+        except FileNotFoundError:
+            return True
+        try:
+            dead = life.try_lock()
+            if dead:
+                life.remove()
+            return dead
+        finally:
+            life.close()
+
+    def close(self) -> None:
+        """Close the database, then the locks."""
+        # The last connection to close checkpoints the log, so it goes through the gate like every writer.
+        with suppress(SQLAlchemyError, OSError), self._alone():
+            self.connection.close()
+        if self._life is not None:
+            self._life.remove()
+            self._life.close()
+            self._life = None
+        self._gate.close()
+
+
+class _LockFile(NamedTuple):
+    """A file that is locked as a whole; the lock ends with the process at the latest."""
+
+    path: Path
+    descriptor: int
+
+    @classmethod
+    def open(cls, path: Path) -> "_LockFile":
+        return cls(path, os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+
+    def try_lock(self) -> bool:
+        try:
+            fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def unlock(self) -> None:
+        fcntl.flock(self.descriptor, fcntl.LOCK_UN)
+
+    def remove(self) -> None:
+        self.path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+
+
+class PostgresLink:
+    """A session of a PostgreSQL server."""
+
+    def __init__(self, store: str) -> None:
+        self.connection = connect_postgres(store)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Connection]:
+        """BEGIN to COMMIT."""
+        with self.connection.begin():
+            yield self.connection
+
+    def announce(self, consumer: int) -> None:
+        """Take the consumer's lock; it outlives the transaction and ends with the session."""
+        self.connection.execute(select(func.pg_advisory_lock(_CONSUMER_LOCKS, consumer)))
+
+    def is_dead(self, consumer: int) -> bool:
+        """Whether no session holds the consumer's lock."""
+        return bool(self.connection.execute(select(func.pg_try_advisory_xact_lock(_CONSUMER_LOCKS, consumer))).scalar())
+
+    def close(self) -> None:
+        """End the session."""
+        with suppress(SQLAlchemyError):
+            self.connection.close()

@@ -1,0 +1,84 @@
+"""The sink of the embedded broker: a batch is one transaction; what it confirms is on disk."""
+
+import time
+from collections.abc import Sequence
+from functools import lru_cache
+
+from connectors.embedded.content import encode
+from connectors.embedded.ledger import Entry, store
+from connectors.embedded.link import Link, open_link, translated
+from connectors.embedded.neighbours import neighbours
+from connectors.options import is_name, parse_destination
+from correlator.errors import ConnectionLost, SendRejected, quoted
+from correlator.events import Outgoing
+
+
+@lru_cache(maxsize=256)
+def _is_destination(text: str) -> bool:
+    return parse_destination(text) is not None
+
+
+_is_source = lru_cache(maxsize=256)(is_name)
+
+
+class EmbeddedSink:
+    """Refuses what no database could hold, always the same messages; stores the rest once per (source, sequence).
+
+    A refused message is refused before its sequence is looked at: a later try of it is never taken for a repeat.
+    """
+
+    def __init__(self, where: str, store_url: str) -> None:
+        self._where = where
+        self._store = store_url
+        self._neighbours = neighbours(store_url)
+        self._link: Link | None = None
+
+    def connect(self) -> None:
+        """Open."""
+        self.close()
+        with translated(self._where):
+            self._link = open_link(self._store)
+
+    def send(self, batch: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
+        """Store the batch, except for what is refused."""
+        entries: dict[str, list[Entry]] = {}
+        results = [self._prepare(out, entries) for out in batch]
+        if self._link is None:
+            raise ConnectionLost("E7003", self._where, "not connected")
+        try:
+            self._store_all(self._link, entries)
+        except BaseException:
+            self.close()
+            raise
+        self._neighbours.ring()
+        return results
+
+    def close(self) -> None:
+        """Let go."""
+        if self._link is not None:
+            self._link.close()
+        self._link = None
+
+    def _prepare(self, out: Outgoing, entries: dict[str, list[Entry]]) -> SendRejected | None:
+        """File the message under its destination, or tell why it is refused."""
+        if not _is_destination(out.destination):
+            what = f"{quoted(out.destination)} is not a destination"
+            return self._refused(out, "E8104", what, "Use queue:NAME or topic:NAME")
+        if out.source and not _is_source(out.source):
+            return self._refused(out, "E8105", f"{quoted(out.source)} cannot be stored as a source")
+        try:
+            content = encode(out.message)
+        except ValueError as error:
+            return self._refused(out, "E8110", f"the message cannot be stored: {error}")
+        entries.setdefault(out.destination, []).append(Entry(out.source, out.sequence, content))
+        return None
+
+    def _refused(self, out: Outgoing, code: str, what: str, allowed: str = "") -> SendRejected:
+        return SendRejected(code, f"{self._where} message {out.sequence}", what, allowed)
+
+    def _store_all(self, link: Link, entries: dict[str, list[Entry]]) -> None:
+        now_ms = int(time.time() * 1000)
+        with translated(self._where), link.transaction() as connection:
+            # In the order of the names, so that two sinks never wait for each other's destinations.
+            for destination in sorted(entries):
+                store(connection, destination, entries[destination], now_ms)

@@ -1,0 +1,156 @@
+"""The source of the embedded broker: one consumer on one queue or durable subscription."""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from sqlalchemy import Connection
+
+from connectors.embedded import ledger
+from connectors.embedded.content import decode
+from connectors.embedded.link import Link, open_link, translated
+from connectors.embedded.neighbours import neighbours
+from correlator.errors import ConnectionLost
+from correlator.events import Message
+from correlator.ports import Chunk
+from correlator.settings import ReceiverSettings
+
+_FIRST_PAUSE_S = 0.002
+_LONGEST_PAUSE_S = 0.05
+_DEAD_CONSUMER_CHECK_S = 0.2
+
+
+class EmbeddedSource:
+    """Claims waiting messages in order; a claim is deleted when acknowledged and waits again when given back.
+
+    Messages of another process are found by looking, at most 50 ms apart; those of this process ring a bell.
+    """
+
+    def __init__(self, where: str, store: str, receiver: ReceiverSettings) -> None:
+        self._where = where
+        self._store = store
+        self._receiver = receiver
+        self._neighbours = neighbours(store)
+        self._link: Link | None = None
+        self._subscription = 0
+        self._consumer = 0
+        self._claims: dict[int, ledger.Claim] = {}
+        self._next_token = 1
+        self._next_check = 0.0
+
+    def connect(self) -> None:
+        """Register as a consumer, after striking off those whose process is gone: what they held comes again."""
+        self.close()
+        with translated(self._where):
+            self._link = open_link(self._store)
+        with self._transaction() as (link, connection):
+            name = self._receiver.id if self._receiver.destination.startswith("topic:") else ""
+            self._subscription = ledger.subscribe(connection, self._receiver.destination, name)
+            self._consumer = ledger.register(connection, self._subscription)
+            link.announce(self._consumer)
+            self._strike_off_the_dead(link, connection)
+
+    def receive(self, max_messages: int, timeout_s: float) -> Chunk:
+        """One claim of the oldest messages that nobody holds."""
+        limit = min(max_messages, self._receiver.max_batch_size - sum(claim.total for claim in self._claims.values()))
+        deadline = time.monotonic() + timeout_s
+        pause_s = _FIRST_PAUSE_S
+        while limit > 0:
+            rung = self._neighbours.rung()
+            chunk = self._claim(limit)
+            remaining_s = deadline - time.monotonic()
+            if chunk is not None:
+                return chunk
+            if remaining_s <= 0:
+                break
+            self._neighbours.wait(rung, min(pause_s, remaining_s))
+            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+        return Chunk((), None)
+
+    def acknowledge(self, tokens: Sequence[Any]) -> None:
+        """Delete these claims in one transaction. A token from before a reconnect acknowledges nothing."""
+        claims = [self._claims[token] for token in tokens if token in self._claims]
+        with self._transaction() as (_, connection):
+            held = [ledger.settle(connection, claim) for claim in claims]
+        self._forget(tokens)
+        if not all(held):
+            self._disconnect()
+            raise ConnectionLost(
+                "E7021", self._where, "messages that were to be acknowledged had been given to another consumer"
+            )
+
+    def reject(self, tokens: Sequence[Any]) -> None:
+        """Let these claims wait again, in their place."""
+        claims = [self._claims[token] for token in tokens if token in self._claims]
+        with self._transaction() as (_, connection):
+            ledger.lock_subscription(connection, self._subscription)
+            for claim in claims:
+                ledger.give_back(connection, claim)
+        self._forget(tokens)
+        self._neighbours.ring()
+
+    def close(self) -> None:
+        """Strike this consumer off; what it held waits again."""
+        if self._link is None:
+            return
+        with suppress(ConnectionLost), self._transaction() as (_, connection):
+            ledger.lock_subscription(connection, self._subscription)
+            ledger.retire(connection, self._subscription, self._consumer)
+        self._disconnect()
+        self._neighbours.ring()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[tuple[Link, Connection]]:
+        """A transaction of the open link; when it fails the link is closed and nothing is held any more."""
+        if self._link is None:
+            raise ConnectionLost("E7003", self._where, "not connected")
+        try:
+            with translated(self._where), self._link.transaction() as connection:
+                yield self._link, connection
+        except BaseException:
+            self._disconnect()
+            raise
+
+    def _disconnect(self) -> None:
+        if self._link is not None:
+            self._link.close()
+        self._link = None
+        self._claims.clear()
+
+    def _claim(self, limit: int) -> Chunk | None:
+        with self._transaction() as (link, connection):
+            ledger.lock_subscription(connection, self._subscription)
+            claimed = self._claim_in(connection, limit)
+            if claimed is None and time.monotonic() >= self._next_check:
+                self._strike_off_the_dead(link, connection)
+                claimed = self._claim_in(connection, limit)
+        if claimed is None:
+            return None
+        claim, rows = claimed
+        token = self._next_token
+        self._next_token += 1
+        self._claims[token] = claim
+        return Chunk([message_of(row, self._receiver.destination) for row in rows], token)
+
+    def _claim_in(self, connection: Connection, limit: int) -> tuple[ledger.Claim, Sequence[ledger.Stored]] | None:
+        bounds = ledger.Bounds(limit, self._receiver.max_batch_bytes)
+        return ledger.claim(connection, self._subscription, self._consumer, self._next_token, bounds)
+
+    def _strike_off_the_dead(self, link: Link, connection: Connection) -> None:
+        ledger.lock_subscription(connection, self._subscription)
+        for consumer in ledger.other_consumers(connection, self._subscription, self._consumer):
+            if link.is_dead(consumer):
+                ledger.retire(connection, self._subscription, consumer)
+        self._next_check = time.monotonic() + _DEAD_CONSUMER_CHECK_S
+
+    def _forget(self, tokens: Sequence[Any]) -> None:
+        for token in tokens:
+            self._claims.pop(token, None)
+
+
+def message_of(row: ledger.Stored, destination: str) -> Message:
+    """The message of a row of the ledger."""
+    return decode(
+        row.content, destination=destination, number=row.number, sent_at=row.sent_at, deliveries=row.deliveries
+    )

@@ -1,0 +1,116 @@
+"""Where the files and their sidecars are: nothing outside the configured directory is ever read or written."""
+
+import fcntl
+import hashlib
+import os
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+from urllib.parse import quote
+
+from connectors.options import parse_destination
+from correlator.errors import ConnectionLost, quoted
+
+_LONGEST_FILE_NAME = 180
+"""Leaves room for the endings of sidecars within the 255 bytes of a file name."""
+
+
+class Directory(NamedTuple):
+    """The directory of the connection, and the one that holds the sidecars."""
+
+    path: Path
+    state: Path
+
+    def file(self, name: str) -> Path:
+        """The real path of the file. Raises `ConnectionLost` when a link leads out of the directory."""
+        real = (self.path / name).resolve()
+        if not real.is_relative_to(self.path.resolve()):
+            raise ConnectionLost(
+                "E7013",
+                str(self.path / name),
+                f"leads out of the directory to {quoted(str(real))}",
+                "",
+                "Remove the link",
+            )
+        return real
+
+    def sidecar(self, ending: str, *names: str) -> Path:
+        """A file of the state directory that belongs to these names."""
+        name = ".".join(quote(part, safe="") for part in names)
+        if len(name) > _LONGEST_FILE_NAME:
+            digest = hashlib.sha256(name.encode()).hexdigest()
+            name = f"{name[: _LONGEST_FILE_NAME - len(digest)]}{digest}"
+        return self.state / f"{name}.{ending}"
+
+
+def file_name(destination: str, endings: Collection[str]) -> str | None:
+    """The file that a destination names, `None` when it is not a plain path below a directory with such an ending."""
+    parsed = parse_destination(destination)
+    if parsed is None or parsed.kind != "queue":
+        return None
+    path = PurePosixPath(parsed.name)
+    plain = not path.is_absolute() and not any(part.startswith(".") for part in path.parts)
+    return parsed.name if plain and path.suffix in endings and str(path) == parsed.name else None
+
+
+class Lock:
+    """A locked file: there is one owner of what it protects, and the lock ends with the owner's process."""
+
+    def __init__(self, path: Path, what: str) -> None:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(self._descriptor)
+            raise ConnectionLost(
+                "E7012", what, "is in use by another receiver or sender", "One at a time", "Wait, or stop the other"
+            ) from error
+
+    def release(self) -> None:
+        """Let the next owner in."""
+        os.close(self._descriptor)
+
+
+def read_whole(path: Path) -> bytes | None:
+    """The content of a small file, `None` when it is missing."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def replace_durably(path: Path, content: bytes) -> None:
+    """Put a file in the place of the old one, so that after any crash there is the one or the other, whole."""
+    temporary = path.with_name(f"{path.name}.new")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        write_all(descriptor, content)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    temporary.replace(path)
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_all(descriptor: int, content: bytes) -> None:
+    """Write everything, however many calls the system wants."""
+    rest = memoryview(content)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def close_quietly(descriptor: int) -> None:
+    """Close a descriptor that nothing depends on any more."""
+    with suppress(OSError):
+        os.close(descriptor)

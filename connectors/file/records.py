@@ -1,0 +1,174 @@
+"""Cuts the bytes of a file into records, in blocks: most blocks hold no quote and are cut by one `split`.
+
+A CSV record ends at a line end outside of quotes; a quote opens only at the beginning of a field, so that a stray one
+(`a 5" pipe`) is a character like any other. Everything is counted in bytes and physical lines of the file.
+"""
+
+import os
+import re
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+from correlator.errors import ConnectionLost
+
+BLOCK_BYTES = 512 * 1024
+MAX_RECORD_BYTES = 64 * 1024 * 1024
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+_REST_OF_QUOTED = re.compile(rb'[^"]*(?:""[^"]*)*("?)')
+_NEXT_QUOTED = re.compile(rb'(?:^|,)"')
+
+
+class Place(NamedTuple):
+    """Between two records: the offset in bytes, and the physical line that begins there."""
+
+    offset: int
+    line: int
+
+
+class Records(NamedTuple):
+    """Records in parallel lists: bodies without line ends, their first lines, the places behind them."""
+
+    bodies: Sequence[bytes]
+    lines: Sequence[int]
+    ends: Sequence[Place]
+
+
+_NONE = Records((), (), ())
+
+
+class RecordReader:
+    """Reads records from a file, from any place. Empty lines are no records."""
+
+    def __init__(self, where: str, descriptor: int, *, quotes: bool) -> None:
+        self._where = where
+        self._descriptor = descriptor
+        self._quotes = quotes
+        self.seek(Place(0, 1))
+
+    def seek(self, place: Place) -> None:
+        """Go on from here; what was read ahead is kept when it is just there."""
+        if getattr(self, "_place", None) == place:
+            return
+        self._place = place
+        self._ready = _NONE
+        self._next = 0
+        self._rest = b""
+        self._rest_place = place
+
+    def take(self, limit: int, max_bytes: int, until: int | None, *, final: bool) -> Records:
+        """Up to `limit` records and `max_bytes`, at least one if there is any before the offset `until`.
+
+        Args:
+            limit: most records.
+            max_bytes: most bytes, unless the first record alone is longer.
+            until: offset where the last record ends at the latest.
+            final: the end of the file ends the last record, with or without a line end.
+        """
+        while self._next == len(self._ready.bodies):
+            if not self._fill(final=final):
+                return _NONE
+        first = self._next
+        bound = self._place.offset + max_bytes if until is None else min(self._place.offset + max_bytes, until)
+        fitting = bisect_right(self._ready.ends, bound, lo=first, key=lambda place: place.offset)
+        stop = min(first + limit, max(fitting, first + 1))
+        self._next = stop
+        self._place = self._ready.ends[stop - 1]
+        return Records(self._ready.bodies[first:stop], self._ready.lines[first:stop], self._ready.ends[first:stop])
+
+    def _fill(self, *, final: bool) -> bool:
+        """Read one block further; false at the end of the file."""
+        block = os.pread(self._descriptor, BLOCK_BYTES, self._rest_place.offset + len(self._rest))
+        if not block:
+            self._check_not_cut()
+            if not (final and self._rest):
+                return False
+            rest, self._rest = self._rest, b""
+            self._ready, self._rest_place = whole(rest, self._rest_place)
+        else:
+            cut = cut_quoted if self._quotes else cut_plain
+            self._ready, self._rest, self._rest_place = cut(self._rest + block, self._rest_place)
+            self._check_rest()
+        self._next = 0
+        return True
+
+    def _check_rest(self) -> None:
+        if len(self._rest) > MAX_RECORD_BYTES:
+            raise ConnectionLost(
+                "E7014",
+                self._where,
+                f"the record at line {self._rest_place.line} has no end within {MAX_RECORD_BYTES} bytes",
+                "",
+                "Look for a quote that is not closed",
+            )
+
+    def _check_not_cut(self) -> None:
+        size = os.fstat(self._descriptor).st_size
+        if size < self._rest_place.offset:
+            raise ConnectionLost("E7011", self._where, f"was cut to {size} bytes while it was being read")
+
+
+def whole(rest: bytes, place: Place) -> tuple[Records, Place]:
+    """The last record of a file, which has no line end; and the place behind it."""
+    body = rest.removesuffix(b"\r")
+    behind = Place(place.offset + len(rest), place.line + rest.count(b"\n"))
+    return (Records([body], [place.line], [behind]) if body else _NONE), behind
+
+
+def cut_plain(data: bytes, place: Place) -> tuple[Records, bytes, Place]:
+    """Every line is a record; the rest without a line end, and its place."""
+    lines = data.split(b"\n")
+    rest = lines.pop()
+    return _records(lines, data, place, rest)
+
+
+def cut_quoted(data: bytes, place: Place) -> tuple[Records, bytes, Place]:
+    """As `cut_plain`, but a line end within quotes belongs to the record."""
+    if b'"' not in data:
+        return cut_plain(data, place)
+    lines = data.split(b"\n")
+    lines.pop()
+    raw: list[bytes] = []
+    begun: list[bytes] = []
+    for line in lines:
+        begun.append(line)
+        if not ends_within_quotes(line, within=len(begun) > 1):
+            raw.append(b"\n".join(begun))
+            begun.clear()
+    cut = sum(map(len, raw)) + len(raw)
+    return _records(raw, data, place, data[cut:])
+
+
+def ends_within_quotes(line: bytes, *, within: bool) -> bool:
+    """Whether a quoted field is still open at the end of the line; `within`: one was open at its beginning."""
+    at = 0
+    while True:
+        if not within:
+            opening = _NEXT_QUOTED.search(line, at)
+            if opening is None:
+                return False
+            at = opening.end()
+        closing = _REST_OF_QUOTED.match(line, at)
+        if closing is None or not closing.group(1):
+            return True
+        at = closing.end()
+        within = False
+
+
+def _records(raw: list[bytes], data: bytes, place: Place, rest: bytes) -> tuple[Records, bytes, Place]:
+    """Records of raw text without their line ends, which follow one another from `place`."""
+    offsets = list(accumulate([len(record) + 1 for record in raw], initial=place.offset))
+    if len(raw) == data.count(b"\n"):
+        numbers = list(range(place.line, place.line + len(raw) + 1))
+    else:
+        numbers = list(accumulate([record.count(b"\n") + 1 for record in raw], initial=place.line))
+    places = list(map(Place, offsets, numbers))
+    bodies = [record.removesuffix(b"\r") for record in raw] if b"\r" in data else raw
+    if b"" in bodies:
+        kept = [at for at, body in enumerate(bodies) if body]
+        records = Records([bodies[i] for i in kept], [numbers[i] for i in kept], [places[i + 1] for i in kept])
+    else:
+        records = Records(bodies, numbers[:-1], places[1:])
+    return records, rest, places[-1]

@@ -1,0 +1,104 @@
+"""The sink of the file connector: a JSON line per message. Only bodies are written, no properties and no headers."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+
+import msgspec
+
+from connectors.file.journal import Journal
+from connectors.file.places import Directory, file_name
+from correlator.errors import ConnectionLost, SendRejected, quoted
+from correlator.events import Outgoing
+
+WRITABLE = (".jsonl",)
+_MOST_OPEN_FILES = 64
+
+
+class FileSink:
+    """Appends to the sender's file, and to others that single messages name as their destination."""
+
+    def __init__(self, where: str, directory: Directory, name: str) -> None:
+        self._where = where
+        self._directory = directory
+        self._name = name
+        self._journals: dict[str, Journal] = {}
+        self._connected = False
+
+    def connect(self) -> None:
+        """Open the sender's file and cut off what was never confirmed."""
+        self.close()
+        with self._translated():
+            self._journal(self._name)
+        self._connected = True
+
+    def send(self, batch: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
+        """Append what is not refused, one write and sync per file."""
+        lines: dict[str, list[tuple[Outgoing, bytes]]] = {}
+        results = [self._prepare(out, lines) for out in batch]
+        if not self._connected:
+            raise ConnectionLost("E7003", self._where, "not connected")
+        with self._translated():
+            for name, part in lines.items():
+                self._journal(name).append(part)
+        return results
+
+    def close(self) -> None:
+        """Close all files."""
+        for journal in self._journals.values():
+            journal.close()
+        self._journals.clear()
+        self._connected = False
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """What goes wrong closes all files and becomes `ConnectionLost`."""
+        try:
+            yield
+        except OSError as error:
+            self.close()
+            raise ConnectionLost("E7003", self._where, f"the file cannot be written: {error}") from error
+        except BaseException:
+            self.close()
+            raise
+
+    def _journal(self, name: str) -> Journal:
+        journal = self._journals.get(name)
+        if journal is None:
+            if len(self._journals) >= _MOST_OPEN_FILES:
+                self._journals.pop(next(iter(self._journals))).close()
+            journal = self._journals[name] = Journal(self._where, self._directory, name)
+        return journal
+
+    def _prepare(self, out: Outgoing, lines: dict[str, list[tuple[Outgoing, bytes]]]) -> SendRejected | None:
+        """File the line under its name, or tell why it is refused."""
+        name = _writable(out.destination)
+        if name is None:
+            what = f"{quoted(out.destination)} is not a file to write to"
+            return self._refused(out, "E8104", what, "Use queue:NAME.jsonl, below the directory of the connection")
+        try:
+            line = one_line(out.message.body)
+        except ValueError as error:
+            return self._refused(out, "E8110", f"the body is not JSON: {error}")
+        lines.setdefault(name, []).append((out, line))
+        return None
+
+    def _refused(self, out: Outgoing, code: str, what: str, allowed: str = "") -> SendRejected:
+        return SendRejected(code, f"{self._where} message {out.sequence}", what, allowed)
+
+
+@lru_cache(maxsize=256)
+def _writable(destination: str) -> str | None:
+    return file_name(destination, WRITABLE)
+
+
+def one_line(body: bytes) -> bytes:
+    """The JSON text on one line, otherwise unchanged. Raises `ValueError` when it is not JSON."""
+    try:
+        msgspec.json.decode(body, type=msgspec.Raw)
+        if not body.isascii():
+            body.decode()
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise ValueError(str(error)) from error
+    # Within JSON a raw line end can only stand between tokens, where a space means the same.
+    return body.replace(b"\r", b" ").replace(b"\n", b" ") if b"\n" in body or b"\r" in body else body

@@ -1,0 +1,167 @@
+"""The source of the file connector: each record of a CSV or JSON lines file is a message."""
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from connectors.file.columns import ReadColumns, csv_columns, json_columns, mentioned_columns
+from connectors.file.places import Directory, Lock, close_quietly
+from connectors.file.position import PositionFile
+from connectors.file.progress import Progress
+from connectors.file.records import BYTE_ORDER_MARK, Place, RecordReader, Records
+from correlator.errors import ConnectionLost
+from correlator.events import Headers, Message, PropertyValue
+from correlator.ports import Chunk
+from correlator.settings import ReceiverSettings
+
+_LOOK_AGAIN_S = 0.05
+
+
+class FileSource:
+    """Reads from the acknowledged position to the end of the file, or for ever when it follows the file.
+
+    Properties of a message: `file` and `line`; `row.NAME` for columns that a template of the receiver mentions; and
+    for the default templates `uniqueMessageId` (`file:line`) and `messageSourceId` (`file`), by which a batch that is
+    read again after a crash is recognised.
+    """
+
+    def __init__(
+        self, where: str, directory: Directory, name: str, receiver: ReceiverSettings, *, follow: bool
+    ) -> None:
+        self._where = where
+        self._directory = directory
+        self._name = name
+        self._receiver = receiver
+        self._follow = follow
+        self._csv = name.endswith(".csv")
+        self._position = PositionFile(directory.sidecar("position", name, receiver.id), str(directory.path / name))
+        templates = (receiver.unique_message_id, receiver.message_source_id)
+        self._columns = mentioned_columns(*templates)
+        self._wants_id = any("property.uniqueMessageId" in template for template in templates)
+        self._wants_source = any("property.messageSourceId" in template for template in templates)
+        self._lock: Lock | None = None
+        self._descriptor = -1
+        self._reader: RecordReader | None = None
+        self._progress: Progress | None = None
+        self._read_columns: ReadColumns | None = None
+
+    def connect(self) -> None:
+        """Open the file and go on at the acknowledged position. `ConnectionLost` while the file is missing."""
+        self.close()
+        with self._translated():
+            path = self._directory.file(self._name)
+            sidecar = self._directory.sidecar("position.lock", self._name, self._receiver.id)
+            self._lock = Lock(sidecar, self._where)
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self._reader = RecordReader(self._where, self._descriptor, quotes=self._csv)
+            self._begin(self._reader)
+
+    def receive(self, max_messages: int, timeout_s: float) -> Chunk:
+        """The next records; the end is told once everything was given out, in a chunk without messages."""
+        limit = min(max_messages, self._receiver.max_batch_size - (self._progress.held if self._progress else 0))
+        deadline = time.monotonic() + timeout_s
+        while limit > 0:
+            chunk = self._take(limit)
+            if chunk is not None:
+                return chunk
+            if not self._follow:
+                return Chunk((), None, ended=True)
+            remaining_s = deadline - time.monotonic()
+            if remaining_s <= 0:
+                break
+            time.sleep(min(_LOOK_AGAIN_S, remaining_s))
+        return Chunk((), None)
+
+    def acknowledge(self, tokens: Sequence[Any]) -> None:
+        """Move the position, durably. A token from before a reconnect acknowledges nothing."""
+        with self._translated():
+            progress = self._connected()
+            progress.acknowledge(tokens)
+            self._position.save(self._descriptor, progress)
+
+    def reject(self, tokens: Sequence[Any]) -> None:
+        """Read these records again."""
+        if self._progress is not None:
+            self._progress.reject(tokens)
+
+    def close(self) -> None:
+        """Close the file; the position stays where it was acknowledged."""
+        if self._descriptor >= 0:
+            close_quietly(self._descriptor)
+        if self._lock is not None:
+            self._lock.release()
+        self._descriptor = -1
+        self._lock = self._reader = self._progress = self._read_columns = None
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """What goes wrong closes the file and becomes `ConnectionLost`."""
+        try:
+            yield
+        except FileNotFoundError as error:
+            self.close()
+            raise ConnectionLost(
+                "E7010", self._where, f"no such file: {error.filename}", "", "It may appear later"
+            ) from error
+        except OSError as error:
+            self.close()
+            raise ConnectionLost("E7003", self._where, f"the file cannot be read: {error}") from error
+        except BaseException:
+            self.close()
+            raise
+
+    def _connected(self) -> Progress:
+        if self._progress is None:
+            # A file without a header yet has no progress either: nothing of it was given out.
+            if self._reader is None:
+                raise ConnectionLost("E7003", self._where, "not connected")
+            self._begin(self._reader)
+        return self._progress or Progress(Place(0, 1))
+
+    def _begin(self, reader: RecordReader) -> None:
+        """Read the header, if there is one yet, and the position."""
+        mark = os.pread(self._descriptor, len(BYTE_ORDER_MARK), 0)
+        beginning = Place(len(mark) if mark == BYTE_ORDER_MARK else 0, 1)
+        reader.seek(beginning)
+        if self._csv:
+            header = reader.take(1, 1, None, final=not self._follow)
+            if not header.bodies:
+                return
+            beginning = header.ends[0]
+            self._read_columns = csv_columns(self._where, header.bodies[0], self._columns) if self._columns else None
+        elif self._columns:
+            self._read_columns = json_columns(self._columns)
+        self._progress = self._position.load(self._descriptor, beginning)
+
+    def _take(self, limit: int) -> Chunk | None:
+        with self._translated():
+            self._connected()
+            if self._progress is None or self._reader is None:
+                return None
+            place, until = self._progress.next()
+            self._reader.seek(place)
+            records = self._reader.take(limit, self._receiver.max_batch_bytes, until, final=not self._follow)
+            if not records.bodies:
+                return None
+            token = self._progress.take(records.ends[-1], len(records.bodies))
+            return Chunk(self._messages(records), token)
+
+    def _messages(self, records: Records) -> list[Message]:
+        name, destination = self._name, self._receiver.destination
+        ids = [f"{name}:{line}" for line in records.lines]
+        return [
+            Message(body, self._properties(body, line, unique), None, destination, Headers(message_id=unique))
+            for body, line, unique in zip(records.bodies, records.lines, ids, strict=True)
+        ]
+
+    def _properties(self, body: bytes, line: int, unique: str) -> dict[str, PropertyValue]:
+        properties: dict[str, PropertyValue] = {"file": self._name, "line": line}
+        if self._wants_id:
+            properties["uniqueMessageId"] = unique
+        if self._wants_source:
+            properties["messageSourceId"] = self._name
+        if self._read_columns is not None:
+            properties.update(self._read_columns(body))
+        return properties

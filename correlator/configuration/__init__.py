@@ -1,0 +1,26 @@
+"""Reads a configuration file: YAML with positions in, typed settings out, every mistake told at once.
+
+Knows the settings, the errors and the table of reliability modes; knows nothing of the engine, Spark or databases.
+"""
+
+from correlator.configuration.files import EngineFile
+from correlator.configuration.imports import import_object
+from correlator.configuration.loading import Loaded, read_file, read_text
+from correlator.configuration.problems import Findings, InvalidConfiguration, Position
+from correlator.configuration.schema import json_schema
+from correlator.configuration.secrets import Secrets
+from correlator.configuration.urls import check_url
+
+__all__ = [
+    "EngineFile",
+    "Findings",
+    "InvalidConfiguration",
+    "Loaded",
+    "Position",
+    "Secrets",
+    "check_url",
+    "import_object",
+    "json_schema",
+    "read_file",
+    "read_text",
+]

@@ -1,0 +1,155 @@
+"""What the annotation of a setting says: its bare type, its constraints, and the fields of a settings class.
+
+The reader and the JSON Schema both go by this, so that they cannot disagree.
+"""
+
+import dataclasses
+import re
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+
+_CAMEL_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_CLASS_SUFFIXES = ("Step", "Settings")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """An annotation taken apart.
+
+    Attributes:
+        bare: the type without `Annotated`.
+        ge: smallest value.
+        gt: what the value must exceed.
+        le: largest value.
+        min_length: fewest characters or items.
+        max_length: most characters or items.
+        marks: the `extra` of the annotations (`unit`, `identifier`, `template`, `import_path`, `remaining_keys`).
+    """
+
+    bare: Any
+    ge: float | None = None
+    gt: float | None = None
+    le: float | None = None
+    min_length: int | None = None
+    max_length: int | None = None
+    marks: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def origin(self) -> Any:
+        """The generic type (`tuple`, `Mapping`, `Literal`, `Union`), or the type itself."""
+        origin = get_origin(self.bare)
+        return Union if origin is types.UnionType else origin or self.bare
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """The arguments of the generic type."""
+        return get_args(self.bare)
+
+    @property
+    def is_settings(self) -> bool:
+        """Whether this is a settings class."""
+        return isinstance(self.bare, type) and dataclasses.is_dataclass(self.bare)
+
+    @property
+    def is_mapping(self) -> bool:
+        """Whether this is a mapping from names to values."""
+        return isinstance(self.origin, type) and issubclass(self.origin, Mapping)
+
+    @property
+    def is_list(self) -> bool:
+        """Whether this is a list of values."""
+        return isinstance(self.origin, type) and issubclass(self.origin, Sequence) and not issubclass(self.origin, str)
+
+    @property
+    def choices(self) -> tuple[Any, ...]:
+        """The values of a `Literal` or an enumeration; none for other kinds."""
+        return self.arguments if self.origin is Literal else _members(self.bare)
+
+    @property
+    def alternatives(self) -> tuple["Kind", ...]:
+        """The members of a union without `None`; the kind itself when it is no union."""
+        if self.origin is not Union:
+            return (self,)
+        return tuple(kind_of(member) for member in self.arguments if member is not types.NoneType)
+
+    @property
+    def optional(self) -> bool:
+        """Whether `None` is allowed."""
+        return self.bare is None or types.NoneType in (self.arguments if self.origin is Union else ())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One field of a settings class: its key in the file, its attribute, what it is, and whether it must be given."""
+
+    key: str
+    attribute: str
+    annotation: Any
+    required: bool
+    default: Any
+
+
+def kind_of(annotation: Any) -> Kind:
+    """Take an annotation apart; constraints of nested `Annotated` are joined, the outermost wins."""
+    if get_origin(annotation) is not Annotated:
+        return Kind(bare=annotation)
+    bare, *metadata = get_args(annotation)
+    found: dict[str, Any] = {}
+    marks: dict[str, Any] = {}
+    for meta in (entry for entry in metadata if isinstance(entry, msgspec.Meta)):
+        limits = {name: getattr(meta, name) for name in ("ge", "gt", "le", "min_length", "max_length")}
+        found |= {name: limit for name, limit in limits.items() if limit is not None}
+        marks |= meta.extra or {}
+    return Kind(bare=bare, marks=marks, **found)
+
+
+@cache
+def settings_of(cls: type) -> tuple[Setting, ...]:
+    """The fields of a settings class. A trailing underscore, as in `from_`, is not part of the key."""
+    hints = get_type_hints(cls, include_extras=True)
+    missing = dataclasses.MISSING
+    return tuple(
+        Setting(
+            key=entry.name.removesuffix("_"),
+            attribute=entry.name,
+            annotation=hints[entry.name],
+            required=entry.default is missing and entry.default_factory is missing,
+            default=entry.default_factory() if entry.default_factory is not missing else entry.default,
+        )
+        for entry in dataclasses.fields(cls)
+        if entry.init
+    )
+
+
+def remaining_keys(cls: type) -> Setting | None:
+    """The field that collects the keys which the class does not know, if it has one."""
+    found = (entry for entry in settings_of(cls) if kind_of(entry.annotation).marks.get("remaining_keys"))
+    return next(found, None)
+
+
+def word_of(cls: type) -> str:
+    """The word that chooses this class among others: its `word`, or its name in snake_case without `Step`."""
+    declared = vars(cls).get("word")
+    if isinstance(declared, str):
+        return declared
+    name = cls.__name__
+    for suffix in _CLASS_SUFFIXES:
+        name = name.removesuffix(suffix)
+    return _CAMEL_HUMP.sub("_", name).lower()
+
+
+def shorthand_of(cls: type) -> Setting | None:
+    """The field that a value stands for when it is given instead of a mapping of all fields."""
+    name = getattr(cls, "shorthand", None)
+    return next((entry for entry in settings_of(cls) if entry.attribute == name), None)
+
+
+def _members(bare: Any) -> tuple[Any, ...]:
+    enumeration = typing.cast("Any", bare)
+    return tuple(enumeration) if isinstance(bare, type) and hasattr(bare, "__members__") else ()

@@ -1,0 +1,156 @@
+"""The way from a configuration file to settings: bytes, text, tree, settings, rules; one mistake never hides others."""
+
+import os
+import stat
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from correlator.configuration.document import MOST_BYTES, compose, decode
+from correlator.configuration.interpolation import Interpolation
+from correlator.configuration.problems import Findings, InvalidConfiguration, Position, printable
+from correlator.configuration.reader import Reader
+from correlator.configuration.rules import check_engine, check_imports, check_plain_secrets, check_version
+from correlator.configuration.secrets import Secrets
+from correlator.configuration.values import Values
+from correlator.errors import ConfigError
+from correlator.settings import EngineSettings
+
+T = TypeVar("T")
+Check = Callable[[T, Findings], None]
+"""Rules of another part over the whole settings: reports with `findings.error(code, path, …)`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded(Generic[T]):
+    """A configuration that can be used.
+
+    Attributes:
+        settings: what it says, with all defaults.
+        warnings: what will work but is probably not meant; in the order of the file, to be printed, never raised.
+        secrets: the values that no output may show.
+        positions: `receivers[0].destination` to its place in the file.
+    """
+
+    settings: T
+    warnings: tuple[ConfigError, ...]
+    secrets: Secrets
+    positions: Mapping[str, Position]
+
+
+def read_file(
+    path: str | os.PathLike[str],
+    root: type[T],
+    *,
+    environment: Mapping[str, str] = os.environ,
+    connectors: Collection[str] = (),
+    check_import: Callable[[str, object], None] | None = None,
+    checks: Collection[Check[T]] = (),
+) -> Loaded[T]:
+    """Read the settings that a file holds.
+
+    Args:
+        path: the file; a relative path in it is relative to the working directory, not to the file.
+        root: the class of the whole file, such as `EngineFile`.
+        environment: where `${NAME}` is looked up.
+        connectors: connector types that are known beside the installed ones.
+        check_import: called with the import path and the object that it names, for every one in the file; raises
+            a `CorrelatorError` for what cannot be used. Without it nothing is imported.
+        checks: further rules over the settings.
+
+    Raises:
+        InvalidConfiguration: with all problems (a `ConfigError`, exit status 2); no other error for any input.
+    """
+    file = printable(os.fspath(path))
+    content, mode = _content(Path(path), file)
+    return _read(
+        decode(content, file),
+        root,
+        Findings(file),
+        environment=environment,
+        connectors=connectors,
+        check_import=check_import,
+        checks=checks,
+        others_read=bool(mode & stat.S_IROTH),
+    )
+
+
+def read_text(
+    text: str,
+    root: type[T],
+    *,
+    file: str = "config.yaml",
+    environment: Mapping[str, str] = os.environ,
+    connectors: Collection[str] = (),
+    check_import: Callable[[str, object], None] | None = None,
+    checks: Collection[Check[T]] = (),
+) -> Loaded[T]:
+    """Read settings from a text, as `read_file` does; `file` is its name in messages."""
+    return _read(
+        text,
+        root,
+        Findings(file),
+        environment=environment,
+        connectors=connectors,
+        check_import=check_import,
+        checks=checks,
+        others_read=False,
+    )
+
+
+def _content(path: Path, file: str) -> tuple[bytes, int]:
+    """The bytes of a file, at most one more than allowed, and its mode."""
+    try:
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode):  # a pipe would wait for ever
+            kind = "a directory" if stat.S_ISDIR(mode) else "not a regular file"
+            raise _refused("E1002", file, f"is {kind}", "Name a file")
+        if mode & stat.S_IWOTH:
+            raise _refused("E9301", file, f"every user can write it (mode {stat.S_IMODE(mode):04o})", "chmod o-w it")
+        with path.open("rb") as opened:
+            return opened.read(MOST_BYTES + 1), mode
+    except FileNotFoundError as exc:
+        raise _refused("E1001", file, "no such file", f"Looked from {_working_directory()}") from exc
+    except (OSError, ValueError) as exc:
+        reason = exc.strerror if isinstance(exc, OSError) else exc
+        raise _refused("E1002", file, f"cannot be read: {reason}", "") from exc
+
+
+def _working_directory() -> str:
+    try:
+        return printable(str(Path.cwd()))
+    except OSError:
+        return "a directory that does not exist any more"
+
+
+def _refused(code: str, file: str, what: str, todo: str) -> InvalidConfiguration:
+    return InvalidConfiguration([ConfigError(code, file, what, "", todo)])
+
+
+def _read(
+    text: str,
+    root: type[T],
+    findings: Findings,
+    *,
+    environment: Mapping[str, str],
+    connectors: Collection[str],
+    check_import: Callable[[str, object], None] | None,
+    checks: Collection[Check[T]],
+    others_read: bool,
+) -> Loaded[T]:
+    tree = compose(text, findings)
+    check_version(tree, findings)
+    values = Values(Interpolation(environment, findings), findings)
+    settings = Reader(values, findings).read(tree, root)
+    check_plain_secrets(values.plain_secrets, findings, others_read=others_read)
+    if check_import is not None:
+        check_imports(values.import_paths, check_import, findings)
+    if isinstance(settings, EngineSettings):
+        check_engine(settings, connectors, findings)
+    if settings is not None:
+        for check in checks:
+            check(settings, findings)
+    findings.raise_errors()
+    assert settings is not None, "nothing was refused, so everything was read"
+    return Loaded(settings=settings, warnings=findings.warnings, secrets=findings.secrets, positions=findings.positions)

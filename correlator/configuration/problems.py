@@ -1,0 +1,112 @@
+"""What is wrong with a configuration, and where: collected while reading, told together at the end.
+
+A reader that stops at the first mistake makes its user run it once per mistake. So every part reports into one
+`Findings` and goes on; only what makes the rest unreadable (syntax, encoding) ends the reading at once.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from correlator.configuration.secrets import Secrets
+from correlator.errors import ConfigError, quoted
+
+_MOST_SHOWN = 20
+
+
+class Position(NamedTuple):
+    """A place in a file, both counted from 1."""
+
+    line: int
+    column: int
+
+
+class InvalidConfiguration(ConfigError):  # noqa: N818 - named like the other errors of the tree
+    """A configuration with problems. `problems` holds all, in the order of the file; the text shows the first 20."""
+
+    def __init__(self, problems: Sequence[ConfigError]) -> None:
+        first = problems[0]
+        super().__init__(first.code, first.where, first.what, first.allowed, first.todo)
+        self.problems = tuple(problems)
+
+    def __str__(self) -> str:
+        lines = [ConfigError.__str__(self), *map(str, self.problems[1:_MOST_SHOWN])]
+        hidden = len(self.problems) - _MOST_SHOWN
+        return "\n".join([*lines, f"and {hidden} more"] if hidden > 0 else lines)
+
+
+class Findings:
+    """Collects errors and warnings of one file; owned by the thread that reads it.
+
+    Attributes:
+        file: the name of the file as messages show it.
+        secrets: what must not appear in any message; values go through `show`.
+        positions: path in the configuration, such as `receivers[0].destination`, to the place of its value.
+    """
+
+    def __init__(self, file: str) -> None:
+        self.file = printable(file)
+        self.secrets = Secrets()
+        self.positions: dict[str, Position] = {}
+        self._errors: list[tuple[Position, ConfigError]] = []
+        self._warnings: list[tuple[Position, ConfigError]] = []
+
+    def error(
+        self, code: str, path: str, what: str, allowed: str = "", todo: str = "", *, at: Position | None = None
+    ) -> None:
+        """Report what makes the configuration unusable; `at` overrides the place of the value at `path`."""
+        place = at or self.position(path)
+        self._errors.append((place, ConfigError(code, self.where(path, at=at), what, allowed, todo)))
+
+    def warn(self, code: str, path: str, what: str, allowed: str = "", todo: str = "") -> None:
+        """Report what will work but probably not as meant."""
+        self._warnings.append((self.position(path), ConfigError(code, self.where(path), what, allowed, todo)))
+
+    def show(self, value: object) -> str:
+        """A value for a message: without secrets, in quotes, short."""
+        return quoted(self.secrets.redact(value if isinstance(value, str) else repr(value)))
+
+    def position(self, path: str) -> Position:
+        """Where the value at `path` stands; for one that has its default, where the part around it stands."""
+        while path and path not in self.positions:
+            path = path[: max(path.rfind("."), path.rfind("["), 0)]
+        return self.positions.get(path, Position(1, 1))
+
+    def where(self, path: str, *, at: Position | None = None) -> str:
+        """`file:line:column path.in.config`, as every message begins."""
+        line, column = at or self.position(path)
+        return f"{self.file}:{line}:{column} {path}".rstrip()
+
+    @property
+    def warnings(self) -> tuple[ConfigError, ...]:
+        """The warnings in the order of the file."""
+        return self._told(self._warnings)
+
+    def raise_errors(self) -> None:
+        """Raise `InvalidConfiguration` if there is any error."""
+        if self._errors:
+            raise InvalidConfiguration(self._told(self._errors))
+
+    def _told(self, problems: list[tuple[Position, ConfigError]]) -> tuple[ConfigError, ...]:
+        """Problems in the order of the file; without the secrets that only became known after they were reported."""
+        redact = self.secrets.redact
+        in_order = (problem for _, problem in sorted(problems, key=lambda entry: entry[0]))
+        return tuple(
+            ConfigError(problem.code, problem.where, *map(redact, (problem.what, problem.allowed, problem.todo)))
+            for problem in in_order
+        )
+
+
+def printable(text: str) -> str:
+    """Text with its control characters escaped, so that a name can neither break a line nor steer a terminal."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def member(path: str, key: str) -> str:
+    """The path of `key` inside the mapping at `path`."""
+    shown = quoted(key)[1:-1]
+    return f"{path}.{shown}" if path else shown
+
+
+def item(path: str, index: int) -> str:
+    """The path of the item at `index` inside the list at `path`."""
+    return f"{path}[{index}]"

@@ -1,0 +1,251 @@
+"""A tree of YAML nodes becomes settings: generic over frozen dataclasses, so that no part is read by hand.
+
+What a class says is all there is: the fields and their annotations (`settings.py`), `word` and `shorthand` of a
+class that is one of several (a step), and a `ConfigError` or `ValueError` from `__post_init__` for what a type
+cannot say. All mistakes are reported, and a value that was refused never reaches a settings class.
+"""
+
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+from correlator.configuration.document import Listing, Node, Scalar, Table
+from correlator.configuration.kinds import Kind, Setting, kind_of, remaining_keys, settings_of, shorthand_of, word_of
+from correlator.configuration.problems import Findings, item, member
+from correlator.configuration.scalars import core_value, describe, other_boolean
+from correlator.configuration.values import INVALID, Values
+from correlator.configuration.words import did_you_mean, modern_spelling
+from correlator.errors import CorrelatorError, quoted
+
+T = TypeVar("T")
+_ANY = Kind(bare=Any)
+_SCALARS: dict[Any, tuple[type, ...]] = {bool: (bool,), int: (int,), float: (int, float)}
+_MOST_HINTS = 40  # more problems than this are not shown, so nobody would read their hints
+
+
+class Reader:
+    """Reads the settings of one file; owned by the thread that reads it."""
+
+    def __init__(self, values: Values, findings: Findings) -> None:
+        self._values = values
+        self._findings = findings
+        self._hints = 0
+
+    def read(self, node: Node, root: type[T]) -> T | None:
+        """The settings of a whole file; `None` when any of them was refused, which is then reported."""
+        settings = self._value(node, kind_of(root), "", "")
+        return settings if isinstance(settings, root) else None
+
+    def _value(self, node: Node, kind: Kind, path: str, key: str) -> Any:
+        """The value of a node, or `INVALID` after reporting. `key` is the nearest key above the node."""
+        self._findings.positions[path] = node.position
+        if kind.optional and _is_null(node):
+            return None
+        kind = _fitting(kind, node)
+        if kind.bare is Any:
+            return self._anything(node, path, key)
+        if kind.origin is not kind.bare and len(kind.alternatives) > 1:
+            return self._one_of(node, [alternative.bare for alternative in kind.alternatives], path)
+        return self._single(node, kind, path, key)
+
+    def _single(self, node: Node, kind: Kind, path: str, key: str) -> Any:
+        if kind.is_settings:
+            return self._settings(node, kind.bare, path)
+        if kind.is_mapping:
+            return self._mapping(node, kind, path)
+        if kind.is_list:
+            return self._list(node, kind, path, key)
+        if not isinstance(node, Scalar):
+            return self._refuse("E1022", path, f"is {_shape(node)}, must be a single value")
+        return self._values.read(node, kind, path, key)
+
+    def _anything(self, node: Node, path: str, key: str) -> Any:
+        match node:
+            case Scalar():
+                return self._values.read(node, _ANY, path, key)
+            case Listing():
+                return self._list(node, Kind(bare=list[Any]), path, key)
+            case Table():
+                return self._mapping(node, Kind(bare=dict[str, Any]), path)
+
+    def _list(self, node: Node, kind: Kind, path: str, key: str) -> Any:
+        if not isinstance(node, Listing):
+            return self._refuse("E1022", path, f"is {_shape(node)}, must be a list", "Write [a, b] or lines with '- '")
+        inner = kind_of(kind.arguments[0])
+        values = [self._value(entry, inner, item(path, index), key) for index, entry in enumerate(node.items)]
+        if not _all_valid(values):
+            return INVALID
+        return values if kind.origin is list else tuple(values)
+
+    def _mapping(self, node: Node, kind: Kind, path: str) -> Any:
+        if not isinstance(node, Table):
+            return self._refuse("E1022", path, f"is {_shape(node)}, must be a mapping")
+        names, inner = (kind_of(argument) for argument in kind.arguments)
+        values = {}
+        for key, value in node.entries:
+            place = member(path, key.text)
+            self._findings.positions[place] = value.position
+            values[self._name(key, names, place)] = self._value(value, inner, place, key.text)
+        return values if _all_valid([*values, *values.values()]) else INVALID
+
+    def _name(self, key: Scalar, kind: Kind, path: str) -> Any:
+        """The key of a mapping whose keys are chosen by the user."""
+        if self._mistaken(key, path):
+            return INVALID
+        if kind.choices:
+            return self._values.read(key, kind, path, "")
+        return self._values.identifier(key.text, path)
+
+    def _mistaken(self, key: Scalar, path: str) -> bool:
+        """Report a key that is no text in one of the YAML versions."""
+        if not key.plain:
+            return False
+        if other_boolean(key.text) is not None or isinstance(core_value(key.text), bool):
+            boolean = other_boolean(key.text) or core_value(key.text) is True
+            what = f"key is the boolean {str(boolean).lower()} (YAML reads unquoted '{key.text}' so)"
+            self._findings.error("E1023", path, what, "", f'Quote it: "{key.text}"', at=key.position)
+            return True
+        if isinstance(core_value(key.text), str):
+            return False
+        self._findings.error("E1024", path, f"key is {describe(key.text)}", "", "Quote it", at=key.position)
+        return True
+
+    def _settings(self, node: Node, cls: type, path: str) -> Any:
+        if not isinstance(node, Table):
+            return self._refuse("E1022", path, f"is {_shape(node)}, must be a mapping", _keys_of(cls))
+        known = {setting.key: setting for setting in settings_of(cls)}
+        rest = remaining_keys(cls)
+        if rest is not None:
+            del known[rest.key]
+        values: dict[str, Any] = {}
+        others: list[tuple[Scalar, Node]] = []
+        for key, value in node.entries:
+            if setting := known.get(key.text):
+                values[setting.attribute] = self._member(value, setting, member(path, key.text))
+            else:
+                others.append((key, value))
+        if rest is not None:
+            values[rest.attribute] = self._mapping(_without(others, node), kind_of(rest.annotation), path)
+        else:
+            self._unknown(others, known, path)
+        if not self._complete(node, known.values(), values, path):
+            return INVALID
+        return self._construct(cls, values, path)
+
+    def _member(self, node: Node, setting: Setting, path: str) -> Any:
+        return self._value(node, kind_of(setting.annotation), path, setting.key)
+
+    def _unknown(self, entries: list[tuple[Scalar, Node]], known: Iterable[str], path: str) -> None:
+        for key, _ in entries:
+            place = member(path, key.text)
+            if self._mistaken(key, place):
+                continue
+            hint = self._hint(key.text, known)
+            known_keys = "" if hint else f"Known: {', '.join(known)}"
+            self._findings.error("E1020", place, "unknown key", hint or known_keys, at=key.position)
+
+    def _hint(self, word: str, valid: Iterable[str]) -> str:
+        self._hints += 1
+        if self._hints > _MOST_HINTS:
+            return ""
+        return modern_spelling(word, tuple(valid)) or did_you_mean(word, valid)
+
+    def _complete(self, node: Node, settings: Iterable[Setting], values: dict[str, Any], path: str) -> bool:
+        """Whether every required setting is there and no value was refused."""
+        missing = [entry.key for entry in settings if entry.required and entry.attribute not in values]
+        for key in missing:
+            self._findings.error("E1021", path, f"{quoted(key)} is missing", at=node.position)
+        return not missing and _all_valid(values.values())
+
+    def _construct(self, cls: type, values: dict[str, Any], path: str) -> Any:
+        try:
+            return cls(**values)
+        except CorrelatorError as exc:
+            return self._refuse(exc.code, path, exc.what, exc.allowed, exc.todo)
+        except ValueError as exc:
+            return self._refuse("E1022", path, str(exc))
+
+    def _one_of(self, node: Node, classes: list[type], path: str) -> Any:
+        """A mapping with one key, which names the class; its value holds the fields, or the shorthand."""
+        by_word = {word_of(cls): cls for cls in classes}
+        if not isinstance(node, Table) or len(node.entries) != 1:
+            what = f"is {_shape(node)}, must be a mapping with exactly one key"
+            return self._refuse("E1022", path, what, f"Known: {', '.join(by_word)}")
+        key, value = node.entries[0]
+        place = member(path, key.text)
+        cls = by_word.get(key.text)
+        if cls is None:
+            self._unknown([(key, value)], by_word, path)
+            return INVALID
+        self._findings.positions[place] = value.position
+        return self._alternative(value, cls, place)
+
+    def _alternative(self, node: Node, cls: type, path: str) -> Any:
+        short = shorthand_of(cls)
+        if short is not None and _is_shorthand(node, cls, short):
+            values = {short.attribute: self._member(node, short, path)}
+            complete = self._complete(node, settings_of(cls), values, path)
+            return self._construct(cls, values, path) if complete else INVALID
+        return self._settings(Table(position=node.position, entries=()) if _is_null(node) else node, cls, path)
+
+    def _refuse(self, code: str, path: str, what: str, allowed: str = "", todo: str = "") -> Any:
+        self._findings.error(code, path, what, allowed, todo)
+        return INVALID
+
+
+def _fitting(kind: Kind, node: Node) -> Kind:
+    """The member of a union that a node of this shape can be; a union of classes stays as it is."""
+    alternatives = kind.alternatives
+    if len(alternatives) == 1:
+        return alternatives[0]
+    if all(alternative.is_settings for alternative in alternatives):
+        return kind
+    return next((entry for entry in alternatives if _fits(entry, node)), alternatives[0])
+
+
+def _fits(kind: Kind, node: Node) -> bool:
+    match node:
+        case Listing():
+            return kind.is_list
+        case Table():
+            return kind.is_mapping or kind.is_settings
+        case Scalar():
+            value = core_value(node.text) if node.plain and "${" not in node.text else node.text
+            if kind.is_list or kind.is_mapping or kind.is_settings:
+                return False
+            return type(value) in _SCALARS.get(kind.bare, (str,))
+
+
+def _is_shorthand(node: Node, cls: type, short: Setting) -> bool:
+    """Whether a node is the value of the shorthand; a mapping is it only if the class has no other field."""
+    if isinstance(node, Scalar):
+        return not _is_null(node)
+    kinds = kind_of(short.annotation).alternatives
+    if isinstance(node, Listing):
+        return any(kind.is_list for kind in kinds)
+    return any(kind.is_mapping for kind in kinds) and len(settings_of(cls)) == 1
+
+
+def _is_null(node: Node) -> bool:
+    return isinstance(node, Scalar) and node.plain and core_value(node.text) is None
+
+
+def _shape(node: Node) -> str:
+    match node:
+        case Listing():
+            return "a list"
+        case Table():
+            return f"a mapping with {len(node.entries)} keys" if len(node.entries) != 1 else "a mapping"
+        case _:
+            return "empty" if _is_null(node) else "a single value"
+
+
+def _keys_of(cls: type) -> str:
+    return f"Its keys: {', '.join(setting.key for setting in settings_of(cls))}"
+
+
+def _without(entries: list[tuple[Scalar, Node]], node: Table) -> Table:
+    return Table(position=node.position, entries=tuple(entries))
+
+
+def _all_valid(values: Iterable[Any]) -> bool:
+    return all(value is not INVALID for value in values)

@@ -1,0 +1,207 @@
+"""The rules that no single setting can tell: what must fit together in the settings of an engine."""
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from typing import Any
+
+from correlator.configuration.document import Scalar, Table
+from correlator.configuration.imports import import_object
+from correlator.configuration.problems import Findings, item, member
+from correlator.configuration.scalars import core_value
+from correlator.configuration.store_url import check_store
+from correlator.configuration.units import seconds
+from correlator.configuration.urls import check_url
+from correlator.configuration.words import did_you_mean
+from correlator.core.reliability import RECEIVING, SENDING, Reliability
+from correlator.errors import CorrelatorError
+from correlator.settings import ConnectionSettings, EngineSettings, ReceiverSettings, SenderSettings
+
+VERSION = 1
+_MOST_SHOWN = 20
+_DESTINATION = re.compile(r"(?:queue|topic):(?P<name>.+)", re.DOTALL)
+
+# Connectors whose broker needs a client that is not always installed: module, package, extra of this product.
+_CLIENTS = {"pulsar": ("pulsar", "pulsar-client"), "rabbitmq": ("pika", "pika")}
+_SCHEMES = {"pulsar": ("pulsar", "pulsar+ssl"), "rabbitmq": ("amqp", "amqps")}
+
+# Options after whose time a broker delivers again what was not acknowledged.
+_REDELIVERY_OPTIONS = ("ack_timeout", "negative_ack_delay")
+
+Endpoint = ReceiverSettings | SenderSettings
+
+
+def check_version(tree: Table, findings: Findings) -> None:
+    """Refuse a file of a newer product at once: all else in it may have another meaning."""
+    found = next((value for key, value in tree.entries if key.text == "version"), None)
+    version = core_value(found.text) if isinstance(found, Scalar) and found.plain else VERSION
+    if isinstance(version, int) and version != VERSION:
+        assert found is not None
+        what = f"config version {findings.show(version)}, this product knows {VERSION}"
+        todo = "Use the version of the product that the file was written for"
+        findings.error("E1040", "version", what, "", todo, at=found.position)
+        findings.raise_errors()
+
+
+def check_plain_secrets(paths: Collection[str], findings: Findings, *, others_read: bool) -> None:
+    """Passwords that stand in the file: a warning, and an error when other users can read the file."""
+    for path in paths:
+        if not re.match(r"(connections|receivers|senders|store)\b", path):
+            continue  # elsewhere 'token' is a name like any other: a column, an attribute of a monitor
+        if others_read:
+            what = "password in a config file that every user can read"
+            findings.error("E9001", path, what, "", "Use ${NAME} or ${file:/path}, or chmod 600 the file")
+        else:
+            findings.warn("W9001", path, "password in the config file", "", "Use ${NAME} or ${file:/path}")
+
+
+def check_imports(paths: Mapping[str, str], accept: Callable[[str, object], None], findings: Findings) -> None:
+    """Import every object that the file names, and let `accept` say whether it can be used for that."""
+    for path, name in paths.items():
+        try:
+            accept(name, import_object(name))
+        except CorrelatorError as exc:
+            findings.error(exc.code, path, findings.secrets.redact(exc.what), exc.allowed, exc.todo)
+
+
+def check_engine(settings: EngineSettings, connectors: Collection[str], findings: Findings) -> None:
+    """Apply every rule over the settings of an engine."""
+    if settings.store is not None:
+        check_store(settings.store, findings)
+    _check_connections(settings.connections, connectors, findings)
+    _check_destinations(settings.destinations, findings)
+    _check_ids(settings, findings)
+    for path, endpoint in _endpoints(settings):
+        _check_endpoint(path, endpoint, settings, findings)
+        _check_reliability(path, endpoint, settings, findings)
+    _check_windows(settings, findings)
+
+
+def _check_connections(
+    connections: Mapping[str, ConnectionSettings], connectors: Collection[str], findings: Findings
+) -> None:
+    known = {entry.name for entry in entry_points(group="correlator.connectors")} | set(connectors)
+    for name, connection in connections.items():
+        path = member("connections", name)
+        _check_type(path, connection.type, known, findings)
+        url = connection.options.get("url")
+        if isinstance(url, str):
+            _check_broker_url(member(path, "url"), url, connection.type, findings)
+
+
+def _check_type(path: str, type_: str, known: Collection[str], findings: Findings) -> None:
+    if type_ not in known:
+        what = f"{findings.show(type_)} is not a connector"
+        allowed = f"Known: {', '.join(sorted(known))}"
+        findings.error("E1212", member(path, "type"), what, allowed, did_you_mean(type_, known))
+    elif type_ in _CLIENTS and find_spec(_CLIENTS[type_][0]) is None:
+        what = f"type '{type_}' needs the package '{_CLIENTS[type_][1]}'"
+        findings.error("E1213", path, what, "", f"Install: pip install 'correlator[{type_}]'")
+
+
+def _check_broker_url(path: str, url: str, type_: str, findings: Findings) -> None:
+    problem = check_url(url, _SCHEMES.get(type_, ()))
+    if problem is not None:
+        findings.error("E1214", path, problem, "", "Example: amqp://user:${PASSWORD}@host:5672/vhost")
+
+
+def _check_destinations(destinations: Mapping[str, str], findings: Findings) -> None:
+    for name, destination in destinations.items():
+        _check_destination(member("destinations", name), destination, {}, findings)
+
+
+def _check_destination(path: str, destination: str, logical: Mapping[str, str], findings: Findings) -> None:
+    if destination in logical:
+        return
+    found = _DESTINATION.fullmatch(destination)
+    if found and found["name"].strip() and destination.isprintable():
+        return
+    allowed = "Write queue:NAME or topic:NAME"
+    if logical:
+        allowed += f", or one of {_few(logical)}"
+    what = f"{findings.show(destination)} is not a destination"
+    findings.error("E1215", path, what, allowed, did_you_mean(destination, logical))
+
+
+def _check_ids(settings: EngineSettings, findings: Findings) -> None:
+    lines: dict[str, int] = {}
+    for path, endpoint in _endpoints(settings):
+        place = member(path, "id")
+        if endpoint.id in lines:
+            what = f"{findings.show(endpoint.id)} is already used at line {lines[endpoint.id]}"
+            findings.error("E1210", place, what, "Receivers and senders share one set of ids")
+        lines.setdefault(endpoint.id, findings.position(place).line)
+
+
+def _endpoints(settings: EngineSettings) -> Iterator[tuple[str, Endpoint]]:
+    for index, receiver in enumerate(settings.receivers):
+        yield item("receivers", index), receiver
+    for index, sender in enumerate(settings.senders):
+        yield item("senders", index), sender
+
+
+def _check_endpoint(path: str, endpoint: Endpoint, settings: EngineSettings, findings: Findings) -> None:
+    connections = settings.connections
+    if endpoint.connection not in connections:
+        what = f"{findings.show(endpoint.connection)} is not defined"
+        hint = did_you_mean(endpoint.connection, connections)
+        findings.error("E1211", member(path, "connection"), what, f"Defined: {_few(connections) or 'none'}", hint)
+    _check_destination(member(path, "destination"), endpoint.destination, settings.destinations, findings)
+
+
+def _check_reliability(path: str, endpoint: Endpoint, settings: EngineSettings, findings: Findings) -> None:
+    place, mode = member(path, "reliability"), endpoint.reliability
+    receives = isinstance(endpoint, ReceiverSettings)
+    if not receives and mode not in SENDING:
+        use = "Use BEST_EFFORT, AT_LEAST_ONCE or EXACTLY_ONCE"
+        findings.error("E1204", place, f"{mode} is for receivers only", use)
+        return
+    promise = RECEIVING[mode] if receives else SENDING[mode]
+    if promise.needs_persistence and settings.store is None:
+        other = "BEST_EFFORT or APP_CONTROLLED" if receives else "BEST_EFFORT"
+        what = f"{mode} needs a persistent engine ({findings.show(endpoint.id)})"
+        findings.error("E1205", place, what, "", f"Set 'store', or use {other}")
+
+
+def _check_windows(settings: EngineSettings, findings: Findings) -> None:
+    windows = settings.duplicate_detection
+    exactly_once = [
+        (path, endpoint)
+        for path, endpoint in _endpoints(settings)
+        if isinstance(endpoint, ReceiverSettings) and endpoint.reliability is Reliability.EXACTLY_ONCE
+    ]
+    if exactly_once and windows.per_source_window_size == 0 and windows.expiry_time == 0:
+        what = "both duplicate windows are 0: nothing can be detected"
+        findings.error("E1402", "duplicate_detection", what, "", "Set one of them, or use AT_LEAST_ONCE")
+        return
+    for path, receiver in exactly_once:
+        _check_window_size(path, receiver, windows.per_source_window_size, findings)
+        options = {**_connection_options(settings, receiver), **receiver.options}
+        _check_expiry_time(path, options, windows.expiry_time, findings)
+
+
+def _check_window_size(path: str, receiver: ReceiverSettings, window: int, findings: Findings) -> None:
+    if 0 < window < receiver.max_batch_size:
+        what = f"{window} is smaller than max_batch_size ({receiver.max_batch_size}) of {path}"
+        then = "A redelivered batch may not be recognised"
+        findings.warn("W1401", "duplicate_detection.per_source_window_size", what, then)
+
+
+def _connection_options(settings: EngineSettings, receiver: ReceiverSettings) -> Mapping[str, Any]:
+    connection = settings.connections.get(receiver.connection)
+    return connection.options if connection is not None else {}
+
+
+def _check_expiry_time(path: str, options: Mapping[str, Any], expiry_time: float, findings: Findings) -> None:
+    for name in _REDELIVERY_OPTIONS:
+        redelivery = seconds(str(options.get(name, "")))
+        if redelivery is not None and 0 < expiry_time < 2 * redelivery:
+            what = f"{expiry_time:g}s is less than twice the {name} ({redelivery:g}s) of {path}"
+            rule = "Rule of thumb: 2 to 3 times the broker's redelivery timeout"
+            findings.warn("W1403", "duplicate_detection.expiry_time", what, rule)
+
+
+def _few(names: Collection[str]) -> str:
+    shown = [*names][:_MOST_SHOWN]
+    return ", ".join([*shown, "…"] if len(names) > len(shown) else shown)

@@ -1,0 +1,40 @@
+"""Which values must never be printed: passwords, tokens and keys that a configuration was given."""
+
+import re
+from urllib.parse import unquote
+
+_REDACTED = "***"
+_SECRET_NAME = re.compile(r"(?:^|_)(?:password|passwd|pwd|passphrase|secret|token|api_?key|private_key|credentials?)$")
+_CAMEL_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+# Wider than a URL allows, so that a password whose "/" or "@" was not escaped is found too; bounded, to stay linear.
+_URL_PASSWORD = re.compile(r"(?<=://)[^/?#:@\s]*:(?P<password>\S{1,256})@")
+
+
+class Secrets:
+    """The secret values of one configuration. Its own `repr` shows none of them."""
+
+    def __init__(self) -> None:
+        self._values: set[str] = set()
+
+    def __repr__(self) -> str:
+        return f"Secrets({len(self._values)} values)"
+
+    def add(self, value: str) -> None:
+        """Remember a value; empty ones are nothing to hide."""
+        self._values.update(form for form in (value, value.strip(), unquote(value)) if form)
+
+    def redact(self, text: str) -> str:
+        """The text with every secret in it replaced by `***`."""
+        for value in sorted(self._values, key=len, reverse=True):
+            text = text.replace(value, _REDACTED)
+        return text
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a key or a variable is named like a secret: `password`, `DB_PASSWORD`, `authToken`."""
+    return _SECRET_NAME.search(_CAMEL_HUMP.sub("_", name).replace("-", "_").lower()) is not None
+
+
+def url_passwords(text: str) -> list[str]:
+    """The passwords in the URLs of a text."""
+    return [match["password"] for match in _URL_PASSWORD.finditer(text)]

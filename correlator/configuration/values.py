@@ -1,0 +1,235 @@
+"""One scalar becomes one value of the type that its setting has, or a finding that says what it must be."""
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+from correlator.configuration import units
+from correlator.configuration.document import Scalar
+from correlator.configuration.interpolation import Interpolation
+from correlator.configuration.kinds import Kind
+from correlator.configuration.problems import Findings
+from correlator.configuration.scalars import core_value, describe, other_boolean, other_reading
+from correlator.configuration.secrets import is_secret_name, url_passwords
+from correlator.configuration.words import did_you_mean
+from correlator.core.reliability import Reliability
+
+INVALID: Final = object()
+"""What reading returns for a value that was reported; never part of settings."""
+
+_IMPORT_PATH = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
+IMPORT_PATH_PATTERN = f"^{_IMPORT_PATH.pattern}$"
+_WHOLE = re.compile(r"[-+]?[0-9]{1,19}", re.ASCII)
+_BOOLEANS = {"true": True, "false": False}
+
+
+class Values:
+    """Reads scalars of one file. Every method returns `INVALID` after it has reported.
+
+    Attributes:
+        import_paths: every import path that was read, with where it stands.
+        plain_secrets: where a password stands in the file itself.
+    """
+
+    def __init__(self, interpolation: Interpolation, findings: Findings) -> None:
+        self._interpolation = interpolation
+        self._findings = findings
+        self.import_paths: dict[str, str] = {}
+        self.plain_secrets: list[str] = []
+
+    def read(self, node: Scalar, kind: Kind, path: str, key: str) -> Any:
+        """The value of a scalar for a setting of this kind, whose key is `key`."""
+        text = self._interpolation.resolve(node.text, key=key, path=path, template="template" in kind.marks)
+        if text is None:
+            return INVALID
+        plain = node.plain and "${" not in node.text
+        self._note_secret(node, path, key)
+        return self._reader_of(kind)(_Word(text, plain, "${" in node.text, is_secret_name(key)), kind, path)
+
+    def _note_secret(self, node: Scalar, path: str, key: str) -> None:
+        in_url = any("${" not in password for password in url_passwords(node.text))
+        named = is_secret_name(key) and "${" not in node.text and core_value(node.text) is not None
+        if named:
+            self._findings.secrets.add(node.text)
+        if named or in_url:
+            self.plain_secrets.append(path)
+
+    def _reader_of(self, kind: Kind) -> "Callable[[_Word, Kind, str], Any]":
+        if kind.choices:
+            return self._choice
+        if unit := kind.marks.get("unit"):
+            return {"duration": self._duration, "size": self._size}[unit]
+        return {bool: self._boolean, int: self._whole, float: self._number, Any: self._any}.get(kind.bare, self._text)
+
+    def _text(self, word: "_Word", kind: Kind, path: str) -> Any:
+        if word.plain and core_value(word.text) is None:
+            return self._refuse("E1022", path, "is empty, must be text")
+        if word.plain and self._ambiguous(word, path):
+            return INVALID
+        if word.plain and not isinstance(core_value(word.text), str):
+            return self._refuse_unquoted(word, path, describe(word.text))
+        return self._checked_text(word.text, kind, path)
+
+    def _checked_text(self, text: str, kind: Kind, path: str) -> Any:
+        findings = self._findings
+        if "identifier" in kind.marks:
+            return self.identifier(text, path)
+        if "import_path" in kind.marks and not _IMPORT_PATH.fullmatch(text):
+            return self._refuse("E1501", path, f"{findings.show(text)} is not an import path", "Write module:Class")
+        if "import_path" in kind.marks:
+            self.import_paths[path] = text
+        if not (kind.min_length or 0) <= len(text) <= (kind.max_length or len(text)):
+            most = f"{kind.max_length} characters" if kind.max_length else "…"
+            allowed = f"It must have {kind.min_length or 0} to {most}"
+            return self._refuse("E1022", path, f"{findings.show(text)} has {len(text)} characters", allowed)
+        return text
+
+    def identifier(self, text: str, path: str) -> Any:
+        """A name that code, messages and the store will use: 1 to 200 characters, printable."""
+        if not text.strip():
+            return self._refuse("E1210", path, "is empty, must be a name")
+        if len(text) > 200:
+            return self._refuse("E1210", path, f"{self._findings.show(text)} is longer than 200 characters")
+        if not text.isprintable():
+            return self._refuse("E1210", path, f"{self._findings.show(text)} contains control characters")
+        return text
+
+    def _ambiguous(self, word: "_Word", path: str) -> bool:
+        """Report a word that YAML 1.1 and 1.2 read differently."""
+        boolean = other_boolean(word.text)
+        if boolean is not None:
+            what = f"value is the boolean {str(boolean).lower()} (YAML 1.1 reads unquoted '{word.text}' so)"
+            self._refuse("E1023", path, what, "", f'Quote it: "{word.text}"')
+            return True
+        reading = other_reading(word.text)
+        if reading is not None:
+            self._refuse_unquoted(word, path, reading)
+        return reading is not None
+
+    def _refuse_unquoted(self, word: "_Word", path: str, reading: str) -> Any:
+        code = "E1023" if "boolean" in reading else "E1024"
+        shown = "something else" if word.secret else reading
+        return self._refuse(code, path, f"YAML reads this unquoted as {shown}", "", "Quote it if you meant text")
+
+    def _boolean(self, word: "_Word", _kind: Kind, path: str) -> Any:
+        value = core_value(word.text)
+        if isinstance(value, bool) and not word.quoted:
+            return value
+        if word.plain and other_boolean(word.text) is not None:
+            shown = self._findings.show(word.text)
+            return self._refuse("E1023", path, f"{shown} is not a boolean in YAML 1.2", "Use true or false")
+        return self._wrong_type(word, "true or false", path)
+
+    def _whole(self, word: "_Word", kind: Kind, path: str) -> Any:
+        if word.plain and self._ambiguous(word, path):
+            return INVALID
+        value = core_value(word.text)
+        whole = isinstance(value, int) and not isinstance(value, bool) and not word.quoted
+        if not whole or not (word.plain or _WHOLE.fullmatch(word.text)):
+            return self._wrong_type(word, f"a whole number{_range(kind)}", path)
+        return self._in_range(value, kind, path, f"a whole number{_range(kind)}")
+
+    def _number(self, word: "_Word", kind: Kind, path: str) -> Any:
+        if word.plain and self._ambiguous(word, path):
+            return INVALID
+        value = core_value(word.text)
+        if word.quoted or isinstance(value, bool | str) or value is None or not _finite(value):
+            return self._wrong_type(word, f"a number{_range(kind)}", path)
+        return self._in_range(float(value), kind, path, f"a number{_range(kind)}")
+
+    def _duration(self, word: "_Word", kind: Kind, path: str) -> Any:
+        value = units.seconds(word.text)
+        if value is None:
+            shown = self._findings.show(word.text)
+            return self._refuse("E1025", path, f"{shown} is not a duration", "Examples: 200ms, 5s, 2m, 1h")
+        return self._in_range(value, kind, path, f"a duration{_range(kind, ' seconds')}", "E1025")
+
+    def _size(self, word: "_Word", kind: Kind, path: str) -> Any:
+        value = units.size(word.text)
+        if value is None:
+            shown = self._findings.show(word.text)
+            return self._refuse("E1026", path, f"{shown} is not a size", "Examples: 64KiB, 10MiB, 1MB")
+        return self._in_range(value, kind, path, f"a size{_range(kind, ' bytes')}", "E1026")
+
+    def _choice(self, word: "_Word", kind: Kind, path: str) -> Any:
+        if word.plain and self._ambiguous(word, path):
+            return INVALID
+        by_text = {str(choice): choice for choice in kind.choices}
+        if word.text in by_text:
+            return by_text[word.text]
+        reliability = kind.bare is Reliability
+        code, noun = ("E1203", "a reliability mode") if reliability else ("E1022", "one of the possible values")
+        *others, last = by_text
+        allowed = f"Use {', '.join(others)} or {last}" if others else f"Use {last}"
+        shown = self._findings.show(word.text)
+        return self._refuse(code, path, f"{shown} is not {noun}", allowed, did_you_mean(word.text, by_text))
+
+    def _any(self, word: "_Word", _kind: Kind, path: str) -> Any:
+        if not word.plain:
+            return word.text
+        if self._ambiguous(word, path):
+            return INVALID
+        value = core_value(word.text)
+        if isinstance(value, float) and not math.isfinite(value):
+            return self._refuse("E1022", path, f"{self._findings.show(word.text)} is not a finite number")
+        return value
+
+    def _in_range(self, value: Any, kind: Kind, path: str, noun: str, code: str = "E1022") -> Any:
+        low = kind.ge is None or value >= kind.ge
+        above = kind.gt is None or value > kind.gt
+        high = kind.le is None or value <= kind.le
+        if low and above and high:
+            return value
+        return self._refuse(code, path, f"{self._findings.show(str(value))} is out of range, must be {noun}")
+
+    def _wrong_type(self, word: "_Word", noun: str, path: str) -> Any:
+        shown = self._findings.show(word.text)
+        return self._refuse("E1022", path, f"{shown} is {word.description}, must be {noun}")
+
+    def _refuse(self, code: str, path: str, what: str, allowed: str = "", todo: str = "") -> Any:
+        self._findings.error(code, path, what, allowed, todo)
+        return INVALID
+
+
+class _Word:
+    """A scalar after interpolation."""
+
+    def __init__(self, text: str, plain: bool, interpolated: bool, secret: bool) -> None:
+        self.text = text
+        self.plain = plain
+        self.quoted = not plain and not interpolated
+        self.secret = secret
+
+    @property
+    def description(self) -> str:
+        """What it is, for a message about the wrong type."""
+        if not self.plain:
+            return "a string"
+        match core_value(self.text):
+            case None:
+                return "empty"
+            case bool():
+                return "a boolean"
+            case int() | float():
+                return "a number"
+            case _:
+                return "a string"
+
+
+def _finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number that no float can hold
+        return False
+
+
+def _range(kind: Kind, unit: str = "") -> str:
+    """The range of a kind as messages show it: ` 1..1000000`."""
+    low = kind.gt if kind.ge is None else kind.ge
+    if low is None and kind.le is None:
+        return ""
+    above = " above" if kind.ge is None and kind.gt is not None else ""
+    if kind.le is None:
+        return f"{above} {low:g}{unit}" if above else f" of at least {low:g}{unit}"
+    return f"{above} {'' if low is None else f'{low:.15g}'}..{kind.le:.15g}{unit}"

@@ -1,0 +1,155 @@
+"""The cut: everything that one checkpoint writes, taken at one moment, and what it releases.
+
+The order is cut, commit, release (DESIGN 4): nothing that a cut contains leaves the engine before its commit.
+"""
+
+import hashlib
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from correlator.core.commit import CheckpointCommit, ContextCut, OutboundSegment, SenderCut, StateEntry
+from correlator.core.outbox import Outbox
+from correlator.core.queue import InputQueue
+from correlator.events import DeadLetter, Message
+
+_encoder = msgspec.msgpack.Encoder(order="deterministic")
+
+
+class Cuttable(Protocol):
+    """A context of any kind, parked."""
+
+    name: str
+    queue: InputQueue
+
+    def cut(self) -> ContextCut:
+        """Queue and counters."""
+        ...
+
+    def take_state(self) -> list[StateEntry]:
+        """State changed since the last cut."""
+        ...
+
+    def take_staged(self) -> dict[str, list[Message]]:
+        """Reliable sends since the last cut."""
+        ...
+
+    def take_dead_letters(self) -> list[DeadLetter]:
+        """Failures since the last cut."""
+        ...
+
+
+class Cut(msgspec.Struct, frozen=True, kw_only=True):
+    """What one checkpoint writes, before the store writer has planned where state goes.
+
+    Attributes:
+        commit: all but the state segments.
+        changes: changed state.
+        settled: the progress of every outbox, to be told when this is committed.
+    """
+
+    commit: CheckpointCommit
+    changes: list[StateEntry]
+    settled: list[tuple[Outbox, SenderCut]]
+
+    def release(self) -> None:
+        """The checkpoint is committed: its sends may leave, and what it stored need not be kept."""
+        outboxes = {outbox.sender: outbox for outbox, _ in self.settled}
+        for segment in self.commit.outbound:
+            outboxes[segment.sender].release(segment)
+        for outbox, cut in self.settled:
+            outbox.forget_settled(cut)
+
+
+class Checkpoint:
+    """Numbers and digest of the lineage. Owner: the checkpointer's thread.
+
+    Args:
+        number: the last checkpoint.
+        digest: its chained digest.
+    """
+
+    def __init__(self, number: int, digest: bytes) -> None:
+        self.number = number
+        self.digest = digest
+        self._progress: object = None
+
+    def cut(
+        self,
+        contexts: Sequence[Cuttable],
+        outboxes: Sequence[Outbox],
+        routes: Mapping[str, Sequence[str]],
+        engine_time: float,
+    ) -> Cut | None:
+        """Take the cut; `None` when there is nothing that the last checkpoint does not hold.
+
+        Args:
+            contexts: all contexts, parked.
+            outboxes: those of all reliable and unreliable senders.
+            routes: for each stored receiver the names of the contexts it delivers to.
+            engine_time: seconds.
+        """
+        context_cuts = [context.cut() for context in contexts]
+        changes = [entry for context in contexts for entry in context.take_state()]
+        dead = [letter for context in contexts for letter in context.take_dead_letters()]
+        settled, outbound = self._cut_outboxes(contexts, outboxes, dead)
+        senders = [cut for outbox, cut in settled if outbox.stored]
+        progress = (context_cuts, senders)
+        if not changes and not dead and not outbound and progress == self._progress:
+            return None
+        self._progress = progress
+        self.number += 1
+        self.digest = _chain(self.digest, self.number, progress, changes)
+        commit = CheckpointCommit(
+            number=self.number,
+            engine_time=engine_time,
+            digest=self.digest,
+            contexts=context_cuts,
+            senders=senders,
+            outbound=outbound,
+            consumed=consumed({context.name: context.queue for context in contexts}, routes),
+            dead_letters=dead,
+        )
+        return Cut(commit=commit, changes=changes, settled=settled)
+
+    @staticmethod
+    def _cut_outboxes(
+        contexts: Sequence[Cuttable], outboxes: Sequence[Outbox], dead: list[DeadLetter]
+    ) -> tuple[list[tuple[Outbox, SenderCut]], list[OutboundSegment]]:
+        staged: dict[str, list[Message]] = {}
+        for context in contexts:
+            for sender, messages in context.take_staged().items():
+                staged.setdefault(sender, []).extend(messages)
+        settled: list[tuple[Outbox, SenderCut]] = []
+        outbound: list[OutboundSegment] = []
+        for outbox in outboxes:
+            progress, segment, letters = outbox.cut(staged.get(outbox.sender, []))
+            dead.extend(letters)
+            settled.append((outbox, progress))
+            if segment is not None:
+                outbound.append(segment)
+        return settled, outbound
+
+
+def consumed(queues: Mapping[str, InputQueue], routes: Mapping[str, Sequence[str]]) -> dict[str, int]:
+    """For each receiver, the last number that every context it delivers to has handled."""
+    done: dict[str, int] = {}
+    for receiver, names in routes.items():
+        through = [
+            queues[name].needed_from().get(receiver, queues[name].entered.get(receiver, 0) + 1) - 1 for name in names
+        ]
+        if through:
+            done[receiver] = min(through)
+    return done
+
+
+def _chain(before: bytes, number: int, progress: object, changes: Sequence[StateEntry]) -> bytes:
+    digest = hashlib.blake2b(before, digest_size=16)
+    digest.update(_encoder.encode((number, progress)))
+    crc = 0
+    for entry in changes:
+        crc = zlib.crc32(entry.value or b"", zlib.crc32(entry.key, crc))
+    digest.update(crc.to_bytes(4, "big"))
+    return digest.digest()

@@ -1,0 +1,599 @@
+"""A context: monitors, their listeners and timers, and the input queue that they work through, one event at a time.
+
+What a handler does is *staged* and takes effect when it has returned; when it raises, nothing of it remains. A cut falls
+only between two handlers, so that no checkpoint holds half an event (FEATURES A2.10).
+
+Owner: the context's thread; the checkpointer calls `cut` while that thread is parked.
+"""
+
+import heapq
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from correlator.core.commit import ContextCut, StateEntry
+from correlator.core.listeners import Listener, ListenerIndex
+from correlator.core.monitor import ListenerSpec, Monitor
+from correlator.core.outbox import FlushRequest, Outbox
+from correlator.core.queue import InputQueue, Run
+from correlator.core.state import encode
+from correlator.errors import CorrelatorError, HandlerFailed, MappingError, StateError, UsageError
+from correlator.events import DeadLetter, Message, Pattern
+
+OnError = Literal["stop", "dead_letter", "skip"]
+MAX_WAITING_FROM_INSIDE = 100_000
+"""Runs that may wait in a context when another sends to its channel; beyond it the send raises E8010."""
+
+_json = msgspec.json.Encoder()
+
+
+class StoredListener(msgspec.Struct, array_like=True, frozen=True):
+    """A dynamic listener as the store holds it."""
+
+    number: int
+    event_type: str
+    fields: tuple[str, ...]
+    values: list[Any]
+    handler: str
+    once: bool
+
+
+class StoredTimer(msgspec.Struct, array_like=True, frozen=True):
+    """A timer as the store holds it; `period` is `None` for one that fires once."""
+
+    number: int
+    due: float
+    period: float | None
+    handler: str
+
+
+class StoredMonitor(msgspec.Struct, array_like=True, frozen=True):
+    """A persistent monitor as the store holds it, under owner `monitor:NAME` and its instance number."""
+
+    type: str
+    context: str
+    version: int
+    attributes: bytes
+    listeners: list[StoredListener]
+    timers: list[StoredTimer]
+    next_number: int
+    on_error: OnError = "stop"
+
+
+class _Timer:
+    __slots__ = ("cancelled", "due", "handler", "instance", "number", "period")
+
+    def __init__(self, instance: "_Instance", number: int, due: float, period: float | None, handler: str) -> None:
+        self.instance = instance
+        self.number = number
+        self.due = due
+        self.period = period
+        self.handler = handler
+        self.cancelled = False
+
+    def __lt__(self, other: "_Timer") -> bool:
+        return (self.due, self.number) < (other.due, other.number)
+
+
+class _Instance:
+    """One monitor in the context, with what it waits for."""
+
+    __slots__ = ("declared", "listeners", "monitor", "next_number", "number", "on_error", "timers")
+
+    def __init__(self, monitor: Monitor, number: int, on_error: OnError) -> None:
+        self.monitor = monitor
+        self.number = number
+        self.on_error = on_error
+        self.declared: list[Listener] = []
+        self.listeners: dict[int, Listener] = {}
+        self.timers: dict[int, _Timer] = {}
+        self.next_number = 1
+
+    @property
+    def owner(self) -> str:
+        return f"monitor:{self.monitor.state_name}"
+
+    @property
+    def key(self) -> bytes:
+        return str(self.number).encode()
+
+
+class Routes:
+    """Where sends go, shared by all contexts: senders by id, contexts by channel, and who may acknowledge what.
+
+    Changed only by the engine, by replacing whole dictionaries, so that readers in other threads need no lock.
+    """
+
+    def __init__(self) -> None:
+        self.outboxes: dict[str, Outbox] = {}
+        self.channels: dict[str, list[InputQueue]] = {}
+        self.resume: dict[str, Callable[[str], None]] = {}
+        self.woken: Callable[[], None] = lambda: None
+        self.next_flush: Callable[[], int] = lambda: 0
+        self.closing: frozenset[str] = frozenset()
+
+
+def type_name(cls: type[Any]) -> str:
+    """The name under which the store knows a class."""
+    return f"{cls.__module__}:{cls.__qualname__}"
+
+
+class Context:
+    """One context.
+
+    Args:
+        name: its name.
+        routes: where sends go.
+        resolve: the class behind a `type_name`.
+    """
+
+    def __init__(self, name: str, routes: Routes, resolve: Callable[[str], type[Any]]) -> None:
+        self.name = name
+        self.queue = InputQueue()
+        self.cut_requested = False
+        self.handled = 0
+        self._routes = routes
+        self._resolve = resolve
+        self._index = ListenerIndex()
+        self._instances: dict[Monitor, _Instance] = {}
+        self._timers: list[_Timer] = []
+        self._spawned: dict[str, int] = {}
+        self._engine_time = 0.0
+        self._staged: dict[str, list[Message]] = {}
+        self._effects: list[tuple[Callable[[Any], None], Any]] = []
+        self._others_concerned = False
+        self._dirty: dict[_Instance, None] = {}
+        self._removed: list[StateEntry] = []
+        self._dead: list[DeadLetter] = []
+
+    # --- loading ---
+
+    def load(self, monitor: Monitor, on_error: OnError, number: int = 0, stored: StoredMonitor | None = None) -> None:
+        """Put a monitor into the context, with its stored listeners and timers when it had any."""
+        instance = _Instance(monitor, number, on_error)
+        self._instances[monitor] = instance
+        monitor.bind(self)
+        for spec in monitor.listeners:
+            listener = Listener(monitor, 0, spec.pattern, spec.handler, once=spec.once)
+            instance.declared.append(listener)
+            self._index.add(listener)
+        if stored is None:
+            for timer in monitor.timers:
+                self._add_timer(instance, self._engine_time + timer.period, timer.period, timer.handler)
+            if monitor.persistent:
+                self._dirty[instance] = None
+        else:
+            self._restore_waiting(instance, stored)
+
+    def _restore_waiting(self, instance: _Instance, stored: StoredMonitor) -> None:
+        instance.next_number = stored.next_number
+        for listener in stored.listeners:
+            event_type = self._resolve(listener.event_type)
+            hints = msgspec.structs.fields(event_type)
+            types = {field.name: field.type for field in hints}
+            values = tuple(
+                msgspec.convert(value, types[name], strict=False)
+                for name, value in zip(listener.fields, listener.values, strict=True)
+            )
+            pattern = Pattern(event_type, listener.fields, values)
+            self._keep_listener(
+                Listener(instance.monitor, listener.number, pattern, listener.handler, once=listener.once)
+            )
+        declared = {(timer.period, timer.handler) for timer in instance.monitor.timers}
+        for timer in stored.timers:
+            if timer.period is None or (timer.period, timer.handler) in declared:
+                self._push_timer(instance, timer.number, timer.due, timer.period, timer.handler)
+        known = {(timer.period, timer.handler) for timer in stored.timers}
+        for added in instance.monitor.timers:
+            if (added.period, added.handler) not in known:
+                self._add_timer(instance, self._engine_time + added.period, added.period, added.handler)
+
+    def restore(self, cut: ContextCut, runs: Sequence[Run], engine_time: float) -> None:
+        """Take up queue and counters of a checkpoint."""
+        self.queue.restore(cut.entered, runs)
+        self._spawned = dict(cut.spawned)
+        self._engine_time = engine_time
+
+    def call_one(self, monitor: Monitor, hook: str) -> None:
+        """Call a life-cycle method of a monitor."""
+        method = getattr(monitor, hook)
+        self._invoke(self._instances[monitor], lambda _: method(), None)
+
+    def call_restored(self, hook: str, fresh: Collection[Monitor]) -> None:
+        """Call a life-cycle method of every monitor but the fresh ones, in the order of loading."""
+        for monitor in list(self._instances):
+            if monitor not in fresh:
+                self.call_one(monitor, hook)
+
+    # --- work ---
+
+    def work(self, most: int, engine_time: float) -> int:
+        """Fire due timers, then handle up to `most` events; stops early when a cut is requested.
+
+        Returns the number of events handled. Raises `HandlerFailed` when a handler failed and may not be skipped.
+        """
+        self._engine_time = engine_time
+        self._fire_due(engine_time)
+        done = 0
+        while done < most and not self.cut_requested and (run := self.queue.head()) is not None:
+            done += self._work_run(run, most - done)
+        self.handled += done
+        return done
+
+    def _work_run(self, run: Run, most: int) -> int:
+        begin = position = run.position
+        end = min(len(run), begin + most)
+        events, matching, instances = run.events, self._index.matching, self._instances
+        try:
+            while position < end:
+                event = events[position]
+                for listener in matching(event):
+                    instance = instances.get(listener.monitor)
+                    if instance is not None:
+                        if listener.once:
+                            self._effects.append((self._forget_listener, listener))
+                        self._invoke(instance, listener.method, event)
+                position += 1
+                if self.cut_requested:
+                    break
+        finally:
+            self.queue.advance(run, position)
+        return position - begin
+
+    def next_timer(self) -> float | None:
+        """Engine time of the next timer."""
+        while self._timers and self._timers[0].cancelled:
+            heapq.heappop(self._timers)
+        return self._timers[0].due if self._timers else None
+
+    def _fire_due(self, engine_time: float) -> None:
+        while not self.cut_requested and (due := self.next_timer()) is not None and due <= engine_time:
+            timer = heapq.heappop(self._timers)
+            if timer.period is None:
+                timer.instance.timers.pop(timer.number, None)
+            else:
+                timer.due += timer.period
+                heapq.heappush(self._timers, timer)
+            method = getattr(timer.instance.monitor, timer.handler)
+            self._invoke(timer.instance, lambda _, method=method: method(), None)
+
+    def _invoke(self, instance: _Instance, method: Callable[[Any], None], event: Any) -> None:
+        if instance.on_error != "stop":
+            self._invoke_protected(instance, method, event)
+            return
+        try:
+            method(event)
+        except Exception as error:
+            self._effects.clear()
+            raise _failure(instance.monitor, event, error) from error
+        if instance.monitor.persistent:
+            self._dirty[instance] = None
+        if self._effects:
+            self._take_effect()
+
+    def _invoke_protected(self, instance: _Instance, method: Callable[[Any], None], event: Any) -> None:
+        monitor = instance.monitor
+        before = monitor.state_codec().encode(monitor.attributes()) if monitor.persistent else b""
+        for table in monitor.tables():
+            table.begin_undo()
+        try:
+            method(event)
+        except Exception as error:  # noqa: BLE001  # whatever application code raises is the application's failure
+            self._undo(instance, before)
+            if instance.on_error == "dead_letter":
+                self._dead.append(_dead_letter(monitor, event, error, self._engine_time))
+            self.failed(instance.on_error, _failure(monitor, event, error))
+            return
+        if monitor.persistent:
+            self._dirty[instance] = None
+        self._take_effect()
+
+    def failed(self, policy: OnError, error: CorrelatorError) -> None:
+        """Called for each handler failure that does not stop the engine; the runtime replaces it to log and count."""
+
+    def _undo(self, instance: _Instance, before: bytes) -> None:
+        self._effects.clear()
+        monitor = instance.monitor
+        if before:
+            restored = monitor.state_codec().decode(before)
+            for name in monitor.attributes():
+                setattr(monitor, name, getattr(restored, name))
+        for table in monitor.tables():
+            table.undo()
+
+    def _take_effect(self) -> None:
+        effects, self._effects = self._effects, []
+        for apply, item in effects:
+            apply(item)
+        if self._others_concerned:
+            self._others_concerned = False
+            self._routes.woken()
+
+    # --- what monitors ask for: the binding ---
+
+    @property
+    def engine_time(self) -> float:
+        """Seconds of engine time at the beginning of this stretch of work."""
+        return self._engine_time
+
+    def send(self, monitor: Monitor, event: Any, to: str, key: str | None, properties: Mapping[str, Any]) -> None:
+        """Stage a send."""
+        if to.startswith("channel:"):
+            self._send_to_channel(monitor, event, to[8:])
+            return
+        outbox = self._routes.outboxes.get(to)
+        if outbox is None:
+            known = ", ".join(sorted(self._routes.outboxes)) or "none"
+            raise UsageError("E8001", f"monitor {monitor.state_name}", f"no sender '{to}'", f"Senders: {known}")
+        if to in self._routes.closing:
+            raise UsageError("E8002", f"monitor {monitor.state_name}", f"sender '{to}' is being removed")
+        message = to_message(event, key, properties)
+        if outbox.stored:
+            staged = self._staged.get(to)
+            if staged is None:
+                staged = self._staged[to] = []
+            self._effects.append((staged.append, message))
+        else:
+            self._effects.append((outbox.enqueue, message))
+            self._others_concerned = True
+
+    def _send_to_channel(self, monitor: Monitor, event: Any, channel: str) -> None:
+        queues = self._routes.channels.get(channel)
+        where = f"monitor {monitor.state_name}"
+        if not queues:
+            raise UsageError("E8001", where, f"no context receives channel '{channel}'", "A context receives its name")
+        for queue in queues:
+            if len(queue) >= MAX_WAITING_FROM_INSIDE:
+                raise UsageError("E8010", where, f"{len(queue)} events wait in channel '{channel}'", "", "Send less")
+            self._effects.append((queue.deliver, Run("", 0, (), (event,), stored=False)))
+            self._others_concerned = True
+
+    def listen(self, monitor: Monitor, spec: ListenerSpec) -> int:
+        """Add a dynamic listener."""
+        instance = self._instances[monitor]
+        number = self._number(instance)
+        listener = Listener(monitor, number, spec.pattern, spec.handler, once=spec.once)
+        self._effects.append((self._keep_listener, listener))
+        return number
+
+    def unlisten(self, monitor: Monitor, number: int) -> None:
+        """Stage the end of a dynamic listener or timer."""
+        self._effects.append((self._cancel, (self._instances[monitor], number)))
+
+    def wait(self, monitor: Monitor, seconds: float, handler: str) -> int:
+        """Stage a timer that fires once."""
+        instance = self._instances[monitor]
+        number = self._number(instance)
+        due = self._engine_time + seconds
+        self._effects.append((lambda _: self._push_timer(instance, number, due, None, handler), None))
+        return number
+
+    def spawn(self, monitor: Monitor, cls: type[Monitor], attributes: Mapping[str, Any]) -> None:
+        """Stage another instance; it takes over what happens when a handler fails."""
+        on_error = self._instances[monitor].on_error
+        made = cls(**attributes)
+        self._effects.append((lambda _: self._begin(made, on_error), None))
+
+    def stop(self, monitor: Monitor) -> None:
+        """Stage the end of an instance."""
+        self._effects.append((self._end, monitor))
+
+    def request_flush(self, monitor: Monitor, sender: str) -> int:
+        """Stage a flush request (FEATURES A5)."""
+        self._refuse_persistent(monitor, "request_flush")
+        outbox = self._routes.outboxes.get(sender)
+        if outbox is None:
+            raise UsageError("E8001", f"monitor {monitor.state_name}", f"no sender '{sender}'")
+        if outbox.stored:
+            raise UsageError(
+                "E8202", f"sender {sender}", "request_flush is for BEST_EFFORT senders", "", "A checkpoint does it here"
+            )
+        request = FlushRequest(self._routes.next_flush(), self.name)
+        self._effects.append((outbox.enqueue, request))
+        self._others_concerned = True
+        return request.request_id
+
+    def acknowledge_and_resume(self, monitor: Monitor, receiver: str) -> None:
+        """Stage the acknowledgement of a suspended batch (FEATURES A4)."""
+        self._refuse_persistent(monitor, "acknowledge_and_resume")
+        resume = self._routes.resume.get(receiver)
+        if resume is None:
+            raise UsageError("E7103", f"receiver {receiver}", "is not an APP_CONTROLLED receiver")
+        resume(self.name)
+
+    def _refuse_persistent(self, monitor: Monitor, call: str) -> None:
+        if monitor.persistent:
+            raise UsageError(
+                "E4110",
+                f"monitor {monitor.state_name}",
+                f"{call}() is not allowed in a persistent monitor",
+                "Its acknowledgement would not match the recovered state",
+                "Call it from a monitor without persistent=True",
+            )
+
+    def _keep_listener(self, listener: Listener) -> None:
+        self._instances[listener.monitor].listeners[listener.number] = listener
+        self._index.add(listener)
+
+    def _forget_listener(self, listener: Listener) -> None:
+        self._cancel((self._instances[listener.monitor], listener.number))
+
+    def _cancel(self, waiting: tuple[_Instance, int]) -> None:
+        instance, number = waiting
+        if (listener := instance.listeners.pop(number, None)) is not None:
+            self._index.remove(listener)
+        if (timer := instance.timers.pop(number, None)) is not None:
+            timer.cancelled = True
+
+    def _begin(self, monitor: Monitor, on_error: OnError) -> None:
+        name = monitor.state_name
+        number = self._spawned.get(name, 1)
+        self._spawned[name] = number + 1
+        monitor.name_tables(number)
+        self.load(monitor, on_error, number)
+        self._invoke(self._instances[monitor], lambda _: monitor.onload(), None)
+
+    def _end(self, monitor: Monitor) -> None:
+        instance = self._instances.pop(monitor, None)
+        if instance is None:
+            return
+        monitor.on_unload()
+        for listener in (*instance.declared, *instance.listeners.values()):
+            self._index.remove(listener)
+        for timer in instance.timers.values():
+            timer.cancelled = True
+        self._dirty.pop(instance, None)
+        if monitor.persistent:
+            self._removed.append(StateEntry(instance.owner, instance.key, None))
+            for table in monitor.tables():
+                table.clear()
+                self._removed.extend(table.take_changes())
+
+    def _add_timer(self, instance: _Instance, due: float, period: float | None, handler: str) -> int:
+        number = self._number(instance)
+        self._push_timer(instance, number, due, period, handler)
+        return number
+
+    def _push_timer(
+        self, instance: _Instance, number: int, due: float, period: float | None, handler: str
+    ) -> None:
+        timer = _Timer(instance, number, due, period, handler)
+        instance.timers[number] = timer
+        heapq.heappush(self._timers, timer)
+
+    @staticmethod
+    def _number(instance: _Instance) -> int:
+        number, instance.next_number = instance.next_number, instance.next_number + 1
+        return number
+
+    # --- the cut ---
+
+    def cut(self) -> ContextCut:
+        """The queue and counters at this moment."""
+        entered, queue = self.queue.cut(_encode_event)
+        return ContextCut(self.name, entered, queue, dict(self._spawned))
+
+    def take_state(self) -> list[StateEntry]:
+        """State that changed since the last cut."""
+        entries, self._removed = self._removed, []
+        dirty, self._dirty = self._dirty, {}
+        for instance in dirty:
+            entries.append(self._stored(instance))
+            for table in instance.monitor.tables():
+                entries.extend(table.take_changes())
+        return entries
+
+    def take_staged(self) -> dict[str, list[Message]]:
+        """Reliable sends since the last cut, by sender."""
+        staged, self._staged = self._staged, {}
+        return staged
+
+    def take_dead_letters(self) -> list[DeadLetter]:
+        """Events that could not be handled since the last cut."""
+        dead, self._dead = self._dead, []
+        return dead
+
+    def _stored(self, instance: _Instance) -> StateEntry:
+        monitor = instance.monitor
+        listeners = [
+            StoredListener(
+                number,
+                type_name(listener.pattern.event_type),
+                listener.pattern.fields,
+                list(listener.pattern.values),
+                listener.handler,
+                listener.once,
+            )
+            for number, listener in instance.listeners.items()
+        ]
+        timers = [StoredTimer(t.number, t.due, t.period, t.handler) for t in instance.timers.values()]
+        stored = StoredMonitor(
+            type_name(type(monitor)),
+            self.name,
+            monitor.state_version,
+            monitor.state_codec().encode(monitor.attributes()),
+            listeners,
+            timers,
+            instance.next_number,
+            instance.on_error,
+        )
+        return StateEntry(instance.owner, instance.key, encode(stored, f"monitor {monitor.state_name}"))
+
+
+def restore_monitor(cls: type[Monitor], number: int, stored: StoredMonitor, tables: Mapping[str, Any]) -> Monitor:
+    """A monitor with its state as stored.
+
+    Args:
+        cls: its class.
+        number: its instance number.
+        stored: what the store holds.
+        tables: stored content of its tables by owner.
+
+    Raises `StateError` E4203 when the class no longer fits and its `migrate_state` does not help.
+    """
+    data = stored.attributes
+    if stored.version != cls.state_version:
+        migrated = cls.migrate_state(stored.version, msgspec.msgpack.decode(data))
+        if migrated is None:
+            raise StateError(
+                "E4203",
+                f"monitor {cls.state_name}",
+                f"stored state has version {stored.version}, the class {cls.state_version}",
+                "State is never guessed",
+                "Define 'migrate_state(cls, version, data)' on the class",
+            )
+        data = encode(migrated, f"monitor {cls.state_name}")
+    restored = cls.state_codec().decode(data)
+    monitor = cls(**{name: getattr(restored, name) for name in restored.__struct_fields__})
+    monitor.name_tables(number)
+    for table in monitor.tables():
+        table.load(tables.get(table.owner, {}))
+    return monitor
+
+
+def decode_event(resolve: Callable[[str], type[Any]], recorded: tuple[str, bytes]) -> Any:
+    """The event that a cut recorded by value."""
+    name, data = recorded
+    return msgspec.msgpack.decode(data, type=resolve(name))
+
+
+def to_message(event: Any, key: str | None, properties: Mapping[str, Any]) -> Message:
+    """The message that carries an event: JSON of an event, bytes and messages as they are."""
+    if isinstance(event, Message):
+        return event
+    if isinstance(event, bytes):
+        return Message(event, dict(properties), key)
+    try:
+        return Message(_json.encode(event), dict(properties), key)
+    except (TypeError, OverflowError) as error:
+        raise MappingError("E5201", "send", f"{type(event).__name__} cannot become a message: {error}") from error
+
+
+def _encode_event(event: Any) -> tuple[str, bytes]:
+    return type_name(type(event)), encode(event, f"event {type(event).__name__}")
+
+
+def _failure(monitor: Monitor, event: Any, error: Exception) -> CorrelatorError:
+    if isinstance(error, CorrelatorError):
+        return error
+    shown = f"handling {type(event).__name__}" if event is not None else "in a timer or life-cycle method"
+    return HandlerFailed(
+        "E5500",
+        f"monitor {monitor.state_name}",
+        f"{shown} raised {type(error).__name__}: {error}",
+        "",
+        "Mend the handler, or set on_error: dead_letter or skip",
+    )
+
+
+def _dead_letter(monitor: Monitor, event: Any, error: Exception, engine_time: float) -> DeadLetter:
+    message = to_message(event, None, {"event": type_name(type(event))}) if event is not None else Message(b"")
+    return DeadLetter(
+        kind="handler",
+        origin=monitor.state_name,
+        reason=str(_failure(monitor, event, error)),
+        message=message,
+        time=engine_time,
+    )
+

@@ -1,0 +1,389 @@
+"""The duplicate detector of one domain: a finite memory of unique message ids (FEATURES A8).
+
+Theory of operation. Every accepted id is an *entry* in exactly one place:
+
+- the *source window*: the newest `per_source_window_size` ids of its source (A8.3, A8.5, A8.6);
+- the *time queue*, shared by the domain: ids pushed out of a full source window, and the older entry of an id that
+  was seen again (A8.14, A8.15). An entry leaves it when it is older than the newest one *in that queue* by more than
+  `expiry_time` (Z5): an idle domain forgets nothing, and no clock is asked;
+- *held*: expired, but the broker may still send it again since the acknowledgement of its batch is not certain
+  (RELIABILITY 1.7). It leaves when the acknowledgement is.
+
+Look-up is by id over all sources of the domain (Z10). The order is plan, commit, apply: `plan` changes nothing, so
+that a commit that fails leaves memory as the store is.
+
+The store holds the ids of a batch as one segment. A segment with no living entry is deleted, one that is three quarters
+dead is replaced by its survivors, both by the next transaction: storage stays below four times the living ids. The
+detector is a function of the segments: `restore` replays them. A segment that still holds dead ids forgets them again.
+
+Owner: the store writer's thread.
+"""
+
+import heapq
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+from typing import Any
+
+import msgspec
+
+from correlator.core.commit import IdRun, IdSegment
+
+MAX_SOURCES = 100_000
+"""Sources with a window of their own; beyond it the least recent window moves to the time queue (RELIABILITY T21)."""
+
+_SPARSE = 4
+
+
+class Place(IntEnum):
+    """Where an entry is."""
+
+    WINDOW = 0
+    TIME_QUEUE = 1
+    HELD = 2
+    GONE = 3
+
+
+_WINDOW, _TIME_QUEUE, _HELD, _GONE = Place  # an enum member costs a look-up at each use
+
+
+class _Entry(msgspec.Struct, gc=False):
+    id: str
+    source: str
+    digest: int
+    time: float
+    segment: int
+    place: Place
+
+
+class _Segment:
+    """What the store holds under one number, and how much of it is alive."""
+
+    __slots__ = ("batch", "entries", "held", "live", "pinned", "receiver")
+
+    def __init__(self, receiver: str, batch: int, *, pinned: bool) -> None:
+        self.receiver = receiver
+        self.batch = batch
+        self.pinned = pinned
+        self.entries: list[_Entry] = []
+        self.live = 0
+        self.held: list[_Entry] = []
+
+
+class _Window:
+    """The ids of one source, oldest first; entries that moved away stay in the deque until they are passed."""
+
+    __slots__ = ("live", "queue")
+
+    def __init__(self) -> None:
+        self.queue: deque[_Entry] = deque()
+        self.live = 0
+
+
+class Candidates(msgspec.Struct, frozen=True, gc=False):
+    """Ids of one received batch, parallel lists; "" means no id, or no source."""
+
+    receiver: str
+    batch: int
+    ids: list[str]
+    sources: list[str]
+    digests: list[int]
+
+
+class Plan(msgspec.Struct, frozen=True, gc=False):
+    """What the detector would do with a batch.
+
+    Attributes:
+        duplicates: positions of the messages to drop (they are acknowledged all the same).
+        conflicts: those among them whose body differs from the one first seen (RELIABILITY T19).
+        segment: the ids to store; `None` when no message has an id.
+        rewritten: earlier segments with only their survivors.
+        forgotten: numbers of earlier segments without a survivor.
+    """
+
+    duplicates: list[int]
+    conflicts: list[int]
+    segment: IdSegment | None
+    rewritten: list[IdSegment]
+    forgotten: list[int]
+
+
+class DuplicateDetector:
+    """Remembers the unique ids of one domain.
+
+    Args:
+        domain: name of the domain.
+        per_source_window_size: ids kept for each source; 0 keeps none by count.
+        expiry_time: seconds; 0 keeps none by time.
+    """
+
+    def __init__(self, domain: str, per_source_window_size: int, expiry_time: float) -> None:
+        self.domain = domain
+        self._window_size = per_source_window_size
+        self._expiry_time = expiry_time
+        self._entries: dict[str, _Entry] = {}
+        self._windows: OrderedDict[str, _Window] = OrderedDict()
+        self._times: list[float] = []
+        self._time_queue: dict[float, list[_Entry]] = {}
+        self._newest = float("-inf")
+        self._segments: dict[int, _Segment] = {}
+        self._pinned: dict[int, None] = {}
+        self._dead: dict[int, None] = {}
+        self._sparse: dict[int, None] = {}
+        self._last_number = 0
+
+    def __len__(self) -> int:
+        """Ids remembered."""
+        return len(self._entries)
+
+    def __contains__(self, unique_id: str) -> bool:
+        """Whether a message with this id would be dropped."""
+        return unique_id in self._entries
+
+    def place(self, unique_id: str) -> Place:
+        """Where the newest entry of an id is; `GONE` for one that is not remembered."""
+        entry = self._entries.get(unique_id)
+        return entry.place if entry else Place.GONE
+
+    def plan(self, candidates: Candidates, now: float, after: Sequence[Plan] = ()) -> Plan:
+        """Tell duplicates from new messages, changing nothing.
+
+        Args:
+            candidates: the batch.
+            now: engine time of receipt, seconds.
+            after: plans of the same transaction that are not applied yet, oldest first.
+        """
+        earlier = _ids_of(after)
+        if self._all_new(candidates.ids, earlier):
+            duplicates: list[int] = []
+            conflicts: list[int] = []
+        else:
+            duplicates, conflicts = self._duplicates(candidates, earlier)
+        rewritten, forgotten = ([], []) if after else self._reclaimable()
+        return Plan(duplicates, conflicts, self._segment(candidates, now, len(after)), rewritten, forgotten)
+
+    def apply(self, plan: Plan) -> None:
+        """Remember what was planned, now that it is committed."""
+        for segment in plan.rewritten:
+            self._shrink(segment.number)
+        for number in plan.forgotten:
+            del self._segments[number], self._dead[number]
+        if plan.segment is not None:
+            self._enter(plan.segment, pinned=True)
+
+    def confirm(self, receiver: str, batch: int) -> None:
+        """The broker surely knows all batches of the receiver up to this one as acknowledged: unpin them."""
+        for number in list(self._pinned):
+            segment = self._segments[number]
+            if segment.receiver == receiver and segment.batch <= batch:
+                self._unpin(number, segment)
+
+    def restore(self, segments: Iterable[IdSegment], confirmed: dict[str, int]) -> None:
+        """Rebuild from the store's segments in the order of their numbers.
+
+        Args:
+            segments: segments of this domain.
+            confirmed: for each receiver the last batch surely acknowledged; later ones are pinned.
+        """
+        for segment in segments:
+            self._enter(segment, pinned=segment.batch > confirmed.get(segment.receiver, 0))
+
+    def _all_new(self, ids: list[str], earlier: dict[str, int]) -> bool:
+        distinct = set(ids)
+        return (
+            len(distinct) == len(ids)
+            and self._entries.keys().isdisjoint(distinct)
+            and (not earlier or earlier.keys().isdisjoint(distinct))
+        )
+
+    def _duplicates(self, candidates: Candidates, seen: dict[str, int]) -> tuple[list[int], list[int]]:
+        duplicates, conflicts = [], []
+        for position, unique_id in enumerate(candidates.ids):
+            if not unique_id:
+                continue
+            digest = candidates.digests[position]
+            known = seen.get(unique_id)
+            if known is None and (entry := self._entries.get(unique_id)) is not None:
+                known = entry.digest
+            if known is None:
+                seen[unique_id] = digest
+                continue
+            duplicates.append(position)
+            if known != digest:
+                conflicts.append(position)
+        return duplicates, conflicts
+
+    def _segment(self, candidates: Candidates, now: float, planned: int) -> IdSegment | None:
+        ids, sources, digests = candidates.ids, candidates.sources, candidates.digests
+        if "" in ids:
+            having = [position for position, unique_id in enumerate(ids) if unique_id]
+            ids, sources, digests = ([column[p] for p in having] for column in (ids, sources, digests))  # type: ignore[attr-defined]
+        if not ids:
+            return None
+        number = self._last_number + planned + 1
+        run = IdRun(now, ids, sources, digests)
+        return IdSegment(self.domain, number, candidates.receiver, candidates.batch, [run])
+
+    def _reclaimable(self) -> tuple[list[IdSegment], list[int]]:
+        rewritten = [self._survivors(number) for number in self._sparse]
+        return rewritten, list(self._dead)
+
+    def _survivors(self, number: int) -> IdSegment:
+        segment = self._segments[number]
+        runs: list[IdRun] = []
+        for entry in segment.entries:
+            if entry.place is _GONE:
+                continue
+            if not runs or runs[-1].time != entry.time:
+                runs.append(IdRun(entry.time, [], [], []))
+            runs[-1].ids.append(entry.id)
+            runs[-1].sources.append(entry.source)
+            runs[-1].digests.append(entry.digest)
+        return IdSegment(self.domain, number, segment.receiver, segment.batch, runs)
+
+    def _shrink(self, number: int) -> None:
+        segment = self._segments[number]
+        segment.entries = [entry for entry in segment.entries if entry.place is not _GONE]
+        self._sparse.pop(number, None)
+
+    def _enter(self, stored: IdSegment, *, pinned: bool) -> None:
+        number = stored.number
+        segment = self._segments[number] = _Segment(stored.receiver, stored.batch, pinned=pinned)
+        self._last_number = max(self._last_number, number)
+        if pinned:
+            self._pinned[number] = None
+        for run in stored.runs:
+            self._enter_run(number, segment, run)
+        if not segment.live:
+            self._dead[number] = None
+
+    def _enter_run(self, number: int, segment: _Segment, run: IdRun) -> None:
+        time = run.time
+        made = [
+            _Entry(unique_id, source, digest, time, number, _WINDOW)
+            for unique_id, source, digest in zip(run.ids, run.sources, run.digests, strict=True)
+        ]
+        segment.entries.extend(made)
+        segment.live += len(made)
+        if self._all_new(run.ids, {}):
+            self._entries.update(zip(run.ids, made, strict=True))
+            self._enter_windows(made, run.sources)
+        else:
+            for entry in made:
+                self._enter_repeated(entry)
+        self._bound_sources()
+        self._expire()
+
+    def _enter_repeated(self, entry: _Entry) -> None:
+        repeated = self._entries.get(entry.id)
+        self._entries[entry.id] = entry
+        if repeated is not None and repeated.place is _WINDOW:
+            self._leave_window(repeated)
+        self._enter_windows([entry], [entry.source])
+
+    def _enter_windows(self, entries: list[_Entry], sources: list[str]) -> None:
+        distinct = set(sources)
+        if not self._window_size:
+            for entry in entries:
+                self._enter_time_queue(entry)
+        elif len(distinct) == 1:
+            self._enter_window(sources[0], entries)
+        else:
+            by_source: dict[str, list[_Entry]] = {}
+            for entry in entries:
+                by_source.setdefault(entry.source, []).append(entry)
+            for source, of_source in by_source.items():
+                self._enter_window(source, of_source)
+
+    def _enter_window(self, source: str, entries: list[_Entry]) -> None:
+        window = self._windows.get(source)
+        if window is None:
+            window = self._windows[source] = _Window()
+        else:
+            self._windows.move_to_end(source)
+        window.queue.extend(entries)
+        window.live += len(entries)
+        while window.live > self._window_size:
+            self._push_out_oldest(window)
+
+    def _push_out_oldest(self, window: _Window) -> None:
+        while (oldest := window.queue.popleft()).place is not _WINDOW:
+            pass
+        window.live -= 1
+        self._enter_time_queue(oldest)
+
+    def _leave_window(self, entry: _Entry) -> None:
+        window = self._windows[entry.source]
+        window.live -= 1
+        self._enter_time_queue(entry)
+        if len(window.queue) > 2 * window.live + 16:
+            window.queue = deque(kept for kept in window.queue if kept.place is _WINDOW)
+
+    def _enter_time_queue(self, entry: _Entry) -> None:
+        entry.place = _TIME_QUEUE
+        bucket = self._time_queue.get(entry.time)
+        if bucket is None:
+            bucket = self._time_queue[entry.time] = []
+            heapq.heappush(self._times, entry.time)
+            self._newest = max(self._newest, entry.time)
+        bucket.append(entry)
+
+    def _expire(self) -> None:
+        everything = not self._expiry_time
+        oldest_kept = self._newest - self._expiry_time
+        while self._times and (everything or self._times[0] < oldest_kept):
+            for entry in self._time_queue.pop(heapq.heappop(self._times)):
+                self._forget(entry)
+
+    def _forget(self, entry: _Entry) -> None:
+        segment = self._segments[entry.segment]
+        if segment.pinned:
+            entry.place = _HELD
+            segment.held.append(entry)
+            return
+        entry.place = _GONE
+        if self._entries.get(entry.id) is entry:
+            del self._entries[entry.id]
+        segment.live -= 1
+        if not segment.live:
+            self._dead[entry.segment] = None
+            self._sparse.pop(entry.segment, None)
+        elif segment.live * _SPARSE < len(segment.entries):
+            self._sparse[entry.segment] = None
+
+    def _unpin(self, number: int, segment: _Segment) -> None:
+        del self._pinned[number]
+        segment.pinned = False
+        held, segment.held = segment.held, []
+        for entry in held:
+            self._forget(entry)
+
+    def _bound_sources(self) -> None:
+        while len(self._windows) > MAX_SOURCES:
+            _, window = self._windows.popitem(last=False)
+            for entry in window.queue:
+                if entry.place is _WINDOW:
+                    self._enter_time_queue(entry)
+
+
+def _ids_of(plans: Sequence[Plan]) -> dict[str, int]:
+    seen: dict[str, int] = {}
+    for plan in plans:
+        if plan.segment is not None:
+            for run in plan.segment.runs:
+                seen.update(zip(run.ids, run.digests, strict=True))
+    return seen
+
+
+def window_contents(detector: DuplicateDetector) -> dict[str, Any]:
+    """The detector's content for comparison and display: ids by source window, and the time queue by time."""
+    return {
+        "windows": {
+            source: [entry.id for entry in window.queue if entry.place is Place.WINDOW]
+            for source, window in detector._windows.items()  # noqa: SLF001
+        },
+        "time_queue": {
+            time: sorted(entry.id for entry in bucket)
+            for time, bucket in detector._time_queue.items()  # noqa: SLF001
+        },
+    }

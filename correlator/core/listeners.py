@@ -1,0 +1,84 @@
+"""Which listeners an event wakes: the cost follows the matches, not the number of listeners.
+
+Listeners of a type that ask for the same fields share one table from values to listeners.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from correlator.core.monitor import Monitor
+from correlator.events import Pattern
+
+
+class Listener:
+    """A method of a monitor that waits for a pattern."""
+
+    __slots__ = ("handler", "method", "monitor", "number", "once", "pattern")
+
+    def __init__(self, monitor: Monitor, number: int, pattern: Pattern, handler: str, *, once: bool) -> None:
+        self.monitor = monitor
+        self.number = number
+        self.pattern = pattern
+        self.handler = handler
+        self.method: Callable[[Any], None] = getattr(monitor, handler)
+        self.once = once
+
+
+class _OfType:
+    """Listeners of one event type."""
+
+    __slots__ = ("_every", "every", "keyed")
+
+    def __init__(self) -> None:
+        self._every: dict[Listener, None] = {}
+        self.every: tuple[Listener, ...] = ()
+        self.keyed: dict[tuple[str, ...], dict[tuple[Any, ...], dict[Listener, None]]] = {}
+
+    def add(self, listener: Listener) -> None:
+        pattern = listener.pattern
+        if pattern.fields:
+            self.keyed.setdefault(pattern.fields, {}).setdefault(pattern.values, {})[listener] = None
+        else:
+            self._every[listener] = None
+            self.every = tuple(self._every)
+
+    def remove(self, listener: Listener) -> None:
+        pattern = listener.pattern
+        if not pattern.fields:
+            self._every.pop(listener, None)
+            self.every = tuple(self._every)
+            return
+        by_values = self.keyed[pattern.fields]
+        matching = by_values.get(pattern.values, {})
+        matching.pop(listener, None)
+        if not matching:
+            by_values.pop(pattern.values, None)
+        if not by_values:
+            del self.keyed[pattern.fields]
+
+
+class ListenerIndex:
+    """All listeners of a context. Owner: the context's thread."""
+
+    def __init__(self) -> None:
+        self._types: dict[type[Any], _OfType] = {}
+
+    def add(self, listener: Listener) -> None:
+        """Add a listener."""
+        self._types.setdefault(listener.pattern.event_type, _OfType()).add(listener)
+
+    def remove(self, listener: Listener) -> None:
+        """Remove a listener that was added."""
+        self._types[listener.pattern.event_type].remove(listener)
+
+    def matching(self, event: Any) -> Iterable[Listener]:
+        """The listeners to wake; a fixed sequence, whatever handlers add or remove meanwhile."""
+        of_type = self._types.get(type(event))
+        if of_type is None:
+            return ()
+        if not of_type.keyed:
+            return of_type.every
+        found = list(of_type.every)
+        for fields, by_values in of_type.keyed.items():
+            found.extend(by_values.get(tuple([getattr(event, field) for field in fields]), ()))
+        return found

@@ -1,0 +1,207 @@
+"""From a broker's message to an event, with its unique id and its source (FEATURES A8.2, A9.19).
+
+A message that cannot be mapped becomes a dead letter; it never stops the batch it came in (Z8).
+"""
+
+import re
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from correlator.errors import ConfigError, MappingError, quoted
+from correlator.events import DeadLetter, Message
+
+MAX_ID_BYTES = 512
+"""Longest unique id or source id (RELIABILITY T20)."""
+
+_PART = re.compile(r"\$\{(property|header|body|row)\.([^}]+)\}")
+Extract = Callable[[Message, Any], str]
+
+
+class Mapped(msgspec.Struct, gc=False):
+    """A batch after mapping: parallel lists of what could be mapped, and the dead letters."""
+
+    messages: list[Message]
+    events: list[Any]
+    ids: list[str]
+    sources: list[str]
+    digests: list[int]
+    dead_letters: list[DeadLetter]
+
+
+class ReceiveMapping:
+    """Maps the messages of one receiver. Pure; used by the receiver's thread.
+
+    Args:
+        receiver: its id, for messages.
+        event_type: what bodies become (JSON); `None` leaves messages as they are.
+        unique_id: template of the unique id.
+        source: template of the source id.
+        deduplicated: whether ids are wanted at all.
+        max_message_bytes: a larger body is refused.
+
+    Raises `ConfigError` E1060 for a template that is not understood.
+    """
+
+    def __init__(
+        self,
+        receiver: str,
+        event_type: type[Any] | None,
+        unique_id: str,
+        source: str,
+        *,
+        deduplicated: bool,
+        max_message_bytes: int,
+    ) -> None:
+        self._receiver = receiver
+        self._decoder = None if event_type is None else msgspec.json.Decoder(event_type)
+        self._unique_id = compile_template(unique_id, f"receiver {receiver}.unique_message_id")
+        self._source = compile_template(source, f"receiver {receiver}.message_source_id")
+        self._deduplicated = deduplicated
+        self._max_message_bytes = max_message_bytes
+
+    def map(self, messages: Sequence[Message], engine_time: float) -> Mapped:
+        """Map a batch."""
+        try:
+            return self._map_all(messages)
+        except MappingError:
+            return self._map_each(messages, engine_time)
+
+    def remap(self, messages: Sequence[Message], engine_time: float) -> tuple[list[Any], list[DeadLetter]]:
+        """Events of stored messages, parallel to them; one that no longer maps is `None` and a dead letter."""
+        mapped = self.map(messages, engine_time)
+        if not mapped.dead_letters:
+            return mapped.events, []
+        failed = {id(letter.message) for letter in mapped.dead_letters}
+        events = iter(mapped.events)
+        return [None if id(message) in failed else next(events) for message in messages], mapped.dead_letters
+
+    def _map_all(self, messages: Sequence[Message]) -> Mapped:
+        limit = self._max_message_bytes
+        for message in messages:
+            if len(message.body) > limit:
+                raise self._too_large(message)
+        decoder = self._decoder
+        if decoder is None:
+            events: list[Any] = list(messages)
+        else:
+            decode = decoder.decode
+            try:
+                events = [decode(message.body) for message in messages]
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
+                raise MappingError("E5101", f"receiver {self._receiver}", str(error)) from error
+        if not self._deduplicated:
+            return Mapped(list(messages), events, [], [], [], [])
+        unique_id, source, crc = self._unique_id, self._source, zlib.crc32
+        return Mapped(
+            list(messages),
+            events,
+            [unique_id(message, event) for message, event in zip(messages, events, strict=True)],
+            [source(message, event) for message, event in zip(messages, events, strict=True)],
+            [crc(message.body) for message in messages],
+            [],
+        )
+
+    def _map_each(self, messages: Sequence[Message], engine_time: float) -> Mapped:
+        mapped = Mapped([], [], [], [], [], [])
+        for message in messages:
+            try:
+                one = self._map_all([message])
+            except MappingError as error:
+                reason = str(self._explain(message, error))
+                mapped.dead_letters.append(
+                    DeadLetter(
+                        kind="mapping", origin=self._receiver, reason=reason, message=message, time=engine_time
+                    )
+                )
+                continue
+            for column in ("messages", "events", "ids", "sources", "digests"):
+                getattr(mapped, column).extend(getattr(one, column))
+        return mapped
+
+    def _explain(self, message: Message, error: MappingError) -> MappingError:
+        if error.code != "E5101":
+            return error
+        where = f"receiver {self._receiver}"
+        if isinstance(error.__cause__, msgspec.ValidationError):
+            return MappingError("E5102", where, f"body does not fit the event type: {error.__cause__}")
+        position = re.search(r"\(byte (\d+)\)", error.what)
+        if position:
+            before = message.body[: int(position.group(1))]
+            line, column = before.count(b"\n") + 1, len(before) - (before.rfind(b"\n") + 1) + 1
+            return MappingError("E5101", where, f"body is not JSON: line {line} column {column}: {error.what}")
+        return MappingError("E5101", where, f"body is not JSON: {error.what}")
+
+    def _too_large(self, message: Message) -> MappingError:
+        size, limit = len(message.body), self._max_message_bytes
+        return MappingError("E5001", f"receiver {self._receiver}", f"message of {size} bytes, the limit is {limit}")
+
+
+def compile_template(template: str, where: str) -> Extract:
+    """A function that fills in a template; it returns "" when a part is missing.
+
+    `${property.NAME}`, `${header.NAME}`, `${body.NAME}` (a field of the event or of a JSON body) and `${row.NAME}`
+    (a column of a file's row) may stand among other text. Raises `ConfigError` E1060.
+    """
+    if "${" in _PART.sub("", template):
+        raise ConfigError(
+            "E1060",
+            where,
+            f"{quoted(template)} is not understood",
+            "Parts are ${property.NAME}, ${header.NAME}, ${body.NAME} and ${row.NAME}",
+        )
+    parts: list[str | Extract] = []
+    at = 0
+    for found in _PART.finditer(template):
+        parts.append(template[at : found.start()])
+        parts.append(_part(found.group(1), found.group(2)))
+        at = found.end()
+    parts.append(template[at:])
+    kept = [part for part in parts if part != ""]
+    if len(kept) == 1 and not isinstance(kept[0], str):
+        return kept[0]
+    return lambda message, event: _fill(kept, message, event)
+
+
+def _fill(parts: list[str | Extract], message: Message, event: Any) -> str:
+    filled = [part if isinstance(part, str) else part(message, event) for part in parts]
+    return "".join(filled) if all(filled) else ""
+
+
+def _part(kind: str, name: str) -> Extract:
+    if kind == "header":
+        return lambda message, _: _text(getattr(message.headers, name, None), name)
+    if kind == "body":
+        return lambda message, event: _text(_field(message, event, name), name)
+    property_name = name if kind == "property" else f"row.{name}"
+
+    def of_property(message: Message, _: Any) -> str:
+        value = message.properties.get(property_name)
+        if type(value) is str and len(value) <= MAX_ID_BYTES // 4:
+            return value
+        return _text(value, property_name)
+
+    return of_property
+
+
+def _field(message: Message, event: Any, name: str) -> Any:
+    if event is message:
+        try:
+            body = msgspec.json.decode(message.body)
+        except msgspec.DecodeError:
+            return None
+        return body.get(name) if isinstance(body, dict) else None
+    return getattr(event, name, None)
+
+
+def _text(value: Any, name: str) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bytes):
+        raise MappingError("E5403", name, "a unique id must be text, this one is bytes")
+    text = str(value)
+    if len(text.encode("utf-8", "surrogatepass")) > MAX_ID_BYTES:
+        raise MappingError("E5404", name, f"a unique id of {len(text)} characters", f"At most {MAX_ID_BYTES} bytes")
+    return text

@@ -1,0 +1,300 @@
+"""Monitors: application code with listeners, timers and state (DESIGN 7).
+
+A class is read once, when it is made: its annotated attributes are its state, its decorated methods its listeners. An
+instance talks to the engine through its *binding*, which its context sets; without one nothing can be sent, so a
+monitor can be made and called in a unit test of its own.
+"""
+
+import copy
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Protocol, TypeVar, get_type_hints
+
+import msgspec
+
+from correlator.core.state import Codec, StateTable, check_type
+from correlator.errors import StateError, UsageError
+from correlator.events import Pattern
+
+Handler = Callable[..., None]
+F = TypeVar("F", bound=Handler)
+
+
+class ListenerSpec(msgspec.Struct, frozen=True):
+    """A listener as declared: what it waits for and the name of the method it calls."""
+
+    pattern: Pattern
+    handler: str
+    once: bool = False
+
+
+class TimerSpec(msgspec.Struct, frozen=True):
+    """A repeating timer as declared by `@every`."""
+
+    period: float
+    handler: str
+
+
+def on(event_type: type[Any], **fields: Any) -> Callable[[F], F]:
+    """Call the method for every event of the type whose fields have these values."""
+
+    def decorate(method: F) -> F:
+        specs = method.__dict__.setdefault("_correlator_listeners", [])
+        specs.append(ListenerSpec(Pattern.of(event_type, fields), method.__name__))
+        return method
+
+    return decorate
+
+
+def every(seconds: float) -> Callable[[F], F]:
+    """Call the method again and again, `seconds` of engine time apart."""
+
+    def decorate(method: F) -> F:
+        method.__dict__.setdefault("_correlator_timers", []).append(TimerSpec(seconds, method.__name__))
+        return method
+
+    return decorate
+
+
+class Binding(Protocol):
+    """What a monitor instance asks of its context."""
+
+    def send(self, monitor: "Monitor", event: Any, to: str, key: str | None, properties: Mapping[str, Any]) -> None:
+        """Stage a send."""
+        ...
+
+    def listen(self, monitor: "Monitor", spec: ListenerSpec) -> int:
+        """Add a listener; returns its number within the monitor."""
+        ...
+
+    def unlisten(self, monitor: "Monitor", number: int) -> None:
+        """Remove a listener."""
+        ...
+
+    def wait(self, monitor: "Monitor", seconds: float, handler: str) -> int:
+        """Add a timer; returns its number within the monitor."""
+        ...
+
+    def spawn(self, monitor: "Monitor", cls: "type[Monitor]", attributes: Mapping[str, Any]) -> None:
+        """Make another instance."""
+        ...
+
+    def stop(self, monitor: "Monitor") -> None:
+        """End this instance after the handler."""
+        ...
+
+    def request_flush(self, monitor: "Monitor", sender: str) -> int:
+        """Ask for `SenderFlushed`."""
+        ...
+
+    def acknowledge_and_resume(self, monitor: "Monitor", receiver: str) -> None:
+        """Acknowledge the suspended batch."""
+        ...
+
+    @property
+    def engine_time(self) -> float:
+        """Seconds of engine time."""
+        ...
+
+
+class Monitor:
+    """Base class of application code.
+
+    `class Positions(Monitor, persistent=True)`: annotated attributes are the state that the checkpoint holds; a value
+    beside the annotation is the initial one, copied for each instance. Attributes without annotation are scratch and
+    gone after a restart. `name=` fixes the name in the store when the class is renamed.
+
+    All methods are called in the thread of the monitor's context, one at a time.
+    """
+
+    persistent: ClassVar[bool] = False
+    state_name: ClassVar[str] = ""
+    state_version: ClassVar[int] = 1
+    listeners: ClassVar[tuple[ListenerSpec, ...]] = ()
+    timers: ClassVar[tuple[TimerSpec, ...]] = ()
+    _attributes: ClassVar[dict[str, Any]] = {}
+    _tables: ClassVar[dict[str, tuple[Any, Any]]] = {}
+    _codec: ClassVar[Codec[Any]]
+    _binding: Binding | None = None
+
+    def __init_subclass__(cls, *, persistent: bool | None = None, name: str | None = None, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if persistent is not None:
+            cls.persistent = persistent
+        cls.state_name = name or cls.__name__
+        cls.listeners = tuple(_declared(cls, "_correlator_listeners"))
+        cls.timers = tuple(_declared(cls, "_correlator_timers"))
+        _read_annotations(cls)
+
+    def __init__(self, **attributes: Any) -> None:
+        unknown = attributes.keys() - self._attributes.keys()
+        if unknown:
+            raise UsageError(
+                "E4104", f"monitor {self.state_name}", f"has no attribute '{min(unknown)}'", _listed(self._attributes)
+            )
+        for attribute in self._attributes:
+            if attribute in attributes:
+                setattr(self, attribute, attributes[attribute])
+            elif hasattr(type(self), attribute):
+                setattr(self, attribute, copy.deepcopy(getattr(type(self), attribute)))
+            else:
+                raise UsageError(
+                    "E4105",
+                    f"monitor {self.state_name}",
+                    f"attribute '{attribute}' has no initial value",
+                    "",
+                    "Give one in the class or where the monitor is made",
+                )
+        for attribute, (key_type, value_type) in self._tables.items():
+            setattr(self, attribute, StateTable(key_type, value_type, f"table:{self.state_name}#0.{attribute}"))
+
+    # --- for application code ---
+
+    def send(self, event: Any, to: str, *, key: str | None = None, properties: Mapping[str, Any] | None = None) -> None:
+        """Send an event to a sender by its id, or to `channel:NAME`; leaves as the sender's reliability says.
+
+        A `bytes` or `Message` value is sent as it is, an event as JSON. Raises `UsageError` E8001 for an unknown
+        sender and `MappingError` E5201 for a value that cannot become a message.
+        """
+        self._bound.send(self, event, to, key, properties or {})
+
+    def once(self, pattern: Pattern, then: Handler) -> int:
+        """Call `then` (a method of this monitor) for the first matching event; returns a number for `cancel`."""
+        return self._bound.listen(self, ListenerSpec(pattern, self._own(then), once=True))
+
+    def on_all(self, pattern: Pattern, then: Handler) -> int:
+        """Call `then` (a method of this monitor) for every matching event; returns a number for `cancel`."""
+        return self._bound.listen(self, ListenerSpec(pattern, self._own(then)))
+
+    def cancel(self, number: int) -> None:
+        """End a listener or timer; one that has ended already is no error."""
+        self._bound.unlisten(self, number)
+
+    def wait(self, seconds: float, then: Handler) -> int:
+        """Call `then` (a method of this monitor) once, after `seconds` of engine time."""
+        return self._bound.wait(self, seconds, self._own(then))
+
+    def spawn(self, cls: "type[Monitor]", **attributes: Any) -> None:
+        """Make another monitor in the same context, with these attributes; it begins after this handler."""
+        self._bound.spawn(self, cls, attributes)
+
+    def stop(self) -> None:
+        """End this monitor after the handler: its listeners, timers and state are gone."""
+        self._bound.stop(self)
+
+    def request_flush(self, sender: str) -> int:
+        """Ask to be told by a `SenderFlushed` event when all earlier sends to a BEST_EFFORT sender are settled (A5).
+
+        Raises `UsageError` E4110 in a persistent monitor and E8202 for a reliable sender.
+        """
+        return self._bound.request_flush(self, sender)
+
+    def acknowledge_and_resume(self, receiver: str) -> None:
+        """Acknowledge the batch that `ReceivingSuspended` announced, and receive on (A4).
+
+        Raises `UsageError` E4110 in a persistent monitor, E7101 when nothing is suspended, E7102 in a wrong context.
+        """
+        self._bound.acknowledge_and_resume(self, receiver)
+
+    @property
+    def engine_time(self) -> float:
+        """Seconds of engine time: grows while the engine runs, goes on where it stopped, never follows a clock."""
+        return self._bound.engine_time
+
+    # --- life cycle, to be overridden ---
+
+    def onload(self) -> None:
+        """Called once in the life of the monitor; non-persistent monitors begin a new life at each start."""
+
+    def on_unload(self) -> None:
+        """Called when the monitor ends by `stop`."""
+
+    def on_begin_recovery(self) -> None:
+        """Called after a restart on every persistent monitor, state restored, before queued events."""
+
+    def on_conclude_recovery(self) -> None:
+        """Called after a restart on every persistent monitor; receivers open when it has returned on all."""
+
+    @classmethod
+    def migrate_state(cls, version: int, data: dict[str, Any]) -> dict[str, Any] | None:
+        """Turn state that an earlier version of the class stored into today's fields; `None` refuses (E4203)."""
+        del version, data
+
+    # --- for the context ---
+
+    @classmethod
+    def state_codec(cls) -> Codec[Any]:
+        """Encodes the annotated attributes."""
+        return cls._codec
+
+    def attributes(self) -> dict[str, Any]:
+        """The annotated attributes and their values."""
+        return {name: getattr(self, name) for name in self._attributes}
+
+    def tables(self) -> list[StateTable[Any, Any]]:
+        """The state tables."""
+        return [getattr(self, name) for name in self._tables]
+
+    def name_tables(self, instance: int) -> None:
+        """Give each table its owner name in the store."""
+        for attribute, (key_type, value_type) in self._tables.items():
+            owner = f"table:{self.state_name}#{instance}.{attribute}"
+            setattr(self, attribute, StateTable(key_type, value_type, owner))
+
+    def bind(self, binding: Binding) -> None:
+        """Set by the context that the monitor lives in."""
+        self._binding = binding
+
+    @property
+    def _bound(self) -> Binding:
+        if self._binding is None:
+            raise UsageError("E8003", f"monitor {self.state_name}", "is not part of a running engine")
+        return self._binding
+
+    def _own(self, handler: Handler) -> str:
+        name = getattr(handler, "__name__", "")
+        if getattr(handler, "__self__", None) is not self or getattr(type(self), name, None) is None:
+            raise UsageError(
+                "E4106", f"monitor {self.state_name}", "a handler must be a method of the same monitor", "", "Name it"
+            )
+        return name
+
+
+def _declared(cls: type, marker: str) -> list[Any]:
+    found: list[Any] = []
+    for name in dir(cls):
+        found.extend(getattr(getattr(cls, name, None), marker, ()))
+    return found
+
+
+def _read_annotations(cls: type[Monitor]) -> None:
+    where = f"monitor {cls.state_name}"
+    hints = get_type_hints(cls, include_extras=True)
+    own = {
+        name: hint
+        for name, hint in hints.items()
+        if name not in Monitor.__annotations__ and typing.get_origin(hint) is not ClassVar
+    }
+    cls._tables = {}
+    cls._attributes = {}
+    for name, hint in own.items():
+        if (typing.get_origin(hint) or hint) is StateTable:
+            key_type, value_type = typing.get_args(hint) or (str, object)
+            check_type(key_type, where, f"{name}.key")
+            check_type(value_type, where, f"{name}[]")
+            cls._tables[name] = (key_type, value_type)
+        else:
+            if cls.persistent:
+                check_type(hint, where, name)
+            cls._attributes[name] = hint
+    if cls.persistent:
+        fields = list(cls._attributes.items())
+        struct = msgspec.defstruct(f"{cls.__name__}State", fields, kw_only=True, forbid_unknown_fields=True)
+        cls._codec = Codec(struct, where)
+    elif cls._tables:
+        raise StateError("E4107", where, "a StateTable needs a persistent monitor", "", "Add persistent=True")
+
+
+def _listed(names: Mapping[str, Any]) -> str:
+    return f"Allowed: {', '.join(sorted(names))}" if names else "It has none"
+

@@ -1,0 +1,164 @@
+"""The sends of one sender between the handler that made them and the broker's confirm.
+
+Theory of operation. A reliable send is *staged* by a context, gets its number at the *cut* of a checkpoint, is *released*
+when that checkpoint is committed, *sent* in the order of the numbers, and *settled* when the broker has confirmed it
+or it has become a dead letter. The next checkpoint deletes what is settled. Numbers are contiguous from 1 for the life
+of the store and are never used again (FEATURES A2.6); number and source make the unique id. A BEST_EFFORT send skips
+cut and release, and its source is new in each life, so that an id is never used for another body (RELIABILITY B2).
+
+Threads: `cut`, `release` and `forget_settled` are the checkpointer's; `enqueue` is the contexts'; the others are the
+sender's. Between them only deques and one integer pass, each written by one side.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+
+import msgspec
+
+from correlator.core.commit import OutboundSegment, SenderCut
+from correlator.core.reliability import SENDING, Reliability
+from correlator.events import DeadLetter, Message, Outgoing
+
+
+class FlushRequest(msgspec.Struct, frozen=True, gc=False):
+    """Asks for a notice to `context` when everything enqueued before it is settled (FEATURES A5.1)."""
+
+    request_id: int
+    context: str
+
+
+class Outbox:
+    """All sends of one sender.
+
+    Args:
+        sender: id of the sender.
+        reliability: its mode.
+        source: its messageSourceId.
+        destination: where messages go that name no other.
+        id_property: property that carries the unique id.
+        source_property: property that carries the source.
+    """
+
+    def __init__(
+        self,
+        sender: str,
+        reliability: Reliability,
+        source: str,
+        destination: str,
+        id_property: str,
+        source_property: str,
+    ) -> None:
+        self.sender = sender
+        self.source = source
+        self.stored = SENDING[reliability].stored
+        self._stamps_id = SENDING[reliability].stamps_id
+        self._destination = destination
+        self._id_property = id_property
+        self._source_property = source_property
+        self._next_sequence = 1
+        self._waiting: deque[tuple[int, list[Message], int]] = deque()
+        self._live: deque[Message | FlushRequest] = deque()
+        self._settled_through = 0
+        self._dead: deque[tuple[int, DeadLetter]] = deque()
+
+    # --- the checkpointer's side ---
+
+    def restore(self, cut: SenderCut, segments: Sequence[OutboundSegment]) -> None:
+        """Take up numbers and unsettled sends as the last checkpoint left them."""
+        self.source = cut.source
+        self._next_sequence = cut.next_sequence
+        self._settled_through = cut.confirmed_through
+        for segment in segments:
+            skip = max(0, cut.confirmed_through + 1 - segment.first)
+            if skip < len(segment.messages):
+                self._waiting.append((segment.first, segment.messages, skip))
+
+    def cut(self, staged: list[Message]) -> tuple[SenderCut, OutboundSegment | None, list[DeadLetter]]:
+        """Give numbers to what was staged; returns progress, the segment to store, and dead letters to store."""
+        settled = self._settled_through
+        segment = None
+        if staged:
+            segment = OutboundSegment(self.sender, self._next_sequence, staged)
+            self._next_sequence += len(staged)
+        dead = [letter for sequence, letter in list(self._dead) if sequence <= settled]
+        return SenderCut(self.sender, self.source, self._next_sequence, settled), segment, dead
+
+    def release(self, segment: OutboundSegment) -> None:
+        """The checkpoint that holds these sends is committed: they may leave."""
+        self._waiting.append((segment.first, segment.messages, 0))
+
+    def forget_settled(self, cut: SenderCut) -> None:
+        """The checkpoint with this progress is committed: its dead letters are stored."""
+        while self._dead and self._dead[0][0] <= cut.confirmed_through:
+            self._dead.popleft()
+
+    # --- the contexts' side ---
+
+    def enqueue(self, item: Message | FlushRequest) -> None:
+        """A BEST_EFFORT send, or a flush request behind the sends before it."""
+        self._live.append(item)
+
+    @property
+    def outstanding(self) -> int:
+        """Sends that wait for the broker, without those still staged (FEATURES A2.17)."""
+        if self.stored:
+            return self._next_sequence - 1 - self._settled_through
+        return len(self._live)
+
+    # --- the sender's side ---
+
+    def take(self, most: int) -> list[Outgoing]:
+        """The next sends in order, at most `most`; they stay the next until `settle`."""
+        if not self.stored:
+            return self._take_live(most)
+        batch: list[Outgoing] = []
+        for index in range(len(self._waiting)):  # by index: the checkpointer may append meanwhile
+            first, messages, skip = self._waiting[index]
+            for position in range(skip, min(len(messages), skip + most - len(batch))):
+                batch.append(self._outgoing(first + position, messages[position]))  # noqa: PERF401
+            if len(batch) == most:
+                break
+        return batch
+
+    def take_flush(self) -> FlushRequest | None:
+        """The flush request that everything before has been settled for, if that is what comes next."""
+        if self._live and isinstance(self._live[0], FlushRequest):
+            request = self._live.popleft()
+            assert isinstance(request, FlushRequest)
+            return request
+        return None
+
+    def settle(self, batch: Sequence[Outgoing], dead: Sequence[tuple[int, DeadLetter]]) -> None:
+        """Every send of the batch (as taken, from the beginning) is confirmed or in `dead`, by number."""
+        self._dead.extend(dead)
+        last = batch[-1].sequence
+        if not self.stored:
+            for _ in batch:
+                self._live.popleft()
+            self._next_sequence = last + 1
+        while self._waiting:
+            first, messages, _ = self._waiting[0]
+            if first + len(messages) - 1 > last:
+                self._waiting[0] = (first, messages, max(0, last + 1 - first))
+                break
+            self._waiting.popleft()
+        self._settled_through = last
+
+    def _take_live(self, most: int) -> list[Outgoing]:
+        batch: list[Outgoing] = []
+        for position in range(min(most, len(self._live))):
+            item = self._live[position]
+            if isinstance(item, FlushRequest):
+                break
+            batch.append(self._outgoing(self._next_sequence + position, item))
+        return batch
+
+    def _outgoing(self, sequence: int, message: Message) -> Outgoing:
+        if self._stamps_id:
+            properties = {
+                **message.properties,
+                self._id_property: f"{sequence}:{self.source}",
+                self._source_property: self.source,
+            }
+            message = Message(message.body, properties, message.key, message.destination, message.headers)
+        return Outgoing(sequence, self.source, message.destination or self._destination, message)

@@ -1,0 +1,238 @@
+"""State that a checkpoint can hold: which types, how they become bytes, and `StateTable`.
+
+Only data is allowed (RELIABILITY T46): what an annotation does not allow is refused when the monitor class is made,
+with the path to it. Bytes are MessagePack in deterministic order, so that equal state has equal bytes.
+"""
+
+import dataclasses
+import datetime
+import decimal
+import enum
+import types
+import typing
+import uuid
+from collections.abc import Iterator, Mapping, MutableMapping
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from correlator.core.commit import StateEntry
+from correlator.errors import StateError
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+_PLAIN = {
+    type(None),
+    bool,
+    int,
+    float,
+    str,
+    bytes,
+    datetime.datetime,
+    datetime.date,
+    datetime.time,
+    datetime.timedelta,
+    decimal.Decimal,
+    uuid.UUID,
+}
+_IMMUTABLE = _PLAIN
+_CONTAINERS = {list, tuple, dict, set, frozenset}
+_ALLOWED = (
+    "Allowed: None, bool, int, float, str, bytes, datetime types, Decimal, UUID, enums, list, tuple, dict, set, "
+    "structs, events and dataclasses of these"
+)
+_encoder = msgspec.msgpack.Encoder(order="deterministic")
+
+
+def check_type(annotation: Any, where: str, path: str) -> None:
+    """Refuse a type that state cannot have; raises `StateError` E4101 naming the path."""
+    _check(annotation, where, path, ())
+
+
+def _check(annotation: Any, where: str, path: str, above: tuple[Any, ...]) -> None:
+    if annotation in _PLAIN or annotation in above:
+        return
+    origin = typing.get_origin(annotation) or annotation
+    arguments = typing.get_args(annotation)
+    if origin is typing.Annotated:
+        _check(arguments[0], where, path, above)
+    elif origin is typing.Literal:
+        return
+    elif origin in (typing.Union, types.UnionType) or origin in _CONTAINERS:
+        for argument in arguments:
+            if argument is not Ellipsis:
+                _check(argument, where, f"{path}[]" if origin in _CONTAINERS else path, above)
+    elif isinstance(origin, type) and issubclass(origin, enum.Enum):
+        return
+    elif isinstance(origin, type) and (issubclass(origin, msgspec.Struct) or dataclasses.is_dataclass(origin)):
+        for name, hint in typing.get_type_hints(origin, include_extras=True).items():
+            if typing.get_origin(hint) is not typing.ClassVar:
+                _check(hint, where, f"{path}.{name}", (*above, annotation))
+    else:
+        shown = getattr(annotation, "__qualname__", str(annotation))
+        module = getattr(annotation, "__module__", "")
+        full = shown if module in ("builtins", "typing", "") else f"{module}.{shown}"
+        raise StateError("E4101", where, f"field '{path}' has type {full}, which cannot be stored", _ALLOWED)
+
+
+def is_immutable(annotation: Any) -> bool:
+    """Whether a value of this type cannot change in place, so that only assignment changes state."""
+    if annotation in _IMMUTABLE:
+        return True
+    origin = typing.get_origin(annotation) or annotation
+    arguments = [argument for argument in typing.get_args(annotation) if argument is not Ellipsis]
+    if origin in (typing.Union, types.UnionType, tuple, frozenset):
+        return all(is_immutable(argument) for argument in arguments)
+    if origin is typing.Literal or (isinstance(origin, type) and issubclass(origin, enum.Enum)):
+        return True
+    if isinstance(origin, type) and issubclass(origin, msgspec.Struct) and origin.__struct_config__.frozen:
+        return all(is_immutable(hint) for hint in typing.get_type_hints(origin).values())
+    return False
+
+
+def encode(value: Any, where: str) -> bytes:
+    """Bytes of a value; raises `StateError` E4102 for a value that cannot be stored."""
+    try:
+        return _encoder.encode(value)
+    except (TypeError, OverflowError, ValueError, RecursionError) as error:
+        raise StateError("E4102", where, f"value cannot be stored: {error}", _ALLOWED) from error
+
+
+class Codec(Generic[V]):
+    """Turns values of one declared type into bytes and back; what it has written it can read."""
+
+    def __init__(self, annotation: Any, where: str) -> None:
+        self._where = where
+        self._decoder: msgspec.msgpack.Decoder[V] = msgspec.msgpack.Decoder(annotation)
+
+    def encode(self, value: V) -> bytes:
+        """Bytes of the value; raises `StateError` E4103 when the value is not of the declared type."""
+        data = encode(value, self._where)
+        try:
+            self._decoder.decode(data)
+        except msgspec.ValidationError as error:
+            raise StateError(
+                "E4103", self._where, f"value does not fit its annotation: {error}", "", "Assign only the declared type"
+            ) from error
+        return data
+
+    def decode(self, data: bytes) -> V:
+        """The value; raises `StateError` E4203 when the bytes were written for another type."""
+        try:
+            return self._decoder.decode(data)
+        except msgspec.DecodeError as error:
+            raise StateError(
+                "E4203",
+                self._where,
+                f"stored state does not fit the class: {error}",
+                "State is never guessed",
+                "Keep the old fields, or define 'migrate_state(cls, version, data)' on the class",
+            ) from error
+
+
+class StateTable(MutableMapping[K, V]):
+    """A mapping in the state of a persistent monitor whose changed keys alone are written by a checkpoint.
+
+    Declare it as an annotation, `orders: StateTable[str, Order]`; the engine makes it. A key is written when it was
+    assigned or deleted. A value of a type that can change in place also counts as changed once it was handed out, so
+    that `table[key].append(x)` is not lost; frozen structs and plain values avoid that cost. Do not keep such a value
+    beyond the handler. Values restored from the store stay encoded until they are first used.
+
+    Owner: the context's thread.
+    """
+
+    __slots__ = ("_changed", "_cold", "_keys", "_live", "_owner", "_tracks_reads", "_undo", "_values")
+
+    def __init__(self, key_type: Any = str, value_type: Any = object, owner: str = "") -> None:
+        self._owner = owner
+        self._keys: Codec[K] = Codec(key_type, owner)
+        self._values: Codec[V] = Codec(value_type, owner)
+        self._tracks_reads = not is_immutable(value_type)
+        self._live: dict[K, V] = {}
+        self._cold: dict[K, bytes] = {}
+        self._changed: dict[K, None] = {}
+        self._undo: dict[K, bytes | None] | None = None
+
+    @property
+    def owner(self) -> str:
+        """Its name in the store."""
+        return self._owner
+
+    def __getitem__(self, key: K) -> V:
+        value = self._live.get(key, _ABSENT)
+        if value is _ABSENT:
+            value = self._warm(key)
+        if self._tracks_reads:
+            self._touch(key)
+        return value  # type: ignore[return-value]
+
+    def get(self, key: K, default: Any = None) -> Any:
+        """The value, or the default."""
+        if key in self._live or key in self._cold:
+            return self[key]
+        return default
+
+    def __setitem__(self, key: K, value: V) -> None:
+        self._touch(key)
+        self._cold.pop(key, None)
+        self._live[key] = value
+
+    def __delitem__(self, key: K) -> None:
+        self._touch(key)
+        if self._cold.pop(key, None) is None:
+            del self._live[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._live or key in self._cold
+
+    def __iter__(self) -> Iterator[K]:
+        yield from list(self._live)
+        yield from list(self._cold)
+
+    def __len__(self) -> int:
+        return len(self._live) + len(self._cold)
+
+    def _warm(self, key: K) -> V:
+        value = self._values.decode(self._cold.pop(key))
+        self._live[key] = value
+        return value
+
+    def _touch(self, key: K) -> None:
+        self._changed[key] = None
+        if self._undo is not None and key not in self._undo:
+            self._undo[key] = self._encoded(key)
+
+    def _encoded(self, key: K) -> bytes | None:
+        if key in self._cold:
+            return self._cold[key]
+        return self._values.encode(self._live[key]) if key in self._live else None
+
+    def begin_undo(self) -> None:
+        """From now on remember what `undo` needs."""
+        self._undo = {}
+
+    def undo(self) -> None:
+        """Take back every change since `begin_undo`."""
+        changes, self._undo = self._undo or {}, None
+        for key, data in changes.items():
+            self._live.pop(key, None)
+            self._cold.pop(key, None)
+            if data is not None:
+                self._cold[key] = data
+
+    def load(self, stored: Mapping[bytes, bytes]) -> None:
+        """Take the content that the store holds."""
+        self._cold = {self._keys.decode(key): value for key, value in stored.items()}
+
+    def take_changes(self) -> list[StateEntry]:
+        """What changed since the last call, encoded; called at the cut."""
+        owner, keys, values, live, cold = self._owner, self._keys, self._values, self._live, self._cold
+        changed, self._changed = self._changed, {}
+        return [
+            StateEntry(owner, keys.encode(key), values.encode(live[key]) if key in live else cold.get(key))
+            for key in changed
+        ]
+
+
+_ABSENT: Any = object()

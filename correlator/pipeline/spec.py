@@ -1,0 +1,358 @@
+"""What a pipeline file says: typed settings with their defaults (DESIGN 9). Knows nothing of Spark.
+
+Expressions are Spark SQL over the columns of the row. Before `decode` these are `body BINARY`, `key STRING` and
+`properties MAP<STRING, STRING>`; afterwards those of the schema. `_message` (`receiver`, `number`, `key`,
+`destination`, `correlation_id`, `properties`) is there until a step makes new rows (`monitor`, `aggregate`,
+`correlate`). A step sees one row at a time: nothing may depend on what else is in the batch.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Literal
+
+import msgspec
+
+from correlator.errors import ConfigError
+from correlator.settings import Bytes, Count, EngineSettings, Identifier, ImportPath, Seconds
+
+Sql = Annotated[str, msgspec.Meta(min_length=1)]
+Format = Literal["json", "csv", "avro", "text"]
+FileFormat = Literal["csv", "json", "parquet"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkSettings:
+    """The Spark session that all pipelines of an engine share.
+
+    Attributes:
+        master: where Spark runs; `local[*]` is this machine with all its cores.
+        config: any setting of Spark by its name; wins over ours.
+    """
+
+    master: str = "local[*]"
+    config: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeStep:
+    """Makes columns of the message body; a body that does not fit becomes a dead letter (E5101).
+
+    Attributes:
+        format: what the body is; `text` gives one column `text`.
+        schema: the columns as Spark DDL (`carrier STRING, dep_delay INT`); for `avro` the Avro schema as JSON.
+        options: options of Spark's reader of that format, such as `delimiter` or `timestampFormat`.
+    """
+
+    word: ClassVar[str] = "decode"
+
+    format: Format
+    schema: str | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if (self.schema is None) != (self.format == "text"):
+            what = "has a 'schema'" if self.schema else "has no 'schema'"
+            raise ConfigError("E1510", "decode", f"format {self.format} {what}", "json, csv and avro need one, text none")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhereStep:
+    """Keeps the rows for which the condition is true.
+
+    Attributes:
+        condition: a boolean expression.
+    """
+
+    word: ClassVar[str] = "where"
+    shorthand: ClassVar[str] = "condition"
+
+    condition: Sql
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelectStep:
+    """Replaces the columns.
+
+    Attributes:
+        columns: name of each new column and its expression, in this order.
+    """
+
+    word: ClassVar[str] = "select"
+    shorthand: ClassVar[str] = "columns"
+
+    columns: Mapping[str, Sql]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SqlStep:
+    """A SELECT over `input`, the rows: chooses rows and computes columns.
+
+    Attributes:
+        query: `SELECT … FROM input WHERE …`; no joins, groups, windows, order or limit, which other steps are for.
+    """
+
+    word: ClassVar[str] = "sql"
+    shorthand: ClassVar[str] = "query"
+
+    query: Sql
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplodeStep:
+    """One row for each element of an array; none for an empty array or NULL.
+
+    Attributes:
+        array: the array.
+        name: the column that holds the element; may be the name of the array's own column.
+    """
+
+    word: ClassVar[str] = "explode"
+
+    array: Sql
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookupStep:
+    """Adds columns from a file or table: those of the record that has the same values in the columns of `on`.
+
+    A row without a match keeps NULL there. What the file held when a batch was processed decides: the one step whose
+    result is not a function of the messages alone.
+
+    Attributes:
+        on: columns that both have; a record of the file must be the only one with its values.
+        file: path of a file that Spark can read.
+        format: of the file.
+        schema: its columns as DDL; needed for json, optional for csv (which has a header line).
+        table: name of a Spark table instead of a file.
+        broadcast: send the whole file to every worker instead of moving rows to it.
+        refresh: how old the content may become before it is read again; never, by default.
+    """
+
+    word: ClassVar[str] = "lookup"
+
+    on: tuple[str, ...]
+    file: str | None = None
+    format: FileFormat = "csv"
+    schema: str | None = None
+    table: str | None = None
+    broadcast: bool = True
+    refresh: Seconds | None = None
+
+    def __post_init__(self) -> None:
+        if (self.file is None) == (self.table is None):
+            raise ConfigError("E1510", "lookup", "needs exactly one of 'file' and 'table'")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PythonStep:
+    """A function on Arrow batches: takes a `pyarrow.RecordBatch`, returns one with a row for each row, in order.
+
+    How rows are cut into batches is not defined, so a row must not depend on its neighbours. When the function
+    raises, it is called again row by row, and rows with which it raises become dead letters (E5106).
+
+    Attributes:
+        function: import path `module:function`.
+        schema: the columns of its result as DDL; the same columns by default.
+    """
+
+    word: ClassVar[str] = "python"
+    shorthand: ClassVar[str] = "function"
+
+    function: ImportPath
+    schema: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MonitorStep:
+    """A `KeyedMonitor`: state per key in the store; its outputs are the rows of the next step.
+
+    Attributes:
+        class_: import path `module:Class`.
+        key: what the state belongs to; a row where it is NULL becomes a dead letter (E5104).
+        event_time: a timestamp, for timers in event time; a row where it is NULL becomes a dead letter.
+    """
+
+    word: ClassVar[str] = "monitor"
+
+    class_: ImportPath
+    key: Sql
+    event_time: Sql | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AggregateStep:
+    """Windows per key in event time: one row for each window when it closes.
+
+    The event time of a key is the latest that a row of this key had, in the order of arrival; a window closes when
+    it has passed the window's end by `lateness`, or at the end of all input. A row all of whose windows are closed
+    is late and becomes a dead letter (E5105). The row: the key, `window_start`, `window_end`, the values.
+
+    Attributes:
+        key: what the windows belong to; the column has its name when it is a plain name, else it is `key`.
+        event_time: a timestamp.
+        window: length of a window.
+        values: name of each column and `count(*)`, or `count`, `sum`, `min`, `max`, `avg`, `first` or `last` of an
+            expression; NULL does not count.
+        every: time between the beginnings of two windows; the length by default.
+        lateness: how long a window waits for rows that come out of order.
+    """
+
+    word: ClassVar[str] = "aggregate"
+
+    key: Sql
+    event_time: Sql
+    window: Seconds
+    values: Mapping[str, Sql]
+    every: Seconds | None = None
+    lateness: Seconds = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CorrelateStep:
+    """Pairs of rows of one key that belong together: a `first` and a `second` that are at most `within` apart.
+
+    They may arrive in either order; a row pairs with the oldest one that waits, and only once. The row of a pair has
+    two columns, `first` and `second`, each with all columns of its row. Rows that are neither are dropped.
+
+    Attributes:
+        key: what they have in common.
+        event_time: a timestamp.
+        first: condition for one kind of row.
+        second: condition for the other kind.
+        within: longest distance in event time.
+        unmatched: also give rows that found no partner in time, with NULL at the other side.
+    """
+
+    word: ClassVar[str] = "correlate"
+
+    key: Sql
+    event_time: Sql
+    first: Sql
+    second: Sql
+    within: Seconds
+    unmatched: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteStep:
+    """Sends the rows, which also go on to the next step.
+
+    Attributes:
+        to: id of a sender.
+        where: condition; other rows are not sent, but go on.
+        body: the body; the JSON of all columns by default, or the message as it came when nothing decoded it.
+        destination: another destination than the sender's; NULL for the sender's.
+        key: the message key.
+        headers: application properties, and the standard headers `correlation_id`, `reply_to`, `type`, `priority`,
+            `persistent` and `time_to_live_ms`; NULL leaves one out.
+    """
+
+    word: ClassVar[str] = "route"
+    shorthand: ClassVar[str] = "to"
+
+    to: Identifier
+    where: Sql | None = None
+    body: Sql | None = None
+    destination: Sql | None = None
+    key: Sql | None = None
+    headers: Mapping[str, Sql] = field(default_factory=dict)
+
+
+KeyedStep = MonitorStep | AggregateStep | CorrelateStep
+Step = (
+    DecodeStep
+    | WhereStep
+    | SelectStep
+    | SqlStep
+    | ExplodeStep
+    | LookupStep
+    | PythonStep
+    | MonitorStep
+    | AggregateStep
+    | CorrelateStep
+    | RouteStep
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineSettings:
+    """A pipeline: receivers, steps, senders.
+
+    Attributes:
+        name: unique among the pipelines; part of the names of its state.
+        from_: ids of the receivers whose messages it processes.
+        steps: what happens with them, in order.
+        max_batch_rows: most messages that one cycle hands to Spark.
+        max_batch_bytes: bytes of bodies that close a batch.
+    """
+
+    name: Identifier
+    from_: tuple[str, ...]
+    steps: tuple[Step, ...]
+    max_batch_rows: Count = 100_000
+    max_batch_bytes: Bytes = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenMessage:
+    """A message that an inline test puts in.
+
+    Attributes:
+        body: its text.
+        receiver: where it comes from; the first receiver of the first pipeline by default.
+        key: its key.
+        properties: its application properties.
+    """
+
+    body: str
+    receiver: str | None = None
+    key: str | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectedMessage:
+    """What an inline test expects next.
+
+    Attributes:
+        to: id of the sender, or `dead_letters`.
+        body: the whole text of the body; for a dead letter the beginning of the reason, such as `E5101`.
+        row: fields that a JSON body must have, with these values as text; others are not looked at.
+    """
+
+    to: str
+    body: str | None = None
+    row: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InlineTest:
+    """A test in the pipeline file, run by `correlator test` without any broker.
+
+    Attributes:
+        name: what it shows.
+        given: messages or just their bodies, in order; then all input has ended.
+        then: everything that is sent, in order for each sender.
+    """
+
+    name: str
+    given: tuple[str | GivenMessage, ...]
+    then: tuple[ExpectedMessage, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineFile(EngineSettings):
+    """A pipeline file.
+
+    Attributes:
+        version: of the file format.
+        spark: the Spark session.
+        pipelines: the pipelines.
+        tests: inline tests.
+    """
+
+    version: int = 1
+    spark: SparkSettings = SparkSettings()
+    pipelines: tuple[PipelineSettings, ...] = ()
+    tests: tuple[InlineTest, ...] = ()

@@ -1,0 +1,136 @@
+"""Windows per key in event time, as a keyed monitor: the `aggregate` step. Pure; runs in Spark's Python workers."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from typing import Any, ClassVar
+
+from correlator.core.keyed import KeyedMonitor
+from correlator.errors import ConfigError, MappingError
+
+_CALL = re.compile(r"\s*(count|sum|min|max|avg|first|last)\s*\((.*)\)\s*", re.DOTALL | re.IGNORECASE)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+Fold = Callable[[Any, Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One value of a window: an aggregate function and the Spark expression that it is of."""
+
+    function: str
+    argument: str
+
+
+def parse_call(text: str, where: str) -> Call:
+    """Take `sum(dep_delay)` apart; raises `ConfigError` E1512."""
+    match = _CALL.fullmatch(text)
+    if match is None:
+        allowed = "Use count(*), or count, sum, min, max, avg, first or last of an expression"
+        raise ConfigError("E1512", where, f"'{text}' is not an aggregate", allowed)
+    function, argument = match[1].lower(), match[2].strip()
+    return Call(function, "1" if (function, argument) == ("count", "*") else argument)
+
+
+def _sum(total: Any, value: Any) -> Any:
+    return value if total is None else total + value
+
+
+def _mean(parts: Any, value: Any) -> Any:
+    count, total = parts or (0, 0)
+    return (count + 1, total + value)
+
+
+# How a value joins those before it; `None` is the beginning.
+_FOLDS: dict[str, Fold] = {
+    "count": lambda count, _: (count or 0) + 1,
+    "sum": _sum,
+    "min": lambda least, value: value if least is None else min(least, value),
+    "max": lambda most, value: value if most is None else max(most, value),
+    "avg": _mean,
+    "first": lambda first, value: value if first is None else first,
+    "last": lambda _, value: value,
+}
+
+
+class Windows(KeyedMonitor[dict[str, Any], dict[str, Any]]):
+    """Open windows of one key: start in microseconds since the epoch, and for each value what was folded so far.
+
+    Rows bring the values in `v0`, `v1`, …; each window gives one output when it closes.
+    """
+
+    length: ClassVar[int]
+    every: ClassVar[int]
+    lateness: ClassVar[int]
+    functions: ClassVar[tuple[str, ...]]
+
+    open: dict[int, list[Any]] = {}
+
+    def on_event(self, row: dict[str, Any]) -> None:
+        """Fold the row into each of its windows that is still open."""
+        starts = [start for start in self._starts(_microseconds(row["_time"])) if self._closes(start) > self.time]
+        if not starts:
+            raise MappingError("E5105", f"key {self.key}", f"late: its windows are closed, event time is {self.time}")
+        for start in starts:
+            folded = self.open.setdefault(start, [None] * len(self.functions))
+            for at, function in enumerate(self.functions):
+                if (value := row[f"v{at}"]) is not None:
+                    folded[at] = _FOLDS[function](folded[at], value)
+            self.wake_at(self._closes(start), str(start))
+
+    def on_time(self, name: str) -> Iterator[dict[str, Any]]:
+        """Close a window."""
+        start = int(name)
+        folded = self.open.pop(start)
+        if not self.open:
+            self._keep_only_time()
+        values = {f"v{at}": _result(function, folded[at]) for at, function in enumerate(self.functions)}
+        yield {"key": self.key, "window_start": _moment(start), "window_end": _moment(start + self.length), **values}
+
+    def _starts(self, time: int) -> Iterable[int]:
+        last = time - time % self.every
+        return range(last, time - self.length, -self.every)
+
+    def _closes(self, start: int) -> datetime:
+        return _moment(start + self.length + self.lateness)
+
+
+def _result(function: str, folded: Any) -> Any:
+    if function == "count":
+        return folded or 0
+    return folded[1] / folded[0] if function == "avg" and folded else folded
+
+
+def _microseconds(time: datetime) -> int:
+    return (time - _EPOCH) // timedelta(microseconds=1)
+
+
+def _moment(microseconds: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=microseconds)
+
+
+@cache
+def windows_class(
+    length_s: float, every_s: float, lateness_s: float, functions: Sequence[str], types: Sequence[type[Any]]
+) -> type[Windows]:
+    """The class for one `aggregate` step, whose state has the types of its values."""
+    folded = tuple[*(_folded_type(function, of) for function, of in zip(functions, types, strict=True))]  # type: ignore[misc]
+    return type(
+        "Windows",
+        (Windows,),
+        {
+            "__annotations__": {"open": dict[int, folded]},
+            "open": {},
+            "length": round(length_s * 1e6),
+            "every": round(every_s * 1e6),
+            "lateness": round(lateness_s * 1e6),
+            "functions": tuple(functions),
+        },
+    )
+
+
+def _folded_type(function: str, of: type[Any]) -> Any:
+    if function == "count":
+        return int | None
+    return tuple[int, of] | None if function == "avg" else of | None  # type: ignore[valid-type]

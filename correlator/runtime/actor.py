@@ -1,0 +1,79 @@
+"""An actor: an object owned by one thread, written as steps, so that the simulation can drive it without threads.
+
+`step` does what can be done now and says how long it can wait for the next one; a wake-up ends that wait. All blocking
+waits lie between steps, or in a connector's calls whose time-outs the actor gives.
+"""
+
+import threading
+from collections.abc import Callable
+
+
+class Actor:
+    """Base of all threads of the engine.
+
+    Args:
+        name: the thread's name.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.failed: Callable[[Actor, BaseException], None] = lambda _actor, error: _raise(error)
+        self._woken = threading.Event()
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+
+    def step(self) -> float | None:
+        """Do what can be done now.
+
+        Returns the seconds to wait before the next step: 0 to be called again at once, `None` to wait for a wake-up.
+        """
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """Called once in the thread after the last step: let go of what it owns."""
+
+    def wake(self) -> None:
+        """Let `step` run again; any thread may call it."""
+        self._woken.set()
+
+    def take_wake(self) -> bool:
+        """Whether it was woken since the last call; for those who drive steps themselves."""
+        woken = self._woken.is_set()
+        self._woken.clear()
+        return woken
+
+    def start(self) -> None:
+        """Run steps in a thread of its own until `stop`."""
+        self._thread = threading.Thread(target=self._run, name=self.name)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End after the current step; does not wait."""
+        self._stopping = True
+        self.wake()
+
+    def join(self) -> None:
+        """Wait for the thread to end."""
+        if self._thread is not None:
+            self._thread.join()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stopping
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                delay = self.step()
+                if delay != 0:
+                    self._woken.wait(delay)
+                    self._woken.clear()
+        except BaseException as error:  # noqa: BLE001  # whatever it is, the engine must stop
+            self.failed(self, error)
+        finally:
+            self.finish()
+
+
+def _raise(error: BaseException) -> None:
+    raise error

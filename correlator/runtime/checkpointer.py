@@ -1,0 +1,164 @@
+"""The checkpoint cycle: park all contexts between two events, take the cut, let them go on, commit, release."""
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from correlator.core.checkpoint import Checkpoint, Cut, Cuttable
+from correlator.core.context import Routes
+from correlator.core.faults import point
+from correlator.runtime.actor import Actor
+from correlator.runtime.clock import Clock, EngineTime
+from correlator.runtime.status import CheckpointCounters
+from correlator.runtime.writer import CheckpointRequest, Writer
+
+CUT_PATIENCE_S = 1.0
+"""How long one attempt waits for a handler to return before it is counted as a retry (FEATURES A2.10)."""
+
+
+class Parkable(Protocol):
+    """A context's thread, as the checkpointer sees it."""
+
+    lock: threading.Lock
+
+    @property
+    def cuttable(self) -> Cuttable:
+        """Its context."""
+        ...
+
+    def request_cut(self, *, requested: bool) -> None:
+        """Ask it to stop before the next event, or to go on."""
+        ...
+
+
+class Checkpointer(Actor):
+    """Takes checkpoints.
+
+    Args:
+        checkpoint: the lineage.
+        contexts: the threads to park; the list may grow before a start only.
+        routes: where sends go.
+        receiver_routes: for each stored receiver the contexts it delivers to.
+        writer: commits.
+        interval: seconds from the end of one checkpoint to the beginning of the next.
+        clock: monotonic seconds.
+        engine_time: engine time.
+        released: called after each release.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        contexts: Sequence[Parkable],
+        routes: Routes,
+        receiver_routes: dict[str, Sequence[str]],
+        writer: Writer,
+        *,
+        interval: float,
+        clock: Clock,
+        engine_time: EngineTime,
+        released: Callable[[], None],
+    ) -> None:
+        super().__init__("checkpointer")
+        self.counters = CheckpointCounters(interval_s=interval)
+        self.checkpoint = checkpoint
+        self._contexts = contexts
+        self._routes = routes
+        self._receiver_routes = receiver_routes
+        self._writer = writer
+        self._interval = interval
+        self._clock = clock
+        self._engine_time = engine_time
+        self._released = released
+        self._due = clock.monotonic() + interval
+        self._began = 0.0
+        self._request: CheckpointRequest | None = None
+        self._asked = 0
+        self._answered = 0
+        self._answering = 0
+        self._settled = threading.Condition()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a cut waits for its commit."""
+        return self._request is not None
+
+    def ask(self) -> int:
+        """Want a checkpoint as soon as possible; returns what `answered` will have reached when it is done."""
+        with self._settled:
+            self._asked += 1
+            number = self._asked
+        self.wake()
+        return number
+
+    def answered(self, number: int) -> bool:
+        """Whether everything up to that `ask` is durable and released."""
+        return self._answered >= number
+
+    def wait_answered(self, number: int, timeout: float) -> bool:
+        """Wait for it; says whether it came in time."""
+        with self._settled:
+            return self._settled.wait_for(lambda: self._answered >= number, timeout)
+
+    def step(self) -> float | None:
+        """Begin a checkpoint that is due, or end one that is committed."""
+        if self._request is not None:
+            if not self._request.committed:
+                return None
+            self._release(self._request.cut)
+            return 0
+        now = self._clock.monotonic()
+        if self._asked == self._answered and now < self._due:
+            return self._due - now
+        self._begin(now)
+        return 0 if self._request is None else None
+
+    def _begin(self, now: float) -> None:
+        point("ck.trigger")
+        self._began = now
+        self._answering = self._asked
+        cut = self._cut()
+        if cut is None:
+            self._conclude()
+            return
+        self._request = CheckpointRequest(cut, self.wake)
+        self._writer.submit(self._request)
+
+    def _cut(self) -> Cut | None:
+        for context in self._contexts:
+            context.request_cut(requested=True)
+        held: list[threading.Lock] = []
+        try:
+            for context in self._contexts:
+                while not context.lock.acquire(timeout=CUT_PATIENCE_S):
+                    self.counters.cut_retries += 1
+                held.append(context.lock)
+            point("ck.snapshot")
+            return self.checkpoint.cut(
+                [context.cuttable for context in self._contexts],
+                list(self._routes.outboxes.values()),
+                self._receiver_routes,
+                self._engine_time.now(),
+            )
+        finally:
+            for context in self._contexts:
+                context.request_cut(requested=False)
+            for lock in held:
+                lock.release()
+
+    def _release(self, cut: Cut) -> None:
+        point("ck.release.before")
+        cut.release()
+        point("ck.release.after")
+        self._request = None
+        self.counters.taken += 1
+        self.counters.last_duration_s = self._clock.monotonic() - self._began
+        self.counters.total_duration_s += self.counters.last_duration_s
+        self._conclude()
+        self._released()
+
+    def _conclude(self) -> None:
+        self._due = self._clock.monotonic() + self._interval
+        with self._settled:
+            self._answered = self._answering
+            self._settled.notify_all()

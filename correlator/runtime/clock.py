@@ -1,0 +1,37 @@
+"""Time as the engine sees it."""
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """A source of monotonic seconds; tests bring one that they move by hand."""
+
+    def monotonic(self) -> float:
+        """Seconds since some fixed moment, never going back."""
+        ...
+
+
+class SystemClock:
+    """The machine's monotonic clock."""
+
+    def monotonic(self) -> float:
+        """Seconds of the machine's monotonic clock."""
+        return time.monotonic()
+
+
+class EngineTime:
+    """Seconds of engine time: persisted, grows while the engine runs, stands while it is down (RELIABILITY T22).
+
+    Args:
+        clock: what makes it grow.
+        start: engine time of the last checkpoint.
+    """
+
+    def __init__(self, clock: Clock, start: float = 0.0) -> None:
+        self._clock = clock
+        self._offset = start - clock.monotonic()
+
+    def now(self) -> float:
+        """Seconds of engine time."""
+        return self._clock.monotonic() + self._offset

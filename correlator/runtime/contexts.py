@@ -1,0 +1,253 @@
+"""The threads of contexts: one works through events with monitors, one hands whole batches to a processor."""
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from correlator.core.checkpoint import Cuttable
+from correlator.core.commit import ContextCut, StateEntry
+from correlator.core.context import Context, Routes
+from correlator.core.faults import point
+from correlator.core.queue import InputQueue, Run
+from correlator.errors import UsageError
+from correlator.events import DeadLetter, Message
+from correlator.ports import Delivered, Effects, Processor
+from correlator.runtime.actor import Actor
+from correlator.runtime.clock import EngineTime
+
+SLICE = 1000
+"""Most events between two looks at the clock and at the outboxes."""
+FULL_OUTBOX_WAIT_S = 0.05
+
+
+class MonitorThread(Actor):
+    """Works through the queue of a context of monitors.
+
+    Args:
+        context: the context; this thread's, but while a cut is taken.
+        engine_time: engine time.
+        hold: says whether work must pause since a BEST_EFFORT sender's queue is full.
+    """
+
+    def __init__(self, context: Context, engine_time: EngineTime, hold: Callable[[], bool]) -> None:
+        super().__init__(f"context-{context.name}")
+        self.context = context
+        self.lock = threading.Lock()
+        self.slice = SLICE
+        self._engine_time = engine_time
+        self._hold = hold
+
+    @property
+    def queue(self) -> InputQueue:
+        """The input queue."""
+        return self.context.queue
+
+    @property
+    def cuttable(self) -> Cuttable:
+        """The context."""
+        return self.context
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits."""
+        return not len(self.context.queue)
+
+    def request_cut(self, *, requested: bool) -> None:
+        """Stop before the next event, or go on."""
+        self.context.cut_requested = requested
+        if not requested:
+            self.wake()
+
+    def step(self) -> float | None:
+        """Handle a slice of events."""
+        if self.context.cut_requested:
+            return None
+        if self._hold():
+            return FULL_OUTBOX_WAIT_S
+        point("app.event")
+        now = self._engine_time.now()
+        with self.lock:
+            done = self.context.work(self.slice, now)
+            due = self.context.next_timer()
+        if done:
+            return 0
+        return None if due is None else max(0.0, due - self._engine_time.now())
+
+
+class BatchContext:
+    """The state of a context whose batches a processor handles: queue, keyed state, what it staged.
+
+    Owner: the processor's thread holds the lock to change it; the checkpointer to cut it.
+    """
+
+    def __init__(self, name: str, state: Mapping[str, dict[bytes, bytes]]) -> None:
+        self.name = name
+        self.queue = InputQueue()
+        self._state = dict(state)
+        self._changes: dict[tuple[str, bytes], bytes | None] = {}
+        self._staged: dict[str, list[Message]] = {}
+        self._dead: list[DeadLetter] = []
+
+    def get(self, owner: str, key: bytes) -> bytes | None:
+        """The value of one key."""
+        return self._state.get(owner, {}).get(key)
+
+    def items(self, owner: str) -> Iterable[tuple[bytes, bytes]]:
+        """All keys of an owner."""
+        return list(self._state.get(owner, {}).items())
+
+    def take(self, max_rows: int, max_bytes: int) -> tuple[list[Delivered], list[tuple[Run, int]]]:
+        """What to process next, at most so much, and how far each run is handled when that is done."""
+        self.queue.enter()
+        batch: list[Delivered] = []
+        reached: list[tuple[Run, int]] = []
+        size = 0
+        for run in self.queue.runs():
+            position = run.position
+            while position < len(run) and len(batch) < max_rows and size < max_bytes:
+                message = run.messages[position]
+                batch.append(Delivered(run.receiver, run.first + position, message))
+                size += len(message.body)
+                position += 1
+            reached.append((run, position))
+            if position < len(run):
+                break
+        return batch, reached
+
+    def apply(self, effects: Effects, reached: list[tuple[Run, int]], outboxes: Mapping[str, Any]) -> None:
+        """Let the effects of a batch take place, all at once; raises `UsageError` E8001 for an unknown sender."""
+        for sender, _ in effects.sends:
+            if sender not in outboxes:
+                raise UsageError("E8001", f"pipeline {self.name}", f"no sender '{sender}'")
+        for sender, message in effects.sends:
+            outbox = outboxes[sender]
+            if outbox.stored:
+                self._staged.setdefault(sender, []).append(message)
+            else:
+                outbox.enqueue(message)
+        for entry in effects.state:
+            self._keep(entry)
+        self._dead.extend(effects.dead_letters)
+        for run, position in reached:
+            self.queue.advance(run, position)
+
+    def _keep(self, entry: StateEntry) -> None:
+        owned = self._state.setdefault(entry.owner, {})
+        if entry.value is None:
+            owned.pop(entry.key, None)
+        else:
+            owned[entry.key] = entry.value
+        self._changes[entry.owner, entry.key] = entry.value
+
+    def cut(self) -> ContextCut:
+        """The queue at this moment."""
+        entered, queue = self.queue.cut(_no_events)
+        return ContextCut(self.name, entered, queue)
+
+    def take_state(self) -> list[StateEntry]:
+        """Keys that changed since the last cut."""
+        changes, self._changes = self._changes, {}
+        return [StateEntry(owner, key, value) for (owner, key), value in changes.items()]
+
+    def take_staged(self) -> dict[str, list[Message]]:
+        """Reliable sends since the last cut."""
+        staged, self._staged = self._staged, {}
+        return staged
+
+    def take_dead_letters(self) -> list[DeadLetter]:
+        """What could not be processed since the last cut."""
+        dead, self._dead = self._dead, []
+        return dead
+
+
+class ProcessorThread(Actor):
+    """Hands batches to a processor. While it computes, nothing has happened yet: a cut may be taken at any time.
+
+    Args:
+        processor: what does the work.
+        context: queue and state.
+        routes: where sends go.
+        engine_time: engine time.
+        hold: says whether work must pause since a sender's queue is full.
+    """
+
+    def __init__(
+        self,
+        processor: Processor,
+        context: BatchContext,
+        routes: Routes,
+        engine_time: EngineTime,
+        hold: Callable[[], bool],
+    ) -> None:
+        super().__init__(f"pipeline-{context.name}")
+        self.processor = processor
+        self.context = context
+        self.lock = threading.Lock()
+        self.processed = 0
+        self.concluded = False
+        self.on_processed: Callable[[], None] = lambda: None
+        self._may_conclude = False
+        self._opened = False
+        self._routes = routes
+        self._engine_time = engine_time
+        self._hold = hold
+
+    @property
+    def queue(self) -> InputQueue:
+        """The input queue."""
+        return self.context.queue
+
+    @property
+    def cuttable(self) -> Cuttable:
+        """The context."""
+        return self.context
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits."""
+        return not len(self.context.queue)
+
+    def request_cut(self, *, requested: bool) -> None:
+        """Nothing to do: effects are applied in one piece under the lock."""
+
+    def conclude(self) -> None:
+        """All input has ended: when the queue is empty, let the processor conclude."""
+        self._may_conclude = True
+        self.wake()
+
+    def step(self) -> float | None:
+        """Process one batch."""
+        if not self._opened:
+            self.processor.open()
+            self._opened = True
+        if self._hold():
+            return FULL_OUTBOX_WAIT_S
+        with self.lock:
+            batch, reached = self.context.take(self.processor.max_rows, self.processor.max_bytes)
+        if not batch:
+            return self._conclude()
+        point("app.event")
+        effects = self.processor.process(batch, self.context, self._engine_time.now())
+        self._apply(effects, reached)
+        self.processed += len(batch)
+        self.on_processed()
+        return 0
+
+    def finish(self) -> None:
+        """Close the processor."""
+        self.processor.close()
+
+    def _conclude(self) -> None:
+        if self._may_conclude and not self.concluded:
+            self._apply(self.processor.conclude(self.context, self._engine_time.now()), [])
+            self.concluded = True
+            self.on_processed()
+
+    def _apply(self, effects: Effects, reached: list[tuple[Run, int]]) -> None:
+        with self.lock:
+            self.context.apply(effects, reached, self._routes.outboxes)
+        self._routes.woken()
+
+
+def _no_events(event: Any) -> tuple[str, bytes]:
+    raise AssertionError(f"a pipeline's queue holds an event from inside: {event}")

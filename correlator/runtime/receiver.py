@@ -1,0 +1,339 @@
+"""A receiver's thread: takes batches from its source and carries each through its mode's cycle (FEATURES A3, A4)."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from correlator.core.batch import Batch
+from correlator.core.faults import point
+from correlator.core.mapping import Mapped, ReceiveMapping
+from correlator.core.queue import InputQueue, Run
+from correlator.core.receiving import Input, ReceiverState, State
+from correlator.core.reliability import RECEIVING
+from correlator.errors import ConnectionLost, MappingError, UsageError
+from correlator.events import DeadLetter, ReceivingSuspended
+from correlator.ports import Features, Source
+from correlator.runtime.actor import Actor
+from correlator.runtime.clock import Clock, EngineTime
+from correlator.runtime.logs import get_logger
+from correlator.runtime.status import ReceiverCounters
+from correlator.runtime.writer import ReceiveRequest, Writer
+from correlator.settings import ReceiverSettings
+
+LONGEST_WAIT_S = 0.2
+"""Longest call of `Source.receive`: bounds how late a stop is noticed."""
+BACK_PRESSURE_WAIT_S = 0.05
+
+
+class Targets:
+    """The contexts that a receiver delivers to.
+
+    Args:
+        queues: their queues and what wakes their threads.
+    """
+
+    def __init__(self, queues: Sequence[tuple[str, InputQueue, Callable[[], None]]]) -> None:
+        self._queues = queues
+        self.names = [name for name, _, _ in queues]
+
+    def deliver(self, make_run: Callable[[], Run]) -> None:
+        """Put a run into each queue."""
+        for _, queue, wake in self._queues:
+            queue.deliver(make_run())
+            wake()
+
+    def backlog(self, receiver: str) -> int:
+        """The most messages of the receiver that wait in one of them."""
+        return max((queue.backlog(receiver) for _, queue, _ in self._queues), default=0)
+
+
+class Receiver(Actor):
+    """One receiver.
+
+    Args:
+        settings: as configured.
+        source: not yet connected.
+        features: of its connection.
+        mapping: makes events of messages.
+        targets: where events go.
+        writer: `None` without persistence.
+        domain: duplicate detection domain; `None` in modes without.
+        next_number: number of the next message.
+        next_batch: count of the next batch.
+        confirmed_batch: the last batch surely acknowledged.
+        clock: monotonic seconds.
+        engine_time: engine time.
+        max_backlog: messages that may wait in one context before receiving pauses.
+        hold: says whether receiving must pause for another reason (an outbox is full).
+        retry_interval: seconds between two attempts to connect.
+        blocking: whether `Source.receive` may block; the simulation says no.
+    """
+
+    def __init__(
+        self,
+        settings: ReceiverSettings,
+        source: Source,
+        features: Features,
+        mapping: ReceiveMapping,
+        targets: Targets,
+        writer: Writer | None,
+        *,
+        domain: str | None,
+        next_number: int,
+        next_batch: int,
+        confirmed_batch: int,
+        clock: Clock,
+        engine_time: EngineTime,
+        max_backlog: int,
+        hold: Callable[[], bool],
+        retry_interval: float,
+        blocking: bool,
+    ) -> None:
+        super().__init__(f"receiver-{settings.id}")
+        self.settings = settings
+        self.counters = ReceiverCounters()
+        self.open = False
+        self.draining = False
+        self.ended: Callable[[], None] = lambda: None
+        self._source = source
+        self._surely = features.acknowledges_surely
+        self.mapping = mapping
+        self._targets = targets
+        self._writer = writer
+        self._mode = RECEIVING[settings.reliability]
+        self._domain = domain
+        self._next_number = next_number
+        self._next_batch = next_batch
+        self._confirmed_batch = confirmed_batch
+        self._clock = clock
+        self._engine_time = engine_time
+        self._max_backlog = max_backlog
+        self._hold = hold
+        self._retry_interval = retry_interval
+        self._blocking = blocking
+        self._state = ReceiverState(settings.reliability)
+        self._retry_at = 0.0
+        self._batch = self._new_batch()
+        self._ended = False
+        self._request: ReceiveRequest | None = None
+        self._resumed = False
+        self._notices: set[str] = set()
+        self._log = get_logger(receiver=settings.id)
+
+    @property
+    def state(self) -> State:
+        """Where it is in its cycle."""
+        return self._state.now
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing of a batch is between the broker and the contexts: an orderly stop waits for it."""
+        return not self._batch.messages and self._request is None
+
+    def resume(self, context: str) -> None:
+        """Acknowledge the suspended batch and receive on; called from a context's thread.
+
+        Raises `UsageError` E7101 when no batch is suspended, E7102 from a context that does not handle it.
+        """
+        if context not in self._targets.names:
+            raise UsageError(
+                "E7102",
+                f"receiver {self.settings.id}",
+                f"context '{context}' cannot acknowledge",
+                f"Only '{self._targets.names[0]}', which handles its messages",
+            )
+        if self.state is not State.SUSPENDED or self._resumed:
+            raise UsageError("E7101", f"receiver {self.settings.id}", "no batch is suspended, or it is acknowledged")
+        self._resumed = True
+        self.wake()
+
+    def step(self) -> float | None:
+        """Go on as far as possible in the present state."""
+        if not self.open:
+            return None
+        try:
+            return self._act()
+        except ConnectionLost as error:
+            return self._lost(error)
+
+    def finish(self) -> None:
+        """Close the source."""
+        self._state.receive(Input.CLOSE)
+        self._source.close()
+
+    def _act(self) -> float | None:
+        state = self._state.now
+        if state is State.DISCONNECTED:
+            return self._connect()
+        if state is State.RECEIVING:
+            return self._receive()
+        if state is State.COMMITTING:
+            return self._committed()
+        if state is State.SUSPENDED:
+            return self._acknowledge_suspended()
+        return None
+
+    def _connect(self) -> float | None:
+        if self.draining:
+            return None
+        wait = self._retry_at - self._clock.monotonic()
+        if wait > 0:
+            return wait
+        point("rx.reconnect")
+        self._source.connect()
+        self._state.receive(Input.CONNECTED)
+        return 0
+
+    def _lost(self, error: ConnectionLost) -> float:
+        self.counters.connection_errors += 1
+        self._log.warning("connection lost; trying again", error=error, retry_s=self._retry_interval)
+        self._state.receive(Input.LOST)
+        self._batch = self._new_batch()
+        self._resumed = False
+        self._ended = False
+        self._retry_at = self._clock.monotonic() + self._retry_interval
+        return self._retry_interval
+
+    # --- receiving ---
+
+    def _receive(self) -> float | None:
+        if self.draining and not self._batch.messages:
+            return None
+        if self._targets.backlog(self.settings.id) >= self._max_backlog or self._hold():
+            point("rx.flow.wait")
+            return BACK_PRESSURE_WAIT_S
+        point("rx.poll")
+        waited = self._take_chunk()
+        now = self._clock.monotonic()
+        if self._batch.messages and (self._batch.closed(now) or self._ended or self.draining):
+            self._hand_over()
+            return 0 if self.state is not State.COMMITTING else None
+        if self._ended:
+            self._state.receive(Input.ENDED)
+            self.ended()
+            return None
+        return 0 if self._blocking else waited
+
+    def _take_chunk(self) -> float:
+        batch = self._batch
+        wait = batch.remaining(self._clock.monotonic()) if batch.messages else LONGEST_WAIT_S
+        timeout = min(wait, LONGEST_WAIT_S) if self._blocking else 0.0
+        chunk = self._source.receive(batch.room, timeout)
+        if chunk.messages:
+            batch.add(chunk.messages, chunk.token, self._clock.monotonic())
+        self._ended = chunk.ended
+        return wait
+
+    def _hand_over(self) -> None:
+        batch = self._batch
+        self.counters.received += len(batch.messages)
+        self.counters.batches += 1
+        point("rx.map")
+        mapped = self.mapping.map(batch.messages, self._engine_time.now())
+        if mapped.dead_letters:
+            self._report(mapped.dead_letters)
+        if self._writer is not None and (self._mode.stored or mapped.dead_letters):
+            self._store(mapped, self._writer)
+        else:
+            self._deliver(mapped)
+
+    def _report(self, dead_letters: Sequence[DeadLetter]) -> None:
+        point("rx.map.error")
+        self.counters.dead_letters += len(dead_letters)
+        for letter in dead_letters:
+            self._log.error("message cannot be mapped", reason=letter.reason, policy=self.settings.on_mapping_error)
+        if self.settings.on_mapping_error == "stop":
+            reason = dead_letters[0].reason
+            raise MappingError(reason.split(" ", 1)[0], f"receiver {self.settings.id}", reason.split(": ", 1)[-1])
+
+    def _store(self, mapped: Mapped, writer: Writer) -> None:
+        if self.settings.on_mapping_error == "drop":
+            mapped.dead_letters = []
+        self._request = ReceiveRequest(
+            mapped,
+            self.settings.id,
+            self._next_batch,
+            self._next_number,
+            self._domain,
+            self._confirmed_batch,
+            keep=self._mode.stored,
+            done=self.wake,
+        )
+        self._state.receive(Input.BATCH_TO_STORE)
+        point("rx.submit")
+        writer.submit(self._request)
+
+    def _committed(self) -> float | None:
+        request = self._request
+        if request is None or not request.committed:
+            return None
+        self._request = None
+        self._next_batch += 1
+        self._state.receive(Input.COMMITTED)
+        if not self._mode.stored:
+            self._deliver(request.mapped)
+            return 0
+        self._count(request)
+        if request.segment is not None:
+            self._next_number += len(request.segment.messages)
+            self._enqueue(request.segment.first, request.segment.messages, request.events)
+        self._acknowledge()
+        return 0
+
+    def _count(self, request: ReceiveRequest) -> None:
+        self.counters.duplicates += len(request.duplicates)
+        self.counters.conflicts += len(request.conflicts)
+        if self._mode.deduplicated and (without := request.mapped.ids.count("")):
+            self.counters.without_id += without
+            self._warn_once("W5401", "messages without unique id are not deduplicated", count=without)
+        if request.conflicts:
+            first = request.mapped.ids[request.conflicts[0]]
+            self._warn_once(
+                "W5402", "a repeated unique id came with another body; digest differs; dropped", unique_id=first
+            )
+
+    def _warn_once(self, code: str, text: str, **values: Any) -> None:
+        if code not in self._notices:
+            self._notices.add(code)
+            self._log.warning(f"{code} {text}", **values)
+
+    # --- delivering and acknowledging ---
+
+    def _deliver(self, mapped: Mapped) -> None:
+        first = self._next_number
+        self._next_number += len(mapped.messages)
+        self._enqueue(first, mapped.messages, mapped.events)
+        if self._state.receive(Input.BATCH_DELIVERED) is State.SUSPENDED:
+            point("ac.suspend")
+            notice = ReceivingSuspended(receiver=self.settings.id)
+            self._targets.deliver(lambda: Run("", 0, (), (notice,), stored=False))
+        else:
+            self._acknowledge()
+
+    def _enqueue(self, first: int, messages: Sequence[Any], events: Sequence[Any]) -> None:
+        point("rx.enqueue")
+        self.counters.delivered += len(messages)
+        if messages:
+            stored = self._mode.stored
+            self._targets.deliver(lambda: Run(self.settings.id, first, messages, events, stored=stored))
+
+    def _acknowledge_suspended(self) -> float | None:
+        if not self._resumed:
+            return None
+        self._resumed = False
+        self._state.receive(Input.RESUMED)
+        point("ac.ack")
+        self._acknowledge()
+        return 0
+
+    def _acknowledge(self) -> None:
+        point("rx.ack.before")
+        self._source.acknowledge(self._batch.tokens)
+        point("rx.ack.after")
+        if self._surely:
+            self._confirmed_batch = self._next_batch - 1
+        self._batch = self._new_batch()
+        self._state.receive(Input.ACKNOWLEDGED)
+
+    def _new_batch(self) -> Batch:
+        settings = self.settings
+        return Batch(settings.max_batch_size, settings.max_batch_bytes, settings.max_batch_interval_ms / 1000)

@@ -1,0 +1,245 @@
+"""The store writer: the one thread that owns the store, its detectors and its state log.
+
+Requests that wait at the same time share one transaction and one fsync (group commit). Each request plans, the
+transaction commits, each request applies: nothing in memory changes before its commit (RELIABILITY E6).
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from correlator.core.checkpoint import Cut
+from correlator.core.commit import CheckpointCommit, ReceiveCommit, ReceiveSegment, RegistryCommit, Write
+from correlator.core.dedup import Candidates, DuplicateDetector, Plan
+from correlator.core.faults import point
+from correlator.core.mapping import Mapped
+from correlator.core.statelog import StateLog, StatePlan
+from correlator.errors import CommitUnknown, StoreBusy
+from correlator.ports import Store
+from correlator.runtime.actor import Actor
+from correlator.runtime.logs import get_logger
+
+LONGEST_RETRY_S = 2.0
+
+
+class Request:
+    """Something to commit.
+
+    Args:
+        done: called in the writer's thread when it is committed and applied.
+    """
+
+    def __init__(self, done: Callable[[], None]) -> None:
+        self.done = done
+        self.committed = False
+
+    def plan(self, writer: "Writer", group: "Group") -> Write:
+        """What to write; changes nothing."""
+        raise NotImplementedError
+
+    def apply(self, writer: "Writer") -> None:
+        """It is committed."""
+        raise NotImplementedError
+
+
+class Group:
+    """The requests of one transaction as far as they are planned."""
+
+    def __init__(self, engine_time: float) -> None:
+        self.engine_time = engine_time
+        self.plans: dict[str, list[Plan]] = {}
+
+
+class ReceiveRequest(Request):
+    """A received batch.
+
+    Args:
+        mapped: the batch.
+        receiver: its receiver.
+        batch: the receiver's count of batches.
+        first: number that its first new message gets.
+        domain: duplicate detection domain; `None` keeps duplicates.
+        confirmed_batch: the receiver's last batch that is surely acknowledged.
+        keep: whether the messages go to the receive log (not for dead letters alone).
+        done: called when it is committed.
+
+    After the commit `segment`, `events`, `duplicates` and `conflicts` tell what came of it.
+    """
+
+    def __init__(
+        self,
+        mapped: Mapped,
+        receiver: str,
+        batch: int,
+        first: int,
+        domain: str | None,
+        confirmed_batch: int,
+        *,
+        keep: bool,
+        done: Callable[[], None],
+    ) -> None:
+        super().__init__(done)
+        self.mapped = mapped
+        self.receiver = receiver
+        self.batch = batch
+        self.first = first
+        self.domain = domain
+        self.confirmed_batch = confirmed_batch
+        self.keep = keep
+        self.segment: ReceiveSegment | None = None
+        self.events: list[Any] = []
+        self.duplicates: list[int] = []
+        self.conflicts: list[int] = []
+        self._plan: Plan | None = None
+
+    def plan(self, writer: "Writer", group: Group) -> Write:
+        """Tell duplicates, number the rest."""
+        mapped = self.mapped
+        messages, events, plan = mapped.messages, mapped.events, None
+        if self.domain is not None:
+            point("rx.dedup.lookup")
+            earlier = group.plans.setdefault(self.domain, [])
+            candidates = Candidates(self.receiver, self.batch, mapped.ids, mapped.sources, mapped.digests)
+            plan = writer.detectors[self.domain].plan(candidates, group.engine_time, earlier)
+            earlier.append(plan)
+            if plan.duplicates:
+                dropped = set(plan.duplicates)
+                messages = [message for at, message in enumerate(messages) if at not in dropped]
+                events = [event for at, event in enumerate(events) if at not in dropped]
+        self._plan = plan
+        self.events = events
+        self.segment = ReceiveSegment(self.receiver, self.first, messages) if messages and self.keep else None
+        return ReceiveCommit(
+            receiver=self.receiver,
+            segment=self.segment,
+            ids=plan.segment if plan else None,
+            rewritten=plan.rewritten if plan else (),
+            forgotten=[(self.domain or "", number) for number in plan.forgotten] if plan else (),
+            dead_letters=mapped.dead_letters,
+            confirmed_batch=self.confirmed_batch,
+        )
+
+    def apply(self, writer: "Writer") -> None:
+        """Remember the ids."""
+        if self._plan is not None and self.domain is not None:
+            detector = writer.detectors[self.domain]
+            detector.apply(self._plan)
+            detector.confirm(self.receiver, self.confirmed_batch)
+            self.duplicates = self._plan.duplicates
+            self.conflicts = self._plan.conflicts
+
+
+class CheckpointRequest(Request):
+    """A cut to commit."""
+
+    def __init__(self, cut: Cut, done: Callable[[], None]) -> None:
+        super().__init__(done)
+        self.cut = cut
+        self._plan: StatePlan | None = None
+
+    def plan(self, writer: "Writer", group: Group) -> Write:
+        """Place the changed state."""
+        del group
+        log = writer.state_log
+        cleaned = writer.store.read_state(log.to_clean(len(self.cut.changes)))
+        self._plan = log.plan(self.cut.changes, cleaned)
+        commit = self.cut.commit
+        return CheckpointCommit(
+            number=commit.number,
+            engine_time=commit.engine_time,
+            digest=commit.digest,
+            contexts=commit.contexts,
+            senders=commit.senders,
+            state=self._plan.segments,
+            state_dropped=self._plan.dropped,
+            outbound=commit.outbound,
+            consumed=commit.consumed,
+            dead_letters=commit.dead_letters,
+        )
+
+    def apply(self, writer: "Writer") -> None:
+        """Remember where the state lies."""
+        assert self._plan is not None
+        writer.state_log.apply(self._plan)
+
+
+class RegistryRequest(Request):
+    """Endpoints to add or remove."""
+
+    def __init__(self, commit: RegistryCommit, done: Callable[[], None]) -> None:
+        super().__init__(done)
+        self.registry = commit
+
+    def plan(self, writer: "Writer", group: Group) -> Write:
+        """Nothing to plan."""
+        del writer, group
+        return self.registry
+
+    def apply(self, writer: "Writer") -> None:
+        """Nothing to remember here."""
+
+
+class Writer(Actor):
+    """Commits requests. Any thread may `submit`; everything else is its own.
+
+    Args:
+        store: opened.
+        number: the last committed transaction.
+        engine_time: gives the time of receipt of ids.
+    """
+
+    def __init__(self, store: Store, number: int, engine_time: Callable[[], float]) -> None:
+        super().__init__("store-writer")
+        self.store = store
+        self.detectors: dict[str, DuplicateDetector] = {}
+        self.state_log = StateLog()
+        self.commits = 0
+        self._number = number
+        self._engine_time = engine_time
+        self._waiting: deque[Request] = deque()
+        self._failures = 0
+        self._log = get_logger(part="store")
+
+    def submit(self, request: Request) -> None:
+        """Have a request committed; its `done` is called afterwards, in this thread."""
+        self._waiting.append(request)
+        self.wake()
+
+    def step(self) -> float | None:
+        """Commit all that waits in one transaction."""
+        requests = [self._waiting[at] for at in range(len(self._waiting))]
+        if not requests:
+            return None
+        try:
+            self._commit(requests)
+        except StoreBusy as error:
+            self._failures += 1
+            delay = min(LONGEST_RETRY_S, 0.01 * 2 ** min(self._failures, 10))
+            self._log.warning("the store cannot take a transaction now; trying again", error=error, delay_s=delay)
+            return delay
+        self._failures = 0
+        for request in requests:
+            self._waiting.popleft()
+            request.committed = True
+            request.done()
+        return 0
+
+    def finish(self) -> None:
+        """Close the store."""
+        self.store.close()
+
+    def _commit(self, requests: Sequence[Request]) -> None:
+        group = Group(self._engine_time())
+        writes = [request.plan(self, group) for request in requests]
+        number = self._number + 1
+        try:
+            self.store.commit(number, writes)
+        except CommitUnknown as error:
+            point("ck.resolve_ambiguous")
+            self._log.warning("the answer to a commit was lost; looking it up", error=error)
+            if not self.store.resolve(number):
+                raise StoreBusy(error.code, error.where, "the transaction was not committed") from error
+        self._number = number
+        self.commits += 1
+        for request in requests:
+            request.apply(self)

@@ -1,0 +1,713 @@
+"""Databases as this product uses them: one owner, one writing connection, and every difference between dialects.
+
+`connect` takes ownership (a lock that dies with the process) and opens the only connection that ever writes.
+`open_reader` is for everybody else. Knows no table: the store of the engine and the embedded broker both use it.
+
+Two things hold everywhere. A transaction whose outcome is not known is never reported as rolled back: on SQLite an
+error of COMMIT other than "busy" and "full" ends the engine (the rows may appear after a restart), on PostgreSQL a
+lost connection is `CommitUnknown`. And durability is read back, not assumed: a database that would not survive a
+power cut is refused.
+"""
+
+import contextlib
+import ctypes
+import os
+import sqlite3
+import threading
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+from urllib.parse import quote
+
+from sqlalchemy import URL, BigInteger, Connection, Dialect, Engine, Integer, NullPool, Table, create_engine, event
+from sqlalchemy import exc as sql_errors
+from sqlalchemy import inspect as inspect_schema
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import make_url
+from sqlalchemy.sql import ClauseElement
+
+from correlator.errors import CommitUnknown, ConfigError, Fenced, StoreBusy, StoreError, quoted
+from correlator.storage import files
+
+Number = BigInteger().with_variant(Integer(), "sqlite")  # 64 bits on both; SQLite's key must be called INTEGER
+
+APPLICATION_ID = 0x636F7272  # "corr": what a store of this product carries in its header
+BUSY_TIMEOUT_S = 5.0
+CONNECT_TIMEOUT_S = 10
+OLDEST_POSTGRES = 12
+
+_RETRIED_SQLSTATES = {  # rolled back by the server, and may succeed when tried again
+    "40001": "could not be serialized with another transaction",
+    "40P01": "was chosen to end a deadlock",
+    "53100": "found the disk of the server full",
+    "53200": "found the server out of memory",
+    "53300": "found no free connection",
+    "55P03": "could not get a lock",
+    "57014": "was cancelled by the server",
+}
+_open: "weakref.WeakSet[Database]" = weakref.WeakSet()
+
+
+def parse(url: str) -> URL:
+    """Read the address of a database.
+
+    Raises:
+        ConfigError: E1301, not one of the two forms; the text of the address is not repeated, it may hold a password.
+    """
+    scheme = url.partition(":")[0]
+    try:
+        parsed = make_url(url)
+    except (sql_errors.ArgumentError, ValueError) as error:
+        raise _wrong_url(scheme) from error
+    if parsed.drivername in ("sqlite", "sqlite+pysqlite"):
+        if parsed.database in (None, "", ":memory:") or parsed.query:
+            raise _wrong_url(scheme)
+        return parsed
+    if parsed.drivername in ("postgresql", "postgresql+psycopg"):
+        return parsed.set(drivername="postgresql+psycopg")
+    raise _wrong_url(scheme)
+
+
+def connect(url: str, *, application_id: int = APPLICATION_ID) -> "Database":
+    """Take a database for this process alone and open its one writing connection.
+
+    Args:
+        url: `sqlite:///path` or `postgresql://…`.
+        application_id: what kind of data it holds; a SQLite file that carries another one is refused.
+
+    Raises:
+        ConfigError: E1301.
+        Fenced: E3201, owned by another process.
+        StoreError: E30xx, E31xx, E33xx, E91xx: it cannot be used; nothing was changed.
+    """
+    parsed = parse(url)
+    kind = SqliteDatabase if parsed.get_backend_name() == "sqlite" else PostgresDatabase
+    database = kind(parsed, application_id)
+    database.open()
+    return database
+
+
+def open_reader(url: str) -> Engine:
+    """An engine whose connections can only read, usable while another process (or this one) writes.
+
+    SQLite is opened `mode=ro`, so that it neither writes nor checkpoints (RELIABILITY T6), and without BEGIN
+    IMMEDIATE. Errors of its use are SQLAlchemy's; `reading` translates them.
+
+    Raises:
+        ConfigError: E1301.
+    """
+    parsed = parse(url)
+    if parsed.get_backend_name() == "sqlite":
+        path = _path_of(parsed)
+        engine = create_engine("sqlite://", creator=lambda: _dial_sqlite(path, "ro"), poolclass=NullPool)
+        event.listen(engine, "begin", _begin)
+        return engine
+    arguments = _postgres_arguments(parsed) | {"options": "-c default_transaction_read_only=on"}
+    return create_engine(parsed, poolclass=NullPool, connect_args=arguments)
+
+
+@contextlib.contextmanager
+def reading(url: str) -> Iterator[Connection]:
+    """One consistent look at a database from outside: a single short read transaction.
+
+    Raises:
+        StoreError: E3006, E3001, E3002, E3102, E33xx as `connect` would.
+    """
+    engine = open_reader(url)
+    where = location(url)
+    try:
+        with engine.connect() as connection, connection.begin():
+            yield connection
+    except sql_errors.DBAPIError as error:
+        raise _failure(engine.dialect.name, where, error, committing=False) from error
+    finally:
+        engine.dispose()
+
+
+def location(url: str) -> str:
+    """A database as messages name it: the path of a file, the address of a server without its password."""
+    parsed = parse(url)
+    if parsed.get_backend_name() == "sqlite":
+        return str(_path_of(parsed))
+    return parsed.set(drivername="postgresql").render_as_string(hide_password=True)
+
+
+class Statement:
+    """A statement compiled once, executed on the driver with rows as mappings: 10 µs instead of 100 µs a call."""
+
+    def __init__(self, dialect: Dialect, clause: ClauseElement) -> None:
+        compiled = clause.compile(dialect=dialect)
+        self._sql = str(compiled)
+        self._order: Sequence[str] | None = getattr(compiled, "positiontup", None)
+        self._fixed = {name: value for name, value in compiled.params.items() if value is not None}
+
+    def run(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> int:
+        """Execute with each row; returns how many rows of the table were met, where there was one set of values."""
+        parameters = [self._parameters(row) for row in rows]
+        return connection.exec_driver_sql(self._sql, parameters if len(parameters) > 1 else parameters[0]).rowcount
+
+    def _parameters(self, row: Mapping[str, Any]) -> Any:
+        values = {**self._fixed, **row} if self._fixed else row
+        return dict(values) if self._order is None else tuple(values[name] for name in self._order)
+
+
+def upsert(dialect: Dialect, table: Table, *, only: Sequence[str] = (), unless: str = "") -> ClauseElement:
+    """Insert a row, or replace the one with its primary key.
+
+    Args:
+        dialect: of the database.
+        table: where.
+        only: the columns that a replacement changes; all but the key by default.
+        unless: a column that never goes down: a row that would not raise it changes nothing.
+    """
+    insert = (sqlite.insert if dialect.name == "sqlite" else postgresql.insert)(table)
+    keys = [column.name for column in table.primary_key]
+    changed = only or [column.name for column in table.columns if column.name not in keys]
+    condition = table.c[unless] < insert.excluded[unless] if unless else None
+    return insert.on_conflict_do_update(
+        index_elements=keys, set_={name: insert.excluded[name] for name in changed}, where=condition
+    )
+
+
+class Database(ABC):
+    """A database that this process owns: its lock and its only writing connection.
+
+    Used by one thread at a time. After a fork the child cannot use it (E3107) and leaves the parent's alone.
+    """
+
+    engine: Engine
+
+    def __init__(self, url: URL, application_id: int) -> None:
+        self.url = url
+        self.application_id = application_id
+        self.where = location(url.render_as_string(hide_password=False))
+        self._pid = os.getpid()
+        self._connection: Connection | None = None
+
+    @property
+    def dialect(self) -> Dialect:
+        """What statements are compiled for."""
+        return self.engine.dialect
+
+    @property
+    def connection(self) -> Connection:
+        """The one writing connection.
+
+        Raises:
+            StoreError: E3107 in a child process, E3109 when it is closed.
+        """
+        if self._pid != os.getpid():
+            raise StoreError(
+                "E3107",
+                self.where,
+                f"store opened by pid {self._pid}, used in pid {os.getpid()}",
+                "A store does not survive a fork",
+                "Start workers by 'spawn', or open the store in the child",
+            )
+        if self._connection is None:
+            raise closed(self.where)
+        return self._connection
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[Connection]:
+        """One transaction: committed at the end of the block, rolled back when the block raises.
+
+        Raises:
+            StoreBusy: E3101–E3103, rolled back, may be tried again.
+            CommitUnknown: E3105, PostgreSQL only: the connection was lost; `reconnect`, then look.
+            StoreError: anything else; the process must not go on with this database.
+        """
+        connection = self.connection
+        with self.translated():
+            transaction = connection.begin()
+        try:
+            with self.translated():
+                yield connection
+            with self.translated(committing=True):
+                transaction.commit()
+        except BaseException:
+            with contextlib.suppress(sql_errors.SQLAlchemyError):
+                transaction.rollback()
+            raise
+
+    @contextlib.contextmanager
+    def translated(self, *, committing: bool = False) -> Iterator[None]:
+        """Turn errors of the driver into those of this module; `committing` when the outcome is then unknown."""
+        try:
+            yield
+        except sql_errors.DBAPIError as error:
+            raise _failure(self.dialect.name, self.where, error, committing=committing) from error
+
+    def has_table(self, name: str) -> bool:
+        """Whether a table of this name exists."""
+        with self.transaction() as connection:
+            return inspect_schema(connection).has_table(name)
+
+    def open(self) -> None:
+        """Lock, connect, and check that what is committed stays committed; called by `connect`."""
+        try:
+            with self.translated():
+                self._open()
+        except BaseException:
+            self.close()
+            raise
+        _open.add(self)
+
+    def close(self) -> None:
+        """Close the connection and give the lock up; never raises."""
+        _open.discard(self)
+        if self._pid == os.getpid():
+            self._hang_up()
+            self._unlock()
+
+    @abstractmethod
+    def reconnect(self) -> None:
+        """Connect again after the connection was lost, and own the database again.
+
+        Raises:
+            CommitUnknown: E3105, cannot be reached now; try again later.
+            Fenced: another process owns it now.
+            StoreError: it cannot be used any more.
+        """
+
+    @abstractmethod
+    def stamp(self, connection: Connection, schema: int) -> None:
+        """Mark the database, in the transaction that changes its schema, as ours with this schema number."""
+
+    @abstractmethod
+    def back_up(self, suffix: str) -> Path | None:
+        """Write a consistent copy beside a SQLite file and return its path; `None` where the server has backups."""
+
+    @abstractmethod
+    def check_integrity(self) -> None:
+        """Look for damage that no row would show.
+
+        Raises:
+            StoreError: E3002.
+        """
+
+    @abstractmethod
+    def _open(self) -> None: ...
+
+    @abstractmethod
+    def _unlock(self) -> None: ...
+
+    @abstractmethod
+    def _leave_to_parent(self) -> None:
+        """In a child process: let go of what the parent owns without disturbing it."""
+
+    def _hang_up(self) -> None:
+        if self._connection is not None:
+            with contextlib.suppress(sql_errors.SQLAlchemyError):
+                self._connection.close()
+            self._connection = None
+            self.engine.dispose()
+
+
+class SqliteDatabase(Database):
+    """A SQLite file: owned by `flock`, write-ahead log, a sync at every commit."""
+
+    def __init__(self, url: URL, application_id: int) -> None:
+        super().__init__(url, application_id)
+        self.path = _path_of(url)
+        self._lock: int | None = None
+
+    def _open(self) -> None:
+        files.prepare(self.path)
+        self._lock = files.lock(self.path)
+        self.engine = create_engine("sqlite://", creator=self._dial, poolclass=NullPool)
+        event.listen(self.engine, "begin", _begin_immediate)
+        self._connection = self.engine.connect()
+
+    def reconnect(self) -> None:
+        self._hang_up()
+        with self.translated():
+            self._connection = self.engine.connect()
+
+    def stamp(self, connection: Connection, schema: int) -> None:
+        connection.exec_driver_sql(f"PRAGMA application_id = {self.application_id:d}")
+        connection.exec_driver_sql(f"PRAGMA user_version = {schema:d}")
+
+    def back_up(self, suffix: str) -> Path | None:
+        target = files.beside(self.path, suffix)
+        partial = files.beside(target, ".part")
+        partial.unlink(missing_ok=True)
+        files.create_private(partial)
+        raw = self._raw()
+        with _errors_of_sqlite(self.where):
+            raw.execute("VACUUM INTO ?", (str(partial),))
+        with partial.open("rb") as written:
+            os.fsync(written.fileno())
+        partial.replace(target)
+        files.sync_directory(target.parent)
+        return target
+
+    def check_integrity(self) -> None:
+        with _errors_of_sqlite(self.where):
+            (verdict,) = self._raw().execute("PRAGMA quick_check(1)").fetchone()
+        if verdict != "ok":
+            raise _damaged(self.where, verdict)
+
+    def _dial(self) -> sqlite3.Connection:
+        """Open the file; nothing is written to a file that is not ours."""
+        raw = _dial_sqlite(self.path, "rw")
+        try:
+            with _errors_of_sqlite(self.where):
+                self._settle(raw)
+        except BaseException:
+            raw.close()
+            raise
+        return raw
+
+    def _settle(self, raw: sqlite3.Connection) -> None:
+        marker = _pragma(raw, "application_id")
+        (objects,) = raw.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if marker != self.application_id and (marker or objects):
+            raise foreign(self.where)
+        if not objects:
+            raw.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        raw.execute("PRAGMA journal_mode = WAL")
+        raw.execute("PRAGMA synchronous = FULL")
+        raw.execute("PRAGMA fullfsync = ON")  # macOS: without it a sync stops at the cache of the disk
+        if _pragma(raw, "journal_mode") != "wal" or _pragma(raw, "synchronous") != 2:
+            raise StoreError("E3106", self.where, "SQLite does not accept WAL with synchronous=FULL", "", "")
+
+    def _raw(self) -> sqlite3.Connection:
+        raw = self.connection.connection.driver_connection
+        assert isinstance(raw, sqlite3.Connection)
+        return raw
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _leave_to_parent(self) -> None:
+        """Closing a copy of the descriptor leaves the parent's lock; the connection must never be closed here."""
+        self._unlock()
+        if self._connection is not None:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._connection.connection.driver_connection))
+
+
+class PostgresDatabase(Database):
+    """A schema of a PostgreSQL database: an advisory lock says that the owner lives.
+
+    The lock goes with the session, so it can move while the old owner still runs: whoever writes must check a number
+    of its own in each transaction (the epoch).
+    """
+
+    def __init__(self, url: URL, application_id: int) -> None:
+        super().__init__(url, application_id)
+        self._backend = 0
+
+    def _open(self) -> None:
+        arguments = _postgres_arguments(self.url)
+        self.engine = create_engine(self.url, poolclass=NullPool, connect_args=arguments)
+        self._connection = self.engine.connect()
+        self._check_server()
+        self._take_lock()
+
+    def reconnect(self) -> None:
+        self._hang_up()
+        try:
+            self._connection = self.engine.connect()
+            self._check_server()
+            self._end_session(self._backend)
+            self._take_lock()
+        except sql_errors.DBAPIError as error:
+            raise _unknown(self.where, error) from error
+
+    def stamp(self, connection: Connection, schema: int) -> None:
+        """The table of versions says it all."""
+
+    def back_up(self, suffix: str) -> Path | None:  # noqa: ARG002
+        return None
+
+    def check_integrity(self) -> None:
+        """The server checks its pages itself."""
+
+    def _check_server(self) -> None:
+        refuse_server(self.where, _server_facts(self.connection))
+        self.connection.commit()
+
+    def _take_lock(self) -> None:
+        """Own the schema for the life of the session.
+
+        Raises:
+            Fenced: E3201 with what the owner says of itself.
+        """
+        taken, self._backend = self.connection.exec_driver_sql(
+            "SELECT pg_try_advisory_lock(%(kind)s, hashtext(current_schema())), pg_backend_pid()",
+            {"kind": self.application_id},
+        ).one()
+        owner = "" if taken else self._owner()
+        self.connection.commit()
+        if not taken:
+            raise files.owned(self.where, owner)
+
+    def _owner(self) -> str:
+        """The `application_name` of the session that has the lock; another user's may be hidden."""
+        row = self.connection.exec_driver_sql(
+            "SELECT a.application_name, a.backend_start FROM pg_locks l JOIN pg_stat_activity a USING (pid)"
+            " WHERE l.locktype = 'advisory' AND l.granted AND l.classid = %(kind)s"
+            " AND l.objid = (hashtext(current_schema())::bigint & 4294967295)::oid",
+            {"kind": self.application_id},
+        ).first()
+        return f"{row[0]} since {row[1]:%Y-%m-%d %H:%M:%S%z}" if row else "another session"
+
+    def _end_session(self, backend: int) -> None:
+        """End our own lost session if the server still has it: it might commit after we looked."""
+        self.connection.exec_driver_sql(
+            "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted"
+            " AND classid = %(kind)s AND pid = %(pid)s",
+            {"kind": self.application_id, "pid": backend},
+        )
+        self.connection.exec_driver_sql("SET lock_timeout = '10s'")
+        self.connection.exec_driver_sql(
+            "SELECT pg_advisory_lock(%(kind)s, hashtext(current_schema()))", {"kind": self.application_id}
+        )
+        self.connection.exec_driver_sql("SET lock_timeout = 0")
+        self.connection.commit()
+
+    def _unlock(self) -> None:
+        """The lock went with the session."""
+
+    def _leave_to_parent(self) -> None:
+        """The driver itself leaves a connection of another process alone."""
+
+
+class ServerFacts:
+    """What decides whether a PostgreSQL server keeps what it has confirmed."""
+
+    def __init__(
+        self,
+        *,
+        version: int,
+        encoding: str,
+        fsync: str,
+        synchronous_commit: str,
+        read_only: bool,
+        schema: str | None,
+    ) -> None:
+        self.version = version
+        self.encoding = encoding
+        self.fsync = fsync
+        self.synchronous_commit = synchronous_commit
+        self.read_only = read_only
+        self.schema = schema
+
+
+def refuse_server(where: str, facts: ServerFacts) -> None:
+    """Check a server.
+
+    Raises:
+        StoreError: E3304–E3308, one for each thing that a store cannot live with.
+    """
+    if facts.version < OLDEST_POSTGRES * 10_000:
+        _refuse("E3307", where, f"PostgreSQL {facts.version // 10_000} is too old", f"{OLDEST_POSTGRES} or newer")
+    if facts.read_only:
+        _refuse("E3308", where, "the server only reads", "Only the primary server can be written", "Connect to it")
+    if facts.encoding != "UTF8":
+        _refuse("E3305", where, f"the database has the encoding {facts.encoding}", "Only UTF8 holds every name")
+    if facts.fsync == "off":
+        _refuse("E3306", where, "fsync is off: a power cut would lose acknowledged messages", "", "Set fsync = on")
+    if facts.synchronous_commit == "off":
+        _refuse(
+            "E3306",
+            where,
+            "synchronous_commit is off: a crash would lose acknowledged messages",
+            "",
+            "Set synchronous_commit = on for this user or database",
+        )
+    if facts.schema is None:
+        _refuse("E3304", where, "there is no schema that this user may use", "", "Create one, or set search_path")
+
+
+def foreign(where: str) -> StoreError:
+    """The refusal of data that this product did not make (E3003)."""
+    return StoreError(
+        "E3003",
+        where,
+        "belongs to another application",
+        "A store is a file (a schema of PostgreSQL) of its own",
+        "Name another one",
+    )
+
+
+def closed(where: str) -> StoreError:
+    """The refusal of a call before `open` or after `close` (E3109)."""
+    return StoreError("E3109", where, "the store is closed")
+
+
+def _server_facts(connection: Connection) -> ServerFacts:
+    row = connection.exec_driver_sql(
+        "SELECT current_setting('server_version_num')::int, current_setting('server_encoding'),"
+        " current_setting('fsync'), current_setting('synchronous_commit'),"
+        " pg_is_in_recovery() OR current_setting('transaction_read_only') = 'on', current_schema()"
+    ).one()
+    return ServerFacts(
+        version=row[0],
+        encoding=row[1],
+        fsync=row[2],
+        synchronous_commit=row[3],
+        read_only=row[4],
+        schema=row[5],
+    )
+
+
+def _postgres_arguments(url: URL) -> dict[str, Any]:
+    """Arguments of the driver that the address does not set: a dead peer is noticed within half a minute."""
+    host = files.owner_text().partition(" since ")[0]
+    defaults = {
+        "connect_timeout": CONNECT_TIMEOUT_S,
+        "application_name": host,
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 4,
+        "tcp_user_timeout": 30_000,
+    }
+    return {name: value for name, value in defaults.items() if name not in url.query}
+
+
+def _path_of(url: URL) -> Path:
+    return Path(os.path.abspath(url.database or ""))  # noqa: PTH100  # `resolve` would follow the links we refuse
+
+
+def _dial_sqlite(path: Path, mode: str) -> sqlite3.Connection:
+    """Connect with explicit transactions: the driver's own opens none for DDL (RELIABILITY T66)."""
+    uri = f"file:{quote(os.fsencode(path))}?mode={mode}"
+    return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=BUSY_TIMEOUT_S)
+
+
+def _begin_immediate(connection: Connection) -> None:
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _begin(connection: Connection) -> None:
+    connection.exec_driver_sql("BEGIN")
+
+
+def _pragma(raw: sqlite3.Connection, name: str) -> Any:
+    return raw.execute(f"PRAGMA {name}").fetchone()[0]
+
+
+@contextlib.contextmanager
+def _errors_of_sqlite(where: str) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise _sqlite_failure(where, error, committing=False) from error
+
+
+def _failure(dialect: str, where: str, error: sql_errors.DBAPIError, *, committing: bool) -> StoreError:
+    """What an error of the driver means for the caller."""
+    if dialect == "sqlite":
+        return _sqlite_failure(where, error.orig, committing=committing)
+    return _postgres_failure(where, error)
+
+
+def _sqlite_failure(where: str, error: BaseException | None, *, committing: bool) -> StoreError:
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        text = f"the store is locked by another program for {BUSY_TIMEOUT_S:g} s"
+        return StoreBusy("E3102", where, text, "", "Close the program that has it open")
+    if code == sqlite3.SQLITE_FULL:
+        return StoreBusy("E3101", where, "the disk is full; nothing was written", "", "Free some space")
+    if committing or code == sqlite3.SQLITE_IOERR:
+        return StoreError(
+            "E3104", where, f"the disk failed ({error}); whether the last transaction is there shows the next start"
+        )
+    return _SQLITE_REFUSALS.get(code, _failed)(where, error)
+
+
+def _not_sqlite(where: str, _: BaseException | None) -> StoreError:
+    return StoreError("E3001", where, f"is not a SQLite database (starts with {files.beginning(Path(where))})")
+
+
+def _damaged(where: str, error: object) -> StoreError:
+    return StoreError(
+        "E3002", where, f"is damaged: {error}", "Stopped without changing it", "Run: correlator store check"
+    )
+
+
+def _failed(where: str, error: object) -> StoreError:
+    text = " ".join(str(error).split())
+    return StoreError("E3100", where, f"the database refused a statement: {text}")
+
+
+def _unusable(where: str, error: object) -> StoreError:
+    return files.unusable(Path(where), str(error))
+
+
+_SQLITE_REFUSALS: dict[int, Callable[[str, BaseException | None], StoreError]] = {
+    sqlite3.SQLITE_NOTADB: _not_sqlite,
+    sqlite3.SQLITE_CORRUPT: _damaged,
+    sqlite3.SQLITE_READONLY: _unusable,
+    sqlite3.SQLITE_CANTOPEN: _unusable,
+    sqlite3.SQLITE_PERM: _unusable,
+    sqlite3.SQLITE_AUTH: _unusable,
+}
+
+
+def _postgres_failure(where: str, error: sql_errors.DBAPIError) -> StoreError:
+    state = getattr(error.orig, "sqlstate", None) or ""
+    if state in _RETRIED_SQLSTATES and not error.connection_invalidated:
+        return StoreBusy("E3103", where, f"the transaction {_RETRIED_SQLSTATES[state]} and was rolled back")
+    if state == "25006":
+        return StoreError("E3308", where, "the server only reads", "Only the primary server can be written")
+    if state == "42501":
+        return StoreError("E3304", where, f"not allowed: {_first_line(error)}", "", "Grant the rights to this user")
+    if error.connection_invalidated:
+        return _unknown(where, error)
+    return _refused_connection(where, error) or _failed(where, _first_line(error))
+
+
+def _refused_connection(where: str, error: sql_errors.DBAPIError) -> StoreError | None:
+    """Failures before there is a session: the driver tells them by text only."""
+    text = _first_line(error)
+    for part, code, what in _CONNECT_FAILURES:
+        if part in str(error.orig):
+            return StoreError(code, where, f"{what} ({text})")
+    return None
+
+
+_CONNECT_FAILURES = (
+    ("password authentication failed", "E3302", "the user was refused"),
+    ("no password supplied", "E3302", "the user was refused"),
+    ("no pg_hba.conf entry", "E3302", "the server does not accept this user from here"),
+    ("role", "E3302", "the user was refused"),
+    ("database", "E3303", "the database cannot be used"),
+    ("SSL", "E3309", "no encrypted connection could be made"),
+    ("connection", "E3301", "cannot connect"),
+)
+
+
+def _unknown(where: str, error: sql_errors.DBAPIError) -> CommitUnknown:
+    return CommitUnknown("E3105", where, f"the connection was lost ({_first_line(error)})")
+
+
+def _first_line(error: sql_errors.DBAPIError) -> str:
+    lines = str(error.orig).strip().splitlines()
+    return lines[0] if lines else type(error.orig).__name__
+
+
+def _refuse(code: str, where: str, what: str, allowed: str = "", todo: str = "") -> NoReturn:
+    raise StoreError(code, where, what, allowed, todo)
+
+
+def _wrong_url(scheme: str) -> ConfigError:
+    return ConfigError(
+        "E1301", "store", f"{quoted(scheme + ':…')} is not the address of a store", "", "Use sqlite:///path or postgresql://…"
+    )
+
+
+def _leave_all_to_parent() -> None:
+    """Runs in every forked child: the parent's locks and connections are not the child's."""
+    for database in list(_open):
+        database._leave_to_parent()  # noqa: SLF001  # the registry of this very class
+    _open.clear()
+
+
+os.register_at_fork(after_in_child=_leave_all_to_parent)

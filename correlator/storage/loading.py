@@ -1,0 +1,188 @@
+"""Reads a store back at a start: every row is checked against its digest before the engine believes any of it."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+from sqlalchemy import Column, Connection, Row, Select, select, tuple_
+
+from correlator.core.commit import (
+    Endpoint,
+    IdSegment,
+    OutboundSegment,
+    ReceiveSegment,
+    Recovered,
+    StateSegment,
+)
+from correlator.storage import codec, tables
+from correlator.storage.database import Database
+
+T = TypeVar("T")
+PAGE = 32  # segments read at a time: a few megabytes
+_NO_CHECKPOINT = codec.Cut(0, 0.0, b"", [], [])
+
+
+class Lazily(Generic[T]):
+    """Values of a table, read in pages while they are iterated, each time anew; for use before the first commit."""
+
+    def __init__(self, database: Database, pages: Callable[[Connection, Any], Sequence[Row[Any]]], value: Any) -> None:
+        self._database = database
+        self._pages = pages
+        self._value: Callable[[Row[Any]], T] = value
+
+    def __iter__(self) -> Iterator[T]:
+        after: Row[Any] | None = None
+        while True:
+            with self._database.transaction() as connection:
+                rows = self._pages(connection, after)
+            yield from map(self._value, rows)
+            if len(rows) < PAGE:
+                return
+            after = rows[-1]
+
+
+def load(database: Database, connection: Connection, epoch: int) -> Recovered:
+    """Everything that the store holds, in the transaction that takes the epoch.
+
+    Ids and state may be large: they are checked here, and read again when they are iterated.
+
+    Raises:
+        RecoveryRefused: E4201, E4202.
+    """
+    commit_number = connection.execute(select(tables.engine.c.commit_number)).scalar_one()
+    cut = _cut(connection)
+    confirmed, consumed = _progress(connection)
+    for pages, where in ((_id_pages, _where_ids), (_state_pages, _where_state)):
+        _check_all(connection, pages, where)
+    return Recovered(
+        epoch=epoch,
+        commit=commit_number,
+        checkpoint=cut.number,
+        engine_time=cut.engine_time,
+        digest=cut.digest,
+        contexts=cut.contexts,
+        senders=cut.senders,
+        state=Lazily[StateSegment](database, _state_pages, state_of),
+        ids=Lazily[IdSegment](database, _id_pages, ids_of),
+        confirmed_batches=confirmed,
+        consumed=consumed,
+        receive_log=[received_of(row) for row in connection.execute(_ordered(tables.receive_log))],
+        outbound=[outbound_of(row) for row in connection.execute(_ordered(tables.outbox))],
+        endpoints=[endpoint_of(row) for row in connection.execute(_ordered(tables.endpoint))],
+    )
+
+
+def state_by_number(connection: Connection, numbers: Sequence[int]) -> list[StateSegment]:
+    """State segments by number, in order."""
+    table = tables.state_log
+    segments = []
+    for start in range(0, len(numbers), PAGE):
+        query = _ordered(table).where(table.c.number.in_(numbers[start : start + PAGE]))
+        segments += [state_of(row) for row in connection.execute(query)]
+    return sorted(segments, key=lambda segment: segment.number)
+
+
+def cut_of(row: Row[Any]) -> codec.Cut:
+    """The value of a row of `checkpoint`."""
+    where = f"checkpoint {row.number}"
+    cut = codec.read(codec.Cut, where, row.content, row.crc)
+    return _same(where, cut, {"number": cut.number}, row)
+
+
+def received_of(row: Row[Any]) -> ReceiveSegment:
+    """The value of a row of `receive_log`."""
+    where = f"receive log of '{row.receiver}' from {row.first}"
+    segment = codec.read(ReceiveSegment, where, row.content, row.crc)
+    return _same(where, segment, {"receiver": segment.receiver, **_span(segment)}, row)
+
+
+def outbound_of(row: Row[Any]) -> OutboundSegment:
+    """The value of a row of `outbox`."""
+    where = f"outbox of '{row.sender}' from {row.first}"
+    segment = codec.read(OutboundSegment, where, row.content, row.crc)
+    return _same(where, segment, {"sender": segment.sender, **_span(segment)}, row)
+
+
+def ids_of(row: Row[Any]) -> IdSegment:
+    """The value of a row of `accepted_ids`."""
+    where = _where_ids(row)
+    segment = codec.read(IdSegment, where, row.content, row.crc)
+    return _same(where, segment, {"domain": segment.domain, "number": segment.number}, row)
+
+
+def state_of(row: Row[Any]) -> StateSegment:
+    """The value of a row of `state_log`."""
+    where = _where_state(row)
+    segment = codec.read(StateSegment, where, row.content, row.crc)
+    return _same(where, segment, {"number": segment.number}, row)
+
+
+def endpoint_of(row: Row[Any]) -> Endpoint:
+    """The value of a row of `endpoint`."""
+    where = f"registry of '{row.id}'"
+    endpoint = codec.read(Endpoint, where, row.content, row.crc)
+    return _same(where, endpoint, {"id": endpoint.id, "kind": endpoint.kind}, row)
+
+
+def _same(where: str, value: T, columns: Mapping[str, Any], row: Row[Any]) -> T:
+    """The columns that statements go by must say what the content says (E4201)."""
+    if any(getattr(row, name) != expected for name, expected in columns.items()):
+        raise codec.altered(where)
+    return value
+
+
+def _span(segment: ReceiveSegment | OutboundSegment) -> dict[str, int]:
+    return {"first": segment.first, "last": segment.first + len(segment.messages) - 1}
+
+
+def _cut(connection: Connection) -> codec.Cut:
+    row = connection.execute(select(tables.checkpoint)).first()
+    return _NO_CHECKPOINT if row is None else cut_of(row)
+
+
+def _progress(connection: Connection) -> tuple[dict[str, int], dict[str, int]]:
+    rows = connection.execute(_ordered(tables.receive_progress)).all()
+    confirmed = {row.receiver: row.confirmed_batch for row in rows if row.confirmed_batch}
+    return confirmed, {row.receiver: row.consumed for row in rows if row.consumed}
+
+
+def _check_all(
+    connection: Connection,
+    pages: Callable[[Connection, Any], Sequence[Row[Any]]],
+    where: Callable[[Row[Any]], str],
+) -> None:
+    rows: Sequence[Row[Any]] = ()
+    while True:
+        rows = pages(connection, rows[-1] if rows else None)
+        for row in rows:
+            codec.check(where(row), row.content, row.crc)
+        if len(rows) < PAGE:
+            return
+
+
+def _id_pages(connection: Connection, after: Row[Any] | None) -> Sequence[Row[Any]]:
+    ids = tables.accepted_ids
+    query = _ordered(ids).limit(PAGE)
+    if after is not None:
+        query = query.where(tuple_(ids.c.domain, ids.c.number) > tuple_(after.domain, after.number))
+    return connection.execute(query).all()
+
+
+def _state_pages(connection: Connection, after: Row[Any] | None) -> Sequence[Row[Any]]:
+    log = tables.state_log
+    query = _ordered(log).limit(PAGE)
+    if after is not None:
+        query = query.where(log.c.number > after.number)
+    return connection.execute(query).all()
+
+
+def _where_ids(row: Row[Any]) -> str:
+    return f"ids of '{row.domain}' number {row.number}"
+
+
+def _where_state(row: Row[Any]) -> str:
+    return f"state {row.number}"
+
+
+def _ordered(table: Any) -> Select[Any]:
+    key: Iterable[Column[Any]] = table.primary_key
+    return select(table).order_by(*key)

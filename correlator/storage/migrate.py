@@ -1,0 +1,141 @@
+"""The schema of a store and its changes: Alembic revisions run from code, each in one transaction.
+
+A store that is killed in the middle of a revision opens as it was before it (RELIABILITY 1, finding 11). Before a
+SQLite store that holds something is changed, a copy is made beside it. There is no way down.
+"""
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import Column, Connection, MetaData, Table, Text, select
+from sqlalchemy import inspect as inspect_schema
+
+from correlator.core.faults import point
+from correlator.errors import StoreError
+from correlator.storage import database as databases
+from correlator.storage import tables
+from correlator.storage.database import Database
+
+HEAD = "0001"
+VERSION_TABLE = "correlator_schema"
+_versions = Table(VERSION_TABLE, MetaData(), Column("version_num", Text))
+
+
+def upgrade(url: str) -> tuple[str, str]:
+    """Bring a store to the schema of this version, for the command line; makes it when there is none.
+
+    Returns:
+        The revision it had ("" for a new store) and the one it has now.
+
+    Raises:
+        Fenced: E3201, an engine is running on it.
+        StoreError: as `bring_up`.
+    """
+    database = databases.connect(url)
+    try:
+        return bring_up(database), HEAD
+    finally:
+        database.close()
+
+
+def bring_up(database: Database, *, head: str = HEAD, scripts: Path | None = None) -> str:
+    """Run what is missing; costs one query when nothing is.
+
+    Args:
+        database: owned and connected.
+        head: the revision to reach.
+        scripts: the Alembic directory; the installed package `migrations` by default.
+
+    Returns:
+        The revision before, "" for a new store.
+
+    Raises:
+        StoreError: E3003 tables of somebody else, E3004 a newer schema, E3005 tables are missing; nothing was changed.
+    """
+    current = revision(database)
+    if current == head:
+        return current
+    if current > head:
+        raise _newer(database, current, head)
+    if current:
+        database.back_up(f".backup-{current}")
+    point("rec.migrate.begin")
+    _run(database, head, scripts or _installed_scripts())
+    return current
+
+
+def revision(database: Database) -> str:
+    """The revision of a store; "" for an empty one.
+
+    Raises:
+        StoreError: E3003, tables of our names that are not ours; E3005, tables of ours are missing.
+    """
+    with database.transaction() as connection:
+        names = set(inspect_schema(connection).get_table_names())
+        current = _version(connection, names)
+    if not current and names & set(tables.metadata.tables):
+        raise databases.foreign(database.where)
+    missing = sorted(set(tables.metadata.tables) - names)
+    if current == HEAD and missing:
+        raise StoreError(
+            "E3005",
+            database.where,
+            f"the table '{missing[0]}' is missing",
+            "Tables of a store are made and removed by the engine only",
+            "Restore a backup of the store",
+        )
+    return current
+
+
+def _version(connection: Connection, names: set[str]) -> str:
+    if VERSION_TABLE not in names:
+        return ""
+    return connection.execute(select(_versions.c.version_num)).scalar() or ""
+
+
+def _run(database: Database, head: str, scripts: Path) -> None:
+    """Let Alembic work on our connection; `env.py` of the scripts calls `settings`."""
+    config = Config(attributes={"database": database})
+    config.set_main_option("script_location", str(scripts).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    with database.translated():
+        command.upgrade(config, head)
+
+
+def settings(database: Database) -> dict[str, Any]:
+    """The arguments of `context.configure` that make each revision one transaction on both dialects."""
+
+    def stamped(*, ctx: Any, heads: set[str], **_: Any) -> None:
+        point("rec.migrate.step")
+        database.stamp(ctx.connection, int(max(heads)))
+
+    return {
+        "connection": database.connection,
+        "version_table": VERSION_TABLE,
+        "transactional_ddl": True,
+        "transaction_per_migration": True,
+        "on_version_apply": stamped,
+    }
+
+
+def _installed_scripts() -> Path:
+    """The directory of the package `migrations`, in a checkout and in an installed wheel."""
+    spec = importlib.util.find_spec("migrations")
+    assert spec is not None
+    assert spec.submodule_search_locations
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+def _newer(database: Database, current: str, head: str) -> StoreError:
+    with database.transaction() as connection:
+        product = connection.exec_driver_sql("SELECT product FROM engine").scalar() or "a newer version"
+    return StoreError(
+        "E3004",
+        database.where,
+        f"written by {product} (schema {int(current)}), this is schema {int(head)}",
+        "A schema never goes back",
+        "Upgrade this program first",
+    )

@@ -1,0 +1,83 @@
+"""The statements of a store's transactions, compiled once for its dialect."""
+
+from sqlalchemy import Dialect, bindparam, delete, insert, or_, select, update
+from sqlalchemy.sql import ClauseElement
+
+from correlator.storage import tables
+from correlator.storage.database import Statement, upsert
+
+
+class Statements:
+    """Every statement that `commit` may execute; parameters are the names of columns, or as said.
+
+    Attributes:
+        fence: `mine` (epoch), `number`: meets one row exactly when no other engine has taken over.
+        dead_letter_number: `number`, the last one given.
+        confirm: receiver, confirmed_batch (and consumed 0 for a new row); never lowers it.
+        consume: receiver, consumed (and confirmed_batch 0 for a new row); never lowers it.
+        prune_receive_log: `owner`, `through`: deletes segments that end at or before it.
+        prune_outbox: the same for a sender.
+        forget: for each table of messages, what removes all of an endpoint (`owner`).
+        forget_domain: removes its ids, unless another receiver shares the domain; before `forget_endpoint`.
+    """
+
+    def __init__(self, dialect: Dialect) -> None:
+        def compiled(clause: ClauseElement) -> Statement:
+            return Statement(dialect, clause)
+
+        receive_log, outbox, progress = tables.receive_log, tables.outbox, tables.receive_progress
+        self.fence = compiled(
+            update(tables.engine)
+            .where(tables.engine.c.epoch == bindparam("mine"), tables.engine.c.commit_number == bindparam("before"))
+            .values(commit_number=bindparam("number"))
+        )
+        self.dead_letter_number = compiled(update(tables.engine).values(dead_letters=bindparam("number")))
+        self.receive = compiled(insert(receive_log))
+        self.put_ids = compiled(upsert(dialect, tables.accepted_ids))
+        self.forget_ids = compiled(
+            delete(tables.accepted_ids).where(
+                tables.accepted_ids.c.domain == bindparam("domain"), tables.accepted_ids.c.number == bindparam("number")
+            )
+        )
+        self.confirm = compiled(upsert(dialect, progress, only=["confirmed_batch"], unless="confirmed_batch"))
+        self.consume = compiled(upsert(dialect, progress, only=["consumed"], unless="consumed"))
+        self.prune_receive_log = compiled(
+            delete(receive_log).where(
+                receive_log.c.receiver == bindparam("owner"),
+                receive_log.c.first <= bindparam("through"),  # the range of the key to look at
+                receive_log.c.last <= bindparam("through"),
+            )
+        )
+        self.prune_outbox = compiled(
+            delete(outbox).where(
+                outbox.c.sender == bindparam("owner"),
+                outbox.c.first <= bindparam("through"),
+                outbox.c.last <= bindparam("through"),
+            )
+        )
+        self.checkpoint = compiled(upsert(dialect, tables.checkpoint))
+        self.add_state = compiled(insert(tables.state_log))
+        self.drop_state = compiled(delete(tables.state_log).where(tables.state_log.c.number == bindparam("number")))
+        self.send = compiled(insert(outbox))
+        self.dead_letter = compiled(insert(tables.dead_letter))
+        self.put_endpoint = compiled(upsert(dialect, tables.endpoint))
+        self.forget = [
+            compiled(delete(table).where(column == bindparam("owner")))
+            for table, column in (
+                (receive_log, receive_log.c.receiver),
+                (progress, progress.c.receiver),
+                (outbox, outbox.c.sender),
+            )
+        ]
+        self.forget_domain = compiled(_domains_of_nobody_else())
+        self.forget_endpoint = compiled(delete(tables.endpoint).where(tables.endpoint.c.id == bindparam("owner")))
+
+
+def _domains_of_nobody_else() -> ClauseElement:
+    """Delete the ids of a receiver, except those of a domain that another receiver shares."""
+    ids, endpoint = tables.accepted_ids, tables.endpoint
+    mine = select(endpoint.c.domain).where(endpoint.c.id == bindparam("owner"))
+    others = select(endpoint.c.domain).where(endpoint.c.id != bindparam("owner"))
+    return delete(ids).where(
+        or_(ids.c.receiver == bindparam("owner"), ids.c.domain.in_(mine)), ids.c.domain.not_in(others)
+    )

@@ -1,0 +1,222 @@
+"""The store of an engine (port `Store`): one transaction for each commit, fenced by epoch and number.
+
+Opening is one transaction too: it takes the next epoch and reads everything, so that what was read is what this epoch
+starts from, and a store that cannot be read is left exactly as it was.
+"""
+
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import NamedTuple
+
+from sqlalchemy import Connection, insert, select, update
+
+from correlator.core.commit import CheckpointCommit, ReceiveCommit, Recovered, StateSegment, Write
+from correlator.core.faults import point
+from correlator.errors import CommitUnknown, Fenced, RecoveryRefused
+from correlator.storage import database as databases
+from correlator.storage import files, loading, migrate, tables
+from correlator.storage.database import Database, SqliteDatabase
+from correlator.storage.statements import Statements
+from correlator.storage.witness import Witness
+from correlator.storage.writes import THE_ROW, Plan
+
+
+class _Points(NamedTuple):
+    """The fault points around a transaction, by its kind."""
+
+    begin: str
+    fence: str
+    before: str
+    after: str
+
+
+_CHECKPOINT = _Points("ck.tx.begin", "ck.tx.fence", "ck.tx.commit.before", "ck.tx.commit.after")
+_RECEIVE = _Points("rx.tx.begin", "rx.tx.fence", "rx.tx.commit.before", "rx.tx.commit.after")
+_REGISTRY = _Points("cfg.tx.begin", "cfg.tx.fence", "cfg.tx.commit.before", "cfg.tx.commit.after")
+
+
+class SqlStore:
+    """An engine's store in a SQLite file or a PostgreSQL schema.
+
+    Opened by the engine's thread, then used by the writer thread alone; a forked child cannot use it (E3107).
+    Every method may raise `StoreError` as `correlator.storage.database` says.
+
+    Args:
+        url: `sqlite:///path` or `postgresql://…`.
+        name: identity of the instance; a store opens under no other name.
+        witness_directory: where the witness of a PostgreSQL store lies (T33); without it there is none. The witness
+            of a SQLite store lies beside it.
+    """
+
+    def __init__(self, url: str, name: str, *, witness_directory: Path | None = None) -> None:
+        self._url = url
+        self._name = name
+        self._witness_directory = witness_directory
+        self._database: Database | None = None
+        self._statements: Statements
+        self._witness: Witness
+        self._epoch = 0
+        self._dead_letters = 0
+        self._unresolved: Plan | None = None
+
+    def open(self) -> Recovered:
+        """Lock, migrate, check, take the next epoch, and read everything back.
+
+        `state` and `ids` of the result are read while they are iterated, as often as wanted until the first commit.
+
+        Raises:
+            Fenced: E3201, another engine owns the store.
+            RecoveryRefused: E4310 another instance's, E4311 it went back, E4201 a row was changed by hand.
+            StoreError: it cannot be used. Nothing was changed, except that an older schema may be up to date now.
+        """
+        point("rec.lock")
+        self._database = databases.connect(self._url)
+        try:
+            return self._take_over(self._database)
+        except BaseException:
+            self.close()
+            raise
+
+    def commit(self, number: int, writes: Sequence[Write]) -> None:
+        """Write all in one transaction that checks epoch and `number` (the previous one plus 1).
+
+        Raises:
+            StoreBusy: rolled back; try again.
+            CommitUnknown: ask `resolve`.
+            Fenced: E3202, another engine has taken over: stop.
+            StoreError: stop; the next start finds the truth.
+        """
+        plan = Plan(self._statements, writes, self._dead_letters)
+        points = _points_of(writes)
+        point(points.begin)
+        try:
+            with self._opened().transaction() as connection:
+                self._fence(connection, number)
+                point(points.fence)
+                for step in plan.steps:
+                    point(step.point)
+                    step.run(connection)
+                point(points.before)
+        except CommitUnknown:
+            self._unresolved = plan
+            raise
+        point(points.after)
+        self._committed(plan)
+
+    def resolve(self, number: int) -> bool:
+        """After `CommitUnknown`: whether transaction `number` was committed.
+
+        Raises:
+            CommitUnknown: the server cannot be reached; ask again later.
+            Fenced: E3201, E3202, another engine has taken over.
+        """
+        point("ck.resolve_ambiguous")
+        database = self._opened()
+        database.reconnect()
+        with database.transaction() as connection:
+            row = connection.execute(select(tables.engine).with_for_update()).one()
+        if row.epoch != self._epoch or row.commit_number not in (number, number - 1):
+            raise self._fenced(number, row.epoch, row.commit_number)
+        plan, self._unresolved = self._unresolved, None
+        if row.commit_number == number and plan is not None:
+            self._committed(plan)
+        return bool(row.commit_number == number)
+
+    def read_state(self, numbers: Sequence[int]) -> Sequence[StateSegment]:
+        """State segments by number, for cleaning; in the order of their numbers."""
+        with self._opened().transaction() as connection:
+            return loading.state_by_number(connection, numbers)
+
+    def close(self) -> None:
+        """Give up the lock and close; never raises."""
+        if self._database is not None:
+            if self._epoch:
+                self._witness.flush()
+            self._database.close()
+            self._database = None
+
+    def _opened(self) -> Database:
+        if self._database is None:
+            raise databases.closed(databases.location(self._url))
+        return self._database
+
+    def _take_over(self, database: Database) -> Recovered:
+        """Top to bottom: what a start does before anything of the engine exists."""
+        self._refuse_other_name(database)
+        migrate.bring_up(database)
+        database.check_integrity()
+        self._statements = Statements(database.dialect)
+        self._witness = Witness(_witness_path(database, self._witness_directory, self._name), self._name)
+        with database.transaction() as connection:
+            epoch = _next_epoch(connection, self._name)
+            point("rec.load.meta")
+            recovered = loading.load(database, connection, epoch)
+            self._witness.refuse_older(database.where, recovered.checkpoint)
+            dead_letters = connection.execute(select(tables.engine.c.dead_letters)).scalar_one()
+            point("rec.epoch.commit.before")
+        point("rec.epoch.commit.after")
+        self._epoch, self._dead_letters = epoch, dead_letters
+        return recovered
+
+    def _refuse_other_name(self, database: Database) -> None:
+        """Before anything is changed, a migration included."""
+        if not database.has_table(tables.engine.name):
+            return
+        with database.transaction() as connection:
+            name = connection.execute(select(tables.engine.c.name)).scalar()
+        if name not in (None, self._name):
+            raise RecoveryRefused(
+                "E4310",
+                database.where,
+                f"the store belongs to the instance '{name}', this one is '{self._name}'",
+                "A store opens under the name that made it",
+                f"Set name: {name}, or give this instance a store of its own",
+            )
+
+    def _fence(self, connection: Connection, number: int) -> None:
+        fence = {"mine": self._epoch, "before": number - 1, "number": number}
+        if self._statements.fence.run(connection, [fence]) == 1:
+            return
+        row = connection.execute(select(tables.engine)).one()
+        raise self._fenced(number, row.epoch, row.commit_number)
+
+    def _fenced(self, number: int, epoch: int, commit_number: int) -> Fenced:
+        return Fenced(
+            "E3202",
+            databases.location(self._url),
+            f"commit {number} of epoch {self._epoch} does not follow commit {commit_number} of epoch {epoch}: "
+            "another engine has taken over the store",
+            "",
+            "Nothing was written; this engine stops",
+        )
+
+    def _committed(self, plan: Plan) -> None:
+        """The transaction is durable: only now does memory follow."""
+        self._dead_letters = plan.dead_letters
+        if plan.checkpoint:
+            self._witness.note(plan.checkpoint)
+
+
+def _points_of(writes: Sequence[Write]) -> _Points:
+    if any(isinstance(write, CheckpointCommit) for write in writes):
+        return _CHECKPOINT
+    return _RECEIVE if any(isinstance(write, ReceiveCommit) for write in writes) else _REGISTRY
+
+
+def _next_epoch(connection: Connection, name: str) -> int:
+    """Take the next epoch: from now on no transaction of an earlier engine succeeds."""
+    product = f"correlator {version('correlator')}"
+    epoch = connection.execute(select(tables.engine.c.epoch).with_for_update()).scalar()
+    if epoch is None:
+        row = {"id": THE_ROW, "name": name, "product": product, "epoch": 1, "commit_number": 0, "dead_letters": 0}
+        connection.execute(insert(tables.engine).values(row))
+        return 1
+    connection.execute(update(tables.engine).values(epoch=epoch + 1, product=product))
+    return int(epoch) + 1
+
+
+def _witness_path(database: Database, directory: Path | None, name: str) -> Path | None:
+    if isinstance(database, SqliteDatabase):
+        return files.beside(database.path, ".witness")
+    return None if directory is None else directory / f"{name}.witness"

@@ -1,0 +1,102 @@
+"""A small file beside the store that remembers how far the engine got, to notice a store that went back (T33).
+
+A restored backup, a failover to a replica without the last transactions, a removed write-ahead log: each opens well
+and is old. What left after the old checkpoint would leave again with the same numbers and other contents.
+"""
+
+import os
+import time
+from pathlib import Path
+
+import msgspec
+
+from correlator.errors import RecoveryRefused
+from correlator.storage import files
+
+INTERVAL_S = 1.0
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """The content of the file, as JSON."""
+
+    name: str
+    checkpoint: int
+
+
+class Witness:
+    """Notes the last checkpoint at most once a second and at close, so that a commit does not pay for a second sync.
+
+    It may therefore lag by a second of work: an older store is noticed when it is older than that.
+
+    Args:
+        path: the file; `None` keeps no witness.
+        name: the instance.
+    """
+
+    def __init__(self, path: Path | None, name: str) -> None:
+        self._path = path
+        self._name = name
+        self._checkpoint = 0
+        self._written = 0
+        self._due_at = 0.0
+
+    def refuse_older(self, where: str, checkpoint: int) -> None:
+        """Compare the store with the witness.
+
+        Raises:
+            RecoveryRefused: E4311 the store is older, E4312 the file cannot be read; nothing was changed.
+        """
+        seen = self._read()
+        if seen is None or seen.name != self._name or seen.checkpoint <= checkpoint:
+            return
+        raise RecoveryRefused(
+            "E4311",
+            where,
+            f"the store went back from checkpoint {seen.checkpoint} to {checkpoint}; "
+            f"output of {seen.checkpoint - checkpoint} checkpoints has already left",
+            "",
+            f"Put the newer store back; to go on with this one and send such output again, remove {self._path}",
+        )
+
+    def note(self, checkpoint: int) -> None:
+        """The store has committed this checkpoint; called after the commit."""
+        self._checkpoint = checkpoint
+        if time.monotonic() >= self._due_at:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is not yet written. A witness that cannot be written only notices less."""
+        if self._path is None or self._checkpoint <= self._written:
+            return
+        self._due_at = time.monotonic() + INTERVAL_S
+        try:
+            _replace(self._path, msgspec.json.encode(Seen(self._name, self._checkpoint)))
+        except OSError:
+            return
+        self._written = self._checkpoint
+
+    def _read(self) -> Seen | None:
+        if self._path is None or not self._path.exists():
+            return None
+        try:
+            return msgspec.json.decode(self._path.read_bytes(), type=Seen)
+        except (OSError, msgspec.DecodeError) as error:
+            raise RecoveryRefused(
+                "E4312",
+                str(self._path),
+                f"the witness of the store cannot be read ({error})",
+                "",
+                "Remove it when you are sure that the store is the newest one",
+            ) from error
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Replace a file by a durable one: a crash leaves the old one or the new one."""
+    partial = files.beside(path, ".part")
+    partial.unlink(missing_ok=True)
+    files.create_private(partial)
+    with partial.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)

@@ -1,0 +1,204 @@
+"""What a transaction executes, worked out before it begins: encoding costs no lock and an error there writes nothing."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, select
+
+from correlator.core.commit import (
+    CheckpointCommit,
+    ContextCut,
+    Endpoint,
+    IdSegment,
+    ReceiveCommit,
+    RegistryCommit,
+    Write,
+)
+from correlator.events import DeadLetter
+from correlator.storage import codec, tables
+from correlator.storage.database import Statement
+from correlator.storage.statements import Statements
+
+THE_ROW = 1  # the key of a table with one row
+
+
+class Step(NamedTuple):
+    """One statement of a transaction with its rows, and the fault point that is passed before it."""
+
+    point: str
+    statement: Statement
+    rows: Sequence[Mapping[str, Any]]
+
+    def run(self, connection: Connection) -> None:
+        """Execute it; the driver's errors pass."""
+        self.statement.run(connection, self.rows)
+
+
+class ForgetCuts(NamedTuple):
+    """Takes removed endpoints out of the last checkpoint, so that they do not come back with it."""
+
+    point: str
+    statements: Statements
+    removed: Sequence[str]
+
+    def run(self, connection: Connection) -> None:
+        """Read, filter and rewrite the row of the checkpoint.
+
+        Raises:
+            RecoveryRefused: E4201, E4202 as at a start.
+        """
+        row = connection.execute(select(tables.checkpoint)).first()
+        if row is not None:
+            cut = codec.read(codec.Cut, f"checkpoint {row.number}", row.content, row.crc)
+            self.statements.checkpoint.run(connection, [checkpoint_row(without(cut, self.removed))])
+
+
+class Plan:
+    """The steps of one transaction, and what the store remembers when it is committed.
+
+    Args:
+        statements: compiled for the store's dialect.
+        writes: what the engine wants written, in order.
+        dead_letters: the last number given to a dead letter.
+
+    Attributes:
+        steps: in order.
+        dead_letters: the last number given, after this transaction.
+        checkpoint: number of the checkpoint in it, 0 when there is none.
+    """
+
+    def __init__(self, statements: Statements, writes: Sequence[Write], dead_letters: int) -> None:
+        self._statements = statements
+        self.dead_letters = dead_letters
+        self.checkpoint = 0
+        self.steps: list[Step | ForgetCuts] = []
+        for write in writes:
+            if isinstance(write, ReceiveCommit):
+                self.steps += self._receive(write)
+            elif isinstance(write, CheckpointCommit):
+                self.steps += self._checkpoint(write)
+                self.checkpoint = write.number
+            else:
+                self.steps += self._registry(write)
+
+    def _receive(self, write: ReceiveCommit) -> Iterator[Step]:
+        do = self._statements
+        if write.segment is not None:
+            yield Step("rx.tx.insert", do.receive, [_numbered("receiver", write.receiver, write.segment)])
+        ids = [_ids_row(segment) for segment in (write.ids, *write.rewritten) if segment is not None]
+        if ids:
+            yield Step("rx.tx.dedup", do.put_ids, ids)
+        if write.forgotten:
+            rows = [{"domain": domain, "number": number} for domain, number in write.forgotten]
+            yield Step("rx.tx.expire", do.forget_ids, rows)
+        if write.confirmed_batch:
+            row = {"receiver": write.receiver, "confirmed_batch": write.confirmed_batch, "consumed": 0}
+            yield Step("rx.tx.confirmed", do.confirm, [row])
+        yield from self._dead("rx.tx.dead_letter", write.dead_letters)
+
+    def _checkpoint(self, write: CheckpointCommit) -> Iterator[Step]:
+        do = self._statements
+        cut = codec.Cut(
+            write.number, write.engine_time, write.digest, list(write.contexts), list(write.senders)
+        )
+        if write.state:
+            rows = [
+                {"number": segment.number, "count": len(segment.entries), **codec.content_of(segment)}
+                for segment in write.state
+            ]
+            yield Step("ck.tx.state", do.add_state, rows)
+        if write.state_dropped:
+            yield Step("ck.tx.state.dropped", do.drop_state, [{"number": number} for number in write.state_dropped])
+        if write.outbound:
+            rows = [_numbered("sender", segment.sender, segment) for segment in write.outbound]
+            yield Step("ck.tx.outbox", do.send, rows)
+        done = [(sender.sender, sender.confirmed_through) for sender in write.senders if sender.confirmed_through]
+        if done:
+            yield Step("ck.tx.prune_outbox", do.prune_outbox, _through(done))
+        if write.consumed:
+            yield Step("ck.tx.prune_rx", do.prune_receive_log, _through(write.consumed.items()))
+            rows = [
+                {"receiver": receiver, "confirmed_batch": 0, "consumed": number}
+                for receiver, number in write.consumed.items()
+            ]
+            yield Step("ck.tx.consumed", do.consume, rows)
+        yield from self._dead("ck.tx.dead_letter", write.dead_letters)
+        yield Step("ck.tx.meta", do.checkpoint, [checkpoint_row(cut)])
+
+    def _registry(self, write: RegistryCommit) -> Iterator[Step | ForgetCuts]:
+        do = self._statements
+        if write.put:
+            yield Step("cfg.tx.put", do.put_endpoint, [_endpoint_row(endpoint) for endpoint in write.put])
+        if write.removed:
+            owners = [{"owner": endpoint} for endpoint in write.removed]
+            for statement in (*do.forget, do.forget_domain, do.forget_endpoint):
+                yield Step("cfg.tx.forget", statement, owners)
+            yield ForgetCuts("cfg.tx.forget.cuts", do, write.removed)
+
+    def _dead(self, point: str, letters: Sequence[DeadLetter]) -> Iterator[Step]:
+        """Dead letters get the next numbers; the last one is kept in the same transaction."""
+        if not letters:
+            return
+        rows = [
+            {"number": number, "kind": letter.kind, "origin": letter.origin, **codec.content_of(letter)}
+            for number, letter in enumerate(letters, self.dead_letters + 1)
+        ]
+        self.dead_letters += len(letters)
+        yield Step(point, self._statements.dead_letter, rows)
+        yield Step(point, self._statements.dead_letter_number, [{"number": self.dead_letters}])
+
+
+def checkpoint_row(cut: codec.Cut) -> dict[str, Any]:
+    """The row of a checkpoint."""
+    return {"id": THE_ROW, "number": cut.number, **codec.content_of(cut)}
+
+
+def without(cut: codec.Cut, removed: Sequence[str]) -> codec.Cut:
+    """The cut as if these endpoints had never been: their waiting messages are gone from the receive log too."""
+    return codec.Cut(
+        cut.number,
+        cut.engine_time,
+        cut.digest,
+        [_context_without(context, removed) for context in cut.contexts],
+        [sender for sender in cut.senders if sender.sender not in removed],
+    )
+
+
+def _context_without(context: ContextCut, removed: Sequence[str]) -> ContextCut:
+    return ContextCut(
+        context.context,
+        {receiver: number for receiver, number in context.entered.items() if receiver not in removed},
+        [run for run in context.queue if run.receiver not in removed],
+        context.spawned,
+    )
+
+
+def _numbered(owner_column: str, owner: str, segment: Any) -> dict[str, Any]:
+    last = segment.first + len(segment.messages) - 1
+    return {owner_column: owner, "first": segment.first, "last": last, **codec.content_of(segment)}
+
+
+def _ids_row(segment: IdSegment) -> dict[str, Any]:
+    return {
+        "domain": segment.domain,
+        "number": segment.number,
+        "receiver": segment.receiver,
+        "count": sum(len(run.ids) for run in segment.runs),
+        **codec.content_of(segment),
+    }
+
+
+def _endpoint_row(endpoint: Endpoint) -> dict[str, Any]:
+    return {
+        "id": endpoint.id,
+        "kind": endpoint.kind,
+        "reliability": endpoint.reliability,
+        "connection": endpoint.connection,
+        "destination": endpoint.destination,
+        "domain": endpoint.domain,
+        **codec.content_of(endpoint),
+    }
+
+
+def _through(pairs: Any) -> list[dict[str, Any]]:
+    return [{"owner": owner, "through": number} for owner, number in pairs]

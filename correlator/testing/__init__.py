@@ -1,0 +1,1 @@
+"""What users test with: a broker in memory, the contract of connectors, simulation and crashes; never in production."""

@@ -1,0 +1,433 @@
+"""A broker in memory, for tests and simulation: it lives in the test, so that it survives the engines that crash.
+
+It keeps every message in one list per destination; each queue, and each subscription of a topic, is a position in that
+list plus the ranges that were taken and not acknowledged. So a chunk costs a slice, whatever its size. The broker has
+no randomness and no clock of its own: what goes wrong is decided by a `Faults` object, and what happened is told to
+`on_event`, so that an oracle outside the engine can check it.
+"""
+
+# ruff: noqa: ARG002 - the hooks of `Faults` do nothing with what they are given
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from time import monotonic
+from typing import Any, NamedTuple
+
+import msgspec
+
+from correlator.errors import ConfigError, ConnectionLost, SendRejected, quoted
+from correlator.events import Headers, Message, Outgoing
+from correlator.ports import Chunk, Features
+from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
+
+OnEvent = Callable[[str, str, str, Sequence[Any]], None]
+"""Called with (kind, receiver or sender id, destination, messages). The kinds: `published`, `delivered`,
+`acknowledged` and `returned` with `Message`s, `accepted` and `refused` with `Outgoing`s. It is called under the lock of
+the broker, at the moment the broker changes: what it raises goes through to the caller."""
+
+MEMORY_FEATURES = Features(flags_redelivery=True, acknowledges_surely=True)
+
+
+class Faults:
+    """What goes wrong; this one: nothing. Override single methods; a method that raises `ConnectionLost` cuts the line.
+
+    Called by the thread that uses the source or sink, under the lock of the broker, so that a schedule of faults is
+    deterministic when the calls are.
+    """
+
+    def before_receive(self, receiver: str) -> None:
+        """Before anything is taken."""
+
+    def repeated(self, receiver: str, messages: Sequence[Message]) -> Sequence[int]:
+        """Positions of messages in the chunk that arrive once more at its end."""
+        return ()
+
+    def before_acknowledge(self, receiver: str, messages: Sequence[Message]) -> None:
+        """Before the broker takes an acknowledgement: raising means that it never arrived."""
+
+    def loses_acknowledgement(self, receiver: str, messages: Sequence[Message]) -> bool:
+        """Whether the acknowledgement is lost although the call returns: the messages come again after a reconnect."""
+        return False
+
+    def after_acknowledge(self, receiver: str, messages: Sequence[Message]) -> None:
+        """After the broker has taken an acknowledgement: raising means that only the answer was lost."""
+
+    def before_accept(self, sender: str, batch: Sequence[Outgoing]) -> None:
+        """Before the broker takes a batch: raising means that nothing of it arrived."""
+
+    def refused(self, sender: str, batch: Sequence[Outgoing]) -> Mapping[int, str]:
+        """Positions of messages in the batch that the broker refuses, each with the reason."""
+        return {}
+
+    def accepted_before_loss(self, sender: str, batch: Sequence[Outgoing]) -> int | None:
+        """The broker stores the first n, then the line is cut; n = the whole batch: only the confirm is lost."""
+        return None
+
+
+class _Range(NamedTuple):
+    """Messages `start` to `stop` (without) of a destination, given out `deliveries` times so far."""
+
+    start: int
+    stop: int
+    deliveries: int
+
+
+class _Subscription:
+    """A position in the log of a destination, and what was given back."""
+
+    def __init__(self, position: int) -> None:
+        self.position = position
+        self.returned: list[_Range] = []
+
+    def take(self, limit: int, available: int) -> _Range | None:
+        """The oldest messages that nobody holds: what was given back comes first, in its place."""
+        if self.returned:
+            start, stop, deliveries = self.returned.pop(0)
+            if stop - start > limit:
+                self.returned.insert(0, _Range(start + limit, stop, deliveries))
+            return _Range(start, min(stop, start + limit), deliveries + 1)
+        start = self.position
+        if start == available:
+            return None
+        self.position = min(start + limit, available)
+        return _Range(start, self.position, 1)
+
+    def give_back(self, ranges: Sequence[_Range]) -> None:
+        self.returned = sorted([*self.returned, *ranges])
+
+
+class _Destination:
+    """All messages that ever arrived, and who reads them: a queue has one subscription, named ""."""
+
+    def __init__(self, name: str) -> None:
+        self.log: list[Message] = []
+        self.subscriptions: dict[str, _Subscription] = {}
+        self.sequences: dict[str, int] = {}
+        self.is_topic = name.startswith("topic:")
+        if not self.is_topic:
+            self.subscriptions[""] = _Subscription(0)
+
+    def subscription(self, receiver: str) -> _Subscription:
+        """The queue itself, or the receiver's durable subscription, which begins at the end of the topic."""
+        name = receiver if self.is_topic else ""
+        return self.subscriptions.setdefault(name, _Subscription(len(self.log)))
+
+
+def _ignore(kind: str, endpoint: str, destination: str, messages: Sequence[Any]) -> None:
+    """The history hook of a broker that nobody watches."""
+
+
+class MemoryBroker:
+    """The broker. `connection` is a `ConnectionFactory`; engines connect, publish and crash, the broker stays.
+
+    Safe for threads. Messages are handed on as they are: `destination` stays `None` when the sender left it so.
+
+    Args:
+        features: `flags_redelivery` and `deduplicates_sends` may be switched; the rest is as the broker is.
+        faults: what goes wrong.
+        on_event: is told what happened, see `OnEvent`.
+    """
+
+    def __init__(
+        self, *, features: Features = MEMORY_FEATURES, faults: Faults | None = None, on_event: OnEvent = _ignore
+    ) -> None:
+        self.features = features
+        self.faults = faults or Faults()
+        self.on_event = on_event
+        self.changed = threading.Condition()
+        self._destinations: dict[str, _Destination] = {}
+        self._ends: list[MemorySource | MemorySink] = []
+        self._down = False
+
+    def connection(self, name: str = "memory", settings: ConnectionSettings | None = None) -> "MemoryConnection":
+        """A connection to this broker; there are no options."""
+        for option in settings.options if settings else ():
+            raise ConfigError("E1020", f"connections.{name}.{option}", "unknown key", "There are no options")
+        return MemoryConnection(self, name)
+
+    def publish(self, destination: str, messages: Sequence[Message]) -> None:
+        """Put messages in, as another program would: works while the broker is down, and faults do not touch it."""
+        with self.changed:
+            self.destination(destination).log.extend(messages)
+            self.on_event("published", "", destination, messages)
+            self.changed.notify_all()
+
+    def received(self, destination: str) -> list[Message]:
+        """Everything that ever arrived at the destination, from sinks and by `publish`, in order."""
+        with self.changed:
+            return list(self.destination(destination).log)
+
+    def unacknowledged(self, destination: str) -> int:
+        """How many messages consumers hold now."""
+        with self.changed:
+            sources = [end for end in self._ends if isinstance(end, MemorySource)]
+            return sum(source.held_count for source in sources if source.destination == destination)
+
+    def waiting(self, destination: str) -> int:
+        """How many deliveries nobody has taken yet: of a queue its messages, of a topic over all subscriptions."""
+        with self.changed:
+            there = self.destination(destination)
+            returned = sum(r.stop - r.start for s in there.subscriptions.values() for r in s.returned)
+            return returned + sum(len(there.log) - s.position for s in there.subscriptions.values())
+
+    def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait until the condition holds, looking whenever the broker changes; whether it did in time."""
+        with self.changed:
+            return self.changed.wait_for(condition, timeout_s)
+
+    @property
+    def down(self) -> bool:
+        """Whether the broker can be reached. Setting it to `True` cuts every connection; messages stay."""
+        return self._down
+
+    @down.setter
+    def down(self, down: bool) -> None:
+        with self.changed:
+            self._down = down
+            if down:
+                self.drop_connections()
+
+    def drop_connections(self) -> None:
+        """Cut every source and sink, as a network does: what they hold is given back at once."""
+        with self.changed:
+            for end in self._ends:
+                end.cut()
+            self.changed.notify_all()
+
+    def join(self, end: "MemorySource | MemorySink") -> None:
+        """Called by a source or sink that has connected: cuts reach it."""
+        if end not in self._ends:
+            self._ends.append(end)
+
+    def leave(self, end: "MemorySource | MemorySink") -> None:
+        """Called by a source or sink that was closed."""
+        if end in self._ends:
+            self._ends.remove(end)
+
+    def destination(self, name: str) -> _Destination:
+        """Called by sources and sinks, under the lock: the destination, made when it is new."""
+        there = self._destinations.get(name)
+        if there is None:
+            there = self._destinations[name] = _Destination(name)
+        return there
+
+    def check_up(self, where: str) -> None:
+        """Called by sources and sinks that connect: raises `ConnectionLost` while the broker is down."""
+        if self._down:
+            raise _lost(where, "the broker is down")
+
+
+def _lost(where: str, what: str) -> ConnectionLost:
+    return ConnectionLost("E7001", where, what)
+
+
+class MemoryConnection:
+    """The connection of one engine. `close` is also what a crash of the engine looks like to the broker."""
+
+    def __init__(self, broker: MemoryBroker, name: str) -> None:
+        self.features = broker.features
+        self._broker = broker
+        self._name = name
+        self._ends: list[MemorySource | MemorySink] = []
+
+    def source(self, receiver: ReceiverSettings) -> "MemorySource":
+        """A source of the receiver's destination."""
+        source = MemorySource(self._broker, receiver)
+        self._ends.append(source)
+        return source
+
+    def sink(self, sender: SenderSettings) -> "MemorySink":
+        """A sink."""
+        sink = MemorySink(self._broker, sender)
+        self._ends.append(sink)
+        return sink
+
+    def close(self) -> None:
+        """Close what is still open: unacknowledged messages come again."""
+        for end in self._ends:
+            end.close()
+        self._ends.clear()
+
+
+class MemorySource:
+    """A consumer. `receive` with `timeout_s == 0` never blocks; otherwise it waits on the condition of the broker."""
+
+    def __init__(self, broker: MemoryBroker, receiver: ReceiverSettings) -> None:
+        self.destination = receiver.destination
+        self._broker = broker
+        self._id = receiver.id
+        self._max_held = receiver.max_batch_size
+        self._subscription: _Subscription | None = None
+        self._held: dict[int, _Range] = {}
+        self._token = 0
+
+    @property
+    def held_count(self) -> int:
+        """How many messages are held and not acknowledged."""
+        return sum(r.stop - r.start for r in self._held.values())
+
+    def connect(self) -> None:
+        """Subscribe; what this source held comes again."""
+        with self._broker.changed:
+            self.cut()
+            self._broker.check_up(self._id)
+            self._subscription = self._there().subscription(self._id)
+            self._broker.join(self)
+
+    def receive(self, max_messages: int, timeout_s: float) -> Chunk:
+        """One range of messages."""
+        broker = self._broker
+        deadline = monotonic() + timeout_s if timeout_s else 0.0
+        with broker.changed:
+            broker.faults.before_receive(self._id)
+            limit = min(max_messages, self._max_held - self.held_count)
+            while True:
+                taken = self._connected().take(limit, len(self._there().log)) if limit > 0 else None
+                if taken is not None:
+                    return self._deliver(taken)
+                remaining = deadline - monotonic() if timeout_s else 0.0
+                if remaining <= 0:
+                    return Chunk((), None)
+                broker.changed.wait(remaining)
+
+    def acknowledge(self, tokens: Sequence[Any]) -> None:
+        """Forget these chunks. A token from before a reconnect acknowledges nothing."""
+        broker = self._broker
+        with broker.changed:
+            self._connected()
+            messages = self._messages(tokens)
+            broker.faults.before_acknowledge(self._id, messages)
+            if broker.faults.loses_acknowledgement(self._id, messages):
+                return
+            for token in tokens:
+                self._held.pop(token, None)
+            broker.on_event("acknowledged", self._id, self.destination, messages)
+            broker.changed.notify_all()
+            broker.faults.after_acknowledge(self._id, messages)
+
+    def reject(self, tokens: Sequence[Any]) -> None:
+        """Give these chunks back."""
+        with self._broker.changed:
+            self._connected()
+            self._give_back(tokens)
+
+    def close(self) -> None:
+        """Give everything back."""
+        with self._broker.changed:
+            self.cut()
+            self._broker.leave(self)
+
+    def cut(self) -> None:
+        """Lose the connection: the next call raises `ConnectionLost`."""
+        self._give_back(list(self._held))
+        self._subscription = None
+
+    def _there(self) -> _Destination:
+        return self._broker.destination(self.destination)
+
+    def _connected(self) -> _Subscription:
+        if self._subscription is None:
+            raise _lost(self._id, "the connection was cut")
+        return self._subscription
+
+    def _deliver(self, taken: _Range) -> Chunk:
+        self._token += 1
+        self._held[self._token] = taken
+        messages = self._there().log[taken.start : taken.stop]
+        if taken.deliveries > 1 and self._broker.features.flags_redelivery:
+            messages = [_redelivered(message, taken.deliveries) for message in messages]
+        repeated = self._broker.faults.repeated(self._id, messages)
+        messages.extend([messages[position] for position in repeated])
+        self._broker.on_event("delivered", self._id, self.destination, messages)
+        self._broker.changed.notify_all()
+        return Chunk(messages, self._token)
+
+    def _messages(self, tokens: Sequence[Any]) -> list[Message]:
+        log = self._there().log
+        ranges = [self._held[token] for token in tokens if token in self._held]
+        return [message for r in ranges for message in log[r.start : r.stop]]
+
+    def _give_back(self, tokens: Sequence[Any]) -> None:
+        messages = self._messages(tokens)
+        ranges = [self._held.pop(token) for token in tokens if token in self._held]
+        if ranges and self._subscription is not None:
+            self._subscription.give_back(ranges)
+            self._broker.on_event("returned", self._id, self.destination, messages)
+            self._broker.changed.notify_all()
+
+
+def _redelivered(message: Message, deliveries: int) -> Message:
+    headers = msgspec.structs.replace(message.headers or Headers(), redelivered=True, delivery_count=deliveries)
+    return msgspec.structs.replace(message, headers=headers)
+
+
+class MemorySink:
+    """A producer: what `send` confirms is in the log of its destination."""
+
+    def __init__(self, broker: MemoryBroker, sender: SenderSettings) -> None:
+        self._broker = broker
+        self._id = sender.id
+        self._connected = False
+
+    def connect(self) -> None:
+        """Open."""
+        with self._broker.changed:
+            self._broker.check_up(self._id)
+            self._connected = True
+            self._broker.join(self)
+
+    def send(self, batch: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
+        """Store what is not refused; one result per message."""
+        broker = self._broker
+        with broker.changed:
+            if not self._connected:
+                raise _lost(self._id, "the connection was cut")
+            broker.faults.before_accept(self._id, batch)
+            refused = broker.faults.refused(self._id, batch)
+            lost_after = broker.faults.accepted_before_loss(self._id, batch)
+            arrived = batch[:lost_after]
+            self._store([out for at, out in enumerate(arrived) if at not in refused] if refused else arrived)
+            if lost_after is not None:
+                self._connected = False
+                raise _lost(self._id, f"the connection was cut after {lost_after} messages")
+            return self._results(batch, refused)
+
+    def close(self) -> None:
+        """Let go."""
+        with self._broker.changed:
+            self.cut()
+            self._broker.leave(self)
+
+    def cut(self) -> None:
+        """Lose the connection: the next call raises `ConnectionLost`."""
+        self._connected = False
+
+    def _store(self, batch: Sequence[Outgoing]) -> None:
+        destinations = dict.fromkeys([out.destination for out in batch])
+        for destination in destinations:
+            there = self._broker.destination(destination)
+            part = batch if len(destinations) == 1 else [out for out in batch if out.destination == destination]
+            if self._broker.features.deduplicates_sends:
+                part = _first_time(part, there.sequences)
+            there.log.extend([out.message for out in part])
+            self._broker.on_event("accepted", self._id, destination, part)
+        self._broker.changed.notify_all()
+
+    def _results(self, batch: Sequence[Outgoing], refused: Mapping[int, str]) -> list[SendRejected | None]:
+        results: list[SendRejected | None] = [None] * len(batch)
+        for position, reason in refused.items():
+            results[position] = SendRejected("E8102", f"{self._id} message {batch[position].sequence}", quoted(reason))
+        if refused:
+            self._broker.on_event("refused", self._id, "", [batch[position] for position in refused])
+        return results
+
+
+def _first_time(batch: Sequence[Outgoing], sequences: dict[str, int]) -> list[Outgoing]:
+    """The messages that were not stored before, by source and sequence; remembers them."""
+    fresh = []
+    for out in batch:
+        if not out.source or out.sequence > sequences.get(out.source, 0):
+            fresh.append(out)
+            if out.source:
+                sequences[out.source] = out.sequence
+    return fresh

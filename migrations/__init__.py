@@ -1,0 +1,1 @@
+"""Schema revisions of the store, run by `correlator.storage.migrate`, never by hand."""

@@ -1,0 +1,24 @@
+"""Fixtures for every test: real servers, one for the session, a database for each test."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.servers import PostgresServer
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """A PostgreSQL server for the whole session; a test that harms it starts one of its own."""
+    server = PostgresServer()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()
+
+
+@pytest.fixture
+def postgres(postgres_server: PostgresServer) -> Callable[[], str]:
+    """Makes a fresh, empty database at each call and returns its address."""
+    return postgres_server.fresh_database

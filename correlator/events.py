@@ -117,7 +117,7 @@ def event(cls: type[T]) -> type[T]:
         else:
             fields.append((name, annotation))
     made = msgspec.defstruct(
-        cls.__name__, fields, bases=(Event,), module=cls.__module__, namespace=namespace, frozen=True, kw_only=True
+        cls.__name__, fields, bases=(Event,), module=cls.__module__, namespace=namespace, frozen=True, kw_only=True, gc=False
     )
     return made  # type: ignore[return-value]
 

@@ -5,13 +5,14 @@ Knows the settings, the errors and the table of reliability modes; knows nothing
 
 from correlator.configuration.files import EngineFile
 from correlator.configuration.imports import import_object
-from correlator.configuration.loading import Loaded, read_file, read_text
+from correlator.configuration.loading import Check, Loaded, read_file, read_text
 from correlator.configuration.problems import Findings, InvalidConfiguration, Position
 from correlator.configuration.schema import json_schema
 from correlator.configuration.secrets import Secrets
 from correlator.configuration.urls import check_url
 
 __all__ = [
+    "Check",
     "EngineFile",
     "Findings",
     "InvalidConfiguration",

@@ -91,6 +91,7 @@ class _Composer:
 
     def __init__(self, text: str, findings: Findings) -> None:
         self._loader = yaml.SafeLoader(text)
+        self._lines = text.splitlines()
         self._findings = findings
         self._events = self._parse()
         self._nodes = 0
@@ -197,7 +198,9 @@ class _Composer:
         if r"'\t'" in problem:
             problem = "found a tab where spaces are needed"
         context = f" {exc.context}" if exc.context else ""
-        self._fail("E1006", place, f"YAML syntax: {problem}{context}")
+        line = self._lines[place.line - 1] if place.line <= len(self._lines) else ""
+        todo = "Between { } quote a placeholder: '${NAME}'" if line[: place.column].endswith("${") else ""
+        self._fail("E1006", place, f"YAML syntax: {problem}{context}", todo)
 
     def _fail(self, code: str, place: Position, what: str, todo: str = "") -> NoReturn:
         self._findings.error(code, "", what, "", todo, at=place)

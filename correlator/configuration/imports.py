@@ -22,23 +22,24 @@ def import_object(path: str) -> Any:
         ConfigError: `E1501`; names the module or attribute, and the lines of the user's code that failed.
     """
     module_name, _, names = path.partition(":")
-    found = _import_module(module_name, path)
-    for name in names.split("."):
-        if not hasattr(found, name):
-            what = f"cannot import {quoted(path)}: {quoted(module_name)} has no {quoted(name)}"
-            raise ConfigError(
-                "E1501", path, what, did_you_mean(name, vars(found) if hasattr(found, "__dict__") else ())
-            )
-        found = getattr(found, name)
-    return found
-
-
-def _import_module(name: str, path: str) -> Any:
     try:
-        return importlib.import_module(name)
+        found = importlib.import_module(module_name)
+        for name in names.split("."):
+            found = _attribute(found, name, path)
+    except ConfigError:
+        raise
     except (Exception, SystemExit) as exc:  # whatever the user's module does when it is imported
         what = f"cannot import {quoted(path)}: {_summary(exc)}"
         raise ConfigError("E1501", path, what, "", _user_frames(exc.__traceback__)) from exc
+    return found
+
+
+def _attribute(found: Any, name: str, path: str) -> Any:
+    if hasattr(found, name):
+        return getattr(found, name)
+    owner = quoted(getattr(found, "__name__", path))
+    what = f"cannot import {quoted(path)}: {owner} has no {quoted(name)}"
+    raise ConfigError("E1501", path, what, did_you_mean(name, dir(found)))
 
 
 def _summary(exc: BaseException) -> str:

@@ -41,21 +41,13 @@ class Interpolation:
             path: where the scalar stands, for messages.
             template: whether the setting is a message template.
         """
-        changed = False
-
-        def replacement(found: re.Match[str]) -> str:
-            nonlocal changed
-            value = self._replacement(found, key, path, template=template)
-            changed = changed or value != found[0]
-            return value
-
         try:
-            resolved = _PLACEHOLDER.sub(replacement, text)
+            resolved = _PLACEHOLDER.sub(lambda found: self._replacement(found, key, path, template=template), text)
         except ConfigError as exc:
             self._findings.error(exc.code, path, exc.what, exc.allowed, exc.todo)
             return None
-        self._remember_passwords(resolved, key, changed=changed)
-        return None if self._too_long(resolved, path, changed=changed) else resolved
+        self._remember_passwords(resolved, key, changed=resolved != text)
+        return resolved
 
     def _replacement(self, found: re.Match[str], key: str, path: str, *, template: bool) -> str:
         inside = found["inside"]
@@ -66,9 +58,9 @@ class Interpolation:
         if not found["end"] or "${" in inside:
             raise ConfigError("E1031", path, _complaint(found), _FORMS)
         if variable := _VARIABLE.fullmatch(inside):
-            return self._variable(variable["name"], variable["default"], key, path)
+            return self._bounded(self._variable(variable["name"], variable["default"], key, path), path)
         if file := _FILE.fullmatch(inside):
-            return self._file(file["file"], path)
+            return self._bounded(self._file(file["file"], path), path)
         raise ConfigError("E1031", path, _complaint(found), _FORMS)
 
     def _variable(self, name: str, default: str | None, key: str, path: str) -> str:
@@ -97,12 +89,12 @@ class Interpolation:
         if changed and is_secret_name(key):
             self._findings.secrets.add(text)
 
-    def _too_long(self, text: str, path: str, *, changed: bool) -> bool:
-        self._length += len(text) if changed else 0
-        if self._length <= _MOST_TEXT:
-            return False
-        self._findings.error("E1011", path, f"interpolated values are larger than {_MOST_TEXT // 1024} KiB together")
-        return True
+    def _bounded(self, value: str, path: str) -> str:
+        self._length += len(value)
+        if self._length > _MOST_TEXT:
+            what = f"interpolated values are larger than {_MOST_TEXT // 1024} KiB together"
+            raise ConfigError("E1011", path, what)
+        return value
 
 
 def _complaint(found: re.Match[str]) -> str:

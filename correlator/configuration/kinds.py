@@ -6,9 +6,9 @@ The reader and the JSON Schema both go by this, so that they cannot disagree.
 import dataclasses
 import re
 import types
-import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import cache
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -67,9 +67,13 @@ class Kind:
         return isinstance(self.origin, type) and issubclass(self.origin, Sequence) and not issubclass(self.origin, str)
 
     @property
-    def choices(self) -> tuple[Any, ...]:
-        """The values of a `Literal` or an enumeration; none for other kinds."""
-        return self.arguments if self.origin is Literal else _members(self.bare)
+    def choices(self) -> Mapping[str, Any]:
+        """What to write for each value of a `Literal` or an enumeration; empty for other kinds."""
+        if self.origin is Literal:
+            return {str(value): value for value in self.arguments}
+        if isinstance(self.bare, type) and issubclass(self.bare, Enum):
+            return {str(choice.value): choice for choice in self.bare}
+        return {}
 
     @property
     def alternatives(self) -> tuple["Kind", ...]:
@@ -148,8 +152,3 @@ def shorthand_of(cls: type) -> Setting | None:
     """The field that a value stands for when it is given instead of a mapping of all fields."""
     name = getattr(cls, "shorthand", None)
     return next((entry for entry in settings_of(cls) if entry.attribute == name), None)
-
-
-def _members(bare: Any) -> tuple[Any, ...]:
-    enumeration = typing.cast("Any", bare)
-    return tuple(enumeration) if isinstance(bare, type) and hasattr(bare, "__members__") else ()

@@ -1,4 +1,8 @@
-"""The way from a configuration file to settings: bytes, text, tree, settings, rules; one mistake never hides others."""
+"""The way from a configuration file to settings: bytes, text, tree, settings, rules.
+
+Each stage reports all that it finds; the next one runs only on what the one before could make sense of, so that
+nobody is told about the consequences of another mistake.
+"""
 
 import os
 import stat

@@ -4,13 +4,15 @@ A reader that stops at the first mistake makes its user run it once per mistake.
 `Findings` and goes on; only what makes the rest unreadable (syntax, encoding) ends the reading at once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from correlator.configuration.secrets import Secrets
+from correlator.configuration.words import did_you_mean
 from correlator.errors import ConfigError, quoted
 
 _MOST_SHOWN = 20
+_MOST_HINTS = 40  # nobody reads the hints of more problems than are shown, and each costs a search
 
 
 class Position(NamedTuple):
@@ -21,12 +23,18 @@ class Position(NamedTuple):
 
 
 class InvalidConfiguration(ConfigError):  # noqa: N818 - named like the other errors of the tree
-    """A configuration with problems. `problems` holds all, in the order of the file; the text shows the first 20."""
+    """A configuration that cannot be used.
 
-    def __init__(self, problems: Sequence[ConfigError]) -> None:
+    Attributes:
+        problems: all of them, in the order of the file; the text shows the first 20.
+        warnings: what would work but is probably not meant, for a command that shows everything.
+    """
+
+    def __init__(self, problems: Sequence[ConfigError], warnings: Sequence[ConfigError] = ()) -> None:
         first = problems[0]
         super().__init__(first.code, first.where, first.what, first.allowed, first.todo)
         self.problems = tuple(problems)
+        self.warnings = tuple(warnings)
 
     def __str__(self) -> str:
         lines = [ConfigError.__str__(self), *map(str, self.problems[1:_MOST_SHOWN])]
@@ -47,6 +55,7 @@ class Findings:
         self.file = printable(file)
         self.secrets = Secrets()
         self.positions: dict[str, Position] = {}
+        self._hints = 0
         self._errors: list[tuple[Position, ConfigError]] = []
         self._warnings: list[tuple[Position, ConfigError]] = []
 
@@ -64,6 +73,11 @@ class Findings:
     def show(self, value: object) -> str:
         """A value for a message: without secrets, in quotes, short."""
         return quoted(self.secrets.redact(value if isinstance(value, str) else repr(value)))
+
+    def hint(self, word: str, valid: Iterable[str]) -> str:
+        """`Did you mean 'x'?`, or empty."""
+        self._hints += 1
+        return did_you_mean(word, valid) if self._hints <= _MOST_HINTS else ""
 
     def position(self, path: str) -> Position:
         """Where the value at `path` stands; for one that has its default, where the part around it stands."""
@@ -84,7 +98,7 @@ class Findings:
     def raise_errors(self) -> None:
         """Raise `InvalidConfiguration` if there is any error."""
         if self._errors:
-            raise InvalidConfiguration(self._told(self._errors))
+            raise InvalidConfiguration(self._told(self._errors), self.warnings)
 
     def _told(self, problems: list[tuple[Position, ConfigError]]) -> tuple[ConfigError, ...]:
         """Problems in the order of the file; without the secrets that only became known after they were reported."""

@@ -5,7 +5,7 @@ class that is one of several (a step), and a `ConfigError` or `ValueError` from 
 cannot say. All mistakes are reported, and a value that was refused never reaches a settings class.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, TypeVar
 
 from correlator.configuration.document import Listing, Node, Scalar, Table
@@ -13,13 +13,12 @@ from correlator.configuration.kinds import Kind, Setting, kind_of, remaining_key
 from correlator.configuration.problems import Findings, item, member
 from correlator.configuration.scalars import core_value, describe, other_boolean
 from correlator.configuration.values import INVALID, Values
-from correlator.configuration.words import did_you_mean, modern_spelling
+from correlator.configuration.words import modern_spelling
 from correlator.errors import CorrelatorError, quoted
 
 T = TypeVar("T")
 _ANY = Kind(bare=Any)
 _SCALARS: dict[Any, tuple[type, ...]] = {bool: (bool,), int: (int,), float: (int, float)}
-_MOST_HINTS = 40  # more problems than this are not shown, so nobody would read their hints
 
 
 class Reader:
@@ -28,7 +27,6 @@ class Reader:
     def __init__(self, values: Values, findings: Findings) -> None:
         self._values = values
         self._findings = findings
-        self._hints = 0
 
     def read(self, node: Node, root: type[T]) -> T | None:
         """The settings of a whole file; `None` when any of them was refused, which is then reported."""
@@ -134,20 +132,14 @@ class Reader:
     def _member(self, node: Node, setting: Setting, path: str) -> Any:
         return self._value(node, kind_of(setting.annotation), path, setting.key)
 
-    def _unknown(self, entries: list[tuple[Scalar, Node]], known: Iterable[str], path: str) -> None:
+    def _unknown(self, entries: list[tuple[Scalar, Node]], known: Collection[str], path: str) -> None:
         for key, _ in entries:
             place = member(path, key.text)
             if self._mistaken(key, place):
                 continue
-            hint = self._hint(key.text, known)
+            hint = modern_spelling(key.text, known) or self._findings.hint(key.text, known)
             known_keys = "" if hint else f"Known: {', '.join(known)}"
             self._findings.error("E1020", place, "unknown key", hint or known_keys, at=key.position)
-
-    def _hint(self, word: str, valid: Iterable[str]) -> str:
-        self._hints += 1
-        if self._hints > _MOST_HINTS:
-            return ""
-        return modern_spelling(word, tuple(valid)) or did_you_mean(word, valid)
 
     def _complete(self, node: Node, settings: Iterable[Setting], values: dict[str, Any], path: str) -> bool:
         """Whether every required setting is there and no value was refused."""

@@ -13,7 +13,6 @@ from correlator.configuration.scalars import core_value
 from correlator.configuration.store_url import check_store
 from correlator.configuration.units import seconds
 from correlator.configuration.urls import check_url
-from correlator.configuration.words import did_you_mean
 from correlator.core.reliability import RECEIVING, SENDING, Reliability
 from correlator.errors import CorrelatorError
 from correlator.settings import ConnectionSettings, EngineSettings, ReceiverSettings, SenderSettings
@@ -47,7 +46,7 @@ def check_version(tree: Table, findings: Findings) -> None:
 def check_plain_secrets(paths: Collection[str], findings: Findings, *, others_read: bool) -> None:
     """Passwords that stand in the file: a warning, and an error when other users can read the file."""
     for path in paths:
-        if not re.match(r"(connections|receivers|senders|store)\b", path):
+        if not re.match(r"(connections|receivers|senders|store|spark)\b", path):
             continue  # elsewhere 'token' is a name like any other: a column, an attribute of a monitor
         if others_read:
             what = "password in a config file that every user can read"
@@ -94,7 +93,7 @@ def _check_type(path: str, type_: str, known: Collection[str], findings: Finding
     if type_ not in known:
         what = f"{findings.show(type_)} is not a connector"
         allowed = f"Known: {', '.join(sorted(known))}"
-        findings.error("E1212", member(path, "type"), what, allowed, did_you_mean(type_, known))
+        findings.error("E1212", member(path, "type"), what, allowed, findings.hint(type_, known))
     elif type_ in _CLIENTS and find_spec(_CLIENTS[type_][0]) is None:
         what = f"type '{type_}' needs the package '{_CLIENTS[type_][1]}'"
         findings.error("E1213", path, what, "", f"Install: pip install 'correlator[{type_}]'")
@@ -121,7 +120,7 @@ def _check_destination(path: str, destination: str, logical: Mapping[str, str], 
     if logical:
         allowed += f", or one of {_few(logical)}"
     what = f"{findings.show(destination)} is not a destination"
-    findings.error("E1215", path, what, allowed, did_you_mean(destination, logical))
+    findings.error("E1215", path, what, allowed, findings.hint(destination, logical))
 
 
 def _check_ids(settings: EngineSettings, findings: Findings) -> None:
@@ -145,7 +144,7 @@ def _check_endpoint(path: str, endpoint: Endpoint, settings: EngineSettings, fin
     connections = settings.connections
     if endpoint.connection not in connections:
         what = f"{findings.show(endpoint.connection)} is not defined"
-        hint = did_you_mean(endpoint.connection, connections)
+        hint = findings.hint(endpoint.connection, connections)
         findings.error("E1211", member(path, "connection"), what, f"Defined: {_few(connections) or 'none'}", hint)
     _check_destination(member(path, "destination"), endpoint.destination, settings.destinations, findings)
 

@@ -5,7 +5,6 @@ before it looks at the type.
 """
 
 import dataclasses
-import enum
 import inspect
 import re
 from typing import Any
@@ -93,8 +92,7 @@ def _reference(cls: type, definitions: dict[str, Schema]) -> Schema:
 
 def _scalar(kind: Kind) -> Schema:
     if kind.choices:
-        values = [choice.value if isinstance(choice, enum.Enum) else choice for choice in kind.choices]
-        return {"anyOf": [{"enum": values}, _PLACEHOLDER]}
+        return {"anyOf": [{"enum": list(kind.choices)}, _PLACEHOLDER]}
     if unit := kind.marks.get("unit"):
         pattern = DURATION_PATTERN if unit == "duration" else SIZE_PATTERN
         return {"anyOf": [{"type": "string", "pattern": pattern}, _PLACEHOLDER]}

@@ -4,7 +4,9 @@ import re
 from urllib.parse import unquote
 
 _REDACTED = "***"
-_SECRET_NAME = re.compile(r"(?:^|_)(?:password|passwd|pwd|passphrase|secret|token|api_?key|private_key|credentials?)$")
+_SECRET_NAME = re.compile(
+    r"(?:^|_)(?:password|passwd|pwd|passphrase|secret|token|credentials?|(?:api|access|private|secret)_?key)$"
+)
 _CAMEL_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 # Wider than a URL allows, so that a password whose "/" or "@" was not escaped is found too; bounded, to stay linear.
 _URL_PASSWORD = re.compile(r"(?<=://)[^/?#:@\s]*:(?P<password>\S{1,256})@")
@@ -32,7 +34,7 @@ class Secrets:
 
 def is_secret_name(name: str) -> bool:
     """Whether a key or a variable is named like a secret: `password`, `DB_PASSWORD`, `authToken`."""
-    return _SECRET_NAME.search(_CAMEL_HUMP.sub("_", name).replace("-", "_").lower()) is not None
+    return _SECRET_NAME.search(_CAMEL_HUMP.sub("_", name).replace("-", "_").replace(".", "_").lower()) is not None
 
 
 def url_passwords(text: str) -> list[str]:

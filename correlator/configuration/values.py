@@ -12,7 +12,6 @@ from correlator.configuration.kinds import Kind
 from correlator.configuration.problems import Findings
 from correlator.configuration.scalars import core_value, describe, other_boolean, other_reading
 from correlator.configuration.secrets import is_secret_name, url_passwords
-from correlator.configuration.words import did_you_mean
 from correlator.core.reliability import Reliability
 
 INVALID: Final = object()
@@ -80,9 +79,9 @@ class Values:
         if "import_path" in kind.marks:
             self.import_paths[path] = text
         if not (kind.min_length or 0) <= len(text) <= (kind.max_length or len(text)):
-            most = f"{kind.max_length} characters" if kind.max_length else "…"
-            allowed = f"It must have {kind.min_length or 0} to {most}"
-            return self._refuse("E1022", path, f"{findings.show(text)} has {len(text)} characters", allowed)
+            most = f" and at most {kind.max_length}" if kind.max_length else ""
+            what = f"{findings.show(text)} has {len(text)} characters, must have at least {kind.min_length or 0}{most}"
+            return self._refuse("E1022", path, what)
         return text
 
     def identifier(self, text: str, path: str) -> Any:
@@ -155,15 +154,14 @@ class Values:
     def _choice(self, word: "_Word", kind: Kind, path: str) -> Any:
         if word.plain and self._ambiguous(word, path):
             return INVALID
-        by_text = {str(choice): choice for choice in kind.choices}
-        if word.text in by_text:
-            return by_text[word.text]
+        if word.text in kind.choices:
+            return kind.choices[word.text]
         reliability = kind.bare is Reliability
         code, noun = ("E1203", "a reliability mode") if reliability else ("E1022", "one of the possible values")
-        *others, last = by_text
+        *others, last = kind.choices
         allowed = f"Use {', '.join(others)} or {last}" if others else f"Use {last}"
         shown = self._findings.show(word.text)
-        return self._refuse(code, path, f"{shown} is not {noun}", allowed, did_you_mean(word.text, by_text))
+        return self._refuse(code, path, f"{shown} is not {noun}", allowed, self._findings.hint(word.text, kind.choices))
 
     def _any(self, word: "_Word", _kind: Kind, path: str) -> Any:
         if not word.plain:

@@ -1,7 +1,7 @@
 """The nearest valid word for one that is not known, and today's spelling of the names that users bring along."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 _FARTHEST = 2
 _CAMEL_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
@@ -36,7 +36,7 @@ def did_you_mean(word: str, valid: Iterable[str]) -> str:
     return f"Did you mean '{close[0][1]}'?" if close else ""
 
 
-def modern_spelling(word: str, valid: Iterable[str]) -> str:
+def modern_spelling(word: str, valid: Collection[str]) -> str:
     """A hint when `word` is the original, camel-case spelling of a setting; else empty."""
     snake_case = _CAMEL_HUMP.sub("_", word).lower()
     name = _RENAMED.get(word, snake_case)

@@ -8,95 +8,25 @@ Owner: the context's thread; the checkpointer calls `cut` while that thread is p
 
 import heapq
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from correlator.core.commit import ContextCut, StateEntry
+from correlator.core.instances import Instance, OnError, StoredListener, StoredMonitor, StoredTimer, Timer, type_name
 from correlator.core.listeners import Listener, ListenerIndex
 from correlator.core.monitor import ListenerSpec, Monitor
 from correlator.core.outbox import FlushRequest, Outbox
 from correlator.core.queue import InputQueue, Run
 from correlator.core.state import encode
-from correlator.errors import CorrelatorError, HandlerFailed, MappingError, StateError, UsageError
-from correlator.events import DeadLetter, Message, Pattern
+from correlator.errors import CorrelatorError, HandlerFailed, MappingError, UsageError
+from correlator.events import DeadLetter, Message, Pattern, PropertyValue
 
-OnError = Literal["stop", "dead_letter", "skip"]
 MAX_WAITING_FROM_INSIDE = 100_000
 """Runs that may wait in a context when another sends to its channel; beyond it the send raises E8010."""
 
-_json = msgspec.json.Encoder()
-
-
-class StoredListener(msgspec.Struct, array_like=True, frozen=True):
-    """A dynamic listener as the store holds it."""
-
-    number: int
-    event_type: str
-    fields: tuple[str, ...]
-    values: list[Any]
-    handler: str
-    once: bool
-
-
-class StoredTimer(msgspec.Struct, array_like=True, frozen=True):
-    """A timer as the store holds it; `period` is `None` for one that fires once."""
-
-    number: int
-    due: float
-    period: float | None
-    handler: str
-
-
-class StoredMonitor(msgspec.Struct, array_like=True, frozen=True):
-    """A persistent monitor as the store holds it, under owner `monitor:NAME` and its instance number."""
-
-    type: str
-    context: str
-    version: int
-    attributes: bytes
-    listeners: list[StoredListener]
-    timers: list[StoredTimer]
-    next_number: int
-    on_error: OnError = "stop"
-
-
-class _Timer:
-    __slots__ = ("cancelled", "due", "handler", "instance", "number", "period")
-
-    def __init__(self, instance: "_Instance", number: int, due: float, period: float | None, handler: str) -> None:
-        self.instance = instance
-        self.number = number
-        self.due = due
-        self.period = period
-        self.handler = handler
-        self.cancelled = False
-
-    def __lt__(self, other: "_Timer") -> bool:
-        return (self.due, self.number) < (other.due, other.number)
-
-
-class _Instance:
-    """One monitor in the context, with what it waits for."""
-
-    __slots__ = ("declared", "listeners", "monitor", "next_number", "number", "on_error", "timers")
-
-    def __init__(self, monitor: Monitor, number: int, on_error: OnError) -> None:
-        self.monitor = monitor
-        self.number = number
-        self.on_error = on_error
-        self.declared: list[Listener] = []
-        self.listeners: dict[int, Listener] = {}
-        self.timers: dict[int, _Timer] = {}
-        self.next_number = 1
-
-    @property
-    def owner(self) -> str:
-        return f"monitor:{self.monitor.state_name}"
-
-    @property
-    def key(self) -> bytes:
-        return str(self.number).encode()
+_encode_json = msgspec.json.Encoder().encode
+_NO_PROPERTIES: dict[str, PropertyValue] = {}
 
 
 class Routes:
@@ -112,11 +42,6 @@ class Routes:
         self.woken: Callable[[], None] = lambda: None
         self.next_flush: Callable[[], int] = lambda: 0
         self.closing: frozenset[str] = frozenset()
-
-
-def type_name(cls: type[Any]) -> str:
-    """The name under which the store knows a class."""
-    return f"{cls.__module__}:{cls.__qualname__}"
 
 
 class Context:
@@ -136,14 +61,14 @@ class Context:
         self._routes = routes
         self._resolve = resolve
         self._index = ListenerIndex()
-        self._instances: dict[Monitor, _Instance] = {}
-        self._timers: list[_Timer] = []
+        self._instances: dict[Monitor, Instance] = {}
+        self._timers: list[Timer] = []
         self._spawned: dict[str, int] = {}
         self._engine_time = 0.0
         self._staged: dict[str, list[Message]] = {}
         self._effects: list[tuple[Callable[[Any], None], Any]] = []
         self._others_concerned = False
-        self._dirty: dict[_Instance, None] = {}
+        self._dirty: dict[Instance, None] = {}
         self._removed: list[StateEntry] = []
         self._dead: list[DeadLetter] = []
 
@@ -151,11 +76,11 @@ class Context:
 
     def load(self, monitor: Monitor, on_error: OnError, number: int = 0, stored: StoredMonitor | None = None) -> None:
         """Put a monitor into the context, with its stored listeners and timers when it had any."""
-        instance = _Instance(monitor, number, on_error)
+        instance = Instance(monitor, number, on_error)
         self._instances[monitor] = instance
         monitor.bind(self)
         for spec in monitor.listeners:
-            listener = Listener(monitor, 0, spec.pattern, spec.handler, once=spec.once)
+            listener = Listener(instance, 0, spec.pattern, spec.handler, once=spec.once)
             instance.declared.append(listener)
             self._index.add(listener)
         if stored is None:
@@ -166,7 +91,7 @@ class Context:
         else:
             self._restore_waiting(instance, stored)
 
-    def _restore_waiting(self, instance: _Instance, stored: StoredMonitor) -> None:
+    def _restore_waiting(self, instance: Instance, stored: StoredMonitor) -> None:
         instance.next_number = stored.next_number
         for listener in stored.listeners:
             event_type = self._resolve(listener.event_type)
@@ -178,7 +103,7 @@ class Context:
             )
             pattern = Pattern(event_type, listener.fields, values)
             self._keep_listener(
-                Listener(instance.monitor, listener.number, pattern, listener.handler, once=listener.once)
+                Listener(instance, listener.number, pattern, listener.handler, once=listener.once)
             )
         declared = {(timer.period, timer.handler) for timer in instance.monitor.timers}
         for timer in stored.timers:
@@ -224,16 +149,16 @@ class Context:
     def _work_run(self, run: Run, most: int) -> int:
         begin = position = run.position
         end = min(len(run), begin + most)
-        events, matching, instances = run.events, self._index.matching, self._instances
+        events, matching, invoke = run.events, self._index.matching, self._invoke
         try:
             while position < end:
                 event = events[position]
                 for listener in matching(event):
-                    instance = instances.get(listener.monitor)
-                    if instance is not None:
+                    instance = listener.instance
+                    if instance.alive:
                         if listener.once:
                             self._effects.append((self._forget_listener, listener))
-                        self._invoke(instance, listener.method, event)
+                        invoke(instance, listener.method, event)
                 position += 1
                 if self.cut_requested:
                     break
@@ -258,7 +183,7 @@ class Context:
             method = getattr(timer.instance.monitor, timer.handler)
             self._invoke(timer.instance, lambda _, method=method: method(), None)
 
-    def _invoke(self, instance: _Instance, method: Callable[[Any], None], event: Any) -> None:
+    def _invoke(self, instance: Instance, method: Callable[[Any], None], event: Any) -> None:
         if instance.on_error != "stop":
             self._invoke_protected(instance, method, event)
             return
@@ -272,7 +197,7 @@ class Context:
         if self._effects:
             self._take_effect()
 
-    def _invoke_protected(self, instance: _Instance, method: Callable[[Any], None], event: Any) -> None:
+    def _invoke_protected(self, instance: Instance, method: Callable[[Any], None], event: Any) -> None:
         monitor = instance.monitor
         before = monitor.state_codec().encode(monitor.attributes()) if monitor.persistent else b""
         for table in monitor.tables():
@@ -292,7 +217,7 @@ class Context:
     def failed(self, policy: OnError, error: CorrelatorError) -> None:
         """Called for each handler failure that does not stop the engine; the runtime replaces it to log and count."""
 
-    def _undo(self, instance: _Instance, before: bytes) -> None:
+    def _undo(self, instance: Instance, before: bytes) -> None:
         self._effects.clear()
         monitor = instance.monitor
         if before:
@@ -317,17 +242,12 @@ class Context:
         """Seconds of engine time at the beginning of this stretch of work."""
         return self._engine_time
 
-    def send(self, monitor: Monitor, event: Any, to: str, key: str | None, properties: Mapping[str, Any]) -> None:
+    def send(self, monitor: Monitor, event: Any, to: str, key: str | None, properties: Mapping[str, Any] | None) -> None:
         """Stage a send."""
-        if to.startswith("channel:"):
-            self._send_to_channel(monitor, event, to[8:])
-            return
         outbox = self._routes.outboxes.get(to)
-        if outbox is None:
-            known = ", ".join(sorted(self._routes.outboxes)) or "none"
-            raise UsageError("E8001", f"monitor {monitor.state_name}", f"no sender '{to}'", f"Senders: {known}")
-        if to in self._routes.closing:
-            raise UsageError("E8002", f"monitor {monitor.state_name}", f"sender '{to}' is being removed")
+        if outbox is None or to in self._routes.closing:
+            self._send_elsewhere(monitor, event, to)
+            return
         message = to_message(event, key, properties)
         if outbox.stored:
             staged = self._staged.get(to)
@@ -337,6 +257,16 @@ class Context:
         else:
             self._effects.append((outbox.enqueue, message))
             self._others_concerned = True
+
+    def _send_elsewhere(self, monitor: Monitor, event: Any, to: str) -> None:
+        if to.startswith("channel:"):
+            self._send_to_channel(monitor, event, to[8:])
+            return
+        where = f"monitor {monitor.state_name}"
+        if to in self._routes.closing:
+            raise UsageError("E8002", where, f"sender '{to}' is being removed")
+        known = ", ".join(sorted(self._routes.outboxes)) or "none"
+        raise UsageError("E8001", where, f"no sender '{to}'", f"Senders: {known}")
 
     def _send_to_channel(self, monitor: Monitor, event: Any, channel: str) -> None:
         queues = self._routes.channels.get(channel)
@@ -353,7 +283,7 @@ class Context:
         """Add a dynamic listener."""
         instance = self._instances[monitor]
         number = self._number(instance)
-        listener = Listener(monitor, number, spec.pattern, spec.handler, once=spec.once)
+        listener = Listener(instance, number, spec.pattern, spec.handler, once=spec.once)
         self._effects.append((self._keep_listener, listener))
         return number
 
@@ -413,13 +343,13 @@ class Context:
             )
 
     def _keep_listener(self, listener: Listener) -> None:
-        self._instances[listener.monitor].listeners[listener.number] = listener
+        listener.instance.listeners[listener.number] = listener
         self._index.add(listener)
 
     def _forget_listener(self, listener: Listener) -> None:
-        self._cancel((self._instances[listener.monitor], listener.number))
+        self._cancel((listener.instance, listener.number))
 
-    def _cancel(self, waiting: tuple[_Instance, int]) -> None:
+    def _cancel(self, waiting: tuple[Instance, int]) -> None:
         instance, number = waiting
         if (listener := instance.listeners.pop(number, None)) is not None:
             self._index.remove(listener)
@@ -438,6 +368,7 @@ class Context:
         instance = self._instances.pop(monitor, None)
         if instance is None:
             return
+        instance.alive = False
         monitor.on_unload()
         for listener in (*instance.declared, *instance.listeners.values()):
             self._index.remove(listener)
@@ -450,20 +381,20 @@ class Context:
                 table.clear()
                 self._removed.extend(table.take_changes())
 
-    def _add_timer(self, instance: _Instance, due: float, period: float | None, handler: str) -> int:
+    def _add_timer(self, instance: Instance, due: float, period: float | None, handler: str) -> int:
         number = self._number(instance)
         self._push_timer(instance, number, due, period, handler)
         return number
 
     def _push_timer(
-        self, instance: _Instance, number: int, due: float, period: float | None, handler: str
+        self, instance: Instance, number: int, due: float, period: float | None, handler: str
     ) -> None:
-        timer = _Timer(instance, number, due, period, handler)
+        timer = Timer(instance, number, due, period, handler)
         instance.timers[number] = timer
         heapq.heappush(self._timers, timer)
 
     @staticmethod
-    def _number(instance: _Instance) -> int:
+    def _number(instance: Instance) -> int:
         number, instance.next_number = instance.next_number, instance.next_number + 1
         return number
 
@@ -494,7 +425,7 @@ class Context:
         dead, self._dead = self._dead, []
         return dead
 
-    def _stored(self, instance: _Instance) -> StateEntry:
+    def _stored(self, instance: Instance) -> StateEntry:
         monitor = instance.monitor
         listeners = [
             StoredListener(
@@ -521,53 +452,24 @@ class Context:
         return StateEntry(instance.owner, instance.key, encode(stored, f"monitor {monitor.state_name}"))
 
 
-def restore_monitor(cls: type[Monitor], number: int, stored: StoredMonitor, tables: Mapping[str, Any]) -> Monitor:
-    """A monitor with its state as stored.
-
-    Args:
-        cls: its class.
-        number: its instance number.
-        stored: what the store holds.
-        tables: stored content of its tables by owner.
-
-    Raises `StateError` E4203 when the class no longer fits and its `migrate_state` does not help.
-    """
-    data = stored.attributes
-    if stored.version != cls.state_version:
-        migrated = cls.migrate_state(stored.version, msgspec.msgpack.decode(data))
-        if migrated is None:
-            raise StateError(
-                "E4203",
-                f"monitor {cls.state_name}",
-                f"stored state has version {stored.version}, the class {cls.state_version}",
-                "State is never guessed",
-                "Define 'migrate_state(cls, version, data)' on the class",
-            )
-        data = encode(migrated, f"monitor {cls.state_name}")
-    restored = cls.state_codec().decode(data)
-    monitor = cls(**{name: getattr(restored, name) for name in restored.__struct_fields__})
-    monitor.name_tables(number)
-    for table in monitor.tables():
-        table.load(tables.get(table.owner, {}))
-    return monitor
-
-
 def decode_event(resolve: Callable[[str], type[Any]], recorded: tuple[str, bytes]) -> Any:
     """The event that a cut recorded by value."""
     name, data = recorded
     return msgspec.msgpack.decode(data, type=resolve(name))
 
 
-def to_message(event: Any, key: str | None, properties: Mapping[str, Any]) -> Message:
+def to_message(event: Any, key: str | None, properties: Mapping[str, Any] | None) -> Message:
     """The message that carries an event: JSON of an event, bytes and messages as they are."""
-    if isinstance(event, Message):
-        return event
-    if isinstance(event, bytes):
-        return Message(event, dict(properties), key)
+    kind = type(event)
+    if kind is Message:
+        return event  # type: ignore[no-any-return]
+    kept = dict(properties) if properties else _NO_PROPERTIES
+    if kind is bytes:
+        return Message(event, kept, key)
     try:
-        return Message(_json.encode(event), dict(properties), key)
+        return Message(_encode_json(event), kept, key)
     except (TypeError, OverflowError) as error:
-        raise MappingError("E5201", "send", f"{type(event).__name__} cannot become a message: {error}") from error
+        raise MappingError("E5201", "send", f"{kind.__name__} cannot become a message: {error}") from error
 
 
 def _encode_event(event: Any) -> tuple[str, bytes]:

@@ -303,14 +303,22 @@ class DuplicateDetector:
             self._windows.move_to_end(source)
         window.queue.extend(entries)
         window.live += len(entries)
-        while window.live > self._window_size:
+        if window.live > self._window_size:
             self._push_out_oldest(window)
 
     def _push_out_oldest(self, window: _Window) -> None:
-        while (oldest := window.queue.popleft()).place is not _WINDOW:
-            pass
-        window.live -= 1
-        self._enter_time_queue(oldest)
+        popleft, excess = window.queue.popleft, window.live - self._window_size
+        window.live = self._window_size
+        time, bucket = float("nan"), []
+        while excess:
+            oldest = popleft()
+            if oldest.place is not _WINDOW:
+                continue
+            excess -= 1
+            if oldest.time != time:
+                time, bucket = oldest.time, self._bucket(oldest.time)
+            oldest.place = _TIME_QUEUE
+            bucket.append(oldest)
 
     def _leave_window(self, entry: _Entry) -> None:
         window = self._windows[entry.source]
@@ -321,12 +329,15 @@ class DuplicateDetector:
 
     def _enter_time_queue(self, entry: _Entry) -> None:
         entry.place = _TIME_QUEUE
-        bucket = self._time_queue.get(entry.time)
+        self._bucket(entry.time).append(entry)
+
+    def _bucket(self, time: float) -> list[_Entry]:
+        bucket = self._time_queue.get(time)
         if bucket is None:
-            bucket = self._time_queue[entry.time] = []
-            heapq.heappush(self._times, entry.time)
-            self._newest = max(self._newest, entry.time)
-        bucket.append(entry)
+            bucket = self._time_queue[time] = []
+            heapq.heappush(self._times, time)
+            self._newest = max(self._newest, time)
+        return bucket
 
     def _expire(self) -> None:
         everything = not self._expiry_time

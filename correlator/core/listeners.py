@@ -4,23 +4,25 @@ Listeners of a type that ask for the same fields share one table from values to 
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from correlator.core.monitor import Monitor
 from correlator.events import Pattern
+
+if TYPE_CHECKING:
+    from correlator.core.instances import Instance
 
 
 class Listener:
     """A method of a monitor that waits for a pattern."""
 
-    __slots__ = ("handler", "method", "monitor", "number", "once", "pattern")
+    __slots__ = ("handler", "instance", "method", "number", "once", "pattern")
 
-    def __init__(self, monitor: Monitor, number: int, pattern: Pattern, handler: str, *, once: bool) -> None:
-        self.monitor = monitor
+    def __init__(self, instance: "Instance", number: int, pattern: Pattern, handler: str, *, once: bool) -> None:
+        self.instance = instance
         self.number = number
         self.pattern = pattern
         self.handler = handler
-        self.method: Callable[[Any], None] = getattr(monitor, handler)
+        self.method: Callable[[Any], None] = getattr(instance.monitor, handler)
         self.once = once
 
 

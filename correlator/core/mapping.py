@@ -57,8 +57,8 @@ class ReceiveMapping:
     ) -> None:
         self._receiver = receiver
         self._decoder = None if event_type is None else msgspec.json.Decoder(event_type)
-        self._unique_id = compile_template(unique_id, f"receiver {receiver}.unique_message_id")
-        self._source = compile_template(source, f"receiver {receiver}.message_source_id")
+        self._unique_id = Template(unique_id, f"receiver {receiver}.unique_message_id")
+        self._source = Template(source, f"receiver {receiver}.message_source_id")
         self._deduplicated = deduplicated
         self._max_message_bytes = max_message_bytes
 
@@ -94,12 +94,12 @@ class ReceiveMapping:
                 raise MappingError("E5101", f"receiver {self._receiver}", str(error)) from error
         if not self._deduplicated:
             return Mapped(list(messages), events, [], [], [], [])
-        unique_id, source, crc = self._unique_id, self._source, zlib.crc32
+        crc = zlib.crc32
         return Mapped(
             list(messages),
             events,
-            [unique_id(message, event) for message, event in zip(messages, events, strict=True)],
-            [source(message, event) for message, event in zip(messages, events, strict=True)],
+            self._unique_id.column(messages, events),
+            self._source.column(messages, events),
             [crc(message.body) for message in messages],
             [],
         )
@@ -139,35 +139,53 @@ class ReceiveMapping:
         return MappingError("E5001", f"receiver {self._receiver}", f"message of {size} bytes, the limit is {limit}")
 
 
-def compile_template(template: str, where: str) -> Extract:
-    """A function that fills in a template; it returns "" when a part is missing.
+class Template:
+    """Text with parts to be filled in from a message.
 
     `${property.NAME}`, `${header.NAME}`, `${body.NAME}` (a field of the event or of a JSON body) and `${row.NAME}`
-    (a column of a file's row) may stand among other text. Raises `ConfigError` E1060.
+    (a column of a file's row) may stand among other text. Raises `ConfigError` E1060 for anything else.
+
+    Args:
+        template: the text.
+        where: names it in messages.
     """
-    if "${" in _PART.sub("", template):
-        raise ConfigError(
-            "E1060",
-            where,
-            f"{quoted(template)} is not understood",
-            "Parts are ${property.NAME}, ${header.NAME}, ${body.NAME} and ${row.NAME}",
-        )
-    parts: list[str | Extract] = []
-    at = 0
-    for found in _PART.finditer(template):
-        parts.append(template[at : found.start()])
-        parts.append(_part(found.group(1), found.group(2)))
-        at = found.end()
-    parts.append(template[at:])
-    kept = [part for part in parts if part != ""]
-    if len(kept) == 1 and not isinstance(kept[0], str):
-        return kept[0]
-    return lambda message, event: _fill(kept, message, event)
+
+    def __init__(self, template: str, where: str) -> None:
+        if "${" in _PART.sub("", template):
+            raise ConfigError(
+                "E1060",
+                where,
+                f"{quoted(template)} is not understood",
+                "Parts are ${property.NAME}, ${header.NAME}, ${body.NAME} and ${row.NAME}",
+            )
+        whole = _PART.fullmatch(template)
+        self._property = _property_name(whole.group(1), whole.group(2)) if whole else None
+        self._parts: list[str | Extract] = []
+        at = 0
+        for found in _PART.finditer(template):
+            self._parts.append(template[at : found.start()])
+            self._parts.append(_part(found.group(1), found.group(2)))
+            at = found.end()
+        self._parts.append(template[at:])
+
+    def column(self, messages: Sequence[Message], events: Sequence[Any]) -> list[str]:
+        """The filled-in text of each message; "" where a part is missing. Raises `MappingError` E5403, E5404."""
+        if self._property is not None:
+            name = self._property
+            values = [message.properties.get(name, "") for message in messages]
+            if {type(value) for value in values} == {str} and len(max(values, key=len)) <= MAX_ID_BYTES // 4:  # type: ignore[arg-type]
+                return values  # type: ignore[return-value]
+        return [self.fill(message, event) for message, event in zip(messages, events, strict=True)]
+
+    def fill(self, message: Message, event: Any) -> str:
+        """The filled-in text of one message; "" when a part is missing."""
+        filled = [part if isinstance(part, str) else part(message, event) for part in self._parts]
+        missing = any(not text for text, part in zip(filled, self._parts, strict=True) if not isinstance(part, str))
+        return "" if missing else "".join(filled)
 
 
-def _fill(parts: list[str | Extract], message: Message, event: Any) -> str:
-    filled = [part if isinstance(part, str) else part(message, event) for part in parts]
-    return "".join(filled) if all(filled) else ""
+def _property_name(kind: str, name: str) -> str | None:
+    return {"property": name, "row": f"row.{name}"}.get(kind)
 
 
 def _part(kind: str, name: str) -> Extract:
@@ -175,15 +193,8 @@ def _part(kind: str, name: str) -> Extract:
         return lambda message, _: _text(getattr(message.headers, name, None), name)
     if kind == "body":
         return lambda message, event: _text(_field(message, event, name), name)
-    property_name = name if kind == "property" else f"row.{name}"
-
-    def of_property(message: Message, _: Any) -> str:
-        value = message.properties.get(property_name)
-        if type(value) is str and len(value) <= MAX_ID_BYTES // 4:
-            return value
-        return _text(value, property_name)
-
-    return of_property
+    property_name = _property_name(kind, name) or name
+    return lambda message, _: _text(message.properties.get(property_name), property_name)
 
 
 def _field(message: Message, event: Any, name: str) -> Any:

@@ -59,7 +59,7 @@ def every(seconds: float) -> Callable[[F], F]:
 class Binding(Protocol):
     """What a monitor instance asks of its context."""
 
-    def send(self, monitor: "Monitor", event: Any, to: str, key: str | None, properties: Mapping[str, Any]) -> None:
+    def send(self, monitor: "Monitor", event: Any, to: str, key: str | None, properties: Mapping[str, Any] | None) -> None:
         """Stage a send."""
         ...
 
@@ -156,7 +156,7 @@ class Monitor:
         A `bytes` or `Message` value is sent as it is, an event as JSON. Raises `UsageError` E8001 for an unknown
         sender and `MappingError` E5201 for a value that cannot become a message.
         """
-        self._bound.send(self, event, to, key, properties or {})
+        (self._binding or self._bound).send(self, event, to, key, properties)
 
     def once(self, pattern: Pattern, then: Handler) -> int:
         """Call `then` (a method of this monitor) for the first matching event; returns a number for `cancel`."""

@@ -154,11 +154,10 @@ class Outbox:
         return batch
 
     def _outgoing(self, sequence: int, message: Message) -> Outgoing:
-        if self._stamps_id:
-            properties = {
-                **message.properties,
-                self._id_property: f"{sequence}:{self.source}",
-                self._source_property: self.source,
-            }
-            message = Message(message.body, properties, message.key, message.destination, message.headers)
-        return Outgoing(sequence, self.source, message.destination or self._destination, message)
+        destination = message.destination or self._destination
+        if not self._stamps_id:
+            return Outgoing(sequence, self.source, destination, message)
+        stamp = {self._id_property: f"{sequence}:{self.source}", self._source_property: self.source}
+        properties = message.properties
+        stamped = Message(message.body, {**properties, **stamp} if properties else stamp, message.key, None, message.headers)
+        return Outgoing(sequence, self.source, destination, stamped)

@@ -149,7 +149,7 @@ class PythonStep:
     """A function on Arrow batches: takes a `pyarrow.RecordBatch`, returns one with a row for each row, in order.
 
     How rows are cut into batches is not defined, so a row must not depend on its neighbours. When the function
-    raises, it is called again row by row, and rows with which it raises become dead letters (E5106).
+    raises, it is called again with halves of the batch, and single rows with which it raises become dead letters (E5106).
 
     Attributes:
         function: import path `module:function`.

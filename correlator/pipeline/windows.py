@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from correlator.core.keyed import KeyedMonitor
 from correlator.errors import ConfigError, MappingError
@@ -65,7 +65,8 @@ class Windows(KeyedMonitor[dict[str, Any], dict[str, Any]]):
     lateness: ClassVar[int]
     functions: ClassVar[tuple[str, ...]]
 
-    open: dict[int, list[Any]] = {}
+    if TYPE_CHECKING:  # the types of the values are known to each step only
+        open: dict[int, Sequence[Any]]
 
     def on_event(self, row: dict[str, Any]) -> None:
         """Fold the row into each of its windows that is still open."""
@@ -73,18 +74,17 @@ class Windows(KeyedMonitor[dict[str, Any], dict[str, Any]]):
         if not starts:
             raise MappingError("E5105", f"key {self.key}", f"late: its windows are closed, event time is {self.time}")
         for start in starts:
-            folded = self.open.setdefault(start, [None] * len(self.functions))
+            folded = list(self.open.get(start, [None] * len(self.functions)))
             for at, function in enumerate(self.functions):
                 if (value := row[f"v{at}"]) is not None:
                     folded[at] = _FOLDS[function](folded[at], value)
+            self.open[start] = folded
             self.wake_at(self._closes(start), str(start))
 
     def on_time(self, name: str) -> Iterator[dict[str, Any]]:
         """Close a window."""
         start = int(name)
         folded = self.open.pop(start)
-        if not self.open:
-            self._keep_only_time()
         values = {f"v{at}": _result(function, folded[at]) for at, function in enumerate(self.functions)}
         yield {"key": self.key, "window_start": _moment(start), "window_end": _moment(start + self.length), **values}
 

@@ -22,9 +22,10 @@ import msgspec
 from correlator.configuration import EngineFile, read_file
 from correlator.core.checkpoint import Checkpoint
 from correlator.core.commit import Endpoint, Recovered, RegistryCommit
-from correlator.core.context import Context, Routes, StoredMonitor, decode_event, restore_monitor
+from correlator.core.context import Context, Routes, decode_event
 from correlator.core.dedup import DuplicateDetector
 from correlator.core.faults import point
+from correlator.core.instances import StoredMonitor, restore_monitor
 from correlator.core.mapping import ReceiveMapping
 from correlator.core.monitor import Monitor
 from correlator.core.outbox import FlushRequest, Outbox

@@ -13,7 +13,6 @@ import contextlib
 import ctypes
 import os
 import sqlite3
-import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,7 +27,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
 from sqlalchemy.sql import ClauseElement
 
-from correlator.errors import CommitUnknown, ConfigError, Fenced, StoreBusy, StoreError, quoted
+from correlator.errors import CommitUnknown, ConfigError, StoreBusy, StoreError, quoted
 from correlator.storage import files
 
 Number = BigInteger().with_variant(Integer(), "sqlite")  # 64 bits on both; SQLite's key must be called INTEGER
@@ -215,7 +214,7 @@ class Database(ABC):
         """One transaction: committed at the end of the block, rolled back when the block raises.
 
         Raises:
-            StoreBusy: E3101–E3103, rolled back, may be tried again.
+            StoreBusy: E3101 to E3103, rolled back, may be tried again.
             CommitUnknown: E3105, PostgreSQL only: the connection was lost; `reconnect`, then look.
             StoreError: anything else; the process must not go on with this database.
         """
@@ -322,15 +321,18 @@ class SqliteDatabase(Database):
         self._connection = self.engine.connect()
 
     def reconnect(self) -> None:
+        """Open the file again; the lock was never lost."""
         self._hang_up()
         with self.translated():
             self._connection = self.engine.connect()
 
     def stamp(self, connection: Connection, schema: int) -> None:
+        """In the header of the file, where other programs look too."""
         connection.exec_driver_sql(f"PRAGMA application_id = {self.application_id:d}")
         connection.exec_driver_sql(f"PRAGMA user_version = {schema:d}")
 
     def back_up(self, suffix: str) -> Path | None:
+        """Copy by SQLite itself; the name appears only when the copy is complete and durable."""
         target = files.beside(self.path, suffix)
         partial = files.beside(target, ".part")
         partial.unlink(missing_ok=True)
@@ -345,6 +347,7 @@ class SqliteDatabase(Database):
         return target
 
     def check_integrity(self) -> None:
+        """Look at the structure of every page."""
         with _errors_of_sqlite(self.where):
             (verdict,) = self._raw().execute("PRAGMA quick_check(1)").fetchone()
         if verdict != "ok":
@@ -410,6 +413,7 @@ class PostgresDatabase(Database):
         self._take_lock()
 
     def reconnect(self) -> None:
+        """A new session; our lost one is ended first, so that its commit cannot come after we looked."""
         self._hang_up()
         try:
             self._connection = self.engine.connect()
@@ -423,6 +427,7 @@ class PostgresDatabase(Database):
         """The table of versions says it all."""
 
     def back_up(self, suffix: str) -> Path | None:  # noqa: ARG002
+        """The server's own backups are the place for this."""
         return None
 
     def check_integrity(self) -> None:
@@ -503,7 +508,7 @@ def refuse_server(where: str, facts: ServerFacts) -> None:
     """Check a server.
 
     Raises:
-        StoreError: E3304–E3308, one for each thing that a store cannot live with.
+        StoreError: E3304 to E3308, one for each thing that a store cannot live with.
     """
     if facts.version < OLDEST_POSTGRES * 10_000:
         _refuse("E3307", where, f"PostgreSQL {facts.version // 10_000} is too old", f"{OLDEST_POSTGRES} or newer")
@@ -699,7 +704,11 @@ def _refuse(code: str, where: str, what: str, allowed: str = "", todo: str = "")
 
 def _wrong_url(scheme: str) -> ConfigError:
     return ConfigError(
-        "E1301", "store", f"{quoted(scheme + ':…')} is not the address of a store", "", "Use sqlite:///path or postgresql://…"
+        "E1301",
+        "store",
+        f"{quoted(scheme + ':…')} is not the address of a store",
+        "",
+        "Use sqlite:///path or postgresql://…",
     )
 
 

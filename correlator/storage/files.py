@@ -16,8 +16,8 @@ from correlator.errors import Fenced, StoreError, quoted
 PRIVATE_FILE = 0o600
 PRIVATE_DIRECTORY = 0o700
 NETWORK_FILE_SYSTEMS = frozenset(
-    "afs beegfs ceph cifs coda fuse.ceph fuse.glusterfs fuse.s3fs fuse.sshfs gfs gfs2 glusterfs "
-    "gpfs lustre ncpfs nfs nfs4 ocfs2 smb2 smb3 smbfs".split()
+    ("afs", "beegfs", "ceph", "cifs", "coda", "fuse.ceph", "fuse.glusterfs", "fuse.s3fs", "fuse.sshfs", "gfs", "gfs2")
+    + ("glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "smb2", "smb3", "smbfs")
 )
 SIDECARS = ("-wal", "-shm", ".lock", ".witness")
 _MOUNTS = Path("/proc/self/mounts")
@@ -32,7 +32,7 @@ def prepare(path: Path) -> None:
     """Make sure that a store may live at `path`, and that an empty private file is there if there was none.
 
     Raises:
-        StoreError: E9101–E9104 for a place that is not safe, E3006 for one that cannot be used. Nothing was changed,
+        StoreError: E9101 to E9104 for a place that is not safe, E3006 for one that cannot be used. Nothing was changed,
             except that missing directories were made.
     """
     try:

@@ -1,4 +1,4 @@
-"""What a transaction executes, worked out before it begins: encoding costs no lock and an error there writes nothing."""
+"""What a transaction executes, worked out before it begins: encoding holds no lock, and its errors write nothing."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -98,9 +98,7 @@ class Plan:
 
     def _checkpoint(self, write: CheckpointCommit) -> Iterator[Step]:
         do = self._statements
-        cut = codec.Cut(
-            write.number, write.engine_time, write.digest, list(write.contexts), list(write.senders)
-        )
+        cut = codec.Cut(write.number, write.engine_time, write.digest, list(write.contexts), list(write.senders))
         if write.state:
             rows = [
                 {"number": segment.number, "count": len(segment.entries), **codec.content_of(segment)}

@@ -1,5 +1,7 @@
 """The first schema."""
 
+from typing import Any
+
 import sqlalchemy as sa
 from alembic import op
 
@@ -16,19 +18,19 @@ def upgrade() -> None:
     _make_records()
 
 
-def _content() -> list[sa.Column]:
+def _content() -> list[sa.Column[Any]]:
     return [sa.Column("content", sa.LargeBinary, nullable=False), sa.Column("crc", NUMBER, nullable=False)]
 
 
-def _key(name: str, kind: object) -> sa.Column:
+def _key(name: str, kind: Any) -> sa.Column[Any]:
     return sa.Column(name, kind, primary_key=True, autoincrement=False)
 
 
-def _text(name: str) -> sa.Column:
+def _text(name: str) -> sa.Column[Any]:
     return sa.Column(name, sa.Text, nullable=False)
 
 
-def _number(name: str) -> sa.Column:
+def _number(name: str) -> sa.Column[Any]:
     return sa.Column(name, NUMBER, nullable=False)
 
 
@@ -47,9 +49,7 @@ def _make_engine() -> None:
 
 def _make_logs() -> None:
     op.create_table("receive_log", _key("receiver", sa.Text), _key("first", NUMBER), _number("last"), *_content())
-    op.create_table(
-        "receive_progress", _key("receiver", sa.Text), _number("confirmed_batch"), _number("consumed")
-    )
+    op.create_table("receive_progress", _key("receiver", sa.Text), _number("confirmed_batch"), _number("consumed"))
     op.create_table("outbox", _key("sender", sa.Text), _key("first", NUMBER), _number("last"), *_content())
 
 

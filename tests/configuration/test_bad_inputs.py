@@ -1,5 +1,6 @@
 """Bad inputs, table A: what a user gets for every mistake in a configuration (input, exact code, place, text)."""
 
+import os
 import time
 from dataclasses import dataclass, field
 
@@ -58,26 +59,43 @@ ROWS = [
     Row(5, "? [a, b]\n: c\n", "E1006", "config.yaml:1:3", "a key must be"),
     Row(5, 'name: "\\UFFFFFFFF"\n', "E1006", "config.yaml:1:", "YAML syntax"),
     Row(5, 'name: "\\ud800"\n', "E1003", "config.yaml:1:7", "surrogate"),
+    Row(5, "checkpoint: {interval: ${X}}\n", "E1006", "config.yaml:1:25", "quote a placeholder: '${NAME}'"),
     Row(6, "name: x\n---\nname: y\n", "E1007", "config.yaml:2:1", "second document starts at line 2. Only one"),
     Row(7, engine("name: again"), "E1008", "config.yaml:4:1 name", "'name' is given twice (first at line 2)"),
     Row(8, "name: &a x\nstore: *a\n", "E1009", "config.yaml:1:7", "anchors (&a) are not supported"),
     Row(8, "name: *a\n", "E1009", "config.yaml:1:7", "aliases (*a) are not supported"),
     Row(8, "<<: {name: x}\n", "E1009", "config.yaml:1:1", "merge keys"),
-    Row(9, "name: !!python/object/apply:os.system ['x']\n", "E1010", "config.yaml:1:7", "'!!python/object/apply:os.sys"),
+    Row(
+        9, "name: !!python/object/apply:os.system ['x']\n", "E1010", "config.yaml:1:7", "'!!python/object/apply:os.sys"
+    ),
     Row(9, "name: !!str x\n", "E1010", "config.yaml:1:7 name", "'!!str'"),
     Row(9, "name: !secret x\n", "E1010", "config.yaml:1:7", "'!secret'"),
     Row(9, "name: !e!x y\n", "E1010", "config.yaml:1:7", "tags are not allowed"),
     Row(10, "name: " + "[" * 60 + "]" * 60, "E1011", "config.yaml:1:57", "nested deeper than 50 levels"),
     Row(10, "name: x #" + "x" * 1024 * 1024, "E1011", "config.yaml", "larger than 1024 KiB"),
     Row(10, f"name: {NODES}", "E1011", "config.yaml:1:", "more than 10000 values"),
-    Row(11, engine("checkpoint: {intervall: 1s}"), "E1020", "config.yaml:4:14 checkpoint.intervall", "Did you mean 'int"),
+    Row(
+        11, engine("checkpoint: {intervall: 1s}"), "E1020", "config.yaml:4:14 checkpoint.intervall", "Did you mean 'int"
+    ),
     Row(11, engine("nonsense: 1"), "E1020", "config.yaml:4:1 nonsense", "Known: name, store"),
     Row(11, receiver("maxBatchSize: 5"), "E1020", "config.yaml:7:85 receivers[0].maxB", "called 'max_batch_size' here"),
     Row(11, receiver("maxBatchIntervalMillis: 5"), "E1020", "config.yaml:7:85", "called 'max_batch_interval_ms' here"),
     Row(11, receiver("dupDetectionExpiryTimeSecs: 5"), "E1020", "config.yaml:7:", "'duplicate_detection.expiry_time'"),
     Row(12, "version: 1\n", "E1021", "config.yaml:1:1", "'name' is missing"),
-    Row(12, HEAD + "receivers:\n  - {id: x, connection: c}\n", "E1021", "config.yaml:5:5 receivers[0]", "'destination' is"),
-    Row(13, receiver('max_batch_size: "ten"'), "E1022", "config.yaml:7:101", "'ten' is a string, must be a whole number 1..100"),
+    Row(
+        12,
+        HEAD + "receivers:\n  - {id: x, connection: c}\n",
+        "E1021",
+        "config.yaml:5:5 receivers[0]",
+        "'destination' is",
+    ),
+    Row(
+        13,
+        receiver('max_batch_size: "ten"'),
+        "E1022",
+        "config.yaml:7:101",
+        "'ten' is a string, must be a whole number 1..100",
+    ),
     Row(13, receiver("max_batch_size: [1]"), "E1022", "config.yaml:7:101", "is a list, must be a single value"),
     Row(13, engine("receivers: x"), "E1008", "config.yaml:7:1", "given twice"),
     Row(13, engine("senders: x"), "E1022", "config.yaml:4:10 senders", "is a single value, must be a list"),
@@ -102,7 +120,9 @@ ROWS = [
         for bad in ("-1", "0", "1000001", "9" * 5000, "1.5", ".nan", ".inf", "true", "1e3", "~")
     ),
     *(
-        Row(17, engine(f"checkpoint: {{interval: {bad}}}"), "E1025", "config.yaml:4:24 checkpoint.interval", "200ms, 5s")
+        Row(
+            17, engine(f"checkpoint: {{interval: {bad}}}"), "E1025", "config.yaml:4:24 checkpoint.interval", "200ms, 5s"
+        )
         for bad in ("5", "5 parsecs", "-1s", "1h30", "''", "1e3s", "12:30", "nan", "٣s", "~")
     ),
     *(
@@ -110,25 +130,88 @@ ROWS = [
         for bad in ("'10Gb?'", "5", "0B", "-1KiB", "1.5MiB", "10kib", "''")
     ),
     Row(19, GOOD.replace("EXACTLY_ONCE", "EXACTLY-ONCE"), "E1203", "config.yaml:7:71", "Did you mean 'EXACTLY_ONCE'?"),
-    Row(19, GOOD.replace("EXACTLY_ONCE", "sometimes"), "E1203", "config.yaml:7:71 receivers[0].reliability", "or APP_CONTROLLED."),
-    Row(20, GOOD.replace("receivers", "senders").replace("EXACTLY_ONCE", "APP_CONTROLLED"), "E1204", "config.yaml:7:71", "receivers only"),
+    Row(
+        19,
+        GOOD.replace("EXACTLY_ONCE", "sometimes"),
+        "E1203",
+        "config.yaml:7:71 receivers[0].reliability",
+        "or APP_CONTROLLED.",
+    ),
+    Row(
+        20,
+        GOOD.replace("receivers", "senders").replace("EXACTLY_ONCE", "APP_CONTROLLED"),
+        "E1204",
+        "config.yaml:7:71",
+        "receivers only",
+    ),
     Row(21, GOOD.replace("store: sqlite:///orders.db\n", ""), "E1205", "config.yaml:6:71", "needs a persistent engine"),
-    Row(21, GOOD.replace("store: sqlite:///orders.db", "store: ~"), "E1205", "config.yaml:7:71", "Set 'store', or use BEST_EFFORT"),
-    Row(22, GOOD + "  - {id: in, connection: local, destination: 'queue:b'}\n", "E1210", "config.yaml:8:10 receivers[1].id", "'in' is already used at line 7"),
-    Row(22, GOOD + "senders:\n  - {id: in, connection: local, destination: 'queue:b'}\n", "E1210", "config.yaml:9:10 senders[0].id", "already used at line 7"),
+    Row(
+        21,
+        GOOD.replace("store: sqlite:///orders.db", "store: ~"),
+        "E1205",
+        "config.yaml:7:71",
+        "Set 'store', or use BEST_EFFORT",
+    ),
+    Row(
+        22,
+        GOOD + "  - {id: in, connection: local, destination: 'queue:b'}\n",
+        "E1210",
+        "config.yaml:8:10 receivers[1].id",
+        "'in' is already used at line 7",
+    ),
+    Row(
+        22,
+        GOOD + "senders:\n  - {id: in, connection: local, destination: 'queue:b'}\n",
+        "E1210",
+        "config.yaml:9:10 senders[0].id",
+        "already used at line 7",
+    ),
     Row(22, GOOD.replace("id: in", "id: ''"), "E1210", "config.yaml:7:10", "is empty"),
     Row(22, GOOD.replace("id: in", "id: " + "x" * 201), "E1210", "config.yaml:7:10", "longer than 200 characters"),
     Row(22, GOOD.replace("id: in", 'id: "a\\nb"'), "E1210", "config.yaml:7:10", "'a\\nb' contains control characters"),
     Row(22, engine("destinations: {'': 'queue:a'}"), "E1210", "config.yaml:4:", "is empty"),
-    Row(23, GOOD.replace("connection: local", "connection: locl"), "E1211", "config.yaml:7:26", "Defined: local. Did you mean 'local'?"),
-    Row(23, GOOD.replace("connection: local, ", ""), "E1021", "config.yaml:7:5 receivers[0]", "'connection' is missing"),
+    Row(
+        23,
+        GOOD.replace("connection: local", "connection: locl"),
+        "E1211",
+        "config.yaml:7:26",
+        "Defined: local. Did you mean 'local'?",
+    ),
+    Row(
+        23, GOOD.replace("connection: local, ", ""), "E1021", "config.yaml:7:5 receivers[0]", "'connection' is missing"
+    ),
     Row(23, GOOD.replace("queue:in", "in"), "E1215", "config.yaml:7:46", "Write queue:NAME or topic:NAME"),
-    Row(23, GOOD.replace("queue:in", "ordrs") + "destinations: {orders: 'queue:o'}\n", "E1215", "config.yaml:7:46", "Did you mean 'orders'?"),
-    Row(23, engine("destinations: {a: b, b: 'queue:b'}"), "E1215", "config.yaml:4:19 destinations.a", "'b' is not a destination"),
-    Row(24, connection("x: 1", "jms"), "E1212", "config.yaml:5:17 connections.local.type", "'jms' is not a connector. Known: embedded"),
+    Row(
+        23,
+        GOOD.replace("queue:in", "ordrs") + "destinations: {orders: 'queue:o'}\n",
+        "E1215",
+        "config.yaml:7:46",
+        "Did you mean 'orders'?",
+    ),
+    Row(
+        23,
+        engine("destinations: {a: b, b: 'queue:b'}"),
+        "E1215",
+        "config.yaml:4:19 destinations.a",
+        "'b' is not a destination",
+    ),
+    Row(
+        24,
+        connection("x: 1", "jms"),
+        "E1212",
+        "config.yaml:5:17 connections.local.type",
+        "'jms' is not a connector. Known: embedded",
+    ),
     Row(24, connection("x: 1", "embeded"), "E1212", "config.yaml:5:17", "Did you mean 'embedded'?"),
     *(
-        Row(26, connection(f"url: '{url}'", "rabbitmq"), "E1214", "config.yaml:5:32 connections.local.url", says, connectors=("rabbitmq",))
+        Row(
+            26,
+            connection(f"url: '{url}'", "rabbitmq"),
+            "E1214",
+            "config.yaml:5:32 connections.local.url",
+            says,
+            connectors=("rabbitmq",),
+        )
         for url, says in [
             ("amqp://host:70000", "port 70000 is not in 1..65535"),
             ("amqp://host:0/", "port 0 is not in"),
@@ -170,14 +253,50 @@ ROWS = [
         ]
     ),
     Row(33, GOOD.replace("orders.db", "orders.db?synchronous=NORMAL"), "E1302", "config.yaml:3:8 store", "power loss"),
-    Row(33, HEAD.replace("sqlite:///orders.db", "postgresql://h/d?options=-csynchronous_commit%3Doff"), "E1302", "config.yaml:3:8", "power loss"),
-    Row(35, engine("duplicate_detection: {per_source_window_size: 0, expiry_time: 0s}"), "E1402", "config.yaml:4:22", "both duplicate windows are 0"),
+    Row(
+        33,
+        HEAD.replace("sqlite:///orders.db", "postgresql://h/d?options=-csynchronous_commit%3Doff"),
+        "E1302",
+        "config.yaml:3:8",
+        "power loss",
+    ),
+    Row(
+        35,
+        engine("duplicate_detection: {per_source_window_size: 0, expiry_time: 0s}"),
+        "E1402",
+        "config.yaml:4:22",
+        "both duplicate windows are 0",
+    ),
     Row(37, receiver("selector: 'a ='"), "E1020", "config.yaml:7:85 receivers[0].selector", "unknown key"),
     Row(39, engine("monitors: [{type: my.mod}]"), "E1501", "config.yaml:4:19 monitors[0].type", "Write module:Class"),
-    Row(39, engine("monitors: [{type: 'os.system(1):x'}]"), "E1501", "config.yaml:4:19 monitors[0].type", "not an import path"),
-    Row(39, engine("monitors: [{type: 'my.monitrs:A'}]"), "E1501", "config.yaml:4:19", "cannot import 'my.monitrs:A': No module named 'my'"),
-    Row(39, engine("monitors: [{type: 'pathlib:Pth'}]"), "E1501", "config.yaml:4:19", "'pathlib' has no 'Pth'. Did you mean 'Path'?"),
-    Row(46, "version: 3\nname: [what, ever]\n", "E1040", "config.yaml:1:10 version", "config version '3', this product knows 1"),
+    Row(
+        39,
+        engine("monitors: [{type: 'os.system(1):x'}]"),
+        "E1501",
+        "config.yaml:4:19 monitors[0].type",
+        "not an import path",
+    ),
+    Row(
+        39,
+        engine("monitors: [{type: 'my.monitrs:A'}]"),
+        "E1501",
+        "config.yaml:4:19",
+        "cannot import 'my.monitrs:A': No module named 'my'",
+    ),
+    Row(
+        39,
+        engine("monitors: [{type: 'pathlib:Pth'}]"),
+        "E1501",
+        "config.yaml:4:19",
+        "'pathlib' has no 'Pth'. Did you mean 'Path'?",
+    ),
+    Row(
+        46,
+        "version: 3\nname: [what, ever]\n",
+        "E1040",
+        "config.yaml:1:10 version",
+        "config version '3', this product knows 1",
+    ),
     Row(47, engine("include: other.yaml"), "E1020", "config.yaml:4:1 include", "unknown key"),
     Row(48, engine("status: {listen: '0.0.0.0'}"), "E1020", "config.yaml:4:1 status", "unknown key"),
     Row(50, engine("logging: {level: INF}"), "E1020", "config.yaml:4:1 logging", "unknown key"),
@@ -191,7 +310,7 @@ def test_bad_input(row, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     content = row.text if isinstance(row.text, bytes) else row.text.encode()
     (tmp_path / "config.yaml").write_bytes(content)
-    began = time.monotonic()
+    began = time.process_time()
     with pytest.raises(ConfigError) as caught:
         read_file(
             "config.yaml",
@@ -200,7 +319,7 @@ def test_bad_input(row, tmp_path, monkeypatch):
             connectors=row.connectors,
             check_import=lambda _name, _found: None,
         )
-    assert time.monotonic() - began < 2
+    assert time.process_time() - began < 2
     text = str(caught.value)
     assert caught.value.exit_status == 2
     assert row.code in [problem.code for problem in caught.value.problems], text
@@ -220,8 +339,6 @@ def test_a1_missing_file(tmp_path, monkeypatch):
 
 
 def test_a2_directory_and_pipe(tmp_path):
-    import os
-
     os.mkfifo(tmp_path / "pipe")
     for name, says in [(".", "is a directory"), ("pipe", "is not a regular file"), ("a\0b", "cannot be read")]:
         with pytest.raises(ConfigError) as caught:

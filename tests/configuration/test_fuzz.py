@@ -1,5 +1,6 @@
 """Whatever a file holds: settings or a `ConfigError`, soon."""
 
+import json
 import time
 from contextlib import suppress
 
@@ -48,8 +49,6 @@ KEYS = ["version", "name", "store", "checkpoint", "connections", "destinations",
 @CALM
 @given(st.dictionaries(st.sampled_from([*KEYS, "duplicate_detection", "max_queued", "stop_timeout"]), values))
 def test_structures(structure):
-    import json
-
     with suppress(ConfigError):
         read_text(json.dumps(structure), EngineFile, environment={})
 
@@ -110,7 +109,7 @@ LARGE = {
 
 @pytest.mark.parametrize("name", LARGE)
 def test_large_files_take_no_time(name):
-    began = time.monotonic()
+    began = time.process_time()
     with pytest.raises(ConfigError):
         read_text(LARGE[name], EngineFile, environment={"A": "b" * 1000})
-    assert time.monotonic() - began < 4
+    assert time.process_time() - began < 4

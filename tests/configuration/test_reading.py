@@ -11,7 +11,7 @@ import jsonschema
 import msgspec
 import pytest
 
-from correlator.configuration import EngineFile, json_schema, read_text
+from correlator.configuration import EngineFile, check_url, import_object, json_schema, read_text
 from correlator.core.reliability import Reliability
 from correlator.errors import ConfigError
 from correlator.settings import Bytes, Identifier, ImportPath, Seconds, Template
@@ -180,7 +180,9 @@ def test_bad_steps(text, says):
 
 
 def test_units_choices_and_ranges():
-    read = things("{wait: 1.5m, room: 2KiB, colour: blue, ratio: 1, count: -0x10, by_colour: {red: 2}}".replace("-0x", "0x"))
+    read = things(
+        "{wait: 1.5m, room: 2KiB, colour: blue, ratio: 1, count: -0x10, by_colour: {red: 2}}".replace("-0x", "0x")
+    )
     assert (read.wait, read.room, read.colour, read.ratio, read.count) == (90.0, 2048, Colour.BLUE, 1.0, 16)
     assert read.by_colour == {Colour.RED: 2.0}
     assert "'0.0' is out of range, must be a number above 0..1" in refused("ratio: 0")
@@ -192,7 +194,13 @@ def test_units_choices_and_ranges():
 
 
 def test_unions_go_by_the_shape_of_the_value():
-    assert [things(f"either: {text}").either for text in ("7", "true", "x", "[x]", "'7'")] == [7, True, "x", ("x",), "7"]
+    assert [things(f"either: {text}").either for text in ("7", "true", "x", "[x]", "'7'")] == [
+        7,
+        True,
+        "x",
+        ("x",),
+        "7",
+    ]
 
 
 def test_null_where_it_is_allowed():
@@ -202,7 +210,19 @@ def test_null_where_it_is_allowed():
 
 def test_anything():
     text = "anything: [1, -2.5, 1e3, 0o17, 0x1F, true, null, '1', text, {a: [b]}, 99999999999999999999]"
-    assert things(text).anything == [1, -2.5, 1000.0, 15, 31, True, None, "1", "text", {"a": ["b"]}, 99999999999999999999]
+    assert things(text).anything == [
+        1,
+        -2.5,
+        1000.0,
+        15,
+        31,
+        True,
+        None,
+        "1",
+        "text",
+        {"a": ["b"]},
+        99999999999999999999,
+    ]
     assert "not a finite number" in refused("anything: .nan")
     assert math.isclose(things("anything: .5").anything, 0.5)
 
@@ -223,7 +243,12 @@ def test_interpolated_values_become_what_the_setting_is():
 
 def test_interpolated_values_are_only_text():
     text = "anything: ['${A}', '${A:x}', '$${A}', 'a ${A} b']"
-    assert things(text, A="${B}\n- {c: d}").anything == ["${B}\n- {c: d}", "${B}\n- {c: d}", "${A}", "a ${B}\n- {c: d} b"]
+    assert things(text, A="${B}\n- {c: d}").anything == [
+        "${B}\n- {c: d}",
+        "${B}\n- {c: d}",
+        "${A}",
+        "a ${B}\n- {c: d} b",
+    ]
     assert "larger than 1024 KiB" in refused(f"anything: '{'${A}' * 300}'", A="x" * 4096)
 
 
@@ -276,3 +301,33 @@ def test_schema_describes_settings():
     receiver = json_schema(EngineFile)["$defs"]["ReceiverSettings"]
     assert receiver["properties"]["destination"]["description"].startswith("`queue:NAME`")
     assert receiver["required"] == ["id", "connection", "destination"]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "amqp://host",
+        "amqp://user:p%40ss@host:5672/vhost",
+        "amqps://[::1]:5671",
+        "pulsar://one:6650,two:6650",
+        "pulsar+ssl://host.example:6651/?x=1",
+        "amqp://user:p@ss@host",
+    ],
+)
+def test_good_urls(url):
+    assert check_url(url) is None
+    assert check_url(url, ["amqp", "amqps", "pulsar", "pulsar+ssl"]) is None
+
+
+def test_import_of_an_attribute_that_raises(tmp_path, monkeypatch):
+    (tmp_path / "lazy_module.py").write_text("def __getattr__(name):\n    raise RuntimeError('lazy')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ConfigError, match=r"E1501 .*RuntimeError: lazy.*\n.*lazy_module.py:2 in __getattr__"):
+        import_object("lazy_module:A")
+    assert import_object("collections.abc:Mapping.get") is Mapping.get
+
+
+def test_warnings_come_with_errors():
+    with pytest.raises(ConfigError) as caught:
+        read_text("name: x\nconnections: {c: {type: nope, password: x}}", EngineFile)
+    assert [warning.code for warning in caught.value.warnings] == ["W9001"]

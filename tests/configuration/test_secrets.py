@@ -21,8 +21,8 @@ receivers:
 @pytest.mark.parametrize(
     "options",
     [
-        "password: ${PASSWORD}",
-        "user: ${DB_TOKEN}",
+        "password: '${PASSWORD}'",
+        "user: '${DB_TOKEN}'",
         "authToken: '${X}'",
         "auth: {client_secret: 'a${X}'}",
         "url: 'amqp://u:${X}@host'",
@@ -49,7 +49,9 @@ def test_secrets_are_known(options):
         "type: '${PASSWORD}'",
     ],
 )
-@pytest.mark.parametrize("store", ["mysql://u:${PASSWORD}@h", f"mysql://u:{SENTINEL}/x@h", "sqlite:///x?synchronous=off"])
+@pytest.mark.parametrize(
+    "store", ["mysql://u:${PASSWORD}@h", f"mysql://u:{SENTINEL}/x@h", "sqlite:///x?synchronous=off"]
+)
 def test_secrets_are_in_no_error(options, store):
     with pytest.raises(ConfigError) as caught:
         read_text(ENGINE % (store, options), EngineFile, environment={"PASSWORD": SENTINEL})
@@ -70,7 +72,9 @@ def test_a_secret_that_yaml_reads_as_a_number():
 
 def test_a_secret_that_is_known_only_after_it_was_quoted():
     with pytest.raises(ConfigError) as caught:
-        read_text(f"name: [x]\nversion: {SENTINEL}\n" + "connections: {c: {type: x, password: sentinel-p4ss}}", EngineFile)
+        read_text(
+            f"name: [x]\nversion: {SENTINEL}\n" + "connections: {c: {type: x, password: sentinel-p4ss}}", EngineFile
+        )
     assert "E1022" in str(caught.value)
     assert SENTINEL not in str(caught.value)
 
@@ -90,6 +94,7 @@ def test_longer_secrets_are_redacted_first():
         ("authToken", True),
         ("api_key", True),
         ("apiKey", True),
+        ("spark.hadoop.fs.s3a.secret.key", True),
         ("password_file", False),
         ("token_url", False),
         ("tokenizer", False),

@@ -1,0 +1,89 @@
+"""Columns of a struct, event or dataclass: which Spark types its fields are. Pure."""
+
+import enum
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+
+from msgspec import inspect
+
+from correlator.errors import ConfigError
+
+_ALLOWED = (
+    "Allowed: bool, int, float, str, bytes, datetime, date, Decimal, UUID, enums, and list, dict with text keys, "
+    "structs, events and dataclasses of these"
+)
+_PLAIN: dict[type[Any], str] = {
+    inspect.BoolType: "BOOLEAN",
+    inspect.IntType: "BIGINT",
+    inspect.FloatType: "DOUBLE",
+    inspect.StrType: "STRING",
+    inspect.BytesType: "BINARY",
+    inspect.DateTimeType: "TIMESTAMP",
+    inspect.DateType: "DATE",
+    inspect.DecimalType: "DECIMAL(38,18)",
+    inspect.UUIDType: "STRING",
+    inspect.EnumType: "STRING",
+}
+_SPARK_TYPES: dict[str, type[Any]] = {
+    "boolean": bool,
+    "tinyint": int,
+    "smallint": int,
+    "int": int,
+    "bigint": int,
+    "float": float,
+    "double": float,
+    "string": str,
+    "binary": bytes,
+    "timestamp": datetime,
+    "date": date,
+}
+
+
+def fields_of(cls: type[Any]) -> dict[str, bool]:
+    """Names of the fields in order, and whether each must be given."""
+    return {field.encode_name: field.required for field in _fields(cls)}
+
+
+def ddl_of(cls: type[Any], where: str) -> str:
+    """The columns as Spark DDL; raises `ConfigError` E1513 for a field that no column can hold."""
+    return ", ".join(f"`{field.encode_name}` {_ddl(field.type, f'{where}.{field.name}')}" for field in _fields(cls))
+
+
+def python_type(spark_type: str, where: str) -> type[Any]:
+    """The Python type of a plain Spark type; raises `ConfigError` E1513 for others."""
+    if spark_type.startswith("decimal"):
+        return Decimal
+    if spark_type not in _SPARK_TYPES:
+        allowed = f"Allowed: {', '.join(_SPARK_TYPES)}, decimal"
+        raise ConfigError("E1513", where, f"type {spark_type} cannot be aggregated", allowed)
+    return _SPARK_TYPES[spark_type]
+
+
+def _fields(cls: type[Any]) -> tuple[inspect.Field, ...]:
+    info = inspect.type_info(cls)
+    if not isinstance(info, inspect.StructType | inspect.DataclassType):
+        raise ConfigError("E1513", cls.__name__, "has no fields", "Use an @event, a struct or a dataclass")
+    return info.fields
+
+
+def _ddl(info: inspect.Type, where: str) -> str:
+    if type(info) is inspect.EnumType and not issubclass(info.cls, enum.StrEnum):
+        return _ddl(inspect.type_info(type(next(iter(info.cls)).value)), where)
+    match info:
+        case inspect.UnionType(types=types):
+            others = [kind for kind in types if not isinstance(kind, inspect.NoneType)]
+            if len(others) == 1:
+                return _ddl(others[0], where)
+        case inspect.ListType(item_type=item) | inspect.SetType(item_type=item) | inspect.VarTupleType(item_type=item):
+            return f"ARRAY<{_ddl(item, where)}>"
+        case inspect.DictType(key_type=inspect.StrType(), value_type=value):
+            return f"MAP<STRING, {_ddl(value, where)}>"
+        case inspect.StructType(fields=fields) | inspect.DataclassType(fields=fields):
+            parts = (f"`{field.encode_name}`: {_ddl(field.type, f'{where}.{field.name}')}" for field in fields)
+            return f"STRUCT<{', '.join(parts)}>"
+        case _ if type(info) in _PLAIN:
+            return _PLAIN[type(info)]
+    raise ConfigError("E1513", where, f"no column can hold a {type(info).__name__.removesuffix('Type')}", _ALLOWED)
+
+

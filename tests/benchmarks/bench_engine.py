@@ -1,0 +1,179 @@
+"""The engine against the disk: EXACTLY_ONCE in, a keyed persistent monitor, EXACTLY_ONCE out.
+
+The limit is what the same bytes cost when they are committed raw to SQLite, once for in and once for out, 1,000 rows a
+commit, with the same durability. Both run in turn, several rounds; the ratio of each round is printed, and its median.
+
+    python -m tests.benchmarks.bench_engine [--messages 200000] [--rounds 5] [--profile]
+"""
+
+import argparse
+import cProfile
+import json
+import pstats
+import sqlite3
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from correlator import Engine, Message, Monitor, Reliability, StateTable, event, on
+from correlator.settings import EngineSettings, MonitorSettings, ReceiverSettings, SenderSettings
+from correlator.testing.memory import MemoryBroker
+
+BATCH = 1000
+
+
+@event
+class Trade:
+    """What comes in."""
+
+    account: str
+    quantity: int
+    note: str
+
+
+@event
+class Position:
+    """What goes out."""
+
+    account: str
+    position: int
+    note: str
+
+
+class Positions(Monitor, persistent=True):
+    """State per account."""
+
+    positions: StateTable[str, int]
+
+    @on(Trade)
+    def trade(self, trade: Trade) -> None:
+        """Add up and tell."""
+        position = self.positions.get(trade.account, 0) + trade.quantity
+        self.positions[trade.account] = position
+        self.send(Position(account=trade.account, position=position, note=trade.note), to="out")
+
+
+def messages(count: int) -> list[Message]:
+    """Messages with bodies of 256 bytes of JSON."""
+    made = []
+    for number in range(count):
+        body = {"account": f"A{number % 1000:05d}", "quantity": number % 90 + 10, "note": ""}
+        body["note"] = "x" * (256 - len(json.dumps(body)))
+        properties = {"uniqueMessageId": f"{number + 1}:bench:S01", "messageSourceId": "bench:S01"}
+        made.append(Message(json.dumps(body).encode(), properties))
+    return made
+
+
+def raw_rate(directory: Path, bodies: list[bytes]) -> float:
+    """Messages a second that can be committed raw, twice each."""
+    connection = sqlite3.connect(directory / "raw.db", isolation_level=None)
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=FULL")
+    connection.execute("CREATE TABLE raw (number INTEGER PRIMARY KEY, body BLOB)")
+    number = 0
+    begin = time.perf_counter()
+    for at in range(0, len(bodies), BATCH):
+        for _ in ("in", "out"):
+            connection.execute("BEGIN IMMEDIATE")
+            rows = [(number + offset, body) for offset, body in enumerate(bodies[at : at + BATCH])]
+            connection.executemany("INSERT INTO raw VALUES (?, ?)", rows)
+            connection.execute("COMMIT")
+            number += len(rows)
+    elapsed = time.perf_counter() - begin
+    connection.close()
+    return len(bodies) / elapsed
+
+
+def engine_rate(directory: Path, inputs: list[Message]) -> float:
+    """Messages a second through the engine, until the last one is at the broker."""
+    arrived = threading.Event()
+    missing = len(inputs)
+
+    def count(kind: str, _endpoint: str, _destination: str, sent: Sequence[Any]) -> None:
+        nonlocal missing
+        if kind == "accepted":
+            missing -= len(sent)
+            if not missing:
+                arrived.set()
+
+    broker = MemoryBroker(on_event=count)
+    broker.publish("queue:in", inputs)
+    settings = EngineSettings(
+        name="bench",
+        store=f"sqlite:///{directory / 'engine.db'}",
+        receivers=(
+            ReceiverSettings(
+                id="in",
+                connection="memory",
+                destination="queue:in",
+                reliability=Reliability.EXACTLY_ONCE,
+                event=f"{__name__}:Trade" if __name__ != "__main__" else "__main__:Trade",
+                max_batch_size=BATCH,
+            ),
+        ),
+        senders=(
+            SenderSettings(
+                id="out",
+                connection="memory",
+                destination="queue:out",
+                reliability=Reliability.EXACTLY_ONCE,
+                max_batch_size=BATCH,
+            ),
+        ),
+        monitors=(MonitorSettings(type=f"{__name__}:Positions" if __name__ != "__main__" else "__main__:Positions"),),
+    )
+    with Engine(settings, connections={"memory": broker.connection()}):
+        begin = time.perf_counter()
+        assert arrived.wait(300)
+        elapsed = time.perf_counter() - begin
+    return len(inputs) / elapsed
+
+
+def profile_threads(run: Callable[[], object]) -> None:
+    """Profile each thread of one run and print where its time goes (waits included)."""
+    profiles: dict[str, cProfile.Profile] = {}
+    original = threading.Thread.run
+
+    def profiled(thread: threading.Thread) -> None:
+        profile = profiles[thread.name] = cProfile.Profile(time.thread_time)
+        profile.runcall(original, thread)
+
+    threading.Thread.run = profiled  # type: ignore[method-assign]
+    try:
+        run()
+    finally:
+        threading.Thread.run = original  # type: ignore[method-assign]
+    for name, profile in profiles.items():
+        print(f"--- thread {name}: CPU seconds")
+        pstats.Stats(profile).sort_stats("tottime").print_stats(8)
+
+
+def main() -> None:
+    """Run the rounds."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--messages", type=int, default=200_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--directory", default=None, help="where the databases lie; a temporary directory by default")
+    arguments = parser.parse_args()
+    inputs = messages(arguments.messages)
+    bodies = [message.body for message in inputs]
+    ratios = []
+    for number in range(arguments.rounds):
+        with tempfile.TemporaryDirectory(dir=arguments.directory) as name:
+            raw = raw_rate(Path(name), bodies)
+            ours = engine_rate(Path(name), inputs)
+        ratios.append(ours / raw)
+        print(f"round {number + 1}: raw {raw:,.0f}/s  engine {ours:,.0f}/s  ratio {ours / raw:.2f}")
+    print(f"median ratio {statistics.median(ratios):.2f} (wanted: at least 0.50)")
+    if arguments.profile:
+        with tempfile.TemporaryDirectory(dir=arguments.directory) as name:
+            profile_threads(lambda: engine_rate(Path(name), inputs))
+
+
+if __name__ == "__main__":
+    main()

@@ -108,7 +108,8 @@ def event(cls: type[T]) -> type[T]:
     namespace: dict[str, Any] = {
         name: value
         for name, value in vars(cls).items()
-        if name not in ("__dict__", "__weakref__", "__annotations__") and name not in vars(cls).get("__annotations__", {})
+        if name not in ("__dict__", "__weakref__", "__annotations__")
+        and name not in vars(cls).get("__annotations__", {})
     }
     fields: list[Any] = []
     for name, annotation in vars(cls).get("__annotations__", {}).items():
@@ -116,10 +117,16 @@ def event(cls: type[T]) -> type[T]:
             fields.append((name, annotation, vars(cls)[name]))
         else:
             fields.append((name, annotation))
-    made = msgspec.defstruct(
-        cls.__name__, fields, bases=(Event,), module=cls.__module__, namespace=namespace, frozen=True, kw_only=True, gc=False
+    return msgspec.defstruct(  # type: ignore[return-value]
+        cls.__name__,
+        fields,
+        bases=(Event,),
+        module=cls.__module__,
+        namespace=namespace,
+        frozen=True,
+        kw_only=True,
+        gc=False,
     )
-    return made  # type: ignore[return-value]
 
 
 class Pattern(msgspec.Struct, frozen=True):

@@ -5,7 +5,7 @@ errors cross the port: `ConnectionLost` (raised; the engine connects again for e
 one message). Each object is used by one thread at a time, its owner's; `close` comes from the same thread.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -133,8 +133,11 @@ class ConnectionFactory(Protocol):
 class Store(Protocol):
     """The one durable truth of an engine. Owned by the writer thread; `open` runs before that thread starts."""
 
-    def open(self) -> Recovered:
+    def open(self, check: Callable[[Recovered], None] = lambda _: None) -> Recovered:
         """Lock, migrate, take the next epoch, read everything back.
+
+        Args:
+            check: is shown what was read before the epoch is taken; what it raises leaves the store as it was.
 
         Raises `StoreError` when it cannot be used, `Fenced` when another engine owns it.
         """

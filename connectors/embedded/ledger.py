@@ -10,9 +10,10 @@ from functools import cache
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, Dialect, delete, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.dialects.postgresql import psycopg
+from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
+from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 
 from connectors.embedded.tables import (
     SCHEMA_VERSION,
@@ -172,7 +173,8 @@ def _append(connection: Connection, there: _There, fresh: Sequence[Entry], now_m
 @cache
 def _insert_message(dialect: str) -> Statement:
     """Compiled once for each kind of database: this is where most of the time of a batch goes."""
-    return Statement(psycopg.dialect() if dialect == "postgresql" else sqlite.dialect(), insert(messages))
+    kinds: dict[str, type[Dialect]] = {"sqlite": SQLiteDialect_pysqlite, "postgresql": PGDialect_psycopg}
+    return Statement(kinds[dialect](), insert(messages))
 
 
 def register(connection: Connection, subscription: int) -> int:

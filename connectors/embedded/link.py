@@ -42,6 +42,10 @@ class Link(Protocol):
         """One writing transaction: commits at the end, rolls back when an exception passes."""
         ...
 
+    def lock_schema(self) -> None:
+        """Within a transaction: nobody else makes tables until it ends."""
+        ...
+
     def announce(self, consumer: int) -> None:
         """Within the transaction that registers the consumer: from now on others see that it lives."""
         ...
@@ -70,6 +74,7 @@ def open_link(store: str) -> Link:
     link: Link = SqliteLink(store) if is_sqlite(store) else PostgresLink(store)
     try:
         with link.transaction() as connection:
+            link.lock_schema()
             version = ledger.create(connection)
     except BaseException:
         link.close()
@@ -137,6 +142,9 @@ class SqliteLink:
                 self._gate.unlock()
         finally:
             self._neighbours.gate.release()
+
+    def lock_schema(self) -> None:
+        """Behind the gate one is alone anyway."""
 
     def announce(self, consumer: int) -> None:
         """Lock the consumer's file; the gate keeps out whoever might take it for a dead one's."""
@@ -208,6 +216,10 @@ class PostgresLink:
         """BEGIN to COMMIT."""
         with self.connection.begin():
             yield self.connection
+
+    def lock_schema(self) -> None:
+        """Two sessions that both find a table missing would both make it, and one would fail."""
+        self.connection.execute(select(func.pg_advisory_xact_lock(_CONSUMER_LOCKS, 0)))
 
     def announce(self, consumer: int) -> None:
         """Take the consumer's lock; it outlives the transaction and ends with the session."""

@@ -1,5 +1,6 @@
 """What of a file is acknowledged, what is held and what comes next: spans between places. Pure; no file is touched."""
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -13,6 +14,10 @@ class Span(NamedTuple):
     end: Place
 
 
+_tokens = itertools.count(1)
+"""Of the whole process: a token never means another chunk after a reconnect."""
+
+
 class Progress:
     """The state of one receiver in one file.
 
@@ -24,7 +29,6 @@ class Progress:
         self.position = position
         self.done = sorted(done)
         self._held: dict[int, tuple[Span, int]] = {}
-        self._next_token = 1
         self._returned = list(_gaps(position, self.done))
         self._frontier = self.done[-1].end if self.done else position
 
@@ -49,8 +53,7 @@ class Progress:
         else:
             taken = Span(self._frontier, end)
         self._frontier = max(self._frontier, end)
-        token = self._next_token
-        self._next_token += 1
+        token = next(_tokens)
         self._held[token] = taken, count
         return token
 

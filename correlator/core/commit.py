@@ -132,7 +132,7 @@ class ContextCut(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class SenderCut(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """One reliable sender at the cut: its source, the next number to give, the last number confirmed with all before."""
+    """One reliable sender at the cut: source, the next number to give, the last one confirmed with all before it."""
 
     sender: str
     source: str

@@ -1,7 +1,7 @@
 """A context: monitors, their listeners and timers, and the input queue that they work through, one event at a time.
 
-What a handler does is *staged* and takes effect when it has returned; when it raises, nothing of it remains. A cut falls
-only between two handlers, so that no checkpoint holds half an event (FEATURES A2.10).
+What a handler does is *staged* and takes effect when it has returned; when it raises, nothing of it remains. A cut
+falls only between two handlers, so that no checkpoint holds half an event (FEATURES A2.10).
 
 Owner: the context's thread; the checkpointer calls `cut` while that thread is parked.
 """
@@ -102,9 +102,7 @@ class Context:
                 for name, value in zip(listener.fields, listener.values, strict=True)
             )
             pattern = Pattern(event_type, listener.fields, values)
-            self._keep_listener(
-                Listener(instance, listener.number, pattern, listener.handler, once=listener.once)
-            )
+            self._keep_listener(Listener(instance, listener.number, pattern, listener.handler, once=listener.once))
         declared = {(timer.period, timer.handler) for timer in instance.monitor.timers}
         for timer in stored.timers:
             if timer.period is None or (timer.period, timer.handler) in declared:
@@ -122,8 +120,7 @@ class Context:
 
     def call_one(self, monitor: Monitor, hook: str) -> None:
         """Call a life-cycle method of a monitor."""
-        method = getattr(monitor, hook)
-        self._invoke(self._instances[monitor], lambda _: method(), None)
+        self._call(self._instances[monitor], hook)
 
     def call_restored(self, hook: str, fresh: Collection[Monitor]) -> None:
         """Call a life-cycle method of every monitor but the fresh ones, in the order of loading."""
@@ -180,8 +177,11 @@ class Context:
             else:
                 timer.due += timer.period
                 heapq.heappush(self._timers, timer)
-            method = getattr(timer.instance.monitor, timer.handler)
-            self._invoke(timer.instance, lambda _, method=method: method(), None)
+            self._call(timer.instance, timer.handler)
+
+    def _call(self, instance: Instance, name: str) -> None:
+        method = getattr(instance.monitor, name)
+        self._invoke(instance, lambda _: method(), None)
 
     def _invoke(self, instance: Instance, method: Callable[[Any], None], event: Any) -> None:
         if instance.on_error != "stop":
@@ -242,7 +242,9 @@ class Context:
         """Seconds of engine time at the beginning of this stretch of work."""
         return self._engine_time
 
-    def send(self, monitor: Monitor, event: Any, to: str, key: str | None, properties: Mapping[str, Any] | None) -> None:
+    def send(
+        self, monitor: Monitor, event: Any, to: str, key: str | None, properties: Mapping[str, Any] | None
+    ) -> None:
         """Stage a send."""
         outbox = self._routes.outboxes.get(to)
         if outbox is None or to in self._routes.closing:
@@ -362,7 +364,7 @@ class Context:
         self._spawned[name] = number + 1
         monitor.name_tables(number)
         self.load(monitor, on_error, number)
-        self._invoke(self._instances[monitor], lambda _: monitor.onload(), None)
+        self._call(self._instances[monitor], "onload")
 
     def _end(self, monitor: Monitor) -> None:
         instance = self._instances.pop(monitor, None)
@@ -386,9 +388,7 @@ class Context:
         self._push_timer(instance, number, due, period, handler)
         return number
 
-    def _push_timer(
-        self, instance: Instance, number: int, due: float, period: float | None, handler: str
-    ) -> None:
+    def _push_timer(self, instance: Instance, number: int, due: float, period: float | None, handler: str) -> None:
         timer = Timer(instance, number, due, period, handler)
         instance.timers[number] = timer
         heapq.heappush(self._timers, timer)
@@ -498,4 +498,3 @@ def _dead_letter(monitor: Monitor, event: Any, error: Exception, engine_time: fl
         message=message,
         time=engine_time,
     )
-

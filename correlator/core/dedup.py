@@ -20,8 +20,9 @@ Owner: the store writer's thread.
 """
 
 import heapq
+import sys
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import Any
 
@@ -128,6 +129,7 @@ class DuplicateDetector:
         self._newest = float("-inf")
         self._segments: dict[int, _Segment] = {}
         self._pinned: dict[int, None] = {}
+        self._held: dict[str, list[_Entry]] = {}
         self._dead: dict[int, None] = {}
         self._sparse: dict[int, None] = {}
         self._last_number = 0
@@ -178,8 +180,8 @@ class DuplicateDetector:
             if segment.receiver == receiver and segment.batch <= batch:
                 self._unpin(number, segment)
 
-    def restore(self, segments: Iterable[IdSegment], confirmed: dict[str, int]) -> None:
-        """Rebuild from the store's segments in the order of their numbers.
+    def restore(self, segments: Iterable[IdSegment], confirmed: Mapping[str, int]) -> None:
+        """Rebuild from the store's segments in the order of their numbers; may be called for one after the other.
 
         Args:
             segments: segments of this domain.
@@ -217,7 +219,9 @@ class DuplicateDetector:
         ids, sources, digests = candidates.ids, candidates.sources, candidates.digests
         if "" in ids:
             having = [position for position, unique_id in enumerate(ids) if unique_id]
-            ids, sources, digests = ([column[p] for p in having] for column in (ids, sources, digests))  # type: ignore[attr-defined]
+            ids = [ids[position] for position in having]
+            sources = [sources[position] for position in having]
+            digests = [digests[position] for position in having]
         if not ids:
             return None
         number = self._last_number + planned + 1
@@ -259,8 +263,9 @@ class DuplicateDetector:
 
     def _enter_run(self, number: int, segment: _Segment, run: IdRun) -> None:
         time = run.time
+        names = {source: sys.intern(source) for source in set(run.sources)}  # one string for all ids of a source
         made = [
-            _Entry(unique_id, source, digest, time, number, _WINDOW)
+            _Entry(unique_id, names[source], digest, time, number, _WINDOW)
             for unique_id, source, digest in zip(run.ids, run.sources, run.digests, strict=True)
         ]
         segment.entries.extend(made)
@@ -351,10 +356,11 @@ class DuplicateDetector:
         if segment.pinned:
             entry.place = _HELD
             segment.held.append(entry)
+            self._held.setdefault(entry.id, []).append(entry)
             return
         entry.place = _GONE
         if self._entries.get(entry.id) is entry:
-            del self._entries[entry.id]
+            self._look_up_held(entry.id)
         segment.live -= 1
         if not segment.live:
             self._dead[entry.segment] = None
@@ -362,11 +368,22 @@ class DuplicateDetector:
         elif segment.live * _SPARSE < len(segment.entries):
             self._sparse[entry.segment] = None
 
+    def _look_up_held(self, unique_id: str) -> None:
+        """The newest entry is gone; an older one may be held for another receiver, whose redelivery may still come."""
+        held = self._held.get(unique_id)
+        if held:
+            self._entries[unique_id] = held[-1]
+        else:
+            del self._entries[unique_id]
+
     def _unpin(self, number: int, segment: _Segment) -> None:
         del self._pinned[number]
         segment.pinned = False
         held, segment.held = segment.held, []
         for entry in held:
+            others = [other for other in self._held.pop(entry.id) if other is not entry]
+            if others:
+                self._held[entry.id] = others
             self._forget(entry)
 
     def _bound_sources(self) -> None:

@@ -260,4 +260,6 @@ def _read_annotations(cls: type[KeyedMonitor[Any, Any]]) -> None:
         if not hasattr(cls, name):
             raise StateError("E4105", where, f"attribute '{name}' has no initial value", "", "Give one in the class")
     fields = list(cls._attributes.items())
-    cls._codec = Codec(msgspec.defstruct(f"{cls.__name__}State", fields, kw_only=True, forbid_unknown_fields=True), where)
+    cls._codec = Codec(
+        msgspec.defstruct(f"{cls.__name__}State", fields, kw_only=True, forbid_unknown_fields=True), where
+    )

@@ -112,9 +112,7 @@ class ReceiveMapping:
             except MappingError as error:
                 reason = str(self._explain(message, error))
                 mapped.dead_letters.append(
-                    DeadLetter(
-                        kind="mapping", origin=self._receiver, reason=reason, message=message, time=engine_time
-                    )
+                    DeadLetter(kind="mapping", origin=self._receiver, reason=reason, message=message, time=engine_time)
                 )
                 continue
             for column in ("messages", "events", "ids", "sources", "digests"):

@@ -59,7 +59,9 @@ def every(seconds: float) -> Callable[[F], F]:
 class Binding(Protocol):
     """What a monitor instance asks of its context."""
 
-    def send(self, monitor: "Monitor", event: Any, to: str, key: str | None, properties: Mapping[str, Any] | None) -> None:
+    def send(
+        self, monitor: "Monitor", event: Any, to: str, key: str | None, properties: Mapping[str, Any] | None
+    ) -> None:
         """Stage a send."""
         ...
 
@@ -219,6 +221,7 @@ class Monitor:
     def migrate_state(cls, version: int, data: dict[str, Any]) -> dict[str, Any] | None:
         """Turn state that an earlier version of the class stored into today's fields; `None` refuses (E4203)."""
         del version, data
+        return None
 
     # --- for the context ---
 
@@ -297,4 +300,3 @@ def _read_annotations(cls: type[Monitor]) -> None:
 
 def _listed(names: Mapping[str, Any]) -> str:
     return f"Allowed: {', '.join(sorted(names))}" if names else "It has none"
-

@@ -1,10 +1,11 @@
 """The sends of one sender between the handler that made them and the broker's confirm.
 
-Theory of operation. A reliable send is *staged* by a context, gets its number at the *cut* of a checkpoint, is *released*
-when that checkpoint is committed, *sent* in the order of the numbers, and *settled* when the broker has confirmed it
-or it has become a dead letter. The next checkpoint deletes what is settled. Numbers are contiguous from 1 for the life
-of the store and are never used again (FEATURES A2.6); number and source make the unique id. A BEST_EFFORT send skips
-cut and release, and its source is new in each life, so that an id is never used for another body (RELIABILITY B2).
+Theory of operation. A reliable send is *staged* by a context, gets its number at the *cut* of a checkpoint, is
+*released* when that checkpoint is committed, *sent* in the order of the numbers, and *settled* when the broker has
+confirmed it or it has become a dead letter. The next checkpoint deletes what is settled. Numbers are contiguous from 1
+for the life of the store and are never used again (FEATURES A2.6); number and source make the unique id. A BEST_EFFORT
+send skips cut and release, and its source is new in each life, so that an id is never used for another body
+(RELIABILITY B2).
 
 Threads: `cut`, `release` and `forget_settled` are the checkpointer's; `enqueue` is the contexts'; the others are the
 sender's. Between them only deques and one integer pass, each written by one side.
@@ -17,7 +18,7 @@ import msgspec
 
 from correlator.core.commit import OutboundSegment, SenderCut
 from correlator.core.reliability import SENDING, Reliability
-from correlator.events import DeadLetter, Message, Outgoing
+from correlator.events import DeadLetter, Message, Outgoing, PropertyValue
 
 
 class FlushRequest(msgspec.Struct, frozen=True, gc=False):
@@ -157,7 +158,12 @@ class Outbox:
         destination = message.destination or self._destination
         if not self._stamps_id:
             return Outgoing(sequence, self.source, destination, message)
-        stamp = {self._id_property: f"{sequence}:{self.source}", self._source_property: self.source}
+        stamp: dict[str, PropertyValue] = {
+            self._id_property: f"{sequence}:{self.source}",
+            self._source_property: self.source,
+        }
         properties = message.properties
-        stamped = Message(message.body, {**properties, **stamp} if properties else stamp, message.key, None, message.headers)
+        stamped = Message(
+            message.body, {**properties, **stamp} if properties else stamp, message.key, None, message.headers
+        )
         return Outgoing(sequence, self.source, destination, stamped)

@@ -1,6 +1,6 @@
 """What a start may do with what the store holds: the rules of the registry, and the order of the receive log.
 
-Rules (FEATURES A1.7–A1.13): static parts may be added, never removed or changed, but for the destination of a static
+Rules (FEATURES A1.7-A1.13): static parts may be added, never removed or changed, but for the destination of a static
 receiver whose duplicate detection domain is explicit. Dynamic parts come back as they were. Connections may change.
 Every difference is named before anything is written.
 """
@@ -18,7 +18,7 @@ from correlator.settings import ReceiverSettings, SenderSettings
 
 
 def default_domain(settings: ReceiverSettings) -> str:
-    """The duplicate detection domain of a receiver (FEATURES A8.7–A8.9)."""
+    """The duplicate detection domain of a receiver (FEATURES A8.7-A8.9)."""
     if settings.dup_detection_domain_id:
         return settings.dup_detection_domain_id
     last = settings.id if settings.destination.startswith("topic:") else settings.destination.removeprefix("queue:")
@@ -41,12 +41,10 @@ def endpoint_of(settings: ReceiverSettings | SenderSettings, *, dynamic: bool, s
     )
 
 
-def reconcile(
-    stored: Iterable[Endpoint], configured: Sequence[ReceiverSettings | SenderSettings]
-) -> tuple[RegistryCommit, list[Endpoint]]:
-    """Compare the static parts with the registry; returns what to write, and the dynamic endpoints to make again.
+def reconcile(stored: Iterable[Endpoint], configured: Sequence[ReceiverSettings | SenderSettings]) -> RegistryCommit:
+    """Compare the static parts with the registry; returns what to write.
 
-    Raises `RecoveryRefused` E4301–E4304 that names every difference and the way out; nothing has been written.
+    Raises `RecoveryRefused` E4301-E4304 that names every difference and the way out; nothing has been written.
     """
     by_id = {endpoint.id: endpoint for endpoint in stored}
     refusals: list[CorrelatorError] = []
@@ -75,7 +73,7 @@ def reconcile(
     )
     if refusals:
         raise _joined(refusals)
-    return RegistryCommit(put=put), [endpoint for endpoint in by_id.values() if endpoint.origin == "dynamic"]
+    return RegistryCommit(put=put)
 
 
 def _changes(
@@ -156,7 +154,9 @@ def restored_runs(
     for recorded in queue:
         if recorded.receiver:
             messages = log.between(recorded.receiver, recorded.first, recorded.count)
-            runs.append(Run(recorded.receiver, recorded.first, messages, events_of[recorded.receiver](messages), stored=True))
+            runs.append(
+                Run(recorded.receiver, recorded.first, messages, events_of[recorded.receiver](messages), stored=True)
+            )
         else:
             runs.extend(Run("", 0, (), (decode(one),), stored=False) for one in recorded.events)
     return runs

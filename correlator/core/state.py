@@ -5,7 +5,7 @@ with the path to it. Bytes are MessagePack in deterministic order, so that equal
 """
 
 import dataclasses
-import datetime
+import datetime as dt
 import decimal
 import enum
 import types
@@ -29,10 +29,10 @@ _PLAIN = {
     float,
     str,
     bytes,
-    datetime.datetime,
-    datetime.date,
-    datetime.time,
-    datetime.timedelta,
+    dt.datetime,
+    dt.date,
+    dt.time,
+    dt.timedelta,
     decimal.Decimal,
     uuid.UUID,
 }
@@ -54,26 +54,35 @@ def _check(annotation: Any, where: str, path: str, above: tuple[Any, ...]) -> No
     if annotation in _PLAIN or annotation in above:
         return
     origin = typing.get_origin(annotation) or annotation
-    arguments = typing.get_args(annotation)
-    if origin is typing.Annotated:
-        _check(arguments[0], where, path, above)
-    elif origin is typing.Literal:
-        return
-    elif origin in (typing.Union, types.UnionType) or origin in _CONTAINERS:
+    arguments = [argument for argument in typing.get_args(annotation) if argument is not Ellipsis]
+    if origin in (typing.Annotated, typing.Union, types.UnionType):
+        for argument in arguments[:1] if origin is typing.Annotated else arguments:
+            _check(argument, where, path, above)
+    elif origin in _CONTAINERS:
         for argument in arguments:
-            if argument is not Ellipsis:
-                _check(argument, where, f"{path}[]" if origin in _CONTAINERS else path, above)
-    elif isinstance(origin, type) and issubclass(origin, enum.Enum):
-        return
-    elif isinstance(origin, type) and (issubclass(origin, msgspec.Struct) or dataclasses.is_dataclass(origin)):
+            _check(argument, where, f"{path}[]", above)
+    elif _is_record(origin):
         for name, hint in typing.get_type_hints(origin, include_extras=True).items():
             if typing.get_origin(hint) is not typing.ClassVar:
                 _check(hint, where, f"{path}.{name}", (*above, annotation))
-    else:
-        shown = getattr(annotation, "__qualname__", str(annotation))
-        module = getattr(annotation, "__module__", "")
-        full = shown if module in ("builtins", "typing", "") else f"{module}.{shown}"
-        raise StateError("E4101", where, f"field '{path}' has type {full}, which cannot be stored", _ALLOWED)
+    elif origin is not typing.Literal and not _is_enum(origin):
+        raise StateError(
+            "E4101", where, f"field '{path}' has type {_shown(annotation)}, which cannot be stored", _ALLOWED
+        )
+
+
+def _is_enum(origin: Any) -> bool:
+    return isinstance(origin, type) and issubclass(origin, enum.Enum)
+
+
+def _is_record(origin: Any) -> bool:
+    return isinstance(origin, type) and (issubclass(origin, msgspec.Struct) or dataclasses.is_dataclass(origin))
+
+
+def _shown(annotation: Any) -> str:
+    name: str = getattr(annotation, "__qualname__", str(annotation))
+    module = getattr(annotation, "__module__", "")
+    return name if module in ("builtins", "typing", "") else f"{module}.{name}"
 
 
 def is_immutable(annotation: Any) -> bool:
@@ -84,7 +93,7 @@ def is_immutable(annotation: Any) -> bool:
     arguments = [argument for argument in typing.get_args(annotation) if argument is not Ellipsis]
     if origin in (typing.Union, types.UnionType, tuple, frozenset):
         return all(is_immutable(argument) for argument in arguments)
-    if origin is typing.Literal or (isinstance(origin, type) and issubclass(origin, enum.Enum)):
+    if origin is typing.Literal or _is_enum(origin):
         return True
     if isinstance(origin, type) and issubclass(origin, msgspec.Struct) and origin.__struct_config__.frozen:
         return all(is_immutable(hint) for hint in typing.get_type_hints(origin).values())
@@ -160,12 +169,10 @@ class StateTable(MutableMapping[K, V]):
         return self._owner
 
     def __getitem__(self, key: K) -> V:
-        value = self._live.get(key, _ABSENT)
-        if value is _ABSENT:
-            value = self._warm(key)
+        value = self._live[key] if key in self._live else self._warm(key)
         if self._tracks_reads:
             self._touch(key)
-        return value  # type: ignore[return-value]
+        return value
 
     def get(self, key: K, default: Any = None) -> Any:
         """The value, or the default."""
@@ -233,6 +240,3 @@ class StateTable(MutableMapping[K, V]):
             StateEntry(owner, keys.encode(key), values.encode(live[key]) if key in live else cold.get(key))
             for key in changed
         ]
-
-
-_ABSENT: Any = object()

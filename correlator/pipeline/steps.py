@@ -63,8 +63,8 @@ def source_sql(view: str) -> str:
 def decode_sql(step: DecodeStep, source: str, number: int, hidden: str, names: list[str], reason: str) -> str:
     """Columns from bodies; a body that does not fit goes to `_out` with the reason and is live no more."""
     rest = ", ".join(name for name in hidden.split(", ") if name not in ("_live", "_out"))
-    parsed = f"SELECT *, CASE WHEN _live THEN {parsed(step)} END AS _row FROM {source}"
-    judged = f"SELECT *, _live AND {_malformed(step)} AS _bad FROM ({parsed})"
+    decoded = f"SELECT *, CASE WHEN _live THEN {parsed(step)} END AS _row FROM {source}"
+    judged = f"SELECT *, _live AND {_malformed(step)} AS _bad FROM ({decoded})"
     columns = "".join(f", _row.{quote(name)} AS {quote(name)}" for name in names)
     return (
         f"SELECT {rest}, _live AND NOT _bad AS _live, {_with_dead('_bad', number, text(reason))} AS _out{columns} "

@@ -225,7 +225,8 @@ class ProcessorThread(Actor):
         with self.lock:
             batch, reached = self.context.take(self.processor.max_rows, self.processor.max_bytes)
         if not batch:
-            return self._conclude()
+            self._conclude()
+            return None
         point("app.event")
         effects = self.processor.process(batch, self.context, self._engine_time.now())
         self._apply(effects, reached)

@@ -89,6 +89,7 @@ class Engine:
         self.senders: dict[str, Sender] = {}
         self.writer: Writer | None = None
         self._registry_changes = RegistryCommit()
+        self._batches: dict[str, int] = {}
         self.checkpointer: Checkpointer | None = None
         self.remover: Remover | None = None
         self.failure: BaseException | None = None
@@ -143,14 +144,17 @@ class Engine:
         """Everything from opening the store to opening the receivers, without starting a thread."""
         self._started = True
         recovered = self._open_store()
-        dynamic = self._reconcile(recovered)
+        if recovered is None:
+            self._register(())
+        dynamic = [endpoint for endpoint in self.registry.values() if endpoint.origin == "dynamic"]
         self._engine_time = EngineTime(self._clock, recovered.engine_time if recovered else 0.0)
         self._make_writer(recovered)
         self._make_contexts(recovered)
         self._make_senders(recovered, dynamic)
-        self._make_receivers(recovered, dynamic)
         self._restore_detectors(recovered)
+        self._make_receivers(recovered, dynamic)
         self._restore_queues(recovered)
+        self._commit_registry_changes()
         self._make_checkpointer(recovered)
         self._run_recovery_hooks(recovered)
         self._open_parts()
@@ -290,7 +294,8 @@ class Engine:
     # --- building ---
 
     def _check(self) -> None:
-        for settings in (*self.settings.receivers, *self.settings.senders):
+        parts: list[ReceiverSettings | SenderSettings] = [*self.settings.receivers, *self.settings.senders]
+        for settings in parts:
             self._check_reliability(settings)
 
     def _check_reliability(self, settings: ReceiverSettings | SenderSettings) -> None:
@@ -316,18 +321,16 @@ class Engine:
     def _open_store(self) -> Recovered | None:
         if self._store is None and self.settings.store is not None:
             self._store = SqlStore(self.settings.store, self.settings.name)
-        return self._store.open() if self._store is not None else None
+        return self._store.open(self._check_recovered) if self._store is not None else None
 
-    def _reconcile(self, recovered: Recovered | None) -> list[Endpoint]:
-        configured = (*self.settings.receivers, *self.settings.senders)
-        if recovered is None:
-            self.registry = {settings.id: endpoint_of(settings, dynamic=False) for settings in configured}
-            return []
-        changes, dynamic = reconcile(recovered.endpoints, configured)
-        changes = RegistryCommit(put=[self._with_source(endpoint) for endpoint in changes.put])
-        self.registry = {endpoint.id: endpoint for endpoint in (*recovered.endpoints, *changes.put)}
-        self._registry_changes = changes
-        return dynamic
+    def _check_recovered(self, recovered: Recovered) -> None:
+        point("cfg.compare")
+        self._register(recovered.endpoints)
+
+    def _register(self, stored: Sequence[Endpoint]) -> None:
+        changes = reconcile(stored, (*self.settings.receivers, *self.settings.senders))
+        self._registry_changes = RegistryCommit(put=[self._with_source(endpoint) for endpoint in changes.put])
+        self.registry = {endpoint.id: endpoint for endpoint in (*stored, *self._registry_changes.put)}
 
     def _with_source(self, endpoint: Endpoint) -> Endpoint:
         if endpoint.kind == "sender" and not endpoint.source and SENDING[Reliability(endpoint.reliability)].stored:
@@ -340,8 +343,10 @@ class Engine:
     def _make_writer(self, recovered: Recovered | None) -> None:
         if recovered is None or self._store is None:
             return
-        self.writer = Writer(self._store, recovered.commit, lambda: self._engine_time.now())
-        if self._registry_changes.put:
+        self.writer = Writer(self._store, recovered.commit, self._engine_time.now)
+
+    def _commit_registry_changes(self) -> None:
+        if self.writer is not None and self._registry_changes.put:
             point("cfg.register.commit")
             self.writer.submit(RegistryRequest(self._registry_changes, lambda: None))
             self._commit_waiting()
@@ -435,7 +440,7 @@ class Engine:
                 self._restore(thread.context, resolve(stored.type), int(key), data, state, stored.on_error)
 
     @staticmethod
-    def _require(fulfilled: bool, code: str, where: str, what: str) -> None:  # noqa: FBT001
+    def _require(fulfilled: bool, code: str, where: str, what: str) -> None:
         if not fulfilled:
             raise RecoveryRefused(
                 code, where, f"has state in the store ({what}) but is not configured", "", "Put it back"
@@ -445,7 +450,9 @@ class Engine:
 
     def _make_senders(self, recovered: Recovered | None, dynamic: Sequence[Endpoint]) -> None:
         again = [
-            msgspec.json.decode(endpoint.settings, type=SenderSettings) for endpoint in dynamic if endpoint.kind == "sender"
+            msgspec.json.decode(endpoint.settings, type=SenderSettings)
+            for endpoint in dynamic
+            if endpoint.kind == "sender"
         ]
         for settings in (*self.settings.senders, *again):
             self._make_sender(settings, recovered, self.registry[settings.id].source)
@@ -484,10 +491,6 @@ class Engine:
             if endpoint.kind == "receiver"
         ]
         self._log_at_start = ReceiveLog(recovered.receive_log if recovered else ())
-        self._batches: dict[str, int] = dict(recovered.confirmed_batches) if recovered else {}
-        self._ids = list(recovered.ids) if recovered else []
-        for segment in self._ids:
-            self._batches[segment.receiver] = max(self._batches.get(segment.receiver, 0), segment.batch)
         for settings in (*self.settings.receivers, *again):
             self._make_receiver(settings, recovered)
 
@@ -569,20 +572,18 @@ class Engine:
     def _restore_detectors(self, recovered: Recovered | None) -> None:
         if recovered is None:
             return
-        by_domain: dict[str, list[Any]] = {}
-        for segment in self._ids:
-            by_domain.setdefault(segment.domain, []).append(segment)
-        self._ids = []
-        for domain, segments in by_domain.items():
-            point("rec.load.dedup")
-            self._detector(domain).restore(segments, recovered.confirmed_batches)
+        self._batches = dict(recovered.confirmed_batches)
+        point("rec.load.dedup")
+        for segment in recovered.ids:
+            self._batches[segment.receiver] = max(self._batches.get(segment.receiver, 0), segment.batch)
+            self._detector(segment.domain).restore([segment], recovered.confirmed_batches)
 
     def _restore_queues(self, recovered: Recovered | None) -> None:
         self._replay_failures: list[DeadLetter] = []
         cuts = {cut.context: cut for cut in recovered.contexts} if recovered else {}
         for name, cut in cuts.items():
             if name not in self.contexts and cut.queue:
-                self._require(False, "E4312", f"context '{name}'", f"{len(cut.queue)} runs waiting")  # noqa: FBT003
+                self._require(False, "E4312", f"context '{name}'", f"{len(cut.queue)} runs waiting")
         events_of = {name: self._remap(receiver) for name, receiver in self.receivers.items()}
         for name, thread in self.contexts.items():
             if name in cuts and recovered is not None:
@@ -751,7 +752,9 @@ class Engine:
             for thread in self.contexts.values()
         ):
             return False
-        return self.checkpoint(timeout=1.0) and all(sender.idle for sender in self.senders.values()) and self.checkpoint()
+        return (
+            self.checkpoint(timeout=1.0) and all(sender.idle for sender in self.senders.values()) and self.checkpoint()
+        )
 
     def _failed(self, actor: Actor, error: BaseException) -> None:
         """A thread ended by an exception: nothing may be committed, acknowledged or sent any more."""
@@ -780,7 +783,9 @@ class Engine:
         self.checkpoint(self.settings.stop_timeout)
         if not self._wait(lambda: all(sender.idle for sender in self.senders.values())):
             waiting = {name: sender.outbox.outstanding for name, sender in self.senders.items() if not sender.idle}
-            self._log.warning("stopping while sends wait for a broker; they leave after the next start", waiting=waiting)
+            self._log.warning(
+                "stopping while sends wait for a broker; they leave after the next start", waiting=waiting
+            )
         self.checkpoint(self.settings.stop_timeout)
         point("stop.close")
 
@@ -825,4 +830,3 @@ class Engine:
 
 def _of(processor: Processor, owner: str) -> bool:
     return owner.startswith(f"step:{processor.name}/")
-

@@ -47,7 +47,7 @@ def _import(module_name: str, where: str) -> Any:
     try:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        if error.name != module_name.split(".")[0] and error.name != module_name:
+        if error.name != module_name.split(".", maxsplit=1)[0] and error.name != module_name:
             raise ConfigError("E1501", where, f"importing '{module_name}' failed: {error}") from error
         raise ConfigError("E1501", where, f"cannot import '{module_name}': {error}") from error
     except Exception as error:

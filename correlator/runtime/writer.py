@@ -14,12 +14,14 @@ from correlator.core.dedup import Candidates, DuplicateDetector, Plan
 from correlator.core.faults import point
 from correlator.core.mapping import Mapped
 from correlator.core.statelog import StateLog, StatePlan
-from correlator.errors import CommitUnknown, StoreBusy
+from correlator.errors import CommitUnknown, StoreBusy, StoreError
 from correlator.ports import Store
 from correlator.runtime.actor import Actor
 from correlator.runtime.logs import get_logger
 
 LONGEST_RETRY_S = 2.0
+MOST_LOOKUPS = 40
+"""Failed look-ups of a lost answer, about a minute, before the engine stops and leaves it to recovery."""
 
 
 class Request:
@@ -141,7 +143,8 @@ class CheckpointRequest(Request):
         """Place the changed state."""
         del group
         log = writer.state_log
-        cleaned = writer.store.read_state(log.to_clean(len(self.cut.changes)))
+        numbers = log.to_clean(len(self.cut.changes))
+        cleaned = writer.store.read_state(numbers) if numbers else ()
         self._plan = log.plan(self.cut.changes, cleaned)
         commit = self.cut.commit
         return CheckpointCommit(
@@ -198,6 +201,7 @@ class Writer(Actor):
         self._engine_time = engine_time
         self._waiting: deque[Request] = deque()
         self._failures = 0
+        self._unknown: Sequence[Request] | None = None
         self._log = get_logger(part="store")
 
     def submit(self, request: Request) -> None:
@@ -207,39 +211,58 @@ class Writer(Actor):
 
     def step(self) -> float | None:
         """Commit all that waits in one transaction."""
-        requests = [self._waiting[at] for at in range(len(self._waiting))]
-        if not requests:
+        if not self._waiting:
             return None
         try:
-            self._commit(requests)
-        except StoreBusy as error:
-            self._failures += 1
-            delay = min(LONGEST_RETRY_S, 0.01 * 2 ** min(self._failures, 10))
-            self._log.warning("the store cannot take a transaction now; trying again", error=error, delay_s=delay)
-            return delay
+            committed = self._settle_unknown() or self._commit_waiting()
+        except (StoreBusy, CommitUnknown) as error:
+            return self._retry_later(error)
         self._failures = 0
-        for request in requests:
+        for request in committed:
             self._waiting.popleft()
             request.committed = True
             request.done()
         return 0
 
+    def _retry_later(self, error: StoreError) -> float:
+        self._failures += 1
+        delay = min(LONGEST_RETRY_S, 0.01 * float(2 ** min(self._failures, 10)))
+        if isinstance(error, CommitUnknown) and self._failures > MOST_LOOKUPS:
+            raise error
+        self._log.warning("the store cannot take a transaction now; trying again", error=error, delay_s=delay)
+        return delay
+
     def finish(self) -> None:
         """Close the store."""
         self.store.close()
 
-    def _commit(self, requests: Sequence[Request]) -> None:
+    def _commit_waiting(self) -> Sequence[Request]:
+        requests = [self._waiting[at] for at in range(len(self._waiting))]
         group = Group(self._engine_time())
+        self._unknown = ()  # a connection lost while planning: look where the store stands, nothing was sent
         writes = [request.plan(self, group) for request in requests]
-        number = self._number + 1
+        self._unknown = requests
         try:
-            self.store.commit(number, writes)
-        except CommitUnknown as error:
-            point("ck.resolve_ambiguous")
-            self._log.warning("the answer to a commit was lost; looking it up", error=error)
-            if not self.store.resolve(number):
-                raise StoreBusy(error.code, error.where, "the transaction was not committed") from error
-        self._number = number
+            self.store.commit(self._number + 1, writes)
+        except StoreBusy:
+            self._unknown = None
+            raise
+        return self._conclude(requests)
+
+    def _settle_unknown(self) -> Sequence[Request]:
+        """After a lost answer: the requests that were committed all the same (RELIABILITY T1)."""
+        if self._unknown is None:
+            return ()
+        requests = self._unknown
+        if not self.store.resolve(self._number + 1):
+            self._unknown = None
+            return ()
+        return self._conclude(requests)
+
+    def _conclude(self, requests: Sequence[Request]) -> Sequence[Request]:
+        self._unknown = None
+        self._number += 1
         self.commits += 1
         for request in requests:
             request.apply(self)
+        return requests

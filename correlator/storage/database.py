@@ -370,9 +370,12 @@ class SqliteDatabase(Database):
         if marker != self.application_id and (marker or objects):
             raise foreign(self.where)
         if not objects:
+            raw.execute("PRAGMA page_size = 16384")  # rows are batches: fewer, larger pages cost a commit less
             raw.execute("PRAGMA auto_vacuum = INCREMENTAL")
         raw.execute("PRAGMA journal_mode = WAL")
         raw.execute("PRAGMA synchronous = FULL")
+        # What is received is deleted soon: in a larger WAL most of it is superseded before it is copied to the file.
+        raw.execute("PRAGMA wal_autocheckpoint = 2048")
         raw.execute("PRAGMA fullfsync = ON")  # macOS: without it a sync stops at the cache of the disk
         if _pragma(raw, "journal_mode") != "wal" or _pragma(raw, "synchronous") != 2:
             raise StoreError("E3106", self.where, "SQLite does not accept WAL with synchronous=FULL", "", "")
@@ -463,17 +466,17 @@ class PostgresDatabase(Database):
         return f"{row[0]} since {row[1]:%Y-%m-%d %H:%M:%S%z}" if row else "another session"
 
     def _end_session(self, backend: int) -> None:
-        """End our own lost session if the server still has it: it might commit after we looked."""
-        self.connection.exec_driver_sql(
+        """End our own lost session if the server still has it (it might commit after we looked), and wait for that."""
+        ended = self.connection.exec_driver_sql(
             "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted"
             " AND classid = %(kind)s AND pid = %(pid)s",
             {"kind": self.application_id, "pid": backend},
-        )
-        self.connection.exec_driver_sql("SET lock_timeout = '10s'")
-        self.connection.exec_driver_sql(
-            "SELECT pg_advisory_lock(%(kind)s, hashtext(current_schema()))", {"kind": self.application_id}
-        )
-        self.connection.exec_driver_sql("SET lock_timeout = 0")
+        ).all()
+        if ended:
+            self.connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{CONNECT_TIMEOUT_S}s'")
+            self.connection.exec_driver_sql(
+                "SELECT pg_advisory_lock(%(kind)s, hashtext(current_schema()))", {"kind": self.application_id}
+            )
         self.connection.commit()
 
     def _unlock(self) -> None:

@@ -15,10 +15,10 @@ from correlator.errors import Fenced, StoreError, quoted
 
 PRIVATE_FILE = 0o600
 PRIVATE_DIRECTORY = 0o700
-NETWORK_FILE_SYSTEMS = frozenset(
-    ("afs", "beegfs", "ceph", "cifs", "coda", "fuse.ceph", "fuse.glusterfs", "fuse.s3fs", "fuse.sshfs", "gfs", "gfs2")
-    + ("glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "smb2", "smb3", "smbfs")
-)
+NETWORK_FILE_SYSTEMS = frozenset({
+    "afs", "beegfs", "ceph", "cifs", "coda", "fuse.ceph", "fuse.glusterfs", "fuse.s3fs", "fuse.sshfs", "gfs", "gfs2",
+    "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "smb2", "smb3", "smbfs",
+})  # fmt: skip
 SIDECARS = ("-wal", "-shm", ".lock", ".witness")
 _MOUNTS = Path("/proc/self/mounts")
 

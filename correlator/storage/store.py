@@ -4,7 +4,7 @@ Opening is one transaction too: it takes the next epoch and reads everything, so
 starts from, and a store that cannot be read is left exactly as it was.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
@@ -60,8 +60,11 @@ class SqlStore:
         self._dead_letters = 0
         self._unresolved: Plan | None = None
 
-    def open(self) -> Recovered:
+    def open(self, check: Callable[[Recovered], None] = lambda _: None) -> Recovered:
         """Lock, migrate, check, take the next epoch, and read everything back.
+
+        Args:
+            check: is shown what was read before the epoch is taken; what it raises leaves the store as it was.
 
         `state` and `ids` of the result are read while they are iterated, as often as wanted until the first commit.
 
@@ -73,7 +76,7 @@ class SqlStore:
         point("rec.lock")
         self._database = databases.connect(self._url)
         try:
-            return self._take_over(self._database)
+            return self._take_over(self._database, check)
         except BaseException:
             self.close()
             raise
@@ -141,7 +144,7 @@ class SqlStore:
             raise databases.closed(databases.location(self._url))
         return self._database
 
-    def _take_over(self, database: Database) -> Recovered:
+    def _take_over(self, database: Database, check: Callable[[Recovered], None]) -> Recovered:
         """Top to bottom: what a start does before anything of the engine exists."""
         self._refuse_other_name(database)
         migrate.bring_up(database)
@@ -154,6 +157,7 @@ class SqlStore:
             recovered = loading.load(database, connection, epoch)
             self._witness.refuse_older(database.where, recovered.checkpoint)
             dead_letters = connection.execute(select(tables.engine.c.dead_letters)).scalar_one()
+            check(recovered)
             point("rec.epoch.commit.before")
         point("rec.epoch.commit.after")
         self._epoch, self._dead_letters = epoch, dead_letters

@@ -111,7 +111,7 @@ def engine_rate(directory: Path, inputs: list[Message]) -> float:
                 connection="memory",
                 destination="queue:in",
                 reliability=Reliability.EXACTLY_ONCE,
-                event=f"{__name__}:Trade" if __name__ != "__main__" else "__main__:Trade",
+                event=f"{__name__}:Trade",
                 max_batch_size=BATCH,
             ),
         ),
@@ -124,7 +124,7 @@ def engine_rate(directory: Path, inputs: list[Message]) -> float:
                 max_batch_size=BATCH,
             ),
         ),
-        monitors=(MonitorSettings(type=f"{__name__}:Positions" if __name__ != "__main__" else "__main__:Positions"),),
+        monitors=(MonitorSettings(type=f"{__name__}:Positions"),),
     )
     with Engine(settings, connections={"memory": broker.connection()}):
         begin = time.perf_counter()

@@ -1,0 +1,134 @@
+"""The entry point: finds the command, refuses what the command line itself makes wrong, and turns errors into a status.
+
+A command's module is imported only when it is called (`version` must not wait for a database driver); of the others
+only the summary in `COMMANDS` is needed, for the help.
+"""
+
+import importlib
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import typer
+
+from correlator.cli.failures import OutputClosed, Quiet, telling
+from correlator.configuration.words import did_you_mean
+from correlator.errors import UsageError, quoted
+
+
+class Command(NamedTuple):
+    """A command: its module has a function `add_to(app)` that registers it under this name."""
+
+    name: str
+    module: str
+    summary: str
+
+
+COMMANDS = (
+    Command("run", "correlator.cli.run", "Run the engine of a configuration file."),
+    Command("lint", "correlator.cli.lint", "Check configuration files without opening anything."),
+    Command("test", "correlator.cli.inline_tests", "Run the tests that stand in a pipeline file."),
+    Command("inspect", "correlator.cli.inspect", "Show what a store holds; an engine may be running on it."),
+    Command("browse", "correlator.cli.browse", "Show messages of a queue without removing them."),
+    Command("db", "correlator.cli.db", "Upgrade, look at or empty the database of a store."),
+    Command("explain", "correlator.cli.explain", "Explain an error code."),
+    Command("version", "correlator.cli.version", "Show versions."),
+)
+_BY_NAME = {command.name: command for command in COMMANDS}
+
+# Mistakes that the parser finds, by the name of its exception.
+_PARSER_CODES = {
+    "NoSuchOption": "E2002",
+    "BadOptionUsage": "E2003",
+    "BadParameter": "E2004",
+    "MissingParameter": "E2005",
+}
+_OTHER_MISTAKE = "E2007"
+
+
+def main() -> None:
+    """What the installed command runs."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.reconfigure(errors="backslashreplace")  # a locale without our characters is no reason to fail
+    sys.stderr = Quiet(sys.stderr)
+    sys.exit(execute(sys.argv[1:]))
+
+
+def execute(arguments: Sequence[str]) -> int:
+    """Run one command line; returns the exit status."""
+    try:
+        with telling():
+            _refuse_mistakes(arguments)
+            return _status(_app(arguments)(list(arguments), prog_name="correlator", standalone_mode=False))
+    except typer.Exit as end:
+        return end.exit_code
+    except OutputClosed as closed:
+        return closed.exit_status
+
+
+def _status(result: object) -> int:
+    """What the parser returns is the status of an early exit, such as `--help`, or what the command returned."""
+    return result if isinstance(result, int) else 0
+
+
+def _app(arguments: Sequence[str]) -> typer.Typer:
+    """The parser with the called command; of the others only name and summary."""
+    app = typer.Typer(
+        help="correlator: an event-driven, reliable bridge engine.",
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        suggest_commands=False,
+    )
+    app.callback()(_group)
+    for command in COMMANDS:
+        if arguments and arguments[0] == command.name:
+            importlib.import_module(command.module).add_to(app)
+        else:
+            app.command(command.name, help=command.summary)(_not_called)
+    return app
+
+
+def _group() -> None:
+    """correlator: an event-driven, reliable bridge engine."""
+
+
+def _not_called() -> None:
+    """Stands for a command in the help of all."""
+
+
+def _refuse_mistakes(arguments: Sequence[str]) -> None:
+    """What the parser does not refuse, or not in our words."""
+    if not arguments:
+        sys.stderr.write(_short_help())
+        raise typer.Exit(2)
+    name = arguments[0]
+    if not name.startswith("-") and name not in _BY_NAME:
+        hint = did_you_mean(name, _BY_NAME) or f"Commands: {', '.join(_BY_NAME)}"
+        raise UsageError("E2001", "correlator", f"unknown command {quoted(name)}", hint)
+    _refuse_repeated(arguments)
+
+
+def _refuse_repeated(arguments: Sequence[str]) -> None:
+    """An option that is given twice: which one was meant, nobody knows."""
+    seen: set[str] = set()
+    for argument in arguments:
+        if argument == "--":
+            return
+        option = argument.partition("=")[0]
+        if option.startswith("--") and option in seen:
+            raise UsageError("E2006", f"correlator {arguments[0]}", f"option {quoted(option)} is given twice")
+        seen.add(option)
+
+
+def _short_help() -> str:
+    lines = [f"  {command.name:<9} {command.summary}" for command in COMMANDS]
+    usage = "Usage: correlator COMMAND …\n\n"
+    return usage + "\n".join(lines) + "\n\nMore about a command: correlator COMMAND --help\n"
+
+
+def parser_mistake(error: typer.TyperException, command: str) -> UsageError:
+    """An error of the parser as one of ours."""
+    text = " ".join(error.format_message().split()).rstrip(".")
+    code = _PARSER_CODES.get(type(error).__name__, _OTHER_MISTAKE)
+    return UsageError(code, command, text[:1].lower() + text[1:], "", f"See: {command} --help")

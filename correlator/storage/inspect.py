@@ -1,0 +1,212 @@
+"""Looks at a store from outside, also while an engine runs on it: rows as plain values, through a read-only connection.
+
+Nothing is locked, migrated or repaired. Each function is one short transaction (a long reader would keep SQLite's log
+from shrinking, RELIABILITY T5) and raises `StoreError` as `database.reading` does, E4201 for an altered row.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, Select, func, select
+from sqlalchemy import inspect as inspect_schema
+
+from correlator.core.commit import Endpoint, SenderCut
+from correlator.errors import StoreError
+from correlator.events import DeadLetter
+from correlator.storage import codec, loading, tables
+from correlator.storage.database import location, reading
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instance:
+    """Whose store it is, and how far it got."""
+
+    name: str
+    product: str
+    epoch: int
+    commit: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """The last checkpoint: `waiting` counts the events that wait in each context."""
+
+    number: int
+    engine_time: float
+    digest: bytes
+    waiting: dict[str, int]
+    senders: list[SenderCut]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """A batch in the receive log or the outbox: messages `first` to `last` of a receiver or sender."""
+
+    owner: str
+    first: int
+    last: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Domain:
+    """What the duplicate detector keeps for a domain."""
+
+    domain: str
+    segments: int
+    ids: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceptedId:
+    """One unique id with its source and its engine time of receipt."""
+
+    id: str
+    source: str
+    time: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetterRow:
+    """A dead letter with the number that commands name it by."""
+
+    number: int
+    letter: DeadLetter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateKey:
+    """One living key of state: `size` is that of its encoded value in bytes."""
+
+    owner: str
+    key: bytes
+    size: int
+
+
+def instance(url: str) -> Instance | None:
+    """Whose store it is; `None` for one that no engine has opened yet."""
+    with reading(url) as connection:
+        row = _first(connection, url, select(tables.engine))
+    if row is None:
+        return None
+    return Instance(name=row.name, product=row.product, epoch=row.epoch, commit=row.commit_number)
+
+
+def registry(url: str) -> list[Endpoint]:
+    """Every receiver and sender that the store knows, by id."""
+    with reading(url) as connection:
+        rows = _all(connection, url, select(tables.endpoint).order_by(tables.endpoint.c.id))
+    return [loading.endpoint_of(row) for row in rows]
+
+
+def checkpoints(url: str) -> list[Checkpoint]:
+    """The checkpoint that the next start begins from; empty before the first."""
+    with reading(url) as connection:
+        rows = _all(connection, url, select(tables.checkpoint))
+    return [_checkpoint(loading.cut_of(row)) for row in rows]
+
+
+def receive_log(url: str) -> list[Segment]:
+    """Batches that are received and not yet part of a checkpoint."""
+    return _segments(url, tables.receive_log, tables.receive_log.c.receiver)
+
+
+def outbox(url: str) -> list[Segment]:
+    """Batches of sends that are not yet known to be confirmed by the broker."""
+    return _segments(url, tables.outbox, tables.outbox.c.sender)
+
+
+def domains(url: str) -> list[Domain]:
+    """The duplicate detection domains, by name."""
+    ids = tables.accepted_ids
+    query = select(ids.c.domain, func.count(), func.sum(ids.c.count)).group_by(ids.c.domain).order_by(ids.c.domain)
+    with reading(url) as connection:
+        rows = _all(connection, url, query)
+    return [Domain(domain=domain, segments=segments, ids=int(count)) for domain, segments, count in rows]
+
+
+def accepted_ids(url: str, domain: str) -> list[AcceptedId]:
+    """The ids of one domain in the order of acceptance."""
+    ids = tables.accepted_ids
+    with reading(url) as connection:
+        rows = _all(connection, url, select(ids).where(ids.c.domain == domain).order_by(ids.c.number))
+    return [
+        AcceptedId(id=unique_id, source=source, time=run.time)
+        for row in rows
+        for run in loading.ids_of(row).runs
+        for unique_id, source in zip(run.ids, run.sources, strict=True)
+    ]
+
+
+def dead_letters(url: str, numbers: Sequence[int] = ()) -> list[DeadLetterRow]:
+    """Dead letters in the order of their numbers: these, or all."""
+    table = tables.dead_letter
+    query = select(table).order_by(table.c.number)
+    with reading(url) as connection:
+        rows = _all(connection, url, query.where(table.c.number.in_(numbers)) if numbers else query)
+    return [DeadLetterRow(number=row.number, letter=_letter(row)) for row in rows]
+
+
+def state_keys(url: str, owner: str = "") -> list[StateKey]:
+    """The living keys of one owner, or of all, in order."""
+    sizes: dict[tuple[str, bytes], int] = {}
+    for key, value in _living(url).items():
+        if not owner or key[0] == owner:
+            sizes[key] = len(value)
+    return [StateKey(owner=key[0], key=key[1], size=size) for key, size in sorted(sizes.items())]
+
+
+def state_value(url: str, owner: str, key: bytes) -> bytes | None:
+    """The encoded value of one key; `None` when there is no such key."""
+    return _living(url).get((owner, key))
+
+
+def _living(url: str) -> dict[tuple[str, bytes], bytes]:
+    """What the state segments come to when a later entry replaces an earlier one."""
+    living: dict[tuple[str, bytes], bytes] = {}
+    with reading(url) as connection:
+        rows = _all(connection, url, select(tables.state_log).order_by(tables.state_log.c.number))
+    for row in rows:
+        for entry in loading.state_of(row).entries:
+            if entry.value is None:
+                living.pop((entry.owner, entry.key), None)
+            else:
+                living[entry.owner, entry.key] = entry.value
+    return living
+
+
+def _segments(url: str, table: Any, owner: Any) -> list[Segment]:
+    columns = (owner, table.c.first, table.c.last, func.length(table.c.content))
+    with reading(url) as connection:
+        rows = _all(connection, url, select(*columns).order_by(owner, table.c.first))
+    return [Segment(owner=name, first=first, last=last, size=size) for name, first, last, size in rows]
+
+
+def _checkpoint(cut: codec.Cut) -> Checkpoint:
+    waiting = {context.context: sum(run.count for run in context.queue) for context in cut.contexts}
+    return Checkpoint(
+        number=cut.number, engine_time=cut.engine_time, digest=cut.digest, waiting=waiting, senders=cut.senders
+    )
+
+
+def _letter(row: Any) -> DeadLetter:
+    return codec.read(DeadLetter, f"dead letter {row.number}", row.content, row.crc)
+
+
+def _all(connection: Connection, url: str, query: Select[Any]) -> Sequence[Any]:
+    """Rows of a query.
+
+    Raises:
+        StoreError: E3010, the database holds no store.
+    """
+    if not inspect_schema(connection).has_table(tables.engine.name):
+        raise StoreError("E3010", location(url), "holds no store", "", "Start the engine once, or name another store")
+    return connection.execute(query).all()
+
+
+def _first(connection: Connection, url: str, query: Select[Any]) -> Any:
+    rows = _all(connection, url, query)
+    return rows[0] if rows else None

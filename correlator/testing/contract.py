@@ -1,0 +1,730 @@
+"""What every connector must do, as plain functions: `check_*(world)` passes or raises `AssertionError`.
+
+A `ContractWorld` gives a connector's broker to the checks. `checks_for(world)` chooses those that apply, by the
+`Features` that the connector claims: a claim that is not true fails. Whoever writes a connector runs them so:
+
+    @pytest.mark.parametrize("check", checks_for(MyWorld), ids=lambda check: check.__name__)
+    def test_contract(check, tmp_path):
+        check(MyWorld(tmp_path))
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Any, Protocol, Self
+
+from correlator.errors import ConfigError, ConnectionLost
+from correlator.events import Headers, Message, Outgoing, PropertyValue
+from correlator.ports import Chunk, Connection, Features, Sink, Source
+from correlator.settings import ReceiverSettings, SenderSettings
+
+PATIENCE_S = 20.0
+"""How long a check waits for what must come."""
+EMPTY_S = 0.2
+"""How long it waits where nothing may come."""
+
+HOSTILE_NAMES = (
+    "Ünïcödé-訂單-🚚",
+    'it\'s "quoted"; DROP TABLE x; --',
+    "a%20b/c\\d?e=f&g#h",
+    "${property.x} {0} %s :id",
+)
+HOSTILE_TEXTS = (*HOSTILE_NAMES, "zero \0 byte", "line\r\nend", " ")
+
+
+class ContractWorld(Protocol):
+    """A broker with one connector, made anew for each check.
+
+    Attributes:
+        features: what the connector claims.
+        receives: it has sources.
+        sends: it has sinks.
+        whole_messages: it carries any body, properties, key and headers; otherwise only bodies made by `body`.
+    """
+
+    features: Features
+    receives: bool
+    sends: bool
+    whole_messages: bool
+
+    def connection(self) -> Connection:
+        """A new connection, as another engine would make it."""
+        ...
+
+    def destination(self, kind: str = "queue", label: str = "") -> str:
+        """A fresh destination that is there and empty; `label` becomes part of its name."""
+        ...
+
+    def body(self, text: str) -> bytes:
+        """A body that this broker carries unchanged."""
+        ...
+
+    def publish(self, destination: str, messages: Sequence[Message]) -> None:
+        """Put messages in by other means than the connector's sinks under test."""
+        ...
+
+    def collect(self, destination: str, at_least: int) -> list[Message]:
+        """Everything that sinks have put into the destination, in order, once there are `at_least` so many."""
+        ...
+
+    def refused(self) -> Outgoing | None:
+        """A message that the broker refuses, with sequence 0; `None` when it takes everything."""
+        ...
+
+    def restart(self) -> None:
+        """Restart the broker, or cut all connections where that is the same."""
+        ...
+
+
+Check = Callable[[ContractWorld], None]
+_checks: list[tuple[Check, tuple[str, ...]]] = []
+
+
+def checks_for(world: ContractWorld | type) -> list[Check]:
+    """The checks that apply to the world: those whose needs are all true of its features or of itself."""
+    return [check for check, needs in _checks if all(_has(world, need) for need in needs)]
+
+
+def _has(world: Any, need: str) -> bool:
+    wanted = not need.startswith("not ")
+    name = need.removeprefix("not ")
+    holder = world.features if hasattr(world.features, name) else world
+    return bool(getattr(holder, name)) is wanted
+
+
+def _check(*needs: str) -> Callable[[Check], Check]:
+    def register(check: Check) -> Check:
+        _checks.append((check, needs))
+        return check
+
+    return register
+
+
+# What the checks are written with.
+
+
+class _Ends:
+    """Sources and sinks of one connection, closed together at the end of a check."""
+
+    def __init__(self, world: ContractWorld) -> None:
+        self._world = world
+        self._connection = world.connection()
+        self._open: list[Source | Sink] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for end in self._open:
+            end.close()
+        self._connection.close()
+
+    def source(self, destination: str, name: str = "taker", max_batch_size: int = 1000) -> Source:
+        """A connected source."""
+        source = self._connection.source(receiver(destination, name, max_batch_size))
+        self._open.append(source)
+        source.connect()
+        return source
+
+    def sink(self, destination: str, name: str = "giver") -> Sink:
+        """A connected sink."""
+        sink = self._connection.sink(sender(destination, name))
+        self._open.append(sink)
+        sink.connect()
+        return sink
+
+
+def receiver(destination: str, name: str = "taker", max_batch_size: int = 1000) -> ReceiverSettings:
+    """Settings of a receiver."""
+    return ReceiverSettings(id=name, connection="contract", destination=destination, max_batch_size=max_batch_size)
+
+
+def sender(destination: str, name: str = "giver") -> SenderSettings:
+    """Settings of a sender."""
+    return SenderSettings(id=name, connection="contract", destination=destination)
+
+
+def take(source: Source, wanted: int, max_messages: int = 1000) -> list[Chunk]:
+    """Chunks with `wanted` messages together, or fewer when the source ends or nothing comes in time."""
+    chunks: list[Chunk] = []
+    deadline = time.monotonic() + PATIENCE_S
+    while (missing := wanted - sum(len(chunk.messages) for chunk in chunks)) > 0 and time.monotonic() < deadline:
+        chunk = source.receive(min(missing, max_messages), 1.0)
+        assert len(chunk.messages) <= min(missing, max_messages), "more messages than asked for"
+        if chunk.messages:
+            chunks.append(chunk)
+        if chunk.ended:
+            break
+    return chunks
+
+
+def bodies(chunks: Sequence[Chunk]) -> list[bytes]:
+    """The bodies of all messages, in order."""
+    return [message.body for chunk in chunks for message in chunk.messages]
+
+
+def tokens(chunks: Sequence[Chunk]) -> list[Any]:
+    """What acknowledges the chunks."""
+    return [chunk.token for chunk in chunks]
+
+
+def _bodies(world: ContractWorld, number: int, label: str = "m") -> list[bytes]:
+    return [world.body(f"{label}-{at:06d}") for at in range(number)]
+
+
+def _publish(world: ContractWorld, number: int, destination: str = "") -> tuple[str, list[bytes]]:
+    """A destination with so many messages in it, and their bodies."""
+    destination = destination or world.destination()
+    published = _bodies(world, number)
+    world.publish(destination, [Message(body) for body in published])
+    return destination, published
+
+
+def outgoing(destination: str, contents: Sequence[bytes | Message], source: str = "", first: int = 1) -> list[Outgoing]:
+    """A batch for a sink."""
+    messages = [Message(content) if isinstance(content, bytes) else content for content in contents]
+    return [Outgoing(number, source, destination, message) for number, message in zip(count(first), messages)]
+
+
+def _sent(sink: Sink, batch: Sequence[Outgoing]) -> None:
+    results = sink.send(batch)
+    assert len(results) == len(batch), "not one result for each message"
+    assert not any(results), f"refused: {next(filter(None, results))}"
+
+
+def _nothing_comes(source: Source) -> None:
+    chunk = source.receive(10, EMPTY_S)
+    assert not chunk.messages, f"came unexpectedly: {chunk.messages[0].body!r}"
+
+
+# Opening and closing.
+
+
+@_check("receives")
+def check_source_opens_and_closes(world: ContractWorld) -> None:
+    """A source can be connected, connected again, closed, closed again, and connected after that."""
+    source = world.connection().source(receiver(world.destination()))
+    source.close()
+    for _ in range(2):
+        source.connect()
+        source.connect()
+        source.close()
+        source.close()
+
+
+@_check("sends")
+def check_sink_opens_and_closes(world: ContractWorld) -> None:
+    """A sink can be connected, connected again, closed, closed again, and connected after that."""
+    sink = world.connection().sink(sender(world.destination()))
+    sink.close()
+    for _ in range(2):
+        sink.connect()
+        sink.connect()
+        sink.close()
+        sink.close()
+
+
+@_check("receives")
+def check_source_that_is_not_connected_says_so(world: ContractWorld) -> None:
+    """`receive` without a connection raises `ConnectionLost`."""
+    source = world.connection().source(receiver(world.destination()))
+    _raises_connection_lost(lambda: source.receive(1, 0.0))
+
+
+@_check("sends")
+def check_sink_that_is_not_connected_says_so(world: ContractWorld) -> None:
+    """`send` without a connection raises `ConnectionLost`."""
+    destination = world.destination()
+    sink = world.connection().sink(sender(destination))
+    _raises_connection_lost(lambda: sink.send(outgoing(destination, [world.body("a")])))
+
+
+def _raises_connection_lost(call: Callable[[], object]) -> None:
+    try:
+        call()
+    except ConnectionLost:
+        return
+    raise AssertionError("no ConnectionLost")
+
+
+@_check("receives", "sends")
+def check_nothing_is_left_open(world: ContractWorld) -> None:
+    """Closed sources and sinks leave neither threads nor file descriptors behind."""
+    destination = world.destination()
+    _use_and_close(world, destination)
+    before = _threads_and_descriptors()
+    for _ in range(3):
+        _use_and_close(world, destination)
+    after = _threads_and_descriptors()
+    assert after[0] <= before[0], f"threads: {before[0]} before, {after[0]} after"
+    assert after[1] <= before[1], f"file descriptors: {before[1]} before, {after[1]} after"
+
+
+def _use_and_close(world: ContractWorld, destination: str) -> None:
+    with _Ends(world) as ends:
+        sink, source = ends.sink(destination), ends.source(destination)
+        _sent(sink, outgoing(destination, [world.body("a")]))
+        take(source, 1)
+
+
+def _threads_and_descriptors() -> tuple[int, int]:
+    return threading.active_count(), len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0  # noqa: PTH208, PTH112
+
+
+# Receiving.
+
+
+@_check("receives")
+def check_messages_come_in_order(world: ContractWorld) -> None:
+    """What one publisher put in comes out complete and in order, whatever the size of the chunks."""
+    destination, published = _publish(world, 250)
+    with _Ends(world) as ends:
+        source = ends.source(destination)
+        chunks = take(source, 250, 37)
+        source.acknowledge(tokens(chunks))
+        assert bodies(chunks) == published
+
+
+@_check("receives")
+def check_received_messages_tell_their_destination(world: ContractWorld) -> None:
+    """`destination` is where the message came from, or `None`: the receiver's own."""
+    destination, _ = _publish(world, 1)
+    with _Ends(world) as ends:
+        (chunk,) = take(ends.source(destination), 1)
+        assert chunk.messages[0].destination in (destination, None)
+
+
+@_check("receives")
+def check_unacknowledged_messages_are_bounded(world: ContractWorld) -> None:
+    """A source never holds more than the receiver's `max_batch_size`; acknowledging makes room."""
+    destination, published = _publish(world, 30)
+    with _Ends(world) as ends:
+        source = ends.source(destination, max_batch_size=10)
+        held: list[Chunk] = []
+        while (chunk := source.receive(100, EMPTY_S)).messages:
+            held.append(chunk)
+        assert 0 < len(bodies(held)) <= 10, f"holds {len(bodies(held))}"
+        source.acknowledge(tokens(held))
+        rest = 30 - len(bodies(held))
+        while rest > 0:
+            more = take(source, min(rest, 10))
+            assert more, "nothing more comes"
+            source.acknowledge(tokens(more))
+            held += more
+            rest -= len(bodies(more))
+        assert bodies(held) == published
+
+
+@_check("receives")
+def check_an_empty_receive_returns_in_time(world: ContractWorld) -> None:
+    """With nothing there `receive` returns an empty chunk: at once with 0, else at about the time-out."""
+    with _Ends(world) as ends:
+        source = ends.source(world.destination())
+        for timeout_s in (0.0, EMPTY_S):
+            begun = time.monotonic()
+            assert not source.receive(10, timeout_s).messages
+            assert time.monotonic() - begun < timeout_s + PATIENCE_S / 4
+
+
+@_check("receives", "not ends")
+def check_a_waiting_receive_wakes(world: ContractWorld) -> None:
+    """A message that is published while `receive` waits ends the wait."""
+    destination = world.destination()
+    with _Ends(world) as ends:
+        source = ends.source(destination)
+        publisher = threading.Timer(EMPTY_S, _publish, (world, 1, destination))
+        publisher.start()
+        begun = time.monotonic()
+        chunk = source.receive(10, PATIENCE_S)
+        publisher.join()
+        assert len(chunk.messages) == 1
+        assert time.monotonic() - begun < PATIENCE_S / 2
+
+
+@_check("receives", "redelivers")
+def check_unacknowledged_come_again_to_the_next_consumer(world: ContractWorld) -> None:
+    """After `close` without acknowledgement the next consumer gets the same messages, in order, before later ones."""
+    destination, published = _publish(world, 20)
+    with _Ends(world) as ends:
+        assert bodies(take(ends.source(destination), 12)) == published[:12]
+    with _Ends(world) as ends:
+        assert bodies(take(ends.source(destination), 20)) == published
+
+
+@_check("receives", "redelivers")
+def check_unacknowledged_come_again_after_a_reconnect(world: ContractWorld) -> None:
+    """After `connect` on an open source it gets what it had not acknowledged, oldest first."""
+    destination, published = _publish(world, 20)
+    with _Ends(world) as ends:
+        source = ends.source(destination)
+        first = take(source, 5)
+        source.acknowledge(tokens(first))
+        take(source, 7)
+        source.connect()
+        assert bodies(take(source, 15)) == published[5:]
+
+
+@_check("receives", "redelivers", "acknowledges_surely")
+def check_exactly_these_are_acknowledged(world: ContractWorld) -> None:
+    """Acknowledging the second of three chunks leaves the first and the third, in order."""
+    destination, published = _publish(world, 30)
+    with _Ends(world) as ends:
+        source = ends.source(destination)
+        chunks = [take(source, 10) for _ in range(3)]
+        source.acknowledge(tokens(chunks[1]))
+    with _Ends(world) as ends:
+        source = ends.source(destination)
+        again = take(source, 20)
+        assert bodies(again) == published[:10] + published[20:]
+        source.acknowledge(tokens(again))
+        _nothing_comes(source)
+
+
+@_check("receives", "acknowledges_surely")
+def check_acknowledged_messages_never_come_again(world: ContractWorld) -> None:
+    """What was acknowledged is gone for this receiver, also after the broker's restart."""
+    destination, published = _publish(world, 20)
+    with _Ends(world) as ends:
+        source = ends.source(destination)
+        source.acknowledge(tokens(take(source, 10)))
+    world.restart()
+    with _Ends(world) as ends:
+        source = ends.source(destination)
+        rest = take(source, 10)
+        assert bodies(rest) == published[10:]
+        source.acknowledge(tokens(rest))
+        _nothing_comes(source)
+
+
+@_check("receives", "redelivers", "acknowledges_surely")
+def check_a_token_ends_with_its_connection(world: ContractWorld) -> None:
+    """A token from before a reconnect acknowledges nothing, in particular no other chunk."""
+    destination, published = _publish(world, 10)
+    with _Ends(world) as ends:
+        source = ends.source(destination)
+        stale = tokens(take(source, 10))
+        source.connect()
+        take(source, 5)
+        try:
+            source.acknowledge(stale)
+        except ConnectionLost:
+            source.connect()
+    with _Ends(world) as ends:
+        assert bodies(take(ends.source(destination), 10)) == published
+
+
+@_check("receives", "redelivers")
+def check_rejected_messages_come_again(world: ContractWorld) -> None:
+    """`reject` gives exactly these chunks back; they come again to this or another consumer."""
+    destination, published = _publish(world, 20)
+    with _Ends(world) as ends:
+        source = ends.source(destination)
+        first, second = take(source, 10), take(source, 10)
+        source.reject(tokens(first))
+        again = take(source, 10)
+        assert sorted(bodies(again)) == published[:10]
+        source.acknowledge(tokens(second) + tokens(again))
+        _nothing_comes(source)
+
+
+@_check("receives", "flags_redelivery")
+def check_redelivery_is_flagged(world: ContractWorld) -> None:
+    """A message comes with `redelivered` false first, then true and with a higher count."""
+    destination, _ = _publish(world, 1)
+    seen: list[Headers] = []
+    for _ in range(3):
+        with _Ends(world) as ends:
+            (chunk,) = take(ends.source(destination), 1)
+            seen.append(chunk.messages[0].headers or Headers())
+    assert [headers.redelivered for headers in seen] == [False, True, True]
+    assert [headers.delivery_count for headers in seen] == [1, 2, 3]
+
+
+@_check("receives", "queues", "not ends")
+def check_consumers_of_a_queue_share_it(world: ContractWorld) -> None:
+    """Two consumers of a queue get every message once between them; what one holds the other does not get."""
+    destination, published = _publish(world, 40)
+    with _Ends(world) as ends:
+        one, other = ends.source(destination, "one", 10), ends.source(destination, "other", 10)
+        held = [*take(one, 10), *take(other, 10)]
+        assert len(set(bodies(held))) == 20
+        one.close()
+        rest: list[Chunk] = []
+        other.acknowledge(tokens(held[-1:]))
+        while len(bodies(rest)) < 30 and (more := take(other, 10)):
+            other.acknowledge(tokens(more))
+            rest += more
+        assert sorted(bodies(rest) + bodies(held[-1:])) == published
+
+
+@_check("receives", "ends")
+def check_the_end_is_told(world: ContractWorld) -> None:
+    """After the last message a chunk has `ended`; an empty source ends at once."""
+    destination, published = _publish(world, 3)
+    with _Ends(world) as ends:
+        source = ends.source(destination)
+        chunks = take(source, 4)
+        assert bodies(chunks) == published
+        assert source.receive(10, EMPTY_S).ended
+        assert ends.source(world.destination(), "empty").receive(10, EMPTY_S).ended
+
+
+@_check("receives", "not ends")
+def check_a_source_without_an_end_never_ends(world: ContractWorld) -> None:
+    """`ended` is never told where the features do not claim it."""
+    with _Ends(world) as ends:
+        assert not ends.source(world.destination()).receive(10, 0.0).ended
+
+
+@_check("receives", "durable", "redelivers")
+def check_a_restart_loses_nothing(world: ContractWorld) -> None:
+    """Messages that wait, and messages that are held, survive a restart; the source tells and connects again."""
+    destination, published = _publish(world, 20)
+    with _Ends(world) as ends:
+        source = ends.source(destination)
+        take(source, 5)
+        world.restart()
+        received: list[bytes] = []
+        deadline = time.monotonic() + PATIENCE_S
+        while len(set(received)) < 20 and time.monotonic() < deadline:
+            try:
+                received += bodies([source.receive(20, EMPTY_S)])
+                if len(received) == 15 and received == published[5:]:
+                    received = published[:5] + received  # the connection outlived the restart: it still holds them
+            except ConnectionLost:
+                received.clear()
+                _connect_again(source)
+        assert received == published
+
+
+def _connect_again(end: Source | Sink) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return end.connect()
+        except ConnectionLost:
+            assert time.monotonic() < deadline, "no connection after the restart"
+
+
+@_check("receives", "topics")
+def check_every_subscriber_of_a_topic_gets_everything(world: ContractWorld) -> None:
+    """Each receiver of a topic gets each message that was published after it subscribed."""
+    destination = world.destination("topic")
+    with _Ends(world) as ends:
+        one = ends.source(destination, "one")
+        world.publish(destination, [Message(world.body("first"))])
+        other = ends.source(destination, "other")
+        _, published = _publish(world, 10, destination)
+        assert bodies(take(one, 11)) == [world.body("first"), *published]
+        assert bodies(take(other, 10)) == published
+        _nothing_comes(other)
+
+
+@_check("receives", "topics", "durable")
+def check_a_subscription_lasts(world: ContractWorld) -> None:
+    """What is published while the subscriber is away waits for it, under the receiver's id."""
+    destination = world.destination("topic")
+    with _Ends(world) as ends:
+        ends.source(destination, "one")
+    _, published = _publish(world, 10, destination)
+    with _Ends(world) as ends:
+        assert bodies(take(ends.source(destination, "one"), 10)) == published
+
+
+@_check("receives", "not topics")
+def check_topics_are_refused(world: ContractWorld) -> None:
+    """A connector without topics refuses them when the source is made, with `ConfigError`."""
+    try:
+        world.connection().source(receiver("topic:anything"))
+    except ConfigError:
+        return
+    raise AssertionError("no ConfigError")
+
+
+# Sending.
+
+
+@_check("sends")
+def check_what_is_confirmed_is_there(world: ContractWorld) -> None:
+    """Confirmed messages are in the destination, in order, also after a restart where the broker is durable."""
+    destination = world.destination()
+    wanted = _bodies(world, 50)
+    with _Ends(world) as ends:
+        sink = ends.sink(destination)
+        _sent(sink, outgoing(destination, wanted[:30], "life"))
+        _sent(sink, outgoing(destination, wanted[30:], "life", 31))
+    if world.features.durable:
+        world.restart()
+    assert [message.body for message in world.collect(destination, 50)] == wanted
+
+
+@_check("sends")
+def check_an_empty_batch_is_confirmed(world: ContractWorld) -> None:
+    """No messages, no results, no error."""
+    destination = world.destination()
+    with _Ends(world) as ends:
+        assert list(ends.sink(destination).send([])) == []
+
+
+@_check("sends")
+def check_refused_messages_do_not_block_others(world: ContractWorld) -> None:
+    """A refused message gets its `SendRejected` at its place in the results; the others are stored."""
+    refused = world.refused()
+    if refused is None:
+        return
+    destination = world.destination()
+    wanted = _bodies(world, 4)
+    batch = outgoing(destination, [*wanted[:2], b"", *wanted[2:]], "life")
+    batch[2] = Outgoing(3, "life", refused.destination or destination, refused.message)
+    with _Ends(world) as ends:
+        sink = ends.sink(destination)
+        results = sink.send(batch)
+        assert [result is not None for result in results] == [False, False, True, False, False]
+        assert sink.send([batch[2]])[0] is not None, "refused first, then taken for a repeat"
+    assert [message.body for message in world.collect(destination, 4)] == wanted
+
+
+@_check("sends")
+def check_a_message_goes_to_its_own_destination(world: ContractWorld) -> None:
+    """A sink obeys `Outgoing.destination`, message by message."""
+    usual, other = world.destination(), world.destination()
+    wanted = _bodies(world, 6)
+    batch = [Outgoing(n, "life", (usual, other)[n % 2], Message(body)) for n, body in enumerate(wanted, 1)]
+    with _Ends(world) as ends:
+        _sent(ends.sink(usual), batch)
+    assert [message.body for message in world.collect(usual, 3)] == wanted[1::2]
+    assert [message.body for message in world.collect(other, 3)] == wanted[0::2]
+
+
+@_check("sends", "queues", "not ends")
+def check_sinks_may_send_at_the_same_time(world: ContractWorld) -> None:
+    """Four sinks in four threads lose nothing and keep the order of each."""
+    destination = world.destination()
+    failures: list[BaseException] = []
+
+    def send(name: str) -> None:
+        try:
+            with _Ends(world) as ends:
+                sink = ends.sink(destination, name)
+                for first in range(0, 50, 10):
+                    _sent(sink, outgoing(destination, _bodies(world, 50, name)[first : first + 10], name, first + 1))
+        except BaseException as error:  # noqa: BLE001 - told to the main thread
+            failures.append(error)
+
+    threads = [threading.Thread(target=send, args=(name,)) for name in "abcd"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures, failures
+    stored = [message.body for message in world.collect(destination, 200)]
+    for name in "abcd":
+        own = set(_bodies(world, 50, name))
+        assert [body for body in stored if body in own] == _bodies(world, 50, name)
+
+
+@_check("sends", "deduplicates_sends")
+def check_repeats_are_stored_once(world: ContractWorld) -> None:
+    """The same (source, sequence) is confirmed again and stored once: in whole, in part, by another sink."""
+    destination = world.destination()
+    wanted = _bodies(world, 15)
+    with _Ends(world) as ends:
+        sink = ends.sink(destination)
+        _sent(sink, outgoing(destination, wanted[:10], "life"))
+        _sent(sink, outgoing(destination, wanted[:10], "life"))
+    with _Ends(world) as ends:
+        sink = ends.sink(destination)
+        _sent(sink, outgoing(destination, wanted[5:12], "life", 6))
+        _sent(sink, outgoing(destination, wanted[12:13], "another life"))
+        _sent(sink, outgoing(destination, wanted[13:14]))
+        _sent(sink, outgoing(destination, wanted[14:]))
+    assert [message.body for message in world.collect(destination, 15)] == wanted
+
+
+@_check("sends", "receives")
+def check_a_large_batch(world: ContractWorld) -> None:
+    """5,000 messages in one batch are confirmed, stored and received in order."""
+    destination = world.destination()
+    wanted = _bodies(world, 5000)
+    with _Ends(world) as ends:
+        _sent(ends.sink(destination), outgoing(destination, wanted, "life"))
+    with _Ends(world) as ends:
+        source = ends.source(destination, max_batch_size=5000)
+        chunks = take(source, 5000, 5000)
+        source.acknowledge(tokens(chunks))
+        assert bodies(chunks) == wanted
+
+
+# What a message carries.
+
+
+def _round_trip(world: ContractWorld, messages: Sequence[Message], destination: str = "") -> list[Message]:
+    """The messages, sent by a sink and received by a source."""
+    destination = destination or world.destination()
+    with _Ends(world) as ends:
+        _sent(ends.sink(destination), outgoing(destination, messages, "life"))
+        chunks = take(ends.source(destination), len(messages))
+    return [message for chunk in chunks for message in chunk.messages]
+
+
+@_check("sends", "receives", "whole_messages")
+def check_bodies_of_every_size(world: ContractWorld) -> None:
+    """Bodies of 0 bytes, of every byte value, and of 1 MB arrive unchanged."""
+    wanted = [b"", b"\0", bytes(range(256)), os.urandom(1_000_000), b"end"]
+    assert [message.body for message in _round_trip(world, [Message(body) for body in wanted])] == wanted
+
+
+@_check("sends", "receives", "whole_messages")
+def check_properties_of_every_type(world: ContractWorld) -> None:
+    """Every type of property arrives as what it was: a bool is no number, bytes are no text."""
+    wanted: dict[str, PropertyValue] = {
+        "none": None,
+        "true": True,
+        "false": False,
+        "zero": 0,
+        "big": 2**63 - 1,
+        "negative": -(2**63),
+        "float": 0.1,
+        "whole float": 1.0,
+        "text": "Grüße 🚚",
+        "empty": "",
+        "bytes": b"\x00\xff",
+    }
+    (received,) = _round_trip(world, [Message(b"x", wanted)])
+    assert {name: received.properties[name] for name in wanted} == wanted
+    assert all(type(received.properties[name]) is type(value) for name, value in wanted.items())
+
+
+@_check("sends", "receives", "whole_messages")
+def check_key_and_headers(world: ContractWorld) -> None:
+    """The key and the headers that a sender sets arrive."""
+    headers = Headers(correlation_id="c-1", reply_to="queue:answers", type="order", priority=7)
+    (received,) = _round_trip(world, [Message(b"x", {}, "customer 7", None, headers)])
+    arrived = received.headers or Headers()
+    assert received.key == "customer 7"
+    assert (arrived.correlation_id, arrived.reply_to, arrived.type) == ("c-1", "queue:answers", "order")
+    assert arrived.priority == 7
+    assert not arrived.redelivered
+
+
+@_check("sends", "receives", "whole_messages")
+def check_hostile_texts(world: ContractWorld) -> None:
+    """Quotes, semicolons, control characters and any script arrive unchanged in properties, keys and bodies."""
+    wanted = [Message(text.encode(), {f"p{at}": text}, text) for at, text in enumerate(HOSTILE_TEXTS)]
+    received = _round_trip(world, wanted)
+    assert [(m.body, m.key) for m in received] == [(m.body, m.key) for m in wanted]
+    assert all(m.properties.items() <= r.properties.items() for m, r in zip(wanted, received, strict=True))
+
+
+@_check("sends", "receives")
+def check_hostile_names(world: ContractWorld) -> None:
+    """Destinations with such names are either refused in order, or work like any other."""
+    for name in HOSTILE_TEXTS:
+        try:
+            destination = world.destination(label=name)
+            received = _round_trip(world, [Message(world.body("a"))], destination)
+        except ConfigError:
+            continue
+        assert [message.body for message in received] == [world.body("a")], name

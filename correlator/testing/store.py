@@ -1,0 +1,314 @@
+"""A store in memory: the committed content lives in a `Disk` that the test owns, so that it survives a crashed engine.
+
+It follows the same contract as the SQL store (port `Store`) and passes the same fault points around a commit. What is
+committed is kept as bytes, so that nothing that an engine still holds can change it afterwards.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import msgspec
+
+from correlator.core.commit import (
+    CheckpointCommit,
+    ContextCut,
+    Endpoint,
+    IdSegment,
+    OutboundSegment,
+    ReceiveCommit,
+    ReceiveSegment,
+    Recovered,
+    RegistryCommit,
+    SenderCut,
+    StateSegment,
+    Write,
+)
+from correlator.core.faults import point
+from correlator.errors import CommitUnknown, Fenced, StoreBusy, StoreError
+from correlator.events import DeadLetter
+
+CommitFault = Literal["busy", "lost_request", "lost_reply", "failed", "failed_committed"]
+"""What goes wrong with one commit: rolled back cleanly; connection lost before or after it took place (the answer is
+unknown, `resolve` tells); an I/O error after which the engine must stop, the transaction absent or present."""
+
+T = TypeVar("T")
+_encode = msgspec.msgpack.Encoder().encode
+_checkpoint_decoder = msgspec.msgpack.Decoder(CheckpointCommit)
+_received_decoder = msgspec.msgpack.Decoder(ReceiveSegment)
+_ids_decoder = msgspec.msgpack.Decoder(IdSegment)
+_state_decoder = msgspec.msgpack.Decoder(StateSegment)
+_outbound_decoder = msgspec.msgpack.Decoder(OutboundSegment)
+_endpoint_decoder = msgspec.msgpack.Decoder(Endpoint)
+_dead_decoder = msgspec.msgpack.Decoder(DeadLetter)
+_NOTHING = CheckpointCommit(number=0, engine_time=0.0, digest=b"", contexts=(), senders=())
+
+
+class _Span(NamedTuple):
+    """A segment of messages: its last number, and its bytes."""
+
+    last: int
+    content: bytes
+
+
+class Disk:
+    """What is committed, and who owns it. Survives engines; changed by `ModelStore` alone."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.commit = 0
+        self.checkpoint = _encode(_NOTHING)
+        self.state: dict[int, bytes] = {}
+        self.ids: dict[tuple[str, int], bytes] = {}
+        self.confirmed_batches: dict[str, int] = {}
+        self.consumed: dict[str, int] = {}
+        self.receive_log: dict[tuple[str, int], _Span] = {}
+        self.outbound: dict[tuple[str, int], _Span] = {}
+        self.endpoints: dict[str, bytes] = {}
+        self.dead: list[bytes] = []
+
+    @property
+    def dead_letters(self) -> list[DeadLetter]:
+        """All dead letters, oldest first."""
+        return [_dead_decoder.decode(content) for content in self.dead]
+
+    def recovered(self) -> Recovered:
+        """Everything, as a start reads it."""
+        cut = _checkpoint_decoder.decode(self.checkpoint)
+        return Recovered(
+            epoch=self.epoch,
+            commit=self.commit,
+            checkpoint=cut.number,
+            engine_time=cut.engine_time,
+            digest=cut.digest,
+            contexts=list(cut.contexts),
+            senders=list(cut.senders),
+            state=[_state_decoder.decode(self.state[number]) for number in sorted(self.state)],
+            ids=[_ids_decoder.decode(self.ids[key]) for key in sorted(self.ids)],
+            confirmed_batches={name: number for name, number in self.confirmed_batches.items() if number},
+            consumed={name: number for name, number in self.consumed.items() if number},
+            receive_log=[_received_decoder.decode(self.receive_log[key].content) for key in sorted(self.receive_log)],
+            outbound=[_outbound_decoder.decode(self.outbound[key].content) for key in sorted(self.outbound)],
+            endpoints=[_endpoint_decoder.decode(self.endpoints[name]) for name in sorted(self.endpoints)],
+        )
+
+    def segments(self, numbers: Sequence[int]) -> list[StateSegment]:
+        """State segments by number, in order."""
+        return [_state_decoder.decode(self.state[number]) for number in sorted(numbers) if number in self.state]
+
+    def apply(self, number: int, writes: Sequence["_Prepared"]) -> None:
+        """A transaction takes place, all at once."""
+        self.commit = number
+        for write in writes:
+            write(self)
+
+
+_Prepared = Callable[[Disk], None]
+
+
+def _no_fault(_number: int, _writes: Sequence[Write]) -> CommitFault | None:
+    return None
+
+
+def _unobserved(_epoch: int, _number: int, _writes: Sequence[Write]) -> None:
+    """Nobody watches."""
+
+
+class ModelStore:
+    """One engine's handle of a disk.
+
+    Args:
+        disk: what survives.
+        fault: asked at each commit what goes wrong with it.
+        committed: told (epoch, number, writes) of each transaction at the moment it takes place.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        *,
+        fault: Callable[[int, Sequence[Write]], CommitFault | None] = _no_fault,
+        committed: Callable[[int, int, Sequence[Write]], None] = _unobserved,
+    ) -> None:
+        self._disk = disk
+        self._fault = fault
+        self._committed = committed
+        self._epoch = 0
+
+    def open(self) -> Recovered:
+        """Take the next epoch and read everything back."""
+        point("rec.lock")
+        point("rec.load.meta")
+        point("rec.epoch.commit.before")
+        self._disk.epoch += 1
+        self._epoch = self._disk.epoch
+        recovered = self._disk.recovered()
+        point("rec.epoch.commit.after")
+        return recovered
+
+    def commit(self, number: int, writes: Sequence[Write]) -> None:
+        """Write all or nothing; raises as the port says."""
+        prepared = [_prepare(write) for write in writes]
+        kind = _kind(writes)
+        point(f"{kind}.tx.begin")
+        self._check_owner(number)
+        point(f"{kind}.tx.fence")
+        point(f"{kind}.tx.commit.before")
+        fault = self._fault(number, writes)
+        if fault == "busy":
+            raise StoreBusy("E3102", "model store", "the store is locked")
+        if fault not in ("lost_request", "failed"):
+            self._disk.apply(number, prepared)
+            self._committed(self._epoch, number, writes)
+        if fault in ("lost_request", "lost_reply"):
+            raise CommitUnknown("E3103", "model store", "the connection was lost at commit")
+        if fault in ("failed", "failed_committed"):
+            raise StoreError("E3104", "model store", "disk I/O error at commit")
+        point(f"{kind}.tx.commit.after")
+
+    def resolve(self, number: int) -> bool:
+        """Whether transaction `number` was committed."""
+        self._check_owner(number, number + 1)
+        return self._disk.commit == number
+
+    def read_state(self, numbers: Sequence[int]) -> Sequence[StateSegment]:
+        """State segments by number, in order."""
+        return self._disk.segments(numbers)
+
+    def close(self) -> None:
+        """Nothing to let go of: a model has no lock."""
+
+    def _check_owner(self, *numbers: int) -> None:
+        disk = self._disk
+        if disk.epoch != self._epoch or disk.commit + 1 not in numbers:
+            raise Fenced("E3202", "model store", f"epoch {self._epoch} is not {disk.epoch}: another engine has taken over")
+
+
+def _kind(writes: Sequence[Write]) -> str:
+    if any(isinstance(write, CheckpointCommit) for write in writes):
+        return "ck"
+    return "rx" if any(isinstance(write, ReceiveCommit) for write in writes) else "cfg"
+
+
+def _prepare(write: Write) -> _Prepared:
+    """Encode a write before the transaction, so that what cannot be stored changes nothing."""
+    if isinstance(write, ReceiveCommit):
+        return _prepare_receive(write)
+    if isinstance(write, CheckpointCommit):
+        return _prepare_checkpoint(write)
+    return _prepare_registry(write)
+
+
+def _prepare_receive(write: ReceiveCommit) -> _Prepared:
+    segment = None if write.segment is None else _span(write.segment)
+    ids = {
+        (one.domain, one.number): _encode(one) for one in (write.ids, *write.rewritten) if one is not None
+    }
+    dead = [_encode(letter) for letter in write.dead_letters]
+
+    def apply(disk: Disk) -> None:
+        if segment is not None and write.segment is not None:
+            _insert(disk.receive_log, (write.receiver, write.segment.first), segment)
+        disk.ids.update(ids)
+        for key in write.forgotten:
+            disk.ids.pop(key, None)
+        _raise_to(disk.confirmed_batches, write.receiver, write.confirmed_batch)
+        disk.dead.extend(dead)
+
+    return apply
+
+
+def _prepare_checkpoint(write: CheckpointCommit) -> _Prepared:
+    cut = _encode(
+        CheckpointCommit(
+            number=write.number,
+            engine_time=write.engine_time,
+            digest=write.digest,
+            contexts=write.contexts,
+            senders=write.senders,
+        )
+    )
+    state = {segment.number: _encode(segment) for segment in write.state}
+    outbound = [((segment.sender, segment.first), _span(segment)) for segment in write.outbound]
+    dead = [_encode(letter) for letter in write.dead_letters]
+
+    def apply(disk: Disk) -> None:
+        disk.checkpoint = cut
+        for number, content in state.items():
+            _insert(disk.state, number, content)
+        for number in write.state_dropped:
+            disk.state.pop(number, None)
+        for key, span in outbound:
+            _insert(disk.outbound, key, span)
+        for sender in write.senders:
+            _prune(disk.outbound, sender.sender, sender.confirmed_through)
+        for receiver, number in write.consumed.items():
+            _prune(disk.receive_log, receiver, number)
+            _raise_to(disk.consumed, receiver, number)
+        disk.dead.extend(dead)
+
+    return apply
+
+
+def _prepare_registry(write: RegistryCommit) -> _Prepared:
+    put = {endpoint.id: _encode(endpoint) for endpoint in write.put}
+
+    def apply(disk: Disk) -> None:
+        disk.endpoints.update(put)
+        for name in write.removed:
+            _forget(disk, name)
+        if write.removed:
+            cut = _checkpoint_decoder.decode(disk.checkpoint)
+            disk.checkpoint = _encode(_without(cut, write.removed))
+
+    return apply
+
+
+def _forget(disk: Disk, name: str) -> None:
+    """An endpoint is gone with all that is kept for it; ids stay in a domain that another receiver shares."""
+    for log in (disk.receive_log, disk.outbound):
+        for key in [key for key in log if key[0] == name]:
+            del log[key]
+    disk.confirmed_batches.pop(name, None)
+    disk.consumed.pop(name, None)
+    endpoints = {other: _endpoint_decoder.decode(content) for other, content in disk.endpoints.items()}
+    shared = {endpoint.domain for other, endpoint in endpoints.items() if other != name}
+    domain = endpoints[name].domain if name in endpoints else None
+    for key in list(disk.ids):
+        mine = key[0] == domain or _ids_decoder.decode(disk.ids[key]).receiver == name
+        if mine and key[0] not in shared:
+            del disk.ids[key]
+    disk.endpoints.pop(name, None)
+
+
+def _without(cut: CheckpointCommit, removed: Sequence[str]) -> CheckpointCommit:
+    contexts = [
+        ContextCut(
+            context.context,
+            {receiver: number for receiver, number in context.entered.items() if receiver not in removed},
+            [run for run in context.queue if run.receiver not in removed],
+            context.spawned,
+        )
+        for context in cut.contexts
+    ]
+    senders: list[SenderCut] = [sender for sender in cut.senders if sender.sender not in removed]
+    return msgspec.structs.replace(cut, contexts=contexts, senders=senders)
+
+
+def _span(segment: ReceiveSegment | OutboundSegment) -> _Span:
+    return _Span(segment.first + len(segment.messages) - 1, _encode(segment))
+
+
+def _insert(rows: dict[Any, Any], key: Any, value: Any) -> None:
+    if key in rows:
+        raise StoreError("E3105", "model store", f"row {key} exists already")
+    rows[key] = value
+
+
+def _prune(rows: dict[tuple[str, int], _Span], owner: str, through: int) -> None:
+    for key in [key for key, span in rows.items() if key[0] == owner and span.last <= through]:
+        del rows[key]
+
+
+def _raise_to(numbers: dict[str, int], name: str, number: int) -> None:
+    if number > numbers.get(name, 0):
+        numbers[name] = number

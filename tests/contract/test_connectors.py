@@ -1,0 +1,56 @@
+"""One contract for every connector (DESIGN 8), against its real broker."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from correlator.testing.contract import Check, checks_for
+from tests.contract.worlds import CsvWorld, DeduplicatingMemoryWorld, EmbeddedWorld, FileWorld, MemoryWorld
+from tests.servers import PostgresServer
+
+
+def _checks(world: type) -> Callable[..., object]:
+    return pytest.mark.parametrize("check", checks_for(world), ids=lambda check: check.__name__.removeprefix("check_"))
+
+
+@_checks(MemoryWorld)
+def test_memory(check: Check) -> None:
+    check(MemoryWorld())
+
+
+@_checks(DeduplicatingMemoryWorld)
+def test_memory_that_deduplicates(check: Check) -> None:
+    check(DeduplicatingMemoryWorld())
+
+
+@_checks(EmbeddedWorld)
+def test_embedded_on_sqlite(check: Check, tmp_path: Path) -> None:
+    check(EmbeddedWorld(f"sqlite:///{tmp_path}/broker.db"))
+
+
+class CutPostgresWorld(EmbeddedWorld):
+    """A restart ends every session of the broker's database."""
+
+    server: PostgresServer
+
+    def restart(self) -> None:
+        self.server.terminate_backends(self.store)
+
+
+@pytest.mark.postgres
+@_checks(CutPostgresWorld)
+def test_embedded_on_postgres(check: Check, postgres: Callable[[], str], postgres_server: PostgresServer) -> None:
+    world = CutPostgresWorld(postgres())
+    world.server = postgres_server
+    check(world)
+
+
+@_checks(FileWorld)
+def test_json_lines(check: Check, tmp_path: Path) -> None:
+    check(FileWorld(tmp_path))
+
+
+@_checks(CsvWorld)
+def test_csv(check: Check, tmp_path: Path) -> None:
+    check(CsvWorld(tmp_path))

@@ -1,0 +1,158 @@
+"""The worlds in which the contract of connectors is checked: one class for each kind of broker."""
+
+import json
+from collections.abc import Sequence
+from itertools import count
+from pathlib import Path
+
+from connectors.embedded import EmbeddedConnection
+from connectors.file import FileConnection
+from correlator.events import Message, Outgoing
+from correlator.ports import Connection, Features
+from correlator.settings import ConnectionSettings
+from correlator.testing.contract import bodies, outgoing, receiver, sender, take, tokens
+from correlator.testing.memory import MEMORY_FEATURES, MemoryBroker
+
+
+class _BrokerWorld:
+    """What the worlds of real brokers have in common."""
+
+    receives = True
+    sends = True
+    whole_messages = True
+
+    def __init__(self) -> None:
+        self._numbers = count(1)
+
+    def connection(self) -> Connection:
+        raise NotImplementedError
+
+    def destination(self, kind: str = "queue", label: str = "") -> str:
+        return f"{kind}:{label}{next(self._numbers)}"
+
+    def body(self, text: str) -> bytes:
+        return text.encode()
+
+    def publish(self, destination: str, messages: Sequence[Message]) -> None:
+        sink = self.connection().sink(sender(destination, "publisher"))
+        sink.connect()
+        assert not any(sink.send(outgoing(destination, messages)))
+        sink.close()
+
+    def collect(self, destination: str, at_least: int) -> list[Message]:
+        source = self.connection().source(receiver(destination, "collector"))
+        source.connect()
+        chunks = []
+        while part := take(source, max(1, at_least - len(bodies(chunks)))):
+            source.acknowledge(tokens(part))
+            chunks += part
+            if len(bodies(chunks)) >= at_least:
+                at_least = len(bodies(chunks))
+                more = source.receive(1000, 0.0)
+                if not more.messages:
+                    break
+                source.acknowledge([more.token])
+                chunks.append(more)
+        source.close()
+        return [message for chunk in chunks for message in chunk.messages]
+
+    def refused(self) -> Outgoing | None:
+        return Outgoing(0, "", "nonsense", Message(b"x"))
+
+    def restart(self) -> None:
+        """The broker is in this process: nothing to restart."""
+
+
+class MemoryWorld(_BrokerWorld):
+    features = MEMORY_FEATURES
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.broker = MemoryBroker(features=self.features)
+
+    def connection(self) -> Connection:
+        return self.broker.connection()
+
+    def publish(self, destination: str, messages: Sequence[Message]) -> None:
+        self.broker.publish(destination, messages)
+
+    def collect(self, destination: str, at_least: int) -> list[Message]:
+        return self.broker.received(destination)
+
+    def refused(self) -> Outgoing | None:
+        return None
+
+    def restart(self) -> None:
+        self.broker.down = True
+        self.broker.down = False
+
+
+class DeduplicatingMemoryWorld(MemoryWorld):
+    features = Features(acknowledges_surely=True, deduplicates_sends=True)
+
+
+class EmbeddedWorld(_BrokerWorld):
+    features = EmbeddedConnection.features
+
+    def __init__(self, store: str) -> None:
+        super().__init__()
+        self.store = store
+
+    def connection(self) -> EmbeddedConnection:
+        return EmbeddedConnection("local", ConnectionSettings(type="embedded", options={"store": self.store}))
+
+
+class FileWorld:
+    """JSON lines, read and written."""
+
+    features = FileConnection.features
+    receives = True
+    sends = True
+    whole_messages = False
+    ending = ".jsonl"
+    beginning = b""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._numbers = count(1)
+
+    def connection(self) -> FileConnection:
+        return FileConnection("files", ConnectionSettings(type="file", options={"path": str(self.path)}))
+
+    def destination(self, kind: str = "queue", label: str = "") -> str:
+        destination = f"{kind}:{label}{next(self._numbers)}{self.ending}"
+        self.connection().source(receiver(destination))  # raises ConfigError where no file may have that name
+        file = self._file(destination)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(self.beginning)
+        return destination
+
+    def body(self, text: str) -> bytes:
+        return json.dumps({"text": text}).encode()
+
+    def publish(self, destination: str, messages: Sequence[Message]) -> None:
+        with self._file(destination).open("ab") as file:
+            file.writelines(message.body + b"\n" for message in messages)
+
+    def collect(self, destination: str, at_least: int) -> list[Message]:
+        return [Message(line) for line in self._file(destination).read_bytes().splitlines()]
+
+    def refused(self) -> Outgoing | None:
+        return Outgoing(0, "", "", Message(b"not JSON"))
+
+    def restart(self) -> None:
+        """Nothing to restart."""
+
+    def _file(self, destination: str) -> Path:
+        return self.path / destination.removeprefix("queue:")
+
+
+class CsvWorld(FileWorld):
+    """CSV, only read."""
+
+    sends = False
+    ending = ".csv"
+    beginning = b"text,number\r\n"
+
+    def body(self, text: str) -> bytes:
+        return f'"{text}\n""quoted""",17'.encode()

@@ -1,0 +1,342 @@
+"""The duplicate detector row by row (FEATURES A8), and against a model of plain lists."""
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from correlator.core import dedup
+from correlator.core.dedup import Place, window_contents
+from tests.core.domain import Domain, Model, hash_of
+
+
+def ids(count: int, prefix: str = "m") -> list[str]:
+    return [f"{prefix}{number}" for number in range(1, count + 1)]
+
+
+# --- what is a duplicate ---
+
+
+def test_a8_1_a_repeat_is_dropped_and_a_new_id_is_not():
+    domain = Domain()
+    assert domain.receive("a", "b") == ["a", "b"]
+    assert domain.receive("b", "c") == ["c"]
+
+
+def test_a8_12_messages_without_id_are_never_duplicates():
+    domain = Domain()
+    assert domain.receive("", "", "a") == ["", "", "a"]
+    assert domain.receive("", "a") == [""]
+    assert len(domain.detector) == 1
+
+
+def test_a_batch_without_any_id_stores_nothing():
+    domain = Domain()
+    domain.receive("", "")
+    assert domain.stored == {}
+
+
+def test_c95_a_repeat_inside_one_batch_is_dropped():
+    domain = Domain()
+    assert domain.receive("a", "b", "a", "a") == ["a", "b"]
+
+
+def test_a8_13_the_same_id_of_another_source_is_a_duplicate():
+    domain = Domain()
+    domain.receive("a", source="one")
+    assert domain.receive("a", source="two") == []
+
+
+def test_c94_a_repeat_with_another_body_is_told_apart():
+    domain = Domain()
+    domain.receive("a")
+    candidates = dedup.Candidates("r", 2, ["a", "a"], ["s", "s"], [hash_of("a"), 4711])
+    plan = domain.detector.plan(candidates, 0.0)
+    assert (plan.duplicates, plan.conflicts) == ([0, 1], [1])
+
+
+def test_a8_20_two_plans_of_one_transaction_see_each_other():
+    """Two receivers race with one id: exactly one of them delivers it, whoever comes first in the transaction."""
+    domain = Domain()
+    first = domain.plan([("a", "s"), ("b", "s")], receiver="r1")
+    second = domain.plan([("b", "s"), ("c", "s")], receiver="r2", after=(first,))
+    assert (first.duplicates, second.duplicates) == ([], [0])
+    assert (first.segment.number, second.segment.number) == (1, 2)
+    domain.commit(first)
+    domain.commit(second)
+    assert domain.receive("a", "b", "c") == []
+
+
+def test_a_plan_changes_nothing_until_it_is_applied():
+    """RELIABILITY E6: a commit that failed leaves memory as the store is."""
+    domain = Domain()
+    domain.receive("a")
+    before = window_contents(domain.detector)
+    domain.plan([("a", "s"), ("b", "s")])
+    assert window_contents(domain.detector) == before
+    assert domain.receive("b") == ["b"]
+
+
+@pytest.mark.parametrize("strange", ["0:", "-1:x", ":", "1", "no\x00body", "line\nbreak", "🐘", "‏ثلاثة", "x" * 512])
+def test_c92_c96_ids_are_opaque(strange):
+    domain = Domain()
+    assert domain.receive(strange) == [strange]
+    assert domain.receive(strange) == []
+
+
+# --- windows ---
+
+
+def test_a8_3_id_2001_of_a_source_pushes_the_first_to_the_time_queue():
+    domain = Domain()
+    domain.receive(*ids(2000))
+    assert domain.detector.place("m1") is Place.WINDOW
+    domain.receive("m2001")
+    assert domain.detector.place("m1") is Place.TIME_QUEUE
+    assert domain.detector.place("m2") is Place.WINDOW
+    assert domain.receive("m1") == []
+
+
+def test_a8_3_window_0_keeps_all_ids_in_the_time_queue():
+    domain = Domain(window=0)
+    domain.receive(*ids(3), at=5.0)
+    assert window_contents(domain.detector) == {"windows": {}, "time_queue": {5.0: ["m1", "m2", "m3"]}}
+    assert domain.receive("m2", at=6.0) == []
+
+
+def test_a8_4_expiry_0_forgets_an_id_with_its_window():
+    domain = Domain(window=3, expiry=0.0)
+    domain.receive(*ids(4))
+    assert domain.receive("m1") == ["m1"]
+    assert domain.receive("m4") == []
+
+
+def test_a8_4_expiry_0_bounds_the_stored_ids():
+    domain = Domain(window=10, expiry=0.0)
+    for number in range(1000):
+        domain.receive(f"m{number}", at=float(number))
+        assert domain.stored_ids <= 10 + 1 + 1  # what expired with this batch goes with the next transaction
+
+
+def test_a8_5_ids_without_source_share_one_window():
+    domain = Domain(window=4, expiry=0.0)
+    domain.receive("x1", "x2", source="")
+    domain.receive("y1", "y2", "y3", source="")
+    assert domain.receive("x1", source="") == ["x1"]
+
+
+def test_a8_6_a_busy_source_cannot_expire_the_ids_of_a_silent_one():
+    domain = Domain()
+    domain.receive("quiet", source="b", at=0.0)
+    for minute in range(50):
+        domain.receive(*[f"{minute}-{number}" for number in range(2000)], source="a", at=60.0 * minute)
+    assert domain.receive("quiet", source="b", at=5 * 3600.0) == []
+
+
+def test_a8_14_overflow_goes_to_one_time_queue_ordered_by_receipt():
+    domain = Domain(window=1)
+    domain.receive_pairs([("a1", "a"), ("b1", "b")], at=1.0)
+    domain.receive_pairs([("b2", "b")], at=2.0)
+    domain.receive_pairs([("a2", "a"), ("b3", "b")], at=3.0)
+    assert window_contents(domain.detector) == {
+        "windows": {"a": ["a2"], "b": ["b3"]},
+        "time_queue": {1.0: ["a1", "b1"], 2.0: ["b2"]},
+    }
+
+
+def test_a8_15_a_repeat_moves_the_old_entry_and_enters_a_new_one_at_the_tail():
+    domain = Domain(window=5)
+    domain.receive(*ids(5), at=1.0)
+    assert domain.receive("m2", at=2.0) == []
+    assert window_contents(domain.detector) == {
+        "windows": {"s": ["m1", "m3", "m4", "m5", "m2"]},
+        "time_queue": {1.0: ["m2"]},
+    }
+
+
+def test_a8_15_a_repeat_arms_the_window_anew():
+    domain = Domain(window=3, expiry=0.0)
+    domain.receive("a", "b", "c")
+    domain.receive("a")
+    domain.receive("d", "e")
+    assert domain.receive("a") == []
+    assert domain.receive("b") == ["b"]
+
+
+def test_a8_16_an_id_expires_relative_to_the_newest_in_the_time_queue():
+    domain = Domain(window=0, expiry=120.0)
+    domain.receive("old", at=0.0)
+    domain.receive("edge", at=120.0)
+    assert domain.detector.place("old") is Place.TIME_QUEUE
+    domain.receive("newer", at=120.5)
+    assert domain.detector.place("old") is Place.GONE
+    assert domain.detector.place("edge") is Place.TIME_QUEUE
+
+
+def test_a8_16_expired_ids_are_deleted_by_the_next_transaction():
+    domain = Domain(window=0, expiry=10.0)
+    domain.receive("a", "b", at=0.0)
+    domain.receive("c", at=100.0)
+    assert sorted(domain.stored) == [1, 2]
+    domain.receive("d", at=100.0)
+    assert sorted(domain.stored) == [2, 3]
+
+
+def test_z5_an_idle_domain_forgets_nothing():
+    domain = Domain(window=0, expiry=120.0)
+    domain.receive("a", at=0.0)
+    assert domain.receive("a", at=365 * 86400.0) == []
+
+
+def test_a6_2_just_inside_the_windows_is_dropped_and_just_outside_is_delivered():
+    inside, outside = Domain(window=2, expiry=10.0), Domain(window=2, expiry=10.0)
+    for domain, later in ((inside, 10.0), (outside, 10.1)):
+        domain.receive("a", at=0.0)
+        domain.receive("b", "c", "d", at=later)  # pushes a and, newest in the queue, b
+    assert inside.receive("a", at=10.0) == []
+    assert outside.receive("a", at=10.1) == ["a"]
+
+
+def test_c98_sources_beyond_the_bound_share_the_time_queue(monkeypatch):
+    monkeypatch.setattr(dedup, "MAX_SOURCES", 3)
+    domain = Domain(window=2)
+    for number in range(5):
+        domain.receive(f"m{number}", source=f"source{number}", at=float(number))
+    assert list(window_contents(domain.detector)["windows"]) == ["source2", "source3", "source4"]
+    assert domain.receive(*[f"m{number}" for number in range(5)], source="other", at=9.0) == []
+
+
+# --- pins ---
+
+
+def test_an_expired_id_is_held_until_the_broker_has_the_acknowledgement():
+    """RELIABILITY 1.7: a redelivered batch is recognised however small the windows are."""
+    domain = Domain(window=10, expiry=0.0)
+    batch = ids(1000)
+    domain.receive(*batch, confirm=False)
+    assert domain.detector.place("m1") is Place.HELD
+    assert domain.receive(*batch, confirm=False) == []
+    domain.confirm()
+    assert domain.detector.place("m1") is Place.GONE
+    assert len(domain.detector) == 10
+
+
+def test_a_confirmed_repeat_at_another_receiver_does_not_lift_the_pin():
+    domain = Domain(window=1, expiry=0.0)
+    domain.receive("a", receiver="r1", confirm=False)
+    assert domain.receive("a", receiver="r2") == []
+    domain.receive("b", "c", receiver="r2")
+    assert domain.receive("a", receiver="r1", confirm=False) == []
+
+
+def test_batches_are_confirmed_in_order_per_receiver():
+    domain = Domain(window=0, expiry=0.0)
+    domain.receive("a", receiver="r1", confirm=False)
+    domain.receive("b", receiver="r2", confirm=False)
+    domain.receive("c", receiver="r1", confirm=False)
+    domain.detector.confirm("r1", 1)
+    assert [domain.detector.place(one) for one in "abc"] == [Place.GONE, Place.HELD, Place.HELD]
+
+
+# --- storage ---
+
+
+def test_a_segment_three_quarters_dead_is_replaced_by_its_survivors():
+    domain = Domain(window=2, expiry=0.0)
+    domain.receive_pairs([*[(one, "busy") for one in ids(8)], ("kept", "quiet")], at=0.0)
+    domain.receive("m9", "m10", source="busy")
+    domain.receive("m11", source="busy")
+    assert [run.ids for run in domain.stored[1].runs] == [["kept"]]
+
+
+def test_a8_18_stored_ids_reach_a_plateau():
+    domain = Domain(window=50, expiry=100.0)
+    peak_before = 0
+    for number in range(4000):
+        domain.receive_pairs([(f"{number}-{n}", f"source{n % 3}") for n in range(7)], at=float(number))
+        if number == 1000:
+            peak_before = domain.stored_ids
+        if number > 1000:
+            assert domain.stored_ids <= 1.2 * peak_before
+    assert domain.stored_ids <= 4 * len(domain.detector)
+
+
+def test_a3_5_a_restored_detector_knows_what_the_live_one_knew():
+    domain = Domain(window=3, expiry=50.0)
+    for number in range(100):
+        domain.receive(f"a{number}", f"b{number}", source=f"s{number % 2}", at=3.0 * number)
+    assert window_contents(domain.restored()) == window_contents(domain.detector)
+
+
+def test_unconfirmed_batches_are_pinned_again_at_a_restart():
+    domain = Domain(window=0, expiry=0.0)
+    domain.receive("a")
+    domain.receive("b", confirm=False)
+    restored = domain.restored()
+    assert restored.place("b") is Place.HELD
+    assert "a" not in restored
+
+
+# --- against the model ---
+
+SOURCES = st.sampled_from(["", "x", "y"])
+PAIRS = st.lists(st.tuples(st.sampled_from([*"abcdefghijkl", ""]), SOURCES), min_size=1, max_size=6)
+
+
+class Against(RuleBasedStateMachine):
+    """The detector beside the model: same duplicates, same windows; and a restart changes nothing."""
+
+    @initialize(window=st.integers(0, 3), expiry=st.sampled_from([0.0, 2.0, 5.0]))
+    def begin(self, window, expiry):
+        self.domain = Domain(window, expiry)
+        self.model = Model(window, expiry)
+        self.now = 0.0
+
+    @rule(pairs=PAIRS, later=st.sampled_from([0.0, 0.5, 1.0, 7.0]), receiver=st.sampled_from(["r1", "r2"]))
+    def receive(self, pairs, later, receiver):
+        self.now += later
+        plan = self.domain.plan(pairs, at=self.now, receiver=receiver)
+        expected = self.model.receive(pairs, self.now, receiver, self.domain.batches[receiver])
+        assert plan.duplicates == expected
+        self.domain.commit(plan)
+
+    @rule(pairs=PAIRS)
+    def fail_to_commit(self, pairs):
+        self.domain.plan(pairs, at=self.now)
+
+    @rule(receiver=st.sampled_from(["r1", "r2"]))
+    def confirm(self, receiver):
+        self.domain.confirm(receiver)
+        self.model.confirm(receiver, self.domain.confirmed[receiver])
+
+    @rule()
+    def restart(self):
+        self.domain.detector = self.domain.restored()
+
+    @invariant()
+    def same_windows(self):
+        windows = {source: [e.id for e in window] for source, window in self.model.windows.items() if window}
+        queue: dict[float, list[str]] = {}
+        for entry in self.model.time_queue:
+            queue.setdefault(entry.time, []).append(entry.id)
+        for detector in (self.domain.detector, self.domain.restored()):
+            contents = window_contents(detector)
+            assert {source: window for source, window in contents["windows"].items() if window} == windows
+            assert contents["time_queue"] == {time: sorted(found) for time, found in queue.items()}
+            assert {entry.id for entry in self.model.entries()} == {one for one in "abcdefghijkl" if one in detector}
+
+    @invariant()
+    def storage_is_bounded(self):
+        living = len(self.model.entries())
+        last = max((len(s.runs[0].ids) for s in self.domain.stored.values() if s.runs), default=0)
+        reclaimed_next = sum(
+            len(run.ids)
+            for number, segment in self.domain.stored.items()
+            for run in segment.runs
+            if number in self.domain.detector._dead or number in self.domain.detector._sparse
+        )
+        assert self.domain.stored_ids - reclaimed_next <= 4 * living + last
+
+
+TestAgainstModel = Against.TestCase
+TestAgainstModel.settings = settings(max_examples=120, stateful_step_count=25, deadline=None)

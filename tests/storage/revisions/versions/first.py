@@ -1,0 +1,10 @@
+"""The first schema, as shipped."""
+
+import importlib
+
+revision = "0001"
+down_revision = None
+
+
+def upgrade() -> None:
+    importlib.import_module("migrations.versions.0001_first").upgrade()

@@ -5,15 +5,18 @@ only the summary in `COMMANDS` is needed, for the help.
 """
 
 import importlib
+import io
 import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import typer
 
-from correlator.cli.failures import OutputClosed, Quiet, telling
+from correlator.cli.failures import telling
+from correlator.cli.output import Unfailing
 from correlator.configuration.words import did_you_mean
 from correlator.errors import UsageError, quoted
+from correlator.runtime import logs
 
 
 class Command(NamedTuple):
@@ -36,40 +39,26 @@ COMMANDS = (
 )
 _BY_NAME = {command.name: command for command in COMMANDS}
 
-# Mistakes that the parser finds, by the name of its exception.
-_PARSER_CODES = {
-    "NoSuchOption": "E2002",
-    "BadOptionUsage": "E2003",
-    "BadParameter": "E2004",
-    "MissingParameter": "E2005",
-}
-_OTHER_MISTAKE = "E2007"
-
 
 def main() -> None:
     """What the installed command runs."""
     for stream in (sys.stdout, sys.stderr):
-        if stream is not None:
+        if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a locale without our characters is no reason to fail
-    sys.stderr = Quiet(sys.stderr)
+    sys.stderr = Unfailing(sys.stderr)
     sys.exit(execute(sys.argv[1:]))
 
 
 def execute(arguments: Sequence[str]) -> int:
     """Run one command line; returns the exit status."""
+    logs.configure(level="WARNING")
     try:
         with telling():
             _refuse_mistakes(arguments)
-            return _status(_app(arguments)(list(arguments), prog_name="correlator", standalone_mode=False))
+            # A command returns nothing; what ends one early (`--help`, `typer.Exit`) comes back as its status.
+            return _app(arguments)(list(arguments), prog_name="correlator", standalone_mode=False) or 0
     except typer.Exit as end:
         return end.exit_code
-    except OutputClosed as closed:
-        return closed.exit_status
-
-
-def _status(result: object) -> int:
-    """What the parser returns is the status of an early exit, such as `--help`, or what the command returned."""
-    return result if isinstance(result, int) else 0
 
 
 def _app(arguments: Sequence[str]) -> typer.Typer:
@@ -126,9 +115,3 @@ def _short_help() -> str:
     usage = "Usage: correlator COMMAND …\n\n"
     return usage + "\n".join(lines) + "\n\nMore about a command: correlator COMMAND --help\n"
 
-
-def parser_mistake(error: typer.TyperException, command: str) -> UsageError:
-    """An error of the parser as one of ours."""
-    text = " ".join(error.format_message().split()).rstrip(".")
-    code = _PARSER_CODES.get(type(error).__name__, _OTHER_MISTAKE)
-    return UsageError(code, command, text[:1].lower() + text[1:], "", f"See: {command} --help")

@@ -55,7 +55,8 @@ def parse(url: str) -> URL:
     Raises:
         ConfigError: E1301, not one of the two forms; the text of the address is not repeated, it may hold a password.
     """
-    scheme = url.partition(":")[0]
+    scheme, colon, _ = url.partition("://")
+    scheme = scheme if colon else ""
     try:
         parsed = make_url(url)
     except (sql_errors.ArgumentError, ValueError) as error:

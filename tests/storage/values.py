@@ -1,5 +1,7 @@
 """Values for tests of the store, short to write."""
 
+import zlib
+
 from correlator.core.commit import (
     CheckpointCommit,
     ContextCut,
@@ -28,7 +30,7 @@ def messages(first: int, count: int) -> list[Message]:
 
 
 def ids(number: int, *names: str, domain: str = "d", receiver: str = "orders", batch: int = 1) -> IdSegment:
-    run = IdRun(float(number), list(names), ["S01"] * len(names), [hash(name) & 0xFFFF for name in names])
+    run = IdRun(float(number), list(names), ["S01"] * len(names), [zlib.crc32(name.encode("utf-8", "replace")) for name in names])
     return IdSegment(domain, number, receiver, batch, [run])
 
 

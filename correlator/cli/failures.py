@@ -1,0 +1,78 @@
+"""How a command fails: one line on standard error, the exit status of the error's class, never a traceback.
+
+The traceback goes to the log: at DEBUG for what a user can cause, always for a bug of ours, with an incident id that
+the line on the screen repeats.
+"""
+
+import secrets
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import typer
+
+from correlator.configuration.problems import printable
+from correlator.errors import CorrelatorError, UsageError
+from correlator.runtime.logs import get_logger
+
+BUG_STATUS = 70
+
+# Mistakes that the parser finds, by the name of its exception.
+_PARSER_CODES = {
+    "NoSuchOption": "E2002",
+    "BadOptionUsage": "E2003",
+    "BadParameter": "E2004",
+    "MissingParameter": "E2005",
+}
+_OTHER_MISTAKE = "E2007"
+
+
+def say(message: object) -> None:
+    """Write a message for the user to standard error, control characters escaped."""
+    lines = [printable(line) for line in str(message).split("\n")]
+    print(*lines, sep="\n", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def telling(redact: Callable[[str], str] = lambda text: text) -> Iterator[None]:
+    """Turn what a block raises into a message and `typer.Exit`.
+
+    Args:
+        redact: hides the secrets of the configuration that is in use.
+    """
+    try:
+        yield
+    except typer.Exit:
+        raise
+    except CorrelatorError as error:
+        raise typer.Exit(_tell(error, redact)) from error
+    except typer.TyperException as error:
+        raise typer.Exit(_tell(_of_parser(error), redact)) from error
+    except Exception as error:
+        raise typer.Exit(_tell_bug(error, redact)) from error
+
+
+def _tell(error: CorrelatorError, redact: Callable[[str], str]) -> int:
+    say(redact(str(error)))
+    get_logger().debug("ended by an error", code=error.code, traceback=_trace(error))
+    return error.exit_status
+
+
+def _tell_bug(error: Exception, redact: Callable[[str], str]) -> int:
+    incident = secrets.token_hex(4)
+    get_logger().critical("internal error", incident=incident, traceback=redact(_trace(error)))
+    what = f"internal error {type(error).__name__} (incident {incident}); the traceback is in the log"
+    say(UsageError("E2070", "correlator", what, "This is a bug of correlator", "Report it with the traceback"))
+    return BUG_STATUS
+
+
+def _trace(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error))
+
+
+def _of_parser(error: typer.TyperException) -> UsageError:
+    """An error of the parser as one of ours."""
+    text = " ".join(error.format_message().split()).rstrip(".")
+    code = _PARSER_CODES.get(type(error).__name__, _OTHER_MISTAKE)
+    return UsageError(code, "correlator", text[:1].lower() + text[1:], "", "See: correlator COMMAND --help")

@@ -1,0 +1,47 @@
+"""`correlator version`: what to put into a bug report."""
+
+import importlib.metadata
+import platform
+import sqlite3
+
+import typer
+
+from correlator.cli.failures import say
+from correlator.cli.output import write_line
+from correlator.errors import ConfigError
+
+SAFE_SQLITE = (3, 51, 3)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command()(version)
+
+
+def version() -> None:
+    """Show the versions of correlator, Python, SQLite, and of PySpark when it is installed."""
+    write_line(f"correlator {importlib.metadata.version('correlator')}")
+    write_line(f"python {platform.python_version()}")
+    write_line(f"sqlite {sqlite3.sqlite_version}")
+    if pyspark := _installed("pyspark"):
+        write_line(f"pyspark {pyspark}")
+    if sqlite3.sqlite_version_info < SAFE_SQLITE:
+        say(_old_sqlite())
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _old_sqlite() -> ConfigError:
+    safe = ".".join(map(str, SAFE_SQLITE))
+    return ConfigError(
+        "W3011",
+        "sqlite",
+        f"{sqlite3.sqlite_version} is older than {safe}: a write-ahead log that two connections write can damage the file",
+        "The engine writes through one connection only",
+        "Let no other program write to a store; upgrade SQLite when you can",
+    )

@@ -1,0 +1,206 @@
+"""What happened, told from outside the engine: by the broker, by the disk, and by the application's own statements.
+
+The history is the only input of the invariants. It grows, it is never changed, and equal seeds make equal histories.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+from correlator.core.reliability import Reliability
+
+Kind = Literal[
+    "published",  # who: destination, data: tuple of Published
+    "delivered",  # who: receiver, data: tuple of pids, in order
+    "acknowledged",  # who: receiver, data: tuple of pids
+    "returned",  # who: receiver, data: tuple of pids
+    "accepted",  # who: sender, data: tuple of Sent, stored by the broker
+    "refused",  # who: sender, data: tuple of Sent
+    "commit",  # data: (epoch, number), one transaction took place
+    "received",  # who: receiver, data: Received, a part of the transaction
+    "checkpoint",  # data: Checkpointed, a part of the transaction
+    "began",  # data: (epoch, checkpoint, digest, engine time) as the engine knows them after recovery
+    "died",  # who: where it was killed
+    "snapshot",  # data: (number, fingerprint), parked contexts before the cut of checkpoint `number`
+    "restored",  # data: (number, fingerprint), contexts as rebuilt from checkpoint `number`
+    "hooks",  # who: name of the life-cycle method, data: receivers that are open
+    "handled",  # who: monitor, data: id, by a monitor whose state does not last
+    "sent",  # who: sender, data: (context, body), by a monitor to a BEST_EFFORT sender
+    "derived",  # who: receiver, data: (id, body), an output that an APP_CONTROLLED input caused
+    "suspended",  # who: receiver, told to the application
+    "resumed",  # who: receiver, the application acknowledges
+    "flush",  # who: sender, data: (context, request id)
+    "flushed",  # who: sender, data: (context, request id, failed)
+    "attempt",  # who: forbidden call, data: error code, "" when it was allowed
+    "ticked",  # who: monitor whose state does not last, data: (period, engine time)
+    "fault",  # who: kind of fault
+    "warned",  # who: part, data: text of a WARN or ERROR line
+    "rest",  # data: Rest
+]
+
+
+class Published(NamedTuple):
+    """A message of the workload.
+
+    Attributes:
+        pid: unique for each message, whatever it repeats.
+        uid: unique message id, "" for none.
+        source: message source id.
+        id: what application code sees; equal in repeats of one message.
+        flaw: "mapping" (it cannot be mapped), "handler" (its handler fails for ever) or "".
+    """
+
+    pid: str
+    uid: str
+    source: str
+    id: str
+    flaw: str = ""
+
+
+class Sent(NamedTuple):
+    """A message as the broker got it from a sender."""
+
+    source: str
+    sequence: int
+    destination: str
+    body: bytes
+    unique_id: str = ""
+
+
+class Received(NamedTuple):
+    """A committed batch: messages numbered from `first`, ids written, dead letters, engine time of receipt."""
+
+    first: int
+    pids: tuple[str, ...]
+    ids: tuple[str, ...]
+    dead: tuple[str, ...] = ()
+    time: float = 0.0
+
+
+class Checkpointed(NamedTuple):
+    """A committed checkpoint.
+
+    Attributes:
+        number: of the lineage.
+        digest: chained.
+        outbound: for each sender the first number and the bodies that it releases.
+        confirmed: for each sender the last number that it deletes.
+        next_sequence: for each sender its source and the next number.
+        dead: (kind, origin, unique id, body) of each dead letter.
+        engine_time: seconds.
+    """
+
+    number: int
+    digest: bytes
+    outbound: dict[str, tuple[int, tuple[bytes, ...]]]
+    confirmed: dict[str, int]
+    next_sequence: dict[str, tuple[str, int]]
+    dead: tuple[tuple[str, str, str, bytes], ...] = ()
+    engine_time: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rest:
+    """What there was when the run came to rest, or to the end of its patience.
+
+    Attributes:
+        reached: whether it came to rest in time.
+        unacknowledged: messages that consumers hold, or that wait, by destination.
+        outbox_rows: rows of the outbox.
+        receive_rows: rows of the receive log.
+        ids: for each domain (ids remembered, bound that E7 allows, ids stored).
+        state: attributes and tables of the persistent monitors, read back from the disk by a fresh engine, by class.
+        seconds: virtual time that it took.
+    """
+
+    reached: bool = True
+    unacknowledged: Mapping[str, int] = field(default_factory=dict)
+    outbox_rows: int = 0
+    receive_rows: int = 0
+    ids: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
+    state: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceiverFacts:
+    """A receiver as configured."""
+
+    reliability: Reliability
+    destination: str
+    domain: str = ""
+    max_batch_size: int = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """What the run consisted of, as far as invariants ask.
+
+    Attributes:
+        receivers: by id.
+        senders: mode by id.
+        window: ids per source that the duplicate detector keeps.
+        expiry: seconds that it keeps ids.
+        deduplicating: whether the broker stores a repeat of (source, sequence) once.
+        on_error: what a failing handler of the ledger does.
+    """
+
+    receivers: Mapping[str, ReceiverFacts] = field(default_factory=dict)
+    senders: Mapping[str, Reliability] = field(default_factory=dict)
+    window: int = 2000
+    expiry: float = 120.0
+    deduplicating: bool = False
+    on_error: str = "stop"
+
+    def of_mode(self, *modes: Reliability) -> list[str]:
+        """Ids of the receivers with one of these modes."""
+        return [name for name, facts in self.receivers.items() if facts.reliability in modes]
+
+
+class Record(NamedTuple):
+    """One thing that happened; `life` counts the engines of the run from 1, 0 stands for the world around them."""
+
+    life: int
+    kind: Kind
+    who: str
+    data: Any
+
+
+class History:
+    """All records of a run, in order.
+
+    Args:
+        setup: what the run consists of.
+    """
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+        self.records: list[Record] = []
+        self._of_kind: dict[str, list[tuple[int, Record]]] = {}
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def add(self, life: int, kind: Kind, who: str = "", data: Any = None) -> None:
+        """Append a record."""
+        record = Record(life, kind, who, data)
+        self._of_kind.setdefault(kind, []).append((len(self.records), record))
+        self.records.append(record)
+
+    def of(self, kind: Kind) -> list[tuple[int, Record]]:
+        """The records of a kind with their places in the history."""
+        return self._of_kind.get(kind, [])
+
+    def digest(self) -> str:
+        """A hash of everything: equal for equal histories."""
+        digest = hashlib.blake2b(digest_size=16)
+        for record in self.records:
+            digest.update(repr(tuple(record)).encode())
+        return digest.hexdigest()
+
+    def last(self, count: int) -> Iterator[str]:
+        """The last records as lines."""
+        for at, record in list(enumerate(self.records))[-count:]:
+            text = f"{at:5} life {record.life} {record.kind} {record.who} {record.data!r}"
+            yield text if len(text) <= 160 else text[:157] + "..."

@@ -1,0 +1,221 @@
+"""What a run consists of: settings of the engine and messages of the workload, drawn from a seed."""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+
+from correlator.core.recovery import default_domain
+from correlator.core.reliability import RECEIVING, Reliability
+from correlator.events import Message
+from correlator.ports import Features
+from correlator.settings import (
+    CheckpointSettings,
+    DuplicateDetectionSettings,
+    EngineSettings,
+    MonitorSettings,
+    OnError,
+    ReceiverSettings,
+    SenderSettings,
+)
+from correlator.testing.simulation.history import Published, ReceiverFacts, Setup
+
+Shape = Literal["all", "exactly_once", "without_store"]
+_HERE = "correlator.testing.simulation.application"
+_EVENTS = {"orders": "Order", "orders_too": "Order", "others": "Order", "readings": "Reading", "hints": "Hint"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """A run before it begins.
+
+    Attributes:
+        seed: what it was drawn from.
+        settings: of every engine of the run.
+        persistent: whether there is a store.
+        features: of the broker.
+        messages: by destination, in the order of publication.
+        published: the same, as the history knows them.
+        lives: engines that are killed at most.
+        slice: most events between two looks of a context.
+        setup: for the history.
+    """
+
+    seed: int
+    settings: EngineSettings
+    persistent: bool
+    features: Features
+    messages: Mapping[str, Sequence[Message]]
+    published: Mapping[str, Sequence[Published]]
+    lives: int
+    slice: int
+    setup: Setup
+
+
+def draw(seed: int) -> Scenario:
+    """The scenario of a seed."""
+    rng = random.Random(f"scenario {seed}")
+    shape: Shape = rng.choice(("all", "all", "exactly_once", "exactly_once", "without_store"))
+    on_error: OnError = rng.choice(("stop", "dead_letter", "skip"))
+    windows = rng.choice(
+        (
+            DuplicateDetectionSettings(),
+            DuplicateDetectionSettings(),
+            DuplicateDetectionSettings(per_source_window_size=3, expiry_time=0.5),
+            DuplicateDetectionSettings(per_source_window_size=0, expiry_time=2.0),
+            DuplicateDetectionSettings(per_source_window_size=5, expiry_time=0.0),
+        )
+    )
+    deduplicating = rng.random() < 0.3
+    settings = EngineSettings(
+        name="simulation",
+        checkpoint=CheckpointSettings(interval=rng.choice((0.05, 0.05, 0.2, 1.0))),
+        receivers=tuple(_receivers(rng, shape)),
+        senders=tuple(_senders(rng, shape)),
+        monitors=tuple(_monitors(rng, shape, on_error)),
+        duplicate_detection=windows,
+        max_queued=rng.choice((4, 20_000)),
+        connection_retry_interval=rng.choice((0.02, 0.3)),
+    )
+    published = _workload(rng, settings, shape, on_error)
+    return Scenario(
+        seed=seed,
+        settings=settings,
+        persistent=shape != "without_store",
+        features=Features(
+            flags_redelivery=rng.random() < 0.7,
+            acknowledges_surely=rng.random() < 0.7,
+            deduplicates_sends=deduplicating,
+        ),
+        messages={name: [_message(one, name) for one in ones] for name, ones in published.items()},
+        published=published,
+        lives=rng.choice((4, 10, 20, 30)),
+        slice=rng.choice((1, 2, 3, 1000)),
+        setup=Setup(
+            receivers={
+                one.id: ReceiverFacts(
+                    reliability=one.reliability,
+                    destination=one.destination,
+                    domain=default_domain(one) if RECEIVING[one.reliability].deduplicated else "",
+                    max_batch_size=one.max_batch_size,
+                )
+                for one in settings.receivers
+            },
+            senders={one.id: one.reliability for one in settings.senders},
+            window=windows.per_source_window_size,
+            expiry=windows.expiry_time,
+            deduplicating=deduplicating,
+            on_error=on_error,
+        ),
+    )
+
+
+def _receivers(rng: random.Random, shape: Shape) -> list[ReceiverSettings]:
+    def receiver(name: str, reliability: Reliability, destination: str, event: str) -> ReceiverSettings:
+        return ReceiverSettings(
+            id=name,
+            connection="memory",
+            destination=destination,
+            reliability=reliability,
+            event=f"{_HERE}:{event}",
+            max_batch_size=rng.choice((1, 2, 3, 5, 8)),
+            max_batch_interval_ms=rng.choice((0, 0, 5, 50)),
+        )
+
+    made: list[ReceiverSettings] = []
+    if shape != "without_store":
+        made.append(receiver("orders", Reliability.EXACTLY_ONCE, "queue:orders", "Order"))
+        made.append(receiver("readings", Reliability.AT_LEAST_ONCE, "queue:readings", "Reading"))
+        if rng.random() < 0.5:
+            made.append(receiver("orders_too", Reliability.EXACTLY_ONCE, "queue:orders", "Order"))
+        if rng.random() < 0.5:
+            made.append(receiver("others", Reliability.EXACTLY_ONCE, "topic:others", "Order"))
+    if shape != "exactly_once":
+        made.append(receiver("hints", Reliability.BEST_EFFORT, "queue:hints", "Hint"))
+        made.append(receiver("tasks", Reliability.APP_CONTROLLED, "queue:tasks", "Task"))
+    return made
+
+
+def _senders(rng: random.Random, shape: Shape) -> list[SenderSettings]:
+    def sender(name: str, reliability: Reliability) -> SenderSettings:
+        return SenderSettings(
+            id=name,
+            connection="memory",
+            destination=f"queue:{name}.out",
+            reliability=reliability,
+            max_batch_size=rng.choice((1, 2, 5, 500)),
+            max_batch_interval_ms=rng.choice((0, 0, 20)),
+            max_outstanding=rng.choice((4, 200_000)),
+        )
+
+    made = [sender("quick", Reliability.BEST_EFFORT)]
+    if shape != "without_store":
+        made.append(sender("exact", Reliability.EXACTLY_ONCE))
+        made.append(sender("steady", Reliability.AT_LEAST_ONCE))
+    return made
+
+
+def _monitors(rng: random.Random, shape: Shape, on_error: OnError) -> list[MonitorSettings]:
+    made: list[MonitorSettings] = []
+    if shape != "without_store":
+        made.append(MonitorSettings(type=f"{_HERE}:Ledger", context="main", on_error=on_error))
+        made.append(MonitorSettings(type=f"{_HERE}:Audit", context="audit", on_error=on_error))
+    if shape != "exactly_once":
+        made.append(MonitorSettings(type=f"{_HERE}:Relay", context=rng.choice(("main", "relay"))))
+    return made
+
+
+def _workload(
+    rng: random.Random, settings: EngineSettings, shape: Shape, on_error: OnError
+) -> dict[str, list[Published]]:
+    most = {"queue:orders": 24, "queue:readings": 16, "topic:others": 10, "queue:hints": 10, "queue:tasks": 12}
+    published: dict[str, list[Published]] = {}
+    for destination in dict.fromkeys(one.destination for one in settings.receivers):
+        count = rng.randint(most[destination] // 2, most[destination])
+        published[destination] = list(_messages(rng, destination, count, shape, on_error))
+    return published
+
+
+def _messages(rng: random.Random, destination: str, count: int, shape: Shape, on_error: OnError) -> Sequence[Published]:
+    """Numbered messages; some repeat an earlier one, some have no unique id, some are poison."""
+    del shape
+    letter = destination.split(":")[1][:2]
+    made: list[Published] = []
+    repeatable: list[Published] = []
+    for n in range(count):
+        pid = f"{letter}{n}"
+        if repeatable and rng.random() < 0.15:
+            earlier = repeatable[-1] if rng.random() < 0.5 else rng.choice(repeatable)
+            made.append(earlier._replace(pid=pid))
+            continue
+        flaw = ""
+        if rng.random() < 0.08:
+            flaw = "mapping"
+        elif letter == "or" and rng.random() < 0.1:
+            flaw = "once" if on_error == "stop" else "handler"
+        # "topic:others" uses the ids of "queue:orders" in a domain of its own
+        uid = "" if rng.random() < 0.1 else f"{n}:P{rng.randrange(2)}"
+        one = Published(pid, uid, uid.partition(":")[2], pid, flaw)
+        made.append(one)
+        if uid and not flaw:
+            repeatable.append(one)
+    return made
+
+
+_FAILURES = {"handler": "always", "once": "once"}
+
+
+def _message(one: Published, destination: str) -> Message:
+    number = int("".join(c for c in one.id if c.isdigit()))
+    content: dict[str, Any] = {"id": one.id, "n": number}
+    if destination in ("queue:orders", "topic:others"):
+        content |= {"group": number % 3, "fail": _FAILURES.get(one.flaw, "")}
+    elif destination == "queue:readings":
+        content["group"] = number % 3
+    body = msgspec.json.encode(content) if one.flaw != "mapping" else b"{" + one.pid.encode()
+    properties: dict[str, Any] = {"pid": one.pid}
+    if one.uid:
+        properties |= {"uniqueMessageId": one.uid, "messageSourceId": one.source}
+    return Message(body, properties)

@@ -1,0 +1,101 @@
+"""Which faults strike when: drawn from a seed, or given as a list when a failure is replayed and shrunk.
+
+A fault is named by its kind and by the count of opportunities of that kind, so that a run can be repeated with some of
+its faults left out. The order in which actors run comes from another generator: leaving out a fault does not shuffle it.
+"""
+
+import random
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+KILL = "kill"
+BROKER_KINDS = (
+    "receive.cut",
+    "receive.repeat",
+    "ack.lost",
+    "ack.silent",
+    "ack.answer_lost",
+    "send.lost",
+    "send.refused",
+    "send.partial",
+    "broker.down",
+    "broker.cut",
+)
+STORE_KINDS = ("commit.busy", "commit.lost_request", "commit.lost_reply", "commit.failed", "commit.failed_committed")
+OTHER_KINDS = ("zombie", "pause")
+KINDS = (KILL, *BROKER_KINDS, *STORE_KINDS, *OTHER_KINDS)
+
+
+class Fault(NamedTuple):
+    """The n-th opportunity of a kind, at which the fault struck."""
+
+    kind: str
+    n: int
+
+
+class Schedule:
+    """The faults of one run.
+
+    Args:
+        seed: what random faults are drawn from.
+        rates: probability of each kind at each opportunity; kills are planned by the world.
+        exactly: these faults and no others.
+    """
+
+    def __init__(self, seed: int, rates: Mapping[str, float], exactly: Collection[Fault] | None = None) -> None:
+        self.fired: list[Fault] = []
+        self.on = True
+        self.random = random.Random(f"faults {seed}")
+        self._seed = seed
+        self._rates = rates
+        self._exactly = None if exactly is None else frozenset(exactly)
+        self._counts = dict.fromkeys(KINDS, 0)
+
+    @property
+    def replays(self) -> bool:
+        """Whether the faults are given."""
+        return self._exactly is not None
+
+    def strikes(self, kind: str) -> bool:
+        """Whether the fault strikes at this opportunity."""
+        n = self._counts[kind] = self._counts[kind] + 1
+        if not self.on:
+            return False
+        if self._exactly is not None:
+            struck = (kind, n) in self._exactly
+        else:
+            rate = self._rates.get(kind, 0.0)
+            struck = rate > 0 and self.random.random() < rate
+        if struck:
+            self.fired.append(Fault(kind, n))
+        return struck
+
+    def kills(self, planned: bool) -> bool:  # noqa: FBT001
+        """Whether the engine dies at this fault point: as the world has planned, or as given."""
+        n = self._counts[KILL] = self._counts[KILL] + 1
+        if not self.on:
+            return False
+        struck = planned if self._exactly is None else (KILL, n) in self._exactly
+        if struck:
+            self.fired.append(Fault(KILL, n))
+        return struck
+
+    def detail(self, kind: str, limit: int) -> int:
+        """A number from 0 to `limit` (with) that belongs to the present opportunity of the kind, whoever else strikes."""
+        return random.Random(f"{self._seed} {kind} {self._counts[kind]}").randint(0, limit)
+
+
+def draw_rates(seed: int) -> dict[str, float]:
+    """A swarm: each seed has its own fault kinds and rates. One in ten has none, one in ten only kills."""
+    rng = random.Random(f"swarm {seed}")
+    control = rng.randrange(10)
+    if control == 0:
+        return {}
+    if control == 1:
+        return {KILL: 1.0}
+    kinds = [kind for kind in KINDS[1:] if rng.random() < 0.4]
+    rates = {kind: rng.choice((0.01, 0.03, 0.1)) for kind in kinds}
+    for rare in ("broker.down", "broker.cut", "zombie", "pause"):
+        if rare in rates:
+            rates[rare] /= 5
+    return {KILL: 1.0 if rng.random() < 0.9 else 0.0, **rates}

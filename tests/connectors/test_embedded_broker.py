@@ -1,0 +1,145 @@
+"""What only the embedded broker has: browsing, its file, its consumers."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from connectors.embedded import EmbeddedConnection
+from connectors.embedded.link import SqliteLink
+from correlator.errors import ConnectionLost, UsageError
+from correlator.events import Headers, Message, Outgoing
+from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
+from correlator.testing.contract import bodies, take
+
+
+@pytest.fixture
+def connection(tmp_path: Path) -> EmbeddedConnection:
+    return EmbeddedConnection(
+        "c", ConnectionSettings(type="embedded", options={"store": f"sqlite:///{tmp_path}/broker.db"})
+    )
+
+
+def connected_sink(connection):
+    sink = connection.sink(SenderSettings(id="s", connection="c", destination="queue:a"))
+    sink.connect()
+    return sink
+
+
+def connected_source(connection, **settings):
+    source = connection.source(ReceiverSettings(id="r", connection="c", destination="queue:a", **settings))
+    source.connect()
+    return source
+
+
+def send(connection, *contents, destination="queue:a"):
+    sink = connected_sink(connection)
+    messages = [content if isinstance(content, Message) else Message(content) for content in contents]
+    results = sink.send([Outgoing(n, "", destination, message) for n, message in enumerate(messages, 1)])
+    sink.close()
+    return results
+
+
+def test_browsing_takes_nothing(connection) -> None:
+    send(connection, b"1", b"2", b"3")
+    source = connected_source(connection)
+    held = take(source, 1)
+    assert [m.body for m in connection.browse("queue:a", 2)] == [b"1", b"2"]
+    assert [m.body for m in connection.browse("queue:a", 10)] == [b"1", b"2", b"3"]
+    source.acknowledge([held[0].token])
+    assert [m.body for m in connection.browse("queue:a", 10)] == [b"2", b"3"]
+    source.close()
+    assert connection.browse("queue:nobody knows", 10) == []
+
+
+def test_only_queues_can_be_browsed(connection) -> None:
+    with pytest.raises(UsageError, match="only queues"):
+        connection.browse("topic:a", 1)
+
+
+def test_browsing_makes_no_file(connection, tmp_path) -> None:
+    with pytest.raises(ConnectionLost):
+        connection.browse("queue:a", 1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_headers_of_the_broker(connection) -> None:
+    forged = Headers(message_id="forged", timestamp=1, redelivered=True, delivery_count=9, time_to_live_ms=1000)
+    send(connection, Message(b"x", {}, None, None, forged))
+    (message,) = connection.browse("queue:a", 1)
+    headers = message.headers
+    assert headers.message_id == "queue:a:1"
+    assert headers.timestamp > 1_600_000_000_000
+    assert headers.expiration == headers.timestamp + 1000
+    assert not headers.redelivered
+    assert message.destination == "queue:a"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [Message(b"x", {"n": 2**64}), Message(b"x", {"t": "\ud800"}), Message(b"x", {}, "\ud800")],
+    ids=["number beyond 64 bits", "half a surrogate", "key with half a surrogate"],
+)
+def test_what_cannot_be_stored_is_refused(connection, message) -> None:
+    results = send(connection, b"before", message, b"after")
+    assert [result and result.code for result in results] == [None, "E8110", None]
+    assert [m.body for m in connection.browse("queue:a", 9)] == [b"before", b"after"]
+
+
+@pytest.mark.parametrize("destination", ["", "a", "queue:", "queue:a\0b", "queue:\ud800", "topic:\n"])
+def test_destinations_that_are_refused(connection, destination) -> None:
+    (result,) = send(connection, b"x", destination=destination)
+    assert result.code == "E8104"
+
+
+def test_bytes_bound_a_claim(connection) -> None:
+    send(connection, *(b"x" * 1000 for _ in range(10)), b"y" * 100_000)
+    source = connected_source(connection, max_batch_bytes=3500)
+    sizes = []
+    while (chunk := source.receive(100, 0.0)).messages:
+        sizes.append(len(chunk.messages))
+        source.acknowledge([chunk.token])
+    source.close()
+    assert sizes == [3, 3, 3, 1, 1]
+
+
+def test_a_file_of_another_application_is_not_touched(connection, tmp_path) -> None:
+    path = tmp_path / "broker.db"
+    other = sqlite3.connect(path)
+    other.execute("CREATE TABLE theirs (x)")
+    other.close()
+    before = path.read_bytes()
+    with pytest.raises(ConnectionLost, match="E3003"):
+        connected_sink(connection)
+    assert path.read_bytes() == before
+
+
+def test_a_file_that_is_no_database(connection, tmp_path) -> None:
+    (tmp_path / "broker.db").write_bytes(b"PK\3\4" * 1000)
+    with pytest.raises(ConnectionLost, match="not a database"):
+        connected_sink(connection)
+
+
+def test_a_missing_directory(tmp_path) -> None:
+    store = f"sqlite:///{tmp_path}/none/broker.db"
+    connection = EmbeddedConnection("c", ConnectionSettings(type="embedded", options={"store": store}))
+    with pytest.raises(ConnectionLost, match="No such file"):
+        connected_sink(connection)
+
+
+def test_commits_are_durable(connection, tmp_path) -> None:
+    link = SqliteLink(f"sqlite:///{tmp_path}/broker.db")
+    assert link.connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2
+    link.connection.rollback()
+    link.close()
+
+
+def test_a_waiting_source_hears_of_another_process(connection, tmp_path) -> None:
+    """Another process is played by a connection that rings no bell of this one."""
+    send(connection, b"1")
+    source = connected_source(connection)
+    source.acknowledge([take(source, 1)[0].token])
+    connection._store = connection._store.replace("broker.db", "./broker.db")
+    send(connection, b"2")
+    assert bodies([source.receive(1, 5.0)]) == [b"2"]
+    source.close()

@@ -1,0 +1,134 @@
+"""The cycle of a receiver, the limits of a batch, and what the modes mean (FEATURES A3, A4)."""
+
+import pytest
+
+from correlator.core.batch import Batch
+from correlator.core.receiving import TRANSITIONS, Input, ReceiverState, State
+from correlator.core.reliability import RECEIVING, SENDING, Reliability
+from correlator.events import Message
+
+
+def in_state(state: State, reliability: Reliability = Reliability.EXACTLY_ONCE) -> ReceiverState:
+    made = ReceiverState(reliability)
+    made.now = state
+    return made
+
+
+@pytest.mark.parametrize(("state", "event"), TRANSITIONS, ids=lambda value: str(value))
+def test_every_transition(state, event):
+    receiver = in_state(state)
+    assert receiver.receive(event) is TRANSITIONS[state, event]
+    assert receiver.now is TRANSITIONS[state, event]
+
+
+@pytest.mark.parametrize("reliability", Reliability)
+@pytest.mark.parametrize("state", State)
+@pytest.mark.parametrize("event", Input)
+def test_an_illegal_event_raises_and_changes_nothing(state, event, reliability):
+    delivered = event is Input.BATCH_DELIVERED and state in (State.RECEIVING, State.ACKNOWLEDGING)
+    if (state, event) in TRANSITIONS or delivered:
+        return
+    receiver = in_state(state, reliability)
+    with pytest.raises(ValueError, match=f"a receiver that is {state} cannot be told: {event}"):
+        receiver.receive(event)
+    assert receiver.now is state
+
+
+CYCLES = {
+    Reliability.BEST_EFFORT: [Input.BATCH_DELIVERED, Input.ACKNOWLEDGED],
+    Reliability.AT_LEAST_ONCE: [Input.BATCH_TO_STORE, Input.COMMITTED, Input.ACKNOWLEDGED],
+    Reliability.EXACTLY_ONCE: [Input.BATCH_TO_STORE, Input.COMMITTED, Input.ACKNOWLEDGED],
+    Reliability.APP_CONTROLLED: [Input.BATCH_DELIVERED, Input.RESUMED, Input.ACKNOWLEDGED],
+}
+
+
+@pytest.mark.parametrize("reliability", Reliability)
+def test_the_cycle_of_each_mode_returns_to_receiving(reliability):
+    receiver = ReceiverState(reliability)
+    receiver.receive(Input.CONNECTED)
+    for _ in range(3):
+        for event in CYCLES[reliability]:
+            receiver.receive(event)
+        assert receiver.now is State.RECEIVING
+
+
+@pytest.mark.parametrize("reliability", Reliability)
+def test_only_app_controlled_suspends(reliability):
+    state = in_state(State.RECEIVING, reliability).receive(Input.BATCH_DELIVERED)
+    assert (state is State.SUSPENDED) == (reliability is Reliability.APP_CONTROLLED)
+
+
+def test_a3_2_nothing_is_acknowledged_before_its_commit():
+    """The only way to ACKNOWLEDGING from RECEIVING leads through COMMITTING, but for what is not stored."""
+    sources = {state for (state, _), target in TRANSITIONS.items() if target is State.ACKNOWLEDGING}
+    assert sources == {State.COMMITTING, State.SUSPENDED}
+
+
+@pytest.mark.parametrize(
+    ("reliability", "stored", "deduplicated", "by_application"),
+    [
+        (Reliability.BEST_EFFORT, False, False, False),
+        (Reliability.AT_LEAST_ONCE, True, False, False),
+        (Reliability.EXACTLY_ONCE, True, True, False),
+        (Reliability.APP_CONTROLLED, False, False, True),
+    ],
+)
+def test_z1_what_the_receiving_modes_promise(reliability, stored, deduplicated, by_application):
+    mode = RECEIVING[reliability]
+    assert (mode.stored, mode.deduplicated, mode.acknowledged_by_application) == (stored, deduplicated, by_application)
+    assert mode.needs_persistence == stored
+
+
+@pytest.mark.parametrize(
+    ("reliability", "stored", "stamps_id"),
+    [
+        (Reliability.BEST_EFFORT, False, True),
+        (Reliability.AT_LEAST_ONCE, True, False),
+        (Reliability.EXACTLY_ONCE, True, True),
+    ],
+)
+def test_z9_what_the_sending_modes_promise(reliability, stored, stamps_id):
+    assert (SENDING[reliability].stored, SENDING[reliability].stamps_id) == (stored, stamps_id)
+    assert SENDING[reliability].needs_persistence == stored
+    assert Reliability.APP_CONTROLLED not in SENDING
+
+
+# --- batches ---
+
+
+def a_batch(*, messages: int = 3, size: int = 1000, interval: float = 1.0) -> Batch:
+    return Batch(messages, size, interval)
+
+
+@pytest.mark.parametrize(("count", "closed"), [(2, False), (3, True)])
+def test_a3_11_a_batch_closes_at_its_size(count, closed):
+    batch = a_batch()
+    batch.add([Message(b"")] * count, "token", 0.0)
+    assert (batch.closed(0.0), batch.room) == (closed, 3 - count)
+
+
+@pytest.mark.parametrize(("size", "closed"), [(999, False), (1000, True), (1001, True)])
+def test_a_batch_closes_at_its_bytes(size, closed):
+    batch = a_batch()
+    batch.add([Message(b"x" * size)], "token", 0.0)
+    assert batch.closed(0.0) is closed
+
+
+@pytest.mark.parametrize(("now", "closed"), [(5.9, False), (6.0, True), (6.1, True)])
+def test_a3_12_a_batch_closes_its_interval_after_the_first_message(now, closed):
+    batch = a_batch()
+    batch.add([Message(b"")], 1, 5.0)
+    batch.add([Message(b"")], 2, 5.5)
+    assert batch.closed(now) is closed
+    assert batch.remaining(5.5) == 0.5
+
+
+def test_a4_3_an_empty_batch_never_closes():
+    assert not a_batch(interval=0.0).closed(1e9)
+
+
+def test_a_batch_keeps_what_acknowledges_it():
+    batch = a_batch()
+    batch.add([Message(b"a")], "one", 0.0)
+    batch.add([Message(b"b")], "two", 0.0)
+    assert (batch.tokens, [message.body for message in batch.messages]) == (["one", "two"], [b"a", b"b"])

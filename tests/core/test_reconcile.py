@@ -1,0 +1,168 @@
+"""What a restart may find changed in the configuration (FEATURES A1.7–A1.14)."""
+
+import msgspec
+import pytest
+
+from correlator.core.recovery import default_domain, endpoint_of, reconcile
+from correlator.core.reliability import Reliability
+from correlator.errors import RecoveryRefused
+from correlator.settings import ReceiverSettings, SenderSettings
+
+RECEIVER = ReceiverSettings(
+    id="r1", connection="c", destination="queue:a", reliability=Reliability.EXACTLY_ONCE
+)
+EXPLICIT = ReceiverSettings(
+    id="r1",
+    connection="c",
+    destination="queue:a",
+    reliability=Reliability.EXACTLY_ONCE,
+    dup_detection_domain_id="orders",
+)
+SENDER = SenderSettings(id="s1", connection="c", destination="queue:b", reliability=Reliability.AT_LEAST_ONCE)
+
+
+def changed(settings, **fields):
+    values = {name: getattr(settings, name) for name in settings.__slots__}
+    return type(settings)(**{**values, **fields})
+
+
+def the_registry(*settings, dynamic=()):
+    return [
+        *[endpoint_of(one, dynamic=False) for one in settings],
+        *[endpoint_of(one, dynamic=True) for one in dynamic],
+    ]
+
+
+REFUSED = {
+    "a1.7 a static receiver is gone": (RECEIVER, None, "E4301", "remove is only possible for dynamic ones"),
+    "a1.7 a static sender is gone": (SENDER, None, "E4301", "remove is only possible for dynamic ones"),
+    "a1.7 a static receiver has another id": (RECEIVER, changed(RECEIVER, id="r9"), "E4301", "receiver 'r1'"),
+    "a1.11 the mode of a receiver": (
+        RECEIVER,
+        changed(RECEIVER, reliability=Reliability.AT_LEAST_ONCE),
+        "E4302",
+        "reliability changed from EXACTLY_ONCE to AT_LEAST_ONCE",
+    ),
+    "a1.11 the mode of a receiver with explicit domain": (
+        EXPLICIT,
+        changed(EXPLICIT, reliability=Reliability.BEST_EFFORT),
+        "E4302",
+        "reliability changed",
+    ),
+    "a1.11 the domain": (
+        EXPLICIT,
+        changed(EXPLICIT, dup_detection_domain_id="other"),
+        "E4302",
+        "domain changed from orders to other",
+    ),
+    "a1.11 destination and domain": (
+        EXPLICIT,
+        changed(EXPLICIT, destination="queue:z", dup_detection_domain_id="other"),
+        "E4302",
+        "destination changed from queue:a to queue:z",
+    ),
+    "a1.11 an explicit domain is dropped": (
+        EXPLICIT,
+        changed(EXPLICIT, dup_detection_domain_id=None),
+        "E4302",
+        "domain changed from orders to c:a",
+    ),
+    "a1.12 the destination with the default domain": (
+        RECEIVER,
+        changed(RECEIVER, destination="queue:z"),
+        "E4302",
+        "Set dup_detection_domain_id: 'c:a'",
+    ),
+    "a1.11 the connection of a receiver": (
+        EXPLICIT,
+        changed(EXPLICIT, connection="d"),
+        "E4302",
+        "connection changed from c to d",
+    ),
+    "a1.11 the destination of a sender": (
+        SENDER,
+        changed(SENDER, destination="queue:z"),
+        "E4302",
+        "destination changed from queue:b to queue:z",
+    ),
+    "a1.11 the mode of a sender": (
+        SENDER,
+        changed(SENDER, reliability=Reliability.EXACTLY_ONCE),
+        "E4302",
+        "reliability changed from AT_LEAST_ONCE to EXACTLY_ONCE",
+    ),
+    "a1.11 a receiver becomes a sender": (
+        RECEIVER,
+        changed(SENDER, id="r1", destination="queue:a", reliability=Reliability.EXACTLY_ONCE),
+        "E4302",
+        "kind changed from receiver to sender",
+    ),
+}
+
+
+@pytest.mark.parametrize(("before", "after", "code", "text"), REFUSED.values(), ids=REFUSED.keys())
+def test_refused(before, after, code, text):
+    with pytest.raises(RecoveryRefused) as refused:
+        reconcile(the_registry(before), [] if after is None else [after])
+    assert refused.value.code == code
+    assert f"'{before.id}'" in str(refused.value)
+    assert text in str(refused.value)
+    assert refused.value.exit_status == 6
+
+
+ALLOWED = {
+    "nothing changed": (RECEIVER, RECEIVER, False),
+    "a1.11 the destination with an explicit domain": (EXPLICIT, changed(EXPLICIT, destination="queue:z"), True),
+    "an explicit domain that says the default": (RECEIVER, changed(RECEIVER, dup_detection_domain_id="c:a"), True),
+    "the batch size": (RECEIVER, changed(RECEIVER, max_batch_size=7), True),
+    "the event type": (RECEIVER, changed(RECEIVER, event="m:E"), True),
+    "the tries of a sender": (SENDER, changed(SENDER, max_tries=9), True),
+}
+
+
+@pytest.mark.parametrize(("before", "after", "written"), ALLOWED.values(), ids=ALLOWED.keys())
+def test_allowed(before, after, written):
+    changes, dynamic = reconcile(the_registry(before), [after])
+    assert [endpoint.id for endpoint in changes.put] == ([after.id] if written else [])
+    assert (list(changes.removed), dynamic) == ([], [])
+
+
+def test_a1_9_a_new_static_part_is_recorded():
+    changes, _ = reconcile(the_registry(RECEIVER), [RECEIVER, SENDER])
+    assert changes.put == [endpoint_of(SENDER, dynamic=False)]
+
+
+def test_a1_9_a_static_part_may_not_take_the_id_of_a_dynamic_one():
+    with pytest.raises(RecoveryRefused, match=r"E4304 receiver 'r1': is configured now but was added by code"):
+        reconcile(the_registry(dynamic=[RECEIVER]), [RECEIVER])
+
+
+def test_a1_5_dynamic_parts_come_back():
+    _, dynamic = reconcile(the_registry(SENDER, dynamic=[RECEIVER]), [SENDER])
+    assert [msgspec.json.decode(endpoint.settings, type=ReceiverSettings) for endpoint in dynamic] == [RECEIVER]
+
+
+def test_the_source_of_a_sender_is_kept():
+    registry = [endpoint_of(SENDER, dynamic=False, source="host:1:2:S01")]
+    changes, _ = reconcile(registry, [changed(SENDER, max_tries=9)])
+    assert [endpoint.source for endpoint in changes.put] == ["host:1:2:S01"]
+
+
+def test_every_difference_is_named_at_once():
+    with pytest.raises(RecoveryRefused) as refused:
+        reconcile(the_registry(RECEIVER, SENDER), [changed(SENDER, destination="queue:z")])
+    assert "E4302 sender 's1'" in str(refused.value)
+    assert "E4301 receiver 'r1'" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "domain"),
+    [
+        ({"destination": "queue:orders"}, "c:orders"),
+        ({"destination": "topic:orders"}, "c:r1"),
+        ({"destination": "logical"}, "c:logical"),
+        ({"destination": "topic:orders", "dup_detection_domain_id": "mine"}, "mine"),
+    ],
+)
+def test_a8_7_a8_8_a8_9_default_domains(fields, domain):
+    assert default_domain(changed(RECEIVER, **fields)) == domain

@@ -1,5 +1,6 @@
 """The monitor of the flights example: which airline is in trouble right now?"""
 
+from bisect import insort
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
@@ -27,16 +28,16 @@ class CarrierAlert:
 
     carrier: str
     scheduled: datetime
-    very_late: int
     departures: int
     mean_delay: float
     worst_delay: int
 
 
 class CarrierDelays(KeyedMonitor[Departure, CarrierAlert]):
-    """Delay statistics of one carrier. One alert when the tenth very late departure falls within six hours of the
+    """Delay statistics of one carrier, and an alert when ten departures within six hours were more than an hour late.
 
-    latest scheduled time; the next one only after the number has fallen below ten in between.
+    The six hours end at the latest scheduled time that the carrier had so far. One alert when the number reaches ten;
+    the next one only after it has fallen below ten in between. The last ten are all that has to be remembered.
     """
 
     departures: int = 0
@@ -51,8 +52,8 @@ class CarrierDelays(KeyedMonitor[Departure, CarrierAlert]):
         self.total_delay += row.dep_delay
         self.worst_delay = max(self.worst_delay, row.dep_delay)
         if row.dep_delay > VERY_LATE_MINUTES:
-            self.very_late.append(row.scheduled)
-        self.very_late = [scheduled for scheduled in self.very_late if scheduled > self.time - WITHIN]
+            insort(self.very_late, row.scheduled)
+        self.very_late = [scheduled for scheduled in self.very_late[-ENOUGH:] if scheduled > self.time - WITHIN]
         enough = len(self.very_late) >= ENOUGH
         if enough and not self.alerted:
             yield self._alert(row.scheduled)
@@ -62,7 +63,6 @@ class CarrierDelays(KeyedMonitor[Departure, CarrierAlert]):
         return CarrierAlert(
             carrier=self.key,
             scheduled=scheduled,
-            very_late=len(self.very_late),
             departures=self.departures,
             mean_delay=round(self.total_delay / self.departures, 1),
             worst_delay=self.worst_delay,

@@ -18,7 +18,7 @@ def load(file: Path, checks: Collection[Check[PipelineFile]] = ()) -> Loaded[Pip
 
     Args:
         file: its path.
-        checks: rules beside those that every command needs.
+        checks: rules beside those that are checked always.
     """
     return read_file(file, PipelineFile, check_import=_anything, checks=[check_pipelines, *checks])
 
@@ -50,9 +50,7 @@ def store_url(file_or_url: str) -> str:
     """The store that a command is to look at: an address, or the file of the engine that owns it."""
     if file_or_url.startswith(_URL_SCHEMES):
         return file_or_url
-    file = Path(file_or_url)
-    with importable(file):
-        store = read_file(file, PipelineFile).settings.store
+    store = read_file(file_or_url, PipelineFile).settings.store
     if store is None:
         raise UsageError("E2011", file_or_url, "has no store: this engine keeps nothing", "", "Name one in 'store'")
     return store

@@ -278,7 +278,7 @@ class Context:
         for queue in queues:
             if len(queue) >= MAX_WAITING_FROM_INSIDE:
                 raise UsageError("E8010", where, f"{len(queue)} events wait in channel '{channel}'", "", "Send less")
-            self._effects.append((queue.deliver, Run("", 0, (), (event,), stored=False)))
+            self._effects.append((queue.deliver, Run("", 0, (), (event,), stored=True)))
             self._others_concerned = True
 
     def listen(self, monitor: Monitor, spec: ListenerSpec) -> int:
@@ -397,6 +397,10 @@ class Context:
     def _number(instance: Instance) -> int:
         number, instance.next_number = instance.next_number, instance.next_number + 1
         return number
+
+    def keep_dead_letters(self, letters: Sequence[DeadLetter]) -> None:
+        """Dead letters that arose outside of handlers, for the next cut."""
+        self._dead.extend(letters)
 
     # --- the cut ---
 

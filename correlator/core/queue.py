@@ -1,8 +1,9 @@
 """The input queue of a context: what entered, what waits, and how a checkpoint records it.
 
 Received messages lie in the receive log already, so a checkpoint records them by reference (receiver, first, count) and
-costs the same however long the queue is. Events that came from inside the engine are recorded by value. What a
-BEST_EFFORT or APP_CONTROLLED receiver delivered is not recorded: the one may be lost, the other comes again.
+costs the same however long the queue is. Events that monitors sent to each other are recorded by value. What a
+BEST_EFFORT or APP_CONTROLLED receiver delivered is not recorded: the one may be lost, the other comes again. Nor are
+notices of this life, such as `SenderFlushed` (RELIABILITY F2).
 
 Threads: any thread may `deliver`; all else is the context's, or the checkpointer's while the context is parked.
 """
@@ -23,7 +24,7 @@ class Run:
         first: number of its first message in the receiver's stream.
         messages: what the broker carried; empty for an event from inside.
         events: what they were mapped to, parallel; empty where only whole messages are asked for.
-        stored: whether the receive log holds it.
+        stored: whether checkpoints record it: by reference to the receive log, or by value for an event from inside.
         position: index of the next one to handle.
     """
 
@@ -83,7 +84,7 @@ class InputQueue:
         while self._inbox:
             run = self._inbox.popleft()
             self._runs.append(run)
-            if run.stored:
+            if run.stored and run.receiver:
                 self._entered[run.receiver] = run.first + len(run.messages) - 1
         return bool(self._runs)
 
@@ -104,9 +105,9 @@ class InputQueue:
         self.enter()
         recorded: list[QueueRun] = []
         for run in self._runs:
-            if run.stored:
+            if run.stored and run.receiver:
                 recorded.append(QueueRun(run.receiver, run.first + run.position, len(run.messages) - run.position))
-            elif not run.receiver:
+            elif run.stored:
                 recorded.append(QueueRun("", 0, 1, [encode(run.events[0])]))
         return dict(self._entered), recorded
 
@@ -114,7 +115,7 @@ class InputQueue:
         """For each receiver with stored messages waiting, the first number still needed."""
         needed: dict[str, int] = {}
         for run in self._runs:
-            if run.stored:
+            if run.stored and run.receiver:
                 needed.setdefault(run.receiver, run.first + run.position)
         return needed
 

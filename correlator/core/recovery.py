@@ -158,5 +158,5 @@ def restored_runs(
                 Run(recorded.receiver, recorded.first, messages, events_of[recorded.receiver](messages), stored=True)
             )
         else:
-            runs.extend(Run("", 0, (), (decode(one),), stored=False) for one in recorded.events)
+            runs.extend(Run("", 0, (), (decode(one),), stored=True) for one in recorded.events)
     return runs

@@ -1,7 +1,8 @@
 """State that a checkpoint can hold: which types, how they become bytes, and `StateTable`.
 
 Only data is allowed (RELIABILITY T46): what an annotation does not allow is refused when the monitor class is made,
-with the path to it. Bytes are MessagePack in deterministic order, so that equal state has equal bytes.
+with the path to it. Bytes are MessagePack in deterministic order, so that equal state has equal bytes (a dict whose keys are not text: in its own
+order).
 """
 
 import dataclasses
@@ -43,6 +44,7 @@ _ALLOWED = (
     "structs, events and dataclasses of these"
 )
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
+_encoder_as_it_is = msgspec.msgpack.Encoder()
 
 
 def check_type(annotation: Any, where: str, path: str) -> None:
@@ -103,7 +105,10 @@ def is_immutable(annotation: Any) -> bool:
 def encode(value: Any, where: str) -> bytes:
     """Bytes of a value; raises `StateError` E4102 for a value that cannot be stored."""
     try:
-        return _encoder.encode(value)
+        try:
+            return _encoder.encode(value)
+        except TypeError:  # a dict with keys that are not text has no deterministic order in msgspec
+            return _encoder_as_it_is.encode(value)
     except (TypeError, OverflowError, ValueError, RecursionError) as error:
         raise StateError("E4102", where, f"value cannot be stored: {error}", _ALLOWED) from error
 
@@ -194,8 +199,7 @@ class StateTable(MutableMapping[K, V]):
         return key in self._live or key in self._cold
 
     def __iter__(self) -> Iterator[K]:
-        yield from list(self._live)
-        yield from list(self._cold)
+        yield from [*self._live, *self._cold]  # at once: using a value moves its key from one to the other
 
     def __len__(self) -> int:
         return len(self._live) + len(self._cold)

@@ -96,9 +96,16 @@ class Checkpointer(Actor):
         return self._answered >= number
 
     def wait_answered(self, number: int, timeout: float) -> bool:
-        """Wait for it; says whether it came in time."""
+        """Wait for it; says whether it came in time, and before this thread was stopped."""
         with self._settled:
-            return self._settled.wait_for(lambda: self._answered >= number, timeout)
+            self._settled.wait_for(lambda: self._answered >= number or self.stopping, timeout)
+        return self.answered(number)
+
+    def stop(self) -> None:
+        """End after the current step; nobody waits for an answer any more."""
+        super().stop()
+        with self._settled:
+            self._settled.notify_all()
 
     def step(self) -> float | None:
         """Begin a checkpoint that is due, or end one that is committed."""

@@ -1,7 +1,7 @@
 """The threads of contexts: one works through events with monitors, one hands whole batches to a processor."""
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from correlator.core.checkpoint import Cuttable
@@ -138,6 +138,10 @@ class BatchContext:
         else:
             owned[entry.key] = entry.value
         self._changes[entry.owner, entry.key] = entry.value
+
+    def keep_dead_letters(self, letters: Sequence[DeadLetter]) -> None:
+        """Dead letters that arose outside of processing, for the next cut."""
+        self._dead.extend(letters)
 
     def cut(self) -> ContextCut:
         """The queue at this moment."""

@@ -596,6 +596,9 @@ class Engine:
                     thread.queue.restore(cuts[name].entered, runs)
             self._deliver_beyond(name, thread, events_of)
         self._log_at_start = ReceiveLog(())
+        if self._replay_failures:
+            self._log.error("stored messages no longer map", count=len(self._replay_failures))
+            next(iter(self.contexts.values())).context.keep_dead_letters(self._replay_failures)
 
     def _remap(self, receiver: Receiver) -> Callable[[Sequence[Any]], Sequence[Any]]:
         def events(messages: Sequence[Any]) -> Sequence[Any]:

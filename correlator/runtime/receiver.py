@@ -116,6 +116,7 @@ class Receiver(Actor):
         self._ended = False
         self._request: ReceiveRequest | None = None
         self._resumed = False
+        self._may_come_again = settings.max_batch_size if next_batch - 1 > confirmed_batch else 0
         self._notices: set[str] = set()
         self._log = get_logger(receiver=settings.id)
 
@@ -186,6 +187,8 @@ class Receiver(Actor):
     def _lost(self, error: ConnectionLost) -> float:
         self.counters.connection_errors += 1
         self._log.warning("connection lost; trying again", error=error, retry_s=self._retry_interval)
+        if self.state is State.ACKNOWLEDGING:
+            self._may_come_again += len(self._batch.messages)
         self._state.receive(Input.LOST)
         self._batch = self._new_batch()
         self._resumed = False
@@ -329,10 +332,18 @@ class Receiver(Actor):
         point("rx.ack.before")
         self._source.acknowledge(self._batch.tokens)
         point("rx.ack.after")
-        if self._surely:
-            self._confirmed_batch = self._next_batch - 1
+        self._confirm(len(self._batch.messages))
         self._batch = self._new_batch()
         self._state.receive(Input.ACKNOWLEDGED)
+
+    def _confirm(self, acknowledged: int) -> None:
+        """Unpin what the broker surely knows: not before what may come again has had its turn (RELIABILITY 1.7).
+
+        Unacknowledged messages come again first, so as many messages as were in doubt have passed when they have.
+        """
+        self._may_come_again = max(0, self._may_come_again - acknowledged)
+        if self._surely and not self._may_come_again:
+            self._confirmed_batch = self._next_batch - 1
 
     def _new_batch(self) -> Batch:
         settings = self.settings

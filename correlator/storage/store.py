@@ -146,11 +146,14 @@ class SqlStore:
 
     def _take_over(self, database: Database, check: Callable[[Recovered], None]) -> Recovered:
         """Top to bottom: what a start does before anything of the engine exists."""
-        self._refuse_other_name(database)
+        self._witness = Witness(_witness_path(database, self._witness_directory, self._name), self._name)
+        if migrate.revision(database):
+            self._refuse_other_name(database)
+        else:
+            self._witness.refuse_older(database.where, 0)
         migrate.bring_up(database)
         database.check_integrity()
         self._statements = Statements(database.dialect)
-        self._witness = Witness(_witness_path(database, self._witness_directory, self._name), self._name)
         with database.transaction() as connection:
             epoch = _next_epoch(connection, self._name)
             point("rec.load.meta")
@@ -165,8 +168,6 @@ class SqlStore:
 
     def _refuse_other_name(self, database: Database) -> None:
         """Before anything is changed, a migration included."""
-        if not database.has_table(tables.engine.name):
-            return
         with database.transaction() as connection:
             name = connection.execute(select(tables.engine.c.name)).scalar()
         if name not in (None, self._name):

@@ -16,7 +16,7 @@ def a_run(receiver: str, first: int, count: int, *, stored: bool = True) -> Run:
 
 
 def inside(event: str) -> Run:
-    return Run("", 0, (), (event,), stored=False)
+    return Run("", 0, (), (event,), stored=True)
 
 
 def encoded(event: str) -> tuple[str, bytes]:

@@ -1,0 +1,202 @@
+"""Rules over a pipeline file that need more than its settings: names across parts, what imports are, what connectors say.
+
+Nothing is opened, and Spark is not started: mistakes in expressions are found when the engine starts.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from correlator.configuration import Findings, import_object
+from correlator.core.keyed import KeyedMonitor
+from correlator.core.mapping import Template
+from correlator.core.monitor import Monitor
+from correlator.core.reliability import Reliability
+from correlator.errors import ConfigError
+from correlator.pipeline.spec import MonitorStep, PipelineFile, PythonStep, RouteStep, Step
+from correlator.ports import Connection
+from correlator.runtime.names import connector
+from correlator.settings import ReceiverSettings, SenderSettings
+
+DEAD_LETTERS = "dead_letters"
+"""Where inline tests expect what could not be processed."""
+
+
+def check_pipelines(settings: PipelineFile, findings: Findings) -> None:
+    """Pipelines and inline tests name receivers and senders that exist; imports are what they are used for."""
+    _check_names(settings, findings)
+    _check_sources_and_routes(settings, findings)
+    _check_tests(settings, findings)
+    _check_classes(settings, findings)
+    _check_templates(settings, findings)
+
+
+def check_connectors(settings: PipelineFile, findings: Findings) -> None:
+    """What the connectors say about their options and destinations."""
+    connections = _connections(settings, findings)
+    for path, endpoint in _endpoints(settings):
+        connection = connections.get(endpoint.connection)
+        if connection is not None:
+            _check_endpoint(path, endpoint, connection, settings, findings)
+
+
+def hint(settings: PipelineFile, findings: Findings) -> None:
+    """What will work, but perhaps not as its author believes (FEATURES A2.7, A6.3)."""
+    connections = _connections(settings, Findings(findings.file))
+    for path, endpoint in _endpoints(settings):
+        if endpoint.reliability is not Reliability.EXACTLY_ONCE:
+            continue
+        connection = connections.get(endpoint.connection)
+        if isinstance(endpoint, ReceiverSettings):
+            _hint_windows(path, settings, findings)
+        elif connection is not None and not connection.features.deduplicates_sends:
+            _hint_repeats(path, endpoint, settings, findings)
+
+
+def _hint_windows(path: str, settings: PipelineFile, findings: Findings) -> None:
+    windows = settings.duplicate_detection
+    what = (
+        f"recognises a repeat within the last {windows.per_source_window_size} ids of a source and "
+        f"{windows.expiry_time:g} s of ids beyond them"
+    )
+    findings.warn("I1411", f"{path}.reliability", what, "AT_LEAST_ONCE with consumers that can repeat needs no sizing")
+
+
+def _hint_repeats(path: str, sender: SenderSettings, settings: PipelineFile, findings: Findings) -> None:
+    broker = settings.connections[sender.connection].type
+    what = f"after a crash repeats go out with the same id, and {broker} does not drop them"
+    allowed = f"Whoever receives must deduplicate by the property '{sender.unique_message_id_property}'"
+    findings.warn("W1410", f"{path}.reliability", what, allowed, "Or use AT_LEAST_ONCE")
+
+
+def _check_names(settings: PipelineFile, findings: Findings) -> None:
+    taken = {monitor.context: "a context of monitors" for monitor in settings.monitors}
+    for index, pipeline in enumerate(settings.pipelines):
+        if pipeline.name in taken:
+            what = f"{findings.show(pipeline.name)} is already the name of {taken[pipeline.name]}"
+            findings.error("E1520", f"pipelines[{index}].name", what, "", "Choose another name")
+        taken.setdefault(pipeline.name, "another pipeline")
+
+
+def _check_sources_and_routes(settings: PipelineFile, findings: Findings) -> None:
+    receivers = [receiver.id for receiver in settings.receivers]
+    senders = [sender.id for sender in settings.senders]
+    for index, pipeline in enumerate(settings.pipelines):
+        if not pipeline.from_:
+            findings.error("E1521", f"pipelines[{index}].from", "names no receiver", _known(receivers))
+        for at, name in enumerate(pipeline.from_):
+            _check_known("E1521", f"pipelines[{index}].from[{at}]", "receiver", name, receivers, findings)
+    for path, step in _steps(settings):
+        if isinstance(step, RouteStep):
+            _check_known("E1522", f"{path}.route.to", "sender", step.to, senders, findings)
+
+
+def _check_known(code: str, path: str, kind: str, name: str, known: list[str], findings: Findings) -> None:
+    if name not in known:
+        what = f"{findings.show(name)} is not a {kind}"
+        findings.error(code, path, what, _known(known), findings.hint(name, known))
+
+
+def _known(names: list[str]) -> str:
+    return f"Defined: {', '.join(names) or 'none'}"
+
+
+def _check_tests(settings: PipelineFile, findings: Findings) -> None:
+    receivers = sorted({name for pipeline in settings.pipelines for name in pipeline.from_})
+    targets = [*(sender.id for sender in settings.senders), DEAD_LETTERS]
+    for index, test in enumerate(settings.tests):
+        for at, given in enumerate(test.given):
+            if not isinstance(given, str) and given.receiver is not None:
+                path = f"tests[{index}].given[{at}].receiver"
+                _check_known("E1523", path, "receiver of a pipeline", given.receiver, receivers, findings)
+        for at, then in enumerate(test.then):
+            _check_known("E1523", f"tests[{index}].then[{at}].to", "sender", then.to, targets, findings)
+
+
+def _check_classes(settings: PipelineFile, findings: Findings) -> None:
+    for index, monitor in enumerate(settings.monitors):
+        _check_import("E1502", f"monitors[{index}].type", monitor.type, "a Monitor class", _is_a(Monitor), findings)
+    for index, receiver in enumerate(settings.receivers):
+        if receiver.event is not None:
+            path = f"receivers[{index}].event"
+            _check_import("E1505", path, receiver.event, "an event class", _is_event, findings)
+    for path, step in _steps(settings):
+        if isinstance(step, MonitorStep):
+            path, what = f"{path}.monitor.class", "a KeyedMonitor class"
+            _check_import("E1503", path, step.class_, what, _is_a(KeyedMonitor), findings)
+        elif isinstance(step, PythonStep):
+            _check_import("E1504", f"{path}.python.function", step.function, "a function", callable, findings)
+
+
+def _check_import(
+    code: str, path: str, name: str, what: str, accepts: Callable[[Any], bool], findings: Findings
+) -> None:
+    try:
+        found = import_object(name)
+    except ConfigError:
+        return  # told by the reader, which imports everything
+    if not accepts(found):
+        findings.error(code, path, f"{findings.show(name)} is not {what}")
+
+
+def _is_a(base: type) -> Callable[[Any], bool]:
+    return lambda found: isinstance(found, type) and issubclass(found, base)
+
+
+def _is_event(found: Any) -> bool:
+    return isinstance(found, type) and hasattr(found, "__struct_fields__")
+
+
+def _check_templates(settings: PipelineFile, findings: Findings) -> None:
+    for index, receiver in enumerate(settings.receivers):
+        for name in ("unique_message_id", "message_source_id"):
+            path = f"receivers[{index}].{name}"
+            try:
+                Template(getattr(receiver, name), path)
+            except ConfigError as error:
+                findings.error(error.code, path, error.what, error.allowed, error.todo)
+
+
+def _connections(settings: PipelineFile, findings: Findings) -> dict[str, Connection]:
+    """Connections that can be made; the reader itself tells of unknown types and missing packages."""
+    made = {}
+    for name, connection in settings.connections.items():
+        path = f"connections.{name}"
+        try:
+            factory = connector(connection.type, path)
+        except ConfigError:
+            continue
+        try:
+            made[name] = factory(name, connection)
+        except ConfigError as error:
+            findings.error(error.code, error.where, error.what, error.allowed, error.todo)
+    return made
+
+
+def _check_endpoint(
+    path: str,
+    endpoint: ReceiverSettings | SenderSettings,
+    connection: Connection,
+    settings: PipelineFile,
+    findings: Findings,
+) -> None:
+    destination = settings.destinations.get(endpoint.destination, endpoint.destination)
+    try:
+        if isinstance(endpoint, ReceiverSettings):
+            connection.source(dataclasses.replace(endpoint, destination=destination))
+        else:
+            connection.sink(dataclasses.replace(endpoint, destination=destination))
+    except ConfigError as error:
+        kind = path.partition("[")[0]
+        place = error.where.replace(f"{kind}.{endpoint.id}", path, 1)
+        findings.error(error.code, place, error.what, error.allowed, error.todo)
+
+
+def _endpoints(settings: PipelineFile) -> Iterator[tuple[str, ReceiverSettings | SenderSettings]]:
+    yield from ((f"receivers[{index}]", receiver) for index, receiver in enumerate(settings.receivers))
+    yield from ((f"senders[{index}]", sender) for index, sender in enumerate(settings.senders))
+
+
+def _steps(settings: PipelineFile) -> Iterator[tuple[str, Step]]:
+    for index, pipeline in enumerate(settings.pipelines):
+        yield from ((f"pipelines[{index}].steps[{at}]", step) for at, step in enumerate(pipeline.steps))

@@ -1,0 +1,165 @@
+"""`correlator test FILE`: the tests that stand in a pipeline file, each through its pipelines in memory."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from correlator.cli.checks import DEAD_LETTERS
+from correlator.cli.failures import telling
+from correlator.cli.loading import directory_of, importable, load
+from correlator.cli.output import shown, write_line
+from correlator.core.commit import StateEntry
+from correlator.errors import UsageError
+from correlator.events import Message
+from correlator.pipeline.runner import processors_of
+from correlator.pipeline.spec import ExpectedMessage, GivenMessage, InlineTest
+from correlator.ports import Delivered, Effects, Processor
+
+FAILED_STATUS = 1
+
+Sent = dict[str, list[bytes]]
+"""What came out: bodies by sender id; under `dead_letters` the reasons."""
+
+
+class KeptState:
+    """State of keys as earlier batches of a test left it."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, dict[bytes, bytes]] = {}
+
+    def get(self, owner: str, key: bytes) -> bytes | None:
+        """The value of one key."""
+        return self._values.get(owner, {}).get(key)
+
+    def items(self, owner: str) -> Iterable[tuple[bytes, bytes]]:
+        """All keys of an owner."""
+        return list(self._values.get(owner, {}).items())
+
+    def keep(self, entries: Sequence[StateEntry]) -> None:
+        """Apply changes."""
+        for owner, key, value in ((entry.owner, entry.key, entry.value) for entry in entries):
+            if value is None:
+                self._values.get(owner, {}).pop(key, None)
+            else:
+                self._values.setdefault(owner, {})[key] = value
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command("test")(run_tests)
+
+
+def run_tests(file: Annotated[Path, typer.Argument(help="The pipeline file.", show_default=False)]) -> None:
+    """Run the tests under `tests:`; exits with 1 when one fails. No broker and no store is opened.
+
+    The messages of a test go through every pipeline that takes from their receiver, then all input has ended.
+    """
+    with importable(file):
+        loaded = load(file)
+        if not loaded.settings.tests or not loaded.settings.pipelines:
+            raise UsageError("E2015", str(file), "has no tests of pipelines", "They stand under 'tests:'")
+        with telling(loaded.secrets.redact):
+            failed = _run_all(processors_of(loaded.settings, [directory_of(file)]), loaded.settings.tests)
+    if failed:
+        raise typer.Exit(FAILED_STATUS)
+
+
+def _run_all(processors: Sequence[Processor], tests: Sequence[InlineTest]) -> int:
+    """How many tests failed."""
+    failed = 0
+    opened: list[Processor] = []
+    try:
+        for processor in processors:
+            processor.open()
+            opened.append(processor)
+        for test in tests:
+            differences = compare(test.then, outcome(processors, test))
+            failed += bool(differences)
+            write_line(f"{'failed' if differences else 'ok'} {test.name}")
+            for difference in differences:
+                write_line(f"  {difference}")
+    finally:
+        for processor in opened:
+            processor.close()
+    return failed
+
+
+def outcome(processors: Sequence[Processor], test: InlineTest) -> Sent:
+    """What a test makes its pipelines send."""
+    sent: Sent = {}
+    given = [_delivered(one, number, processors[0].receivers[0]) for number, one in enumerate(test.given, 1)]
+    for processor in processors:
+        state = KeptState()
+        batch = [one for one in given if one.receiver in processor.receivers]
+        for effects in (processor.process(batch, state, 0.0), processor.conclude(state, 0.0)):
+            _collect(effects, sent)
+            state.keep(effects.state)
+    return sent
+
+
+def compare(expected: Sequence[ExpectedMessage], sent: Sent) -> list[str]:
+    """How what was sent differs from what was expected; nothing when it does not."""
+    wanted: dict[str, list[ExpectedMessage]] = {}
+    for one in expected:
+        wanted.setdefault(one.to, []).append(one)
+    differences = []
+    for to in sorted({*wanted, *sent}):
+        differences += _compare_one(to, wanted.get(to, []), sent.get(to, []))
+    return differences
+
+
+def _compare_one(to: str, wanted: list[ExpectedMessage], sent: list[bytes]) -> list[str]:
+    differences = []
+    for number, (one, body) in enumerate(zip(wanted, sent, strict=False), 1):
+        if difference := _difference(one, body):
+            differences.append(f"{to} {number}: {difference}")
+    differences += [f"{to}: missing {_described(one)}" for one in wanted[len(sent) :]]
+    return differences + [f"{to}: not expected {shown(body)}" for body in sent[len(wanted) :]]
+
+
+def _difference(wanted: ExpectedMessage, body: bytes) -> str:
+    text = shown(body)
+    if wanted.body is not None:
+        same = text.startswith(wanted.body) if wanted.to == DEAD_LETTERS else text == shown(wanted.body)
+        if not same:
+            return f"expected {shown(wanted.body)}, got {text}"
+    found = _fields(body) if wanted.row else {}
+    wrong = {name: value for name, value in wanted.row.items() if found.get(name) != value}
+    if not wrong:
+        return ""
+    return f"expected {_pairs(wrong)}, got {_pairs({name: found.get(name, 'nothing') for name in wrong})} in {text}"
+
+
+def _described(wanted: ExpectedMessage) -> str:
+    return _pairs(wanted.row) if wanted.body is None else shown(wanted.body)
+
+
+def _pairs(row: Any) -> str:
+    return ", ".join(f"{name}={shown(value)}" for name, value in row.items()) or "a message"
+
+
+def _fields(body: bytes) -> dict[str, str]:
+    """The fields of a JSON object as text; text stands as it is, all else as JSON writes it."""
+    try:
+        decoded = msgspec.json.decode(body, type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return {}
+    return {
+        name: value if isinstance(value, str) else msgspec.json.encode(value).decode() for name, value in decoded.items()
+    }
+
+
+def _delivered(given: str | GivenMessage, number: int, default: str) -> Delivered:
+    message = GivenMessage(body=given) if isinstance(given, str) else given
+    properties = dict(message.properties)
+    return Delivered(message.receiver or default, number, Message(message.body.encode(), properties, message.key))
+
+
+def _collect(effects: Effects, sent: Sent) -> None:
+    for sender, message in effects.sends:
+        sent.setdefault(sender, []).append(message.body)
+    for letter in effects.dead_letters:
+        sent.setdefault(DEAD_LETTERS, []).append(letter.reason.encode())

@@ -1,0 +1,108 @@
+"""`correlator inspect`: what a store holds, read through a read-only connection while an engine may be running."""
+
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from typing import Annotated, NamedTuple
+
+import typer
+
+from correlator.cli.loading import store_url
+from correlator.cli.output import Row, shortened, shown, write_table
+from correlator.storage import inspect as store
+
+
+class Part(StrEnum):
+    """The parts of a store."""
+
+    REGISTRY = "registry"
+    RECEIVE_LOG = "receive-log"
+    OUTBOX = "outbox"
+    DUPS = "dups"
+    CHECKPOINTS = "checkpoints"
+    STATE = "state"
+    DEAD_LETTERS = "dead-letters"
+
+
+class View(NamedTuple):
+    """A part as a table."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Callable[[str], list[Row]]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command("inspect")(inspect_store)
+
+
+def inspect_store(
+    part: Annotated[Part, typer.Argument(help="What to show.", show_default=False)],
+    target: Annotated[
+        str, typer.Argument(metavar="FILE_OR_STORE_URL", help="A configuration file, or the store's address.")
+    ],
+    json: Annotated[bool, typer.Option("--json", help="One object for each row.")] = False,
+) -> None:
+    """Show what a store holds, as of one moment; changes nothing, and an engine may be running on it.
+
+    The path of a SQLite store is relative to the working directory, also when a file names it.
+    """
+    view = VIEWS[part]
+    write_table(view.title, view.columns, view.rows(store_url(target)), as_json=json)
+
+
+def _registry(url: str) -> list[Row]:
+    return [
+        (one.id, one.kind, one.origin, one.reliability, one.connection, one.destination, one.domain, one.source)
+        for one in store.registry(url)
+    ]
+
+
+def _segments(read: Callable[[str], list[store.Segment]]) -> Callable[[str], list[Row]]:
+    return lambda url: [(one.owner, one.first, one.last, one.last - one.first + 1, one.size) for one in read(url)]
+
+
+def _domains(url: str) -> list[Row]:
+    return [(one.domain, one.ids, one.segments) for one in store.domains(url)]
+
+
+def _checkpoints(url: str) -> list[Row]:
+    """One row for the checkpoint, one for each context and sender in it."""
+    rows: list[Row] = []
+    for one in store.checkpoints(url):
+        rows.append((one.number, one.engine_time, "digest", one.digest.hex()))
+        rows += [(one.number, one.engine_time, f"context {name}", f"{n} waiting") for name, n in one.waiting.items()]
+        for cut in one.senders:
+            text = f"next {cut.next_sequence}, confirmed through {cut.confirmed_through}"
+            rows.append((one.number, one.engine_time, f"sender {cut.sender}", text))
+    return rows
+
+
+def _state(url: str) -> list[Row]:
+    return [(one.owner, shown(one.key), one.size) for one in store.state_keys(url)]
+
+
+def _dead_letters(url: str) -> list[Row]:
+    return [
+        (row.number, row.letter.kind, row.letter.origin, row.letter.unique_id, row.letter.time, row.letter.reason)
+        + (shortened(shown(row.letter.message.body)),)
+        for row in store.dead_letters(url)
+    ]
+
+
+_SEGMENT = ("first", "last", "messages", "bytes")
+VIEWS = {
+    Part.REGISTRY: View(
+        "Receivers and senders",
+        ("id", "kind", "origin", "reliability", "connection", "destination", "domain", "source"),
+        _registry,
+    ),
+    Part.RECEIVE_LOG: View("Received, not yet in a checkpoint", ("receiver", *_SEGMENT), _segments(store.receive_log)),
+    Part.OUTBOX: View("Sends not known to be confirmed", ("sender", *_SEGMENT), _segments(store.outbox)),
+    Part.DUPS: View("Duplicate detection", ("domain", "ids", "segments"), _domains),
+    Part.CHECKPOINTS: View("Last checkpoint", ("number", "engine_time", "part", "value"), _checkpoints),
+    Part.STATE: View("State", ("owner", "key", "bytes"), _state),
+    Part.DEAD_LETTERS: View(
+        "Dead letters", ("number", "kind", "origin", "unique_id", "engine_time", "reason", "body"), _dead_letters
+    ),
+}

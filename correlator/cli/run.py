@@ -1,0 +1,137 @@
+"""`correlator run FILE`: one engine from start to end, with a table of what it did."""
+
+import threading
+import time
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from correlator.cli.checks import check_connectors
+from correlator.cli.failures import say, telling
+from correlator.cli.loading import directory_of, importable, load
+from correlator.cli.output import Row, write_table
+from correlator.cli.signals import StopSignals
+from correlator.cli.watching import Watcher, watcher
+from correlator.configuration import Loaded
+from correlator.pipeline.runner import build_engine
+from correlator.pipeline.spec import PipelineFile
+from correlator.runtime import logs
+from correlator.runtime.engine import Engine
+from correlator.runtime.status import Status
+
+TICK_S = 0.1
+COLUMNS = (
+    "part",
+    "received",
+    "duplicates dropped",
+    "dead letters",
+    "sent",
+    "checkpoints",
+    "received/s",
+    "sent/s",
+)
+
+
+class Level(StrEnum):
+    """Levels of the log."""
+
+    DEBUG = "DEBUG"
+    INFO = "INFO"
+    WARNING = "WARNING"
+    ERROR = "ERROR"
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command()(run)
+
+
+def run(
+    file: Annotated[Path, typer.Argument(help="The configuration file.", show_default=False)],
+    log_level: Annotated[Level, typer.Option(case_sensitive=False, help="Lowest level logged.")] = Level.INFO,
+    log_json: Annotated[bool, typer.Option("--log-json", help="One JSON object per line.")] = False,
+) -> None:
+    """Run the engine of a configuration file.
+
+    Ends by itself when every receiver reads something that has an end (a file that is not followed) and all of it is
+    handled, sent and confirmed; otherwise it runs until SIGTERM, SIGINT (Ctrl-C) or SIGHUP: it then stops receiving,
+    finishes what it has, and exits with 143, 130 or 129. A second signal ends it at once; nothing is lost by that.
+
+    Paths in the file are relative to the working directory; modules that it names may lie beside the file. The log
+    goes to standard error, the table at the end to standard output.
+    """
+    with importable(file):
+        loaded = load(file, [check_connectors])
+        for warning in loaded.warnings:
+            say(warning)
+        with telling(loaded.secrets.redact):
+            rows, status = _run(file, loaded, watcher(log_json=log_json), str(log_level), log_json=log_json)
+    write_table("Done" if status == 0 else "Stopped", COLUMNS, rows)
+    raise typer.Exit(status)
+
+
+def _run(
+    file: Path, loaded: Loaded[PipelineFile], shown: Watcher, level: str, *, log_json: bool
+) -> tuple[list[Row], int]:
+    """The rows of the table and the exit status."""
+    with StopSignals() as signals, shown:
+        logs.configure(level=level, json=log_json, redact=loaded.secrets.redact)
+        engine = build_engine(loaded.settings, [directory_of(file)])
+        began = time.monotonic()
+        _drive(engine, signals, shown)
+        return _rows(engine.status(), time.monotonic() - began), signals.exit_status
+
+
+def _drive(engine: Engine, signals: StopSignals, shown: Watcher) -> None:
+    """Recover, run, stop in order. The engine waits in a thread, so that this one can look at signals and figures."""
+    with engine:
+        waiting = _Waiting(engine)
+        waiting.start()
+        asked = False
+        while waiting.is_alive():
+            if signals.received is not None and not asked:
+                asked = True
+                logs.get_logger().info("stopping", signal=signals.received.name)
+                engine.request_stop()
+            waiting.join(TICK_S)
+            shown.tick(engine.status())
+        waiting.raise_failure()
+    engine.raise_failure()
+
+
+class _Waiting(threading.Thread):
+    """Waits for the end of a running engine and keeps what it raised."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(name="waiting")
+        self._engine = engine
+        self._error: Exception | None = None
+
+    def run(self) -> None:
+        """Wait; an engine without receivers works by timers alone and has no end."""
+        try:
+            if self._engine.receivers:
+                self._engine.run_until_ended()
+            else:
+                self._engine.run_forever()
+        except Exception as error:  # noqa: BLE001  # raised again in the main thread
+            self._error = error
+
+    def raise_failure(self) -> None:
+        """Raise what it raised."""
+        if self._error is not None:
+            raise self._error
+
+
+def _rows(status: Status, seconds: float) -> list[Row]:
+    rows: list[Row] = []
+    for name, (_, got) in status.receivers.items():
+        rate = got.received / seconds
+        rows.append((f"receiver {name}", got.received, got.duplicates, got.dead_letters, None, None, rate, None))
+    for name, (_, gave, _) in status.senders.items():
+        rows.append((f"sender {name}", None, None, gave.dead_letters, gave.sent, None, None, gave.sent / seconds))
+    totals = status.totals()
+    figures = (totals[name] for name in COLUMNS[1:6])
+    return [*rows, ("total", *figures, totals["received"] / seconds, totals["sent"] / seconds)]

@@ -1,0 +1,49 @@
+"""From a pipeline file to an engine: its pipelines become processors that share one Spark session."""
+
+import importlib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from correlator.errors import ConfigError
+from correlator.pipeline.spec import PipelineFile
+from correlator.ports import Processor
+from correlator.runtime.engine import Engine
+
+_SPARK_PARTS = ("correlator.pipeline.spark", "correlator.pipeline.processor")
+
+
+def build_engine(file: PipelineFile, directories: Iterable[str] = (), **overrides: Any) -> Engine:
+    """An engine with the pipelines of a file; nothing is opened and Spark does not start before `Engine.start`.
+
+    Args:
+        file: the settings.
+        directories: where modules that the file names are looked up beside the usual places.
+        overrides: arguments of `Engine`, such as connections of a test.
+
+    Raises:
+        ConfigError: E1519 when there are pipelines and no PySpark; as `Engine`.
+    """
+    return Engine(file, processors=processors_of(file, directories), **overrides)
+
+
+def processors_of(file: PipelineFile, directories: Iterable[str] = ()) -> Sequence[Processor]:
+    """The processors of a file's pipelines; raises `ConfigError` E1519 when there are any and no PySpark."""
+    if not file.pipelines:
+        return ()
+    spark, processor = _spark_parts()
+    session = spark.SharedSession(file.spark)
+    return [processor.SparkProcessor(pipeline, session, tuple(directories)) for pipeline in file.pipelines]
+
+
+def _spark_parts() -> Iterable[Any]:
+    """The modules that need PySpark: imported here, so that an engine without pipelines does not need it."""
+    try:
+        return [importlib.import_module(name) for name in _SPARK_PARTS]
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            "E1519",
+            "pipelines",
+            f"the package '{error.name}' is missing",
+            "Pipelines run on Spark",
+            "Install: pip install 'correlator[spark]'",
+        ) from error

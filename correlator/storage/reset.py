@@ -1,0 +1,68 @@
+"""Empties a store whose engine is stopped: everything is forgotten but its name and its epoch."""
+
+from dataclasses import dataclass
+
+from sqlalchemy import delete, func, select, update
+from sqlalchemy import inspect as inspect_schema
+
+from correlator.errors import StoreError
+from correlator.storage import database as databases
+from correlator.storage import files, migrate, tables
+from correlator.storage.database import SqliteDatabase
+
+# Tables whose rows hold several messages each, and what counts them.
+_MESSAGES = {
+    tables.receive_log: func.sum(tables.receive_log.c.last - tables.receive_log.c.first + 1),
+    tables.outbox: func.sum(tables.outbox.c.last - tables.outbox.c.first + 1),
+    tables.dead_letter: func.count(),
+}
+_EMPTIED = [table for table in tables.metadata.sorted_tables if table is not tables.engine]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents:
+    """How much a table holds; `messages` is `None` for one that holds none."""
+
+    table: str
+    rows: int
+    messages: int | None
+
+
+def contents(url: str) -> list[Contents]:
+    """What `reset` would remove, by table; a read-only look.
+
+    Raises:
+        StoreError: E3010, the database holds no store; others as `database.reading`.
+    """
+    with databases.reading(url) as connection:
+        if not inspect_schema(connection).has_table(tables.engine.name):
+            todo = "Start the engine once, or name another store"
+            raise StoreError("E3010", databases.location(url), "holds no store", "", todo)
+        found = []
+        for table in _EMPTIED:
+            counter = _MESSAGES.get(table)
+            rows = connection.execute(select(func.count()).select_from(table)).scalar_one()
+            messages = None if counter is None else connection.execute(select(counter).select_from(table)).scalar() or 0
+            found.append(Contents(table=table.name, rows=rows, messages=None if messages is None else int(messages)))
+        return found
+
+
+def reset(url: str) -> None:
+    """Remove every row in one transaction. The epoch goes up, so that no engine that lost the store writes again.
+
+    Raises:
+        Fenced: E3201, an engine is running on it.
+        StoreError: as `database.connect` and `migrate.bring_up`.
+    """
+    database = databases.connect(url)
+    try:
+        migrate.bring_up(database)
+        if isinstance(database, SqliteDatabase):
+            # Before the rows: a witness of checkpoints that are gone would refuse the store at the next start.
+            files.beside(database.path, ".witness").unlink(missing_ok=True)
+        with database.transaction() as connection:
+            for table in _EMPTIED:
+                connection.execute(delete(table))
+            connection.execute(update(tables.engine).values(epoch=tables.engine.c.epoch + 1))
+    finally:
+        database.close()

@@ -1,0 +1,153 @@
+"""Looks into engines and disks, for the history: what contexts hold, whether anything is left to do.
+
+It reads what the product keeps to itself, on purpose: the invariants compare the inside of an engine before a crash with
+the inside after it, which no public method shows.
+"""
+# ruff: noqa: SLF001
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from correlator.core.commit import StateSegment
+from correlator.core.context import StoredMonitor, type_name
+from correlator.core.dedup import DuplicateDetector, Place
+from correlator.core.monitor import Monitor
+from correlator.core.state import StateTable
+from correlator.core.statelog import StateLog
+from correlator.events import ReceivingSuspended, SenderFlushed
+from correlator.runtime.contexts import MonitorThread
+from correlator.runtime.engine import Engine
+from correlator.runtime.names import resolve
+from correlator.testing.memory import MemoryBroker
+from correlator.testing.simulation.history import Rest
+from correlator.testing.simulation.scenario import Scenario
+from correlator.testing.store import Disk
+
+_NOTICES = (SenderFlushed, ReceivingSuspended)
+_encode = msgspec.msgpack.Encoder(order="deterministic").encode
+Fingerprint = tuple[tuple[Any, ...], ...]
+
+
+def fingerprint(engine: Engine) -> Fingerprint:
+    """What all contexts hold that must survive: monitors with state, listeners and timers, and what waits for them."""
+    return tuple(
+        (name, _monitors(thread), _waiting(thread))
+        for name, thread in engine.contexts.items()
+        if isinstance(thread, MonitorThread)
+    )
+
+
+def _monitors(thread: MonitorThread) -> tuple[Any, ...]:
+    instances = [instance for monitor, instance in thread.context._instances.items() if monitor.persistent]
+    return tuple(
+        (
+            instance.owner,
+            instance.number,
+            _encode(instance.monitor.attributes()),
+            tuple(_table(table) for table in instance.monitor.tables()),
+            tuple(
+                (number, type_name(one.pattern.event_type), one.pattern.fields, one.pattern.values, one.handler, one.once)
+                for number, one in sorted(instance.listeners.items())
+            ),
+            tuple((number, one.due, one.period, one.handler) for number, one in sorted(instance.timers.items())),
+            instance.next_number,
+        )
+        for instance in sorted(instances, key=lambda one: (one.owner, one.number))
+    )
+
+
+def _table(table: StateTable[Any, Any]) -> tuple[Any, ...]:
+    """The content of a table, read past its mapping methods, which would count reading as a change."""
+    content = {table._keys.encode(key): value for key, value in table._cold.items()}
+    content |= {table._keys.encode(key): table._values.encode(value) for key, value in table._live.items()}
+    return tuple(sorted(content.items()))
+
+
+def _waiting(thread: MonitorThread) -> tuple[Any, ...]:
+    queue = thread.queue
+    items: list[Any] = []
+    for run in [*queue._runs, *queue._inbox]:
+        if run.stored:
+            items.extend((run.receiver, run.first + at) for at in range(run.position, len(run)))
+        elif not run.receiver and not isinstance(run.events[0], _NOTICES):
+            items.append((type_name(type(run.events[0])), _encode(run.events[0])))
+    return tuple(items)
+
+
+def at_rest(engine: Engine, disk: Disk, broker: MemoryBroker, scenario: Scenario) -> bool:
+    """Whether nothing is left to do."""
+    if any(broker.waiting(name) or broker.unacknowledged(name) for name in scenario.messages):
+        return False
+    if disk.outbound or disk.receive_log:
+        return False
+    if not all(thread.idle and not _primed(thread) for thread in engine.contexts.values()):
+        return False
+    if not all(sender.idle for sender in engine.senders.values()):
+        return False
+    return engine.checkpointer is None or not engine.checkpointer.busy
+
+
+def _primed(thread: Any) -> bool:
+    """Whether a timer is set that fires once."""
+    if not isinstance(thread, MonitorThread):
+        return False
+    return any(timer.period is None and not timer.cancelled for timer in thread.context._timers)
+
+
+def remembered_ids(engine: Engine, disk: Disk, scenario: Scenario) -> dict[str, tuple[int, int, int]]:
+    """For each domain: ids that the detector remembers, the bound of E7, and ids that the disk holds."""
+    if engine.writer is None:
+        return {}
+    stored: dict[str, int] = {}
+    for segment in disk.recovered().ids:
+        stored[segment.domain] = stored.get(segment.domain, 0) + sum(len(run.ids) for run in segment.runs)
+    return {
+        domain: (len(detector), _bound(detector, scenario), stored.get(domain, 0))
+        for domain, detector in engine.writer.detectors.items()
+    }
+
+
+def _bound(detector: DuplicateDetector, scenario: Scenario) -> int:
+    """What the windows and pins allow, told from the entries alone."""
+    entries = list(detector._entries.values())
+    window, expiry = scenario.setup.window, scenario.setup.expiry
+    sources: dict[str, int] = {}
+    for entry in entries:
+        sources[entry.source] = sources.get(entry.source, 0) + 1
+    newest = max((entry.time for entry in entries if entry.place is Place.TIME_QUEUE), default=0.0)
+    young = sum(1 for entry in entries if entry.place is Place.TIME_QUEUE and expiry and entry.time >= newest - expiry)
+    pinned = sum(1 for entry in entries if entry.segment in detector._pinned)
+    return sum(min(window, count) for count in sources.values()) + young + pinned
+
+
+def state_of_disk(disk: Disk) -> dict[str, list[dict[str, Any]]]:
+    """Attributes and tables of the persistent monitors as the disk holds them, by class name."""
+    segments: Sequence[StateSegment] = list(disk.recovered().state)
+    values = StateLog().restore(segments)
+    found: dict[str, list[dict[str, Any]]] = {}
+    for owner, instances in values.items():
+        if owner.startswith("monitor:"):
+            for key, data in instances.items():
+                found.setdefault(owner[8:], []).append(_monitor_of(owner[8:], key, data, values))
+    return found
+
+
+def _monitor_of(name: str, key: bytes, data: bytes, values: Mapping[str, Mapping[bytes, bytes]]) -> dict[str, Any]:
+    stored = msgspec.msgpack.decode(data, type=StoredMonitor)
+    cls: type[Monitor] = resolve(stored.type)
+    attributes: dict[str, Any] = msgspec.msgpack.decode(stored.attributes)
+    for attribute in cls._tables:
+        owner = f"table:{name}#{key.decode()}.{attribute}"
+        table = values.get(owner, {})
+        attributes[attribute] = {
+            msgspec.msgpack.decode(key): msgspec.msgpack.decode(value) for key, value in table.items()
+        }
+    attributes["once listeners"] = [(one.handler, list(one.values)) for one in stored.listeners if one.once]
+    return attributes
+
+
+def rest(**values: Any) -> Rest:
+    """The last record of a history."""
+    return Rest(**values)

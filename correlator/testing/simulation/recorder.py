@@ -1,0 +1,202 @@
+"""The eyes and hands of the world: what the disk and the application tell becomes history, what the broker does wrong."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from correlator.core.commit import CheckpointCommit, ReceiveCommit, Write
+from correlator.errors import ConnectionLost
+from correlator.events import DeadLetter, Message, Outgoing
+from correlator.testing.memory import Faults
+from correlator.testing.simulation.application import Probe
+from correlator.testing.simulation.history import Checkpointed, Kind, Received
+from correlator.testing.simulation.schedule import Schedule
+
+Record = Callable[..., None]
+REFUSED_FOR_EVER = b"-5"
+"""Bodies that contain it are refused by the broker at each try."""
+
+
+class DiskRecorder:
+    """Turns committed writes into records.
+
+    Args:
+        record: adds to the history.
+    """
+
+    def __init__(self, record: Callable[[Kind, str, object], None]) -> None:
+        self._record = record
+
+    def committed(self, epoch: int, number: int, writes: Sequence[Write]) -> None:
+        """A transaction takes place."""
+        self._record("commit", "", (epoch, number))
+        for write in writes:
+            if isinstance(write, ReceiveCommit):
+                self._record("received", write.receiver, _received(write))
+            elif isinstance(write, CheckpointCommit):
+                self._record("checkpoint", "", _checkpointed(write))
+
+
+def _received(write: ReceiveCommit) -> Received:
+    segment, ids = write.segment, write.ids
+    return Received(
+        segment.first if segment else 0,
+        tuple(pid(message) for message in segment.messages) if segment else (),
+        tuple(one for run in ids.runs for one in run.ids) if ids else (),
+        tuple(pid(letter.message) for letter in write.dead_letters),
+        ids.runs[0].time if ids else 0.0,
+    )
+
+
+def _checkpointed(write: CheckpointCommit) -> Checkpointed:
+    return Checkpointed(
+        write.number,
+        write.digest,
+        {one.sender: (one.first, tuple(message.body for message in one.messages)) for one in write.outbound},
+        {one.sender: one.confirmed_through for one in write.senders},
+        {one.sender: (one.source, one.next_sequence) for one in write.senders},
+        tuple(_dead(letter) for letter in write.dead_letters),
+        write.engine_time,
+    )
+
+
+def _dead(letter: DeadLetter) -> tuple[str, str, str, bytes]:
+    return letter.kind, letter.origin, letter.unique_id or "", letter.message.body
+
+
+def pid(message: Message) -> str:
+    """The message's name in the history."""
+    return str(message.properties["pid"])
+
+
+class WorldProbe(Probe):
+    """What monitors tell becomes history.
+
+    Args:
+        record: adds to the history.
+        open_receivers: which receivers of the acting engine are open.
+    """
+
+    def __init__(self, record: Callable[[Kind, str, object], None], open_receivers: Callable[[], tuple[str, ...]]) -> None:
+        self._record = record
+        self._open_receivers = open_receivers
+        self._failed: set[str] = set()
+        self._given = 0
+
+    def sent(self, sender: str, context: str, body: bytes) -> None:
+        """A BEST_EFFORT send."""
+        self._record("sent", sender, (context, body))
+
+    def derived(self, receiver: str, message_id: str, body: bytes) -> None:
+        """An output that an APP_CONTROLLED input caused."""
+        self._record("derived", receiver, (message_id, body))
+
+    def handled(self, monitor: str, message_id: str) -> None:
+        """A message was handled."""
+        self._record("handled", monitor, message_id)
+
+    def suspended(self, receiver: str) -> None:
+        """The application was told."""
+        self._record("suspended", receiver, None)
+
+    def resumed(self, receiver: str) -> None:
+        """The application acknowledges."""
+        self._record("resumed", receiver, None)
+
+    def flush(self, sender: str, context: str, request_id: int) -> None:
+        """A flush was requested."""
+        self._record("flush", sender, (context, request_id))
+
+    def flushed(self, sender: str, context: str, request_id: int, failed: int) -> None:
+        """A flush was notified."""
+        self._record("flushed", sender, (context, request_id, failed))
+
+    def attempt(self, call: str, code: str) -> None:
+        """A call that must be refused was made."""
+        self._record("attempt", call, code)
+
+    def hook(self, name: str) -> None:
+        """A life-cycle method was called."""
+        self._record("hooks", name, self._open_receivers())
+
+    def ticked(self, monitor: str, period: float, engine_time: float) -> None:
+        """A timer without lasting state fired."""
+        self._record("ticked", monitor, (period, engine_time))
+
+    def fails_now(self, message_id: str) -> bool:
+        """Each poison message fails the first time."""
+        if message_id in self._failed:
+            return False
+        self._failed.add(message_id)
+        return True
+
+    def unique(self) -> int:
+        """A number never given before, in any life."""
+        self._given += 1
+        return self._given
+
+
+class BrokerFaults(Faults):
+    """What goes wrong at the broker, as the schedule says.
+
+    Args:
+        strikes: whether a kind of fault strikes now.
+        schedule: for details.
+    """
+
+    def __init__(self, strikes: Callable[[str], bool], schedule: Schedule) -> None:
+        self._strikes = strikes
+        self._schedule = schedule
+        self._surely = True
+
+    def silent_losses(self) -> None:
+        """Acknowledgements may be lost without a word: only where the connector promises nothing."""
+        self._surely = False
+
+    def before_receive(self, receiver: str) -> None:
+        """A line is cut."""
+        if self._strikes("receive.cut"):
+            raise ConnectionLost("E7001", receiver, "cut before receive")
+
+    def repeated(self, receiver: str, messages: Sequence[Message]) -> Sequence[int]:
+        """One message comes twice in a chunk."""
+        del receiver
+        if self._strikes("receive.repeat"):
+            return (self._schedule.detail("receive.repeat", len(messages) - 1),)
+        return ()
+
+    def before_acknowledge(self, receiver: str, messages: Sequence[Message]) -> None:
+        """It never arrives."""
+        del messages
+        if self._strikes("ack.lost"):
+            raise ConnectionLost("E7001", receiver, "cut before the acknowledgement")
+
+    def loses_acknowledgement(self, receiver: str, messages: Sequence[Message]) -> bool:
+        """It is lost without a word."""
+        del receiver, messages
+        return not self._surely and self._strikes("ack.silent")
+
+    def after_acknowledge(self, receiver: str, messages: Sequence[Message]) -> None:
+        """Only the answer is lost."""
+        del messages
+        if self._strikes("ack.answer_lost"):
+            raise ConnectionLost("E7001", receiver, "cut after the acknowledgement")
+
+    def before_accept(self, sender: str, batch: Sequence[Outgoing]) -> None:
+        """Nothing arrives."""
+        del batch
+        if self._strikes("send.lost"):
+            raise ConnectionLost("E7001", sender, "cut before the broker took anything")
+
+    def refused(self, sender: str, batch: Sequence[Outgoing]) -> Mapping[int, str]:
+        """Some bodies for ever, one for the moment."""
+        del sender
+        refused = {at: "not wanted" for at, one in enumerate(batch) if REFUSED_FOR_EVER in one.message.body}
+        if self._strikes("send.refused"):
+            refused[self._schedule.detail("send.refused", len(batch) - 1)] = "not now"
+        return refused
+
+    def accepted_before_loss(self, sender: str, batch: Sequence[Outgoing]) -> int | None:
+        """The line is cut within the batch, or before its confirm."""
+        del sender
+        if self._strikes("send.partial"):
+            return self._schedule.detail("send.partial", len(batch))
+        return None

@@ -1,0 +1,422 @@
+"""One run: engines that live and die one after another over one disk and one broker, stepped by a seeded scheduler.
+
+Theory of operation. Everything happens in one thread. The world owns what survives (disk, broker, history, clock); an
+engine is built by `Engine.recover`, its actors are stepped in random order, and virtual time moves on when none can do
+anything. A crash is an exception raised at a fault point: whatever the engine held is dropped, its connections close.
+A part that fails by itself leaves the others one more step each, as threads would have it. A *zombie* is an engine that
+was paused, not killed: it goes on for a while after the next one has taken over the store.
+
+A run has phases: workload with faults; healing; rest, which must be reached in bounded virtual time; and the end, where
+a fresh engine reads back what the disk holds.
+"""
+
+import random
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from correlator.core import faults
+from correlator.errors import CorrelatorError
+from correlator.events import Message, Outgoing
+from correlator.runtime.actor import Actor
+from correlator.runtime.engine import Engine
+from correlator.testing.clock import ManualClock
+from correlator.testing.memory import MemoryBroker, MemoryConnection
+from correlator.testing.simulation import application, inspection
+from correlator.testing.simulation.history import History, Kind, Sent
+from correlator.testing.simulation.recorder import BrokerFaults, DiskRecorder, WorldProbe
+from correlator.testing.simulation.scenario import Scenario
+from correlator.testing.simulation.schedule import Schedule
+from correlator.testing.store import Disk, ModelStore
+
+REST_PATIENCE_S = 120.0
+REST_STEPS = 6000
+STEPS_OF_A_LIFE = 250
+ZOMBIE_STEPS = 30
+FIRST_POINTS_OF_A_LIFE = 14
+
+
+class Killed(BaseException):
+    """The process dies here."""
+
+
+class Life:
+    """One engine and its actors.
+
+    Args:
+        number: counted from 1.
+        engine: not yet recovered.
+        connection: of the engine, closed when it dies.
+    """
+
+    def __init__(self, number: int, engine: Engine, connection: MemoryConnection) -> None:
+        self.number = number
+        self.engine = engine
+        self.actors: list[Actor] = []
+        self.due: list[float] = []
+        self._connection = connection
+
+    def begin(self) -> None:
+        """Recovered: every actor may run."""
+        self.actors = self.engine.actors()
+        self.due = [0.0] * len(self.actors)
+
+    def runnable(self, now: float) -> list[int]:
+        """Positions of the actors that have something to do."""
+        due = self.due
+        for at, actor in enumerate(self.actors):
+            if due[at] > now and actor.take_wake():
+                due[at] = now
+        return [at for at, when in enumerate(due) if when <= now]
+
+    def step(self, at: int, now: float) -> None:
+        """Let one actor do a step."""
+        actor = self.actors[at]
+        actor.take_wake()
+        delay = actor.step()
+        self.due[at] = float("inf") if delay is None else now + delay
+
+    def end(self) -> None:
+        """Dead: its connections are closed, all else is forgotten."""
+        self._connection.close()
+
+
+class World:
+    """One run.
+
+    Args:
+        scenario: what it consists of.
+        schedule: what goes wrong.
+    """
+
+    def __init__(self, scenario: Scenario, schedule: Schedule) -> None:
+        self.scenario = scenario
+        self.schedule = schedule
+        self.history = History(scenario.setup)
+        self.clock = ManualClock()
+        self.disk = Disk()
+        self.crashes = 0
+        self.killed_at: dict[str, int] = {}
+        self.acting = 0
+        self.engine: Engine | None = None
+        self.broker = MemoryBroker(
+            features=scenario.features, faults=BrokerFaults(self.strikes, schedule), on_event=self._on_broker
+        )
+        self._recorder = DiskRecorder(self.record)
+        self._random = random.Random(f"order {scenario.seed}")
+        self._pending = [(name, at) for name, ones in scenario.messages.items() for at in range(len(ones))]
+        self._random.shuffle(self._pending)
+        self._pending.sort(key=lambda place: place[1])
+        self._life: Life | None = None
+        self._zombie: Life | None = None
+        self._zombie_steps = 0
+        self._lives = 0
+        self._hits_left = 0
+        self._down_until: float | None = None
+        self.settle_subscriptions()
+
+    def record(self, kind: Kind, who: str = "", data: Any = None) -> None:
+        """Add to the history what the acting engine did."""
+        self.history.add(self.acting, kind, who, data)
+
+    def strikes(self, kind: str) -> bool:
+        """Whether a fault strikes now; recorded when it does."""
+        struck = self.schedule.strikes(kind)
+        if struck:
+            self.record("fault", kind)
+        return struck
+
+    def settle_subscriptions(self) -> None:
+        """Durable subscriptions exist before the first message, or a topic would lose it as topics do."""
+        for settings in self.scenario.settings.receivers:
+            self.broker.destination(settings.destination).subscription(settings.id)
+
+    # --- the run ---
+
+    def run(self) -> History:
+        """Everything, top to bottom."""
+        probe = WorldProbe(self.record, self._open_receivers)
+        application.watch(probe)
+        faults.install(self._at_point)
+        try:
+            while self._lives < self.scenario.lives or self._pending:
+                self._live_and_die()
+            self._heal()
+            self._come_to_rest()
+        finally:
+            faults.install(None)
+            application.watch(application.Probe())
+        return self.history
+
+    def _live_and_die(self) -> None:
+        """One life under faults: until it is killed, it fails, or its steps are used up."""
+        self._plan_kill()
+        publish = -(-len(self._pending) // max(1, self.scenario.lives - self._lives))
+        if not self._rise():
+            return
+        for _ in range(STEPS_OF_A_LIFE):
+            if publish and self._pending and self._random.random() < 0.2:
+                publish -= 1
+                self._publish()
+            self._meddle()
+            if not self._step():
+                return
+        self._publish_some(publish)
+        if not self.schedule.replays and "kill" in self.schedule.rates:
+            self._die("at the end of its steps")
+
+    def _rise(self) -> bool:
+        """A new engine recovers; says whether it survived that."""
+        if self._life is not None:
+            return True
+        self._lives += 1
+        self.acting = self._lives
+        connection = self.broker.connection()
+        store = None
+        if self.scenario.persistent:
+            store = ModelStore(self.disk, fault=self._commit_fault, committed=self._recorder.committed)
+        engine = Engine(
+            self.scenario.settings,
+            connections={"memory": connection},
+            clock=self.clock,
+            store=store,
+            blocking=False,
+            identity=f"life{self._lives}",
+        )
+        self._life = Life(self._lives, engine, connection)
+        self.engine = engine
+        try:
+            engine.recover()
+        except (Killed, CorrelatorError) as error:
+            self._die(str(error))
+            return False
+        self._life.begin()
+        for thread in engine.contexts.values():
+            thread.slice = self.scenario.slice  # type: ignore[union-attr]
+        lineage = engine.checkpointer.checkpoint if engine.checkpointer else None
+        if lineage is not None:
+            self.record("began", "", (self.disk.epoch, lineage.number, lineage.digest, engine.status().engine_time))
+        return True
+
+    def _step(self) -> bool:
+        """One step of somebody; says whether the engine still lives."""
+        life = self._life
+        assert life is not None
+        if self._zombie is not None and self._random.random() < 0.3:
+            self._step_zombie(self._zombie)
+        now = self.clock.now
+        runnable = life.runnable(now)
+        if not runnable:
+            self._let_time_pass(life)
+            return True
+        at = runnable[int(self._random.random() * len(runnable))]
+        self.acting, self.engine = life.number, life.engine
+        try:
+            life.step(at, now)
+        except Killed as killed:
+            return self._dies(str(killed))
+        except CorrelatorError as error:
+            self.record("warned", life.actors[at].name, str(error))
+            self._others_finish(life, at)
+            return self._dies(f"{life.actors[at].name}: {error}")
+        if self._random.random() < 0.2:
+            self.clock.advance(self._random.random() * 0.01)
+        return True
+
+    def _dies(self, where: str) -> bool:
+        self._die(where)
+        return False
+
+    def _others_finish(self, life: Life, failed: int) -> None:
+        """The part that failed has ended its thread; each other thread may complete a step before it sees that."""
+        others = [at for at in range(len(life.actors)) if at != failed]
+        self._random.shuffle(others)
+        for at in others:
+            if self._random.random() < 0.5:
+                try:
+                    life.step(at, self.clock.now)
+                except (Killed, CorrelatorError):
+                    return
+
+    def _let_time_pass(self, life: Life) -> None:
+        soonest = min(life.due)
+        if self._down_until is not None:
+            soonest = min(soonest, self._down_until)
+        self.clock.advance(max(0.0, min(soonest - self.clock.now, 1.0)) + 1e-6)
+
+    def _die(self, where: str) -> None:
+        life = self._life
+        assert life is not None
+        self.acting = life.number
+        self.record("died", where)
+        self.crashes += 1
+        self._life = None
+        self.engine = None
+        self._bury_zombie()
+        if life.actors and self.strikes("zombie"):
+            self._zombie, self._zombie_steps = life, ZOMBIE_STEPS
+        else:
+            life.end()
+        if self._random.random() < 0.2:
+            self.clock.advance(self._random.random() * 3)
+
+    # --- what the world does besides ---
+
+    def _publish(self) -> None:
+        destination, at = self._pending.pop(0)
+        acting, self.acting = self.acting, 0
+        self.record("published", destination, (self.scenario.published[destination][at],))
+        self.broker.publish(destination, [self.scenario.messages[destination][at]])
+        self.acting = acting
+
+    def _publish_some(self, count: int) -> None:
+        for _ in range(min(count, len(self._pending))):
+            self._publish()
+
+    def _meddle(self) -> None:
+        """The broker goes down and comes back, lines are cut, the machine stands still."""
+        if self._down_until is not None:
+            if self.clock.now >= self._down_until:
+                self._down_until = None
+                self.broker.down = False
+        elif self.strikes("broker.down"):
+            self._down_until = self.clock.now + self.schedule.detail("broker.down", 20) / 10
+            self.broker.down = True
+        if self.strikes("broker.cut"):
+            self.broker.drop_connections()
+        if self.strikes("pause"):
+            self.clock.advance(self.schedule.detail("pause", 50) / 10)
+
+    def _step_zombie(self, zombie: Life) -> None:
+        self._zombie_steps -= 1
+        runnable = zombie.runnable(self.clock.now)
+        if not self._zombie_steps:
+            self._bury_zombie()
+        elif runnable:
+            self.acting, self.engine = zombie.number, zombie.engine
+            at = runnable[int(self._random.random() * len(runnable))]
+            try:
+                zombie.step(at, self.clock.now)
+            except (Killed, CorrelatorError):
+                self._others_finish(zombie, at)
+                self._bury_zombie()
+
+    def _bury_zombie(self) -> None:
+        if self._zombie is not None:
+            acting, self.acting = self.acting, self._zombie.number
+            self._zombie.end()
+            self.record("died", "zombie")
+            self._zombie = None
+            self.acting = acting
+
+    def _commit_fault(self, number: int, writes: Sequence[Any]) -> Any:
+        del number, writes
+        for kind in ("busy", "lost_request", "lost_reply", "failed", "failed_committed"):
+            if self.strikes(f"commit.{kind}"):
+                return kind
+        return None
+
+    def _plan_kill(self) -> None:
+        """Some die during recovery, most while they work."""
+        early = self._random.random() < 0.3
+        self._hits_left = self._random.randint(1, FIRST_POINTS_OF_A_LIFE if early else 150)
+
+    def _at_point(self, name: str) -> None:
+        if name == "ck.snapshot":
+            self._note_contexts("snapshot", 1)
+        elif name == "rec.on_begin":
+            self._note_contexts("restored", 0)
+        self._hits_left -= 1
+        planned = self._hits_left == 0 and "kill" in self.schedule.rates
+        if self.schedule.kills(planned):
+            self.killed_at[name] = self.killed_at.get(name, 0) + 1
+            raise Killed(name)
+
+    def _note_contexts(self, kind: Kind, ahead: int) -> None:
+        engine = self.engine
+        if engine is None or not self.scenario.persistent:
+            return
+        if engine.checkpointer is not None:
+            number = engine.checkpointer.checkpoint.number + ahead
+            self.record(kind, "", (number, inspection.fingerprint(engine)))
+
+    def _open_receivers(self) -> tuple[str, ...]:
+        assert self.engine is not None
+        return tuple(name for name, receiver in self.engine.receivers.items() if receiver.open)
+
+    def _on_broker(self, kind: str, endpoint: str, destination: str, messages: Sequence[Any]) -> None:
+        if kind == "published":
+            return
+        if kind in ("accepted", "refused"):
+            data: tuple[Any, ...] = tuple(_sent(one) for one in messages)
+        else:
+            data = tuple(_pid(one) for one in messages)
+        self.record(kind, endpoint, data)  # type: ignore[arg-type]
+
+    # --- the end ---
+
+    def _heal(self) -> None:
+        self.schedule.on = False
+        self._bury_zombie()
+        self.acting = 0
+        self._down_until = None
+        self.broker.down = False
+        self.broker.drop_connections()
+        self._publish_some(len(self._pending))
+
+    def _come_to_rest(self) -> None:
+        """Until nothing is left to do: everything handled, sent, confirmed, checkpointed, deleted."""
+        begin = self.clock.now
+        reached = False
+        for count in range(REST_STEPS):
+            if not self._rise() or not self._step():
+                continue
+            if count % 8 == 0 and self._life is not None:
+                reached = inspection.at_rest(self._life.engine, self.disk, self.broker, self.scenario)
+            if reached or self.clock.now - begin > REST_PATIENCE_S:
+                break
+        seconds = self.clock.now - begin
+        engine = self._life.engine if self._life is not None else None
+        ids = inspection.remembered_ids(engine, self.disk, self.scenario) if engine else {}
+        self._look_back(reached=reached, seconds=seconds, ids=ids)
+
+    def _look_back(self, *, reached: bool, seconds: float, ids: dict[str, tuple[int, int, int]]) -> None:
+        """A fresh engine reads what the disk holds; it handles nothing since nothing waits."""
+        unacknowledged = {
+            name: held
+            for name in self.scenario.messages
+            if (held := self.broker.unacknowledged(name) + self.broker.waiting(name))
+        }
+        outbox_rows, receive_rows = len(self.disk.outbound), len(self.disk.receive_log)
+        state = inspection.state_of_disk(self.disk)
+        if self._life is not None and reached:
+            self._life.end()
+            self._life = None
+            self._rise()
+        self.acting = 0
+        self.history.add(
+            0,
+            "rest",
+            "",
+            inspection.rest(
+                reached=reached,
+                unacknowledged=unacknowledged,
+                outbox_rows=outbox_rows,
+                receive_rows=receive_rows,
+                ids=ids,
+                state=state,
+                seconds=seconds,
+            ),
+        )
+
+
+def _sent(one: Outgoing) -> Sent:
+    unique_id = one.message.properties.get("uniqueMessageId", "")
+    return Sent(one.source, one.sequence, one.destination, one.message.body, str(unique_id))
+
+
+def _pid(message: Message) -> str:
+    return str(message.properties["pid"])
+
+
+Strikes = Callable[[str], bool]
+Faults = Collection[tuple[str, int]]

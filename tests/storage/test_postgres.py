@@ -1,0 +1,292 @@
+"""What PostgreSQL and its network do to a store (RELIABILITY T1, T34; 4 E rows 155 to 159)."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from correlator.core import faults
+from correlator.errors import CommitUnknown, CorrelatorError, Fenced, RecoveryRefused, StoreBusy, StoreError
+from correlator.storage import database as databases
+from correlator.storage.database import ServerFacts
+from tests.servers import CutProxy, PostgresServer, free_port
+from tests.storage import values
+from tests.storage.conftest import MakeStore
+from tests.storage.test_store_contract import EVERYTHING, POINTS
+
+pytestmark = pytest.mark.postgres
+
+
+@pytest.fixture
+def server(postgres_server: PostgresServer) -> PostgresServer:
+    return postgres_server
+
+
+@pytest.fixture
+def at() -> Iterator[Callable[[str, Callable[[], object]], None]]:
+    """Does something once when a fault point is passed."""
+
+    def install(name: str, action: Callable[[], object]) -> None:
+        def handle(passed: str) -> None:
+            if passed == name:
+                faults.install(None)
+                action()
+
+        faults.install(handle)
+
+    yield install
+    faults.install(None)
+
+
+@pytest.fixture
+def proxy(server: PostgresServer) -> Iterator[CutProxy]:
+    proxy = CutProxy(server.port)
+    yield proxy
+    proxy.close()
+
+
+@pytest.mark.parametrize(("lost", "committed"), [("request", False), ("reply", True)])
+def test_a_lost_commit_is_resolved(
+    make_store: MakeStore, server: PostgresServer, proxy: CutProxy, lost: str, committed: bool
+) -> None:
+    direct = server.fresh_database()
+    store = make_store(server.url(direct.rpartition("/")[2], port=proxy.port))
+    store.open()
+    dead = values.checkpoint(1, dead_letters=[values.letter("1")])
+    proxy.lose(lost)
+    with pytest.raises(CommitUnknown, match="E3105 .*the connection was lost"):
+        store.commit(1, [values.received(1, 3, number=1), dead])
+    proxy.lose("")
+    assert store.resolve(1) is committed
+    assert store.resolve(1) is committed, "asked twice, answered the same"
+    if not committed:
+        store.commit(1, [values.received(1, 3, number=1), dead])
+    store.commit(2, [values.checkpoint(2, dead_letters=[values.letter("2")])])
+    store.close()
+    recovered = make_store(direct).open()
+    assert (recovered.commit, recovered.checkpoint, len(recovered.receive_log)) == (2, 2, 1)
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_session_that_dies_at_each_statement(
+    make_store: MakeStore, server: PostgresServer, at: Callable[..., None], point: str
+) -> None:
+    url = server.fresh_database()
+    store = make_store(url)
+    store.open()
+    at(point, lambda: server.terminate_backends(url))
+    with pytest.raises(CommitUnknown):
+        store.commit(1, EVERYTHING)
+    assert not store.resolve(1)
+    store.commit(1, EVERYTHING)
+    store.close()
+    assert make_store(url).open().commit == 1
+
+
+def test_a_server_that_crashes_and_comes_back(make_store: MakeStore, at: Callable[..., None]) -> None:
+    server = PostgresServer()
+    try:
+        server.start()
+        url = server.fresh_database()
+        store = make_store(url)
+        store.open()
+        store.commit(1, [values.received(1, 1)])
+        at("rx.tx.commit.before", server.kill)
+        with pytest.raises(CommitUnknown):
+            store.commit(2, [values.received(2, 1)])
+        with pytest.raises(CommitUnknown, match="E3105"):
+            store.resolve(2)
+        server.start()
+        assert not store.resolve(2)
+        at("rx.tx.commit.after", server.crash)
+        store.commit(2, [values.received(2, 1)])
+        with pytest.raises(CommitUnknown):
+            store.commit(3, [values.received(3, 1)])
+        assert not store.resolve(3)
+        store.commit(3, [values.received(3, 1)])
+        store.close()
+    finally:
+        server.close()
+
+
+def test_an_engine_that_lost_its_session_to_another(make_store: MakeStore, server: PostgresServer) -> None:
+    url = server.fresh_database()
+    first, second = make_store(url), make_store(url)
+    first.open()
+    server.terminate_backends(url)
+    assert second.open().epoch == 2
+    with pytest.raises(CommitUnknown):
+        first.commit(1, [values.received(1, 1)])
+    with pytest.raises(Fenced, match="E3201"):
+        first.resolve(1)
+    second.commit(1, [values.received(1, 1)])
+    second.close()
+    with pytest.raises(Fenced, match="E3202 .*commit 1 of epoch 1 does not follow commit 1 of epoch 2"):
+        first.resolve(1)
+
+
+def test_our_own_lost_session_is_ended_before_we_look(make_store: MakeStore, server: PostgresServer) -> None:
+    """The server has not noticed that we are gone: the old session still owns the lock, and could still commit."""
+    url = server.fresh_database()
+    store = make_store(url)
+    store.open()
+    kept = store._opened().connection  # stays open, as if the server did not know
+    store._opened()._connection = None
+    assert not store.resolve(1)
+    store.commit(1, [values.received(1, 1)])
+    with pytest.raises(Exception, match="terminat|closed|lost"):
+        kept.exec_driver_sql("SELECT 1")
+    kept.invalidate()
+    kept.close()
+
+
+FAILING = """
+CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS
+  $$ BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '{state}'; END $$
+"""
+
+
+@pytest.mark.parametrize("when", ["statement", "commit"])
+@pytest.mark.parametrize("state", ["40001", "40P01", "53100", "53200", "53300", "55P03", "57014"])
+def test_what_the_server_rolled_back_may_be_tried_again(make_store: MakeStore, server: PostgresServer, state: str, when: str) -> None:
+    url = server.fresh_database()
+    store = make_store(url)
+    store.open()
+    _make_failing(server, url, state, when)
+    with pytest.raises(StoreBusy, match="E3103 .*rolled back"):
+        store.commit(1, [values.received(1, 1)])
+    server.execute("DROP TRIGGER failing ON receive_log", database=url.rpartition("/")[2])
+    store.commit(1, [values.received(1, 1)])
+
+
+def _make_failing(server: PostgresServer, url: str, state: str, when: str) -> None:
+    database = url.rpartition("/")[2]
+    server.execute(FAILING.format(state=state), database=database)
+    kind, deferred = ("CONSTRAINT TRIGGER", "DEFERRABLE INITIALLY DEFERRED") if when == "commit" else ("TRIGGER", "")
+    server.execute(
+        f"CREATE {kind} failing AFTER INSERT ON receive_log {deferred} FOR EACH ROW EXECUTE FUNCTION fail()",
+        database=database,
+    )
+
+
+@pytest.mark.parametrize("when", ["statement", "commit"])
+def test_any_other_error_stops_the_engine(make_store: MakeStore, server: PostgresServer, when: str) -> None:
+    url = server.fresh_database()
+    store = make_store(url)
+    store.open()
+    _make_failing(server, url, "23514", when)
+    with pytest.raises(StoreError, match="E3100 .*refused a statement: no") as failure:
+        store.commit(1, [values.received(1, 1)])
+    assert type(failure.value) is StoreError
+
+
+def test_nobody_listens(make_store: MakeStore) -> None:
+    url = f"postgresql://u:secret@127.0.0.1:{free_port()}/d"
+    refused(make_store, url, StoreError, r"E3301 postgresql://u:\*\*\*@127.0.0.1:\d+/d: cannot connect")
+
+
+def test_a_wrong_password(make_store: MakeStore, server: PostgresServer) -> None:
+    refused(make_store, server.url().replace(server.password, "secret"), StoreError, "E3302 .*the user was refused")
+
+
+def test_an_unknown_user(make_store: MakeStore, server: PostgresServer) -> None:
+    refused(make_store, server.url().replace("correlator:", "nobody:secret"), StoreError, "E3302")
+
+
+def test_a_database_that_does_not_exist(make_store: MakeStore, server: PostgresServer) -> None:
+    refused(make_store, server.url("nowhere"), StoreError, 'E3303 .*database "nowhere" does not exist')
+
+
+def test_an_encrypted_connection_that_the_server_has_not(make_store: MakeStore, server: PostgresServer) -> None:
+    refused(make_store, server.url() + "?sslmode=require", StoreError, "E3309 .*no encrypted connection")
+
+
+def test_a_database_in_another_encoding(make_store: MakeStore, server: PostgresServer) -> None:
+    url = server.fresh_database("TEMPLATE template0 ENCODING 'SQL_ASCII' LOCALE 'C'")
+    refused(make_store, url, StoreError, "E3305 .*SQL_ASCII. Only UTF8")
+
+
+@pytest.mark.parametrize(
+    ("setting", "code"),
+    [("synchronous_commit = off", "E3306"), ("default_transaction_read_only = on", "E3308"), ("search_path = ''", "E3304")],
+)
+def test_settings_of_the_database(make_store: MakeStore, server: PostgresServer, setting: str, code: str) -> None:
+    url = server.fresh_database()
+    server.execute(f"ALTER DATABASE {url.rpartition('/')[2]} SET {setting}")
+    refused(make_store, url, StoreError, code)
+
+
+def test_a_user_without_rights(make_store: MakeStore, server: PostgresServer) -> None:
+    url = server.fresh_database()
+    server.execute(f"CREATE ROLE guest{url[-1]} LOGIN PASSWORD 'secret'")
+    url = url.replace(f"correlator:{server.password}", f"guest{url[-1]}:secret")
+    refused(make_store, url, StoreError, "E3304 .*permission denied for schema public")
+
+
+def test_tables_of_somebody_else(make_store: MakeStore, server: PostgresServer) -> None:
+    url = server.fresh_database()
+    server.execute("CREATE TABLE outbox (id int)", database=url.rpartition("/")[2])
+    refused(make_store, url, StoreError, "E3003 .*belongs to another application")
+
+
+def test_a_schema_beside_others(make_store: MakeStore, server: PostgresServer) -> None:
+    """Two stores live in two schemas of one database, at the same time."""
+    url = server.fresh_database()
+    server.execute("CREATE SCHEMA other", database=url.rpartition("/")[2])
+    make_store(url).open()
+    assert make_store(f"{url}?options=-csearch_path%3Dother", "beta").open().epoch == 1
+
+
+def test_a_row_that_was_edited(make_store: MakeStore, server: PostgresServer) -> None:
+    url = server.fresh_database()
+    store = make_store(url)
+    store.open()
+    store.commit(1, [values.checkpoint(812)])
+    store.close()
+    server.execute("UPDATE checkpoint SET content = 'x'", database=url.rpartition("/")[2])
+    refused(make_store, url, RecoveryRefused, "E4201 checkpoint 812: content does not match its digest")
+    assert server.execute("SELECT epoch FROM engine", database=url.rpartition("/")[2]) == [(1,)]
+
+
+def test_a_server_that_went_back(make_store: MakeStore, server: PostgresServer, tmp_path: Path) -> None:
+    """A replica without the last checkpoints was promoted: the witness on our own disk knows better (T33)."""
+    url = server.fresh_database()
+    store = make_store(url, witness_directory=tmp_path)
+    store.open()
+    store.commit(1, [values.checkpoint(1)])
+    store.commit(2, [values.checkpoint(2)])
+    store.close()
+    server.execute("DELETE FROM checkpoint", database=url.rpartition("/")[2])
+    with pytest.raises(RecoveryRefused, match="E4311 .*went back from checkpoint 2 to 0"):
+        make_store(url, witness_directory=tmp_path).open()
+
+
+def refused(make_store: MakeStore, url: str, kind: type[CorrelatorError], text: str) -> None:
+    with pytest.raises(kind, match=text) as refusal:
+        make_store(url).open()
+    assert "secret" not in str(refusal.value)
+
+
+GOOD = {"version": 150_000, "encoding": "UTF8", "fsync": "on", "synchronous_commit": "on", "read_only": False, "schema": "public"}
+
+
+@pytest.mark.parametrize(
+    ("fact", "code"),
+    [
+        ({}, ""),
+        ({"synchronous_commit": "remote_apply"}, ""),
+        ({"version": 110_022}, "E3307 db: PostgreSQL 11 is too old. 12 or newer"),
+        ({"fsync": "off"}, "E3306 db: fsync is off"),
+        ({"synchronous_commit": "off"}, "E3306 db: synchronous_commit is off"),
+        ({"read_only": True}, "E3308 db: the server only reads"),
+        ({"encoding": "LATIN1"}, "E3305 db"),
+        ({"schema": None}, "E3304 db"),
+    ],
+)
+def test_what_a_server_must_be(fact: dict[str, object], code: str) -> None:
+    facts = ServerFacts(**(GOOD | fact))  # type: ignore[arg-type]
+    if not code:
+        databases.refuse_server("db", facts)
+        return
+    with pytest.raises(StoreError, match=code):
+        databases.refuse_server("db", facts)

@@ -53,7 +53,8 @@ class CarrierDelays(KeyedMonitor[Departure, CarrierAlert]):
         self.worst_delay = max(self.worst_delay, row.dep_delay)
         if row.dep_delay > VERY_LATE_MINUTES:
             insort(self.very_late, row.scheduled)
-        self.very_late = [scheduled for scheduled in self.very_late[-ENOUGH:] if scheduled > self.time - WITHIN]
+        begin = self.time - WITHIN
+        self.very_late = [scheduled for scheduled in self.very_late[-ENOUGH:] if scheduled > begin]
         enough = len(self.very_late) >= ENOUGH
         if enough and not self.alerted:
             yield self._alert(row.scheduled)

@@ -56,17 +56,16 @@ class EmbeddedSource:
         limit = min(max_messages, self._receiver.max_batch_size - sum(claim.total for claim in self._claims.values()))
         deadline = time.monotonic() + timeout_s
         pause_s = _FIRST_PAUSE_S
-        while limit > 0:
+        while True:
             rung = self._neighbours.rung()
-            chunk = self._claim(limit)
-            remaining_s = deadline - time.monotonic()
+            chunk = self._claim(limit) if limit > 0 else None
             if chunk is not None:
                 return chunk
+            remaining_s = deadline - time.monotonic()
             if remaining_s <= 0:
-                break
+                return Chunk((), None)
             self._neighbours.wait(rung, min(pause_s, remaining_s))
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
-        return Chunk((), None)
 
     def acknowledge(self, tokens: Sequence[Any]) -> None:
         """Delete these claims in one transaction. A token from before a reconnect acknowledges nothing."""

@@ -56,33 +56,34 @@ class FileSource:
             self._lock = Lock(sidecar, self._where)
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             self._reader = RecordReader(self._where, self._descriptor, quotes=self._csv)
-            self._begin(self._reader)
+            self._progress = self._begin(self._reader)
 
     def receive(self, max_messages: int, timeout_s: float) -> Chunk:
         """The next records; the end is told once everything was given out, in a chunk without messages."""
         limit = min(max_messages, self._receiver.max_batch_size - (self._progress.held if self._progress else 0))
         deadline = time.monotonic() + timeout_s
-        while limit > 0:
-            chunk = self._take(limit)
+        while True:
+            chunk = self._take(limit) if limit > 0 else None
             if chunk is not None:
                 return chunk
-            if not self._follow:
+            if limit > 0 and not self._follow:
                 return Chunk((), None, ended=True)
             remaining_s = deadline - time.monotonic()
             if remaining_s <= 0:
-                break
+                return Chunk((), None)
             time.sleep(min(_LOOK_AGAIN_S, remaining_s))
-        return Chunk((), None)
 
     def acknowledge(self, tokens: Sequence[Any]) -> None:
         """Move the position, durably. A token from before a reconnect acknowledges nothing."""
-        with self._translated():
-            progress = self._connected()
-            progress.acknowledge(tokens)
-            self._position.save(self._descriptor, progress)
+        self._check_connected()
+        if self._progress is not None:
+            with self._translated():
+                self._progress.acknowledge(tokens)
+                self._position.save(self._descriptor, self._progress)
 
     def reject(self, tokens: Sequence[Any]) -> None:
         """Read these records again."""
+        self._check_connected()
         if self._progress is not None:
             self._progress.reject(tokens)
 
@@ -112,40 +113,38 @@ class FileSource:
             self.close()
             raise
 
-    def _connected(self) -> Progress:
-        if self._progress is None:
-            # A file without a header yet has no progress either: nothing of it was given out.
-            if self._reader is None:
-                raise ConnectionLost("E7003", self._where, "not connected")
-            self._begin(self._reader)
-        return self._progress or Progress(Place(0, 1))
+    def _check_connected(self) -> RecordReader:
+        if self._reader is None:
+            raise ConnectionLost("E7003", self._where, "not connected")
+        return self._reader
 
-    def _begin(self, reader: RecordReader) -> None:
-        """Read the header, if there is one yet, and the position."""
+    def _begin(self, reader: RecordReader) -> Progress | None:
+        """Read the header and the position; nothing while there is no header yet."""
         mark = os.pread(self._descriptor, len(BYTE_ORDER_MARK), 0)
         beginning = Place(len(mark) if mark == BYTE_ORDER_MARK else 0, 1)
         reader.seek(beginning)
-        if self._csv:
-            header = reader.take(1, 1, None, final=not self._follow)
-            if not header.bodies:
-                return
-            beginning = header.ends[0]
-            self._read_columns = csv_columns(self._where, header.bodies[0], self._columns) if self._columns else None
-        elif self._columns:
-            self._read_columns = json_columns(self._columns)
-        self._progress = self._position.load(self._descriptor, beginning)
+        if not self._csv:
+            self._read_columns = json_columns(self._columns) if self._columns else None
+            return self._position.load(self._descriptor, beginning)
+        header = reader.take(1, 1, None, final=not self._follow)
+        if not header.bodies:
+            self._position.load(self._descriptor, beginning)  # refuses a file that has been emptied
+            return None
+        self._read_columns = csv_columns(self._where, header.bodies[0], self._columns) if self._columns else None
+        return self._position.load(self._descriptor, header.ends[0])
 
     def _take(self, limit: int) -> Chunk | None:
+        reader = self._check_connected()
         with self._translated():
-            self._connected()
-            if self._progress is None or self._reader is None:
+            self._progress = progress = self._progress or self._begin(reader)
+            if progress is None:
                 return None
-            place, until = self._progress.next()
-            self._reader.seek(place)
-            records = self._reader.take(limit, self._receiver.max_batch_bytes, until, final=not self._follow)
+            place, until = progress.next()
+            reader.seek(place)
+            records = reader.take(limit, self._receiver.max_batch_bytes, until, final=not self._follow)
             if not records.bodies:
                 return None
-            token = self._progress.take(records.ends[-1], len(records.bodies))
+            token = progress.take(records.ends[-1], len(records.bodies))
             return Chunk(self._messages(records), token)
 
     def _messages(self, records: Records) -> list[Message]:

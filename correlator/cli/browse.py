@@ -33,9 +33,13 @@ def add_to(app: typer.Typer) -> None:
 
 
 def browse(
-    file: Annotated[Path, typer.Argument(help="The configuration file.", show_default=False)],
-    connection: Annotated[str, typer.Argument(help="Name of a connection in the file.", show_default=False)],
-    destination: Annotated[str, typer.Argument(help="queue:NAME, or a logical name.", show_default=False)],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The configuration file.", show_default=False)],
+    connection: Annotated[
+        str, typer.Argument(metavar="CONNECTION", help="Name of a connection in the file.", show_default=False)
+    ],
+    destination: Annotated[
+        str, typer.Argument(metavar="DESTINATION", help="queue:NAME, or a logical name.", show_default=False)
+    ],
     limit: Annotated[int, typer.Option(min=1, max=100_000, help="Most messages shown.")] = 20,
     json: Annotated[bool, typer.Option("--json", help="One object for each message, bodies in full.")] = False,
 ) -> None:

@@ -1,4 +1,4 @@
-"""Rules over a pipeline file that need more than its settings: names across parts, what imports are, what connectors say.
+"""Rules over a pipeline file: names across its parts, what its imports are, what the connectors say.
 
 Nothing is opened, and Spark is not started: mistakes in expressions are found when the engine starts.
 """
@@ -122,8 +122,8 @@ def _check_classes(settings: PipelineFile, findings: Findings) -> None:
             _check_import("E1505", path, receiver.event, "an event class", _is_event, findings)
     for path, step in _steps(settings):
         if isinstance(step, MonitorStep):
-            path, what = f"{path}.monitor.class", "a KeyedMonitor class"
-            _check_import("E1503", path, step.class_, what, _is_a(KeyedMonitor), findings)
+            place, what = f"{path}.monitor.class", "a KeyedMonitor class"
+            _check_import("E1503", place, step.class_, what, _is_a(KeyedMonitor), findings)
         elif isinstance(step, PythonStep):
             _check_import("E1504", f"{path}.python.function", step.function, "a function", callable, findings)
 

@@ -20,7 +20,7 @@ Target = Annotated[
 
 def add_to(app: typer.Typer) -> None:
     """Register the commands."""
-    group = typer.Typer(help="Upgrade, look at or empty the database of a store.", pretty_exceptions_enable=False)
+    group = typer.Typer(help="Upgrade, look at or empty the database of a store.", rich_markup_mode=None)
     group.command("upgrade")(upgrade)
     group.command("current")(current)
     group.command("reset")(empty)
@@ -54,7 +54,9 @@ def empty(
     """
     url = store_url(target)
     loss = contents(url)
-    write_table(f"In {location(url)}", ("part", "rows", "messages"), [(one.table, one.rows, one.messages) for one in loss])
+    write_table(
+        f"In {location(url)}", ("part", "rows", "messages"), [(one.table, one.rows, one.messages) for one in loss]
+    )
     if not yes and any(one.rows for one in loss):
         raise UsageError("E2020", location(url), "is not empty: all of this would be lost", "", "If you mean it: --yes")
     reset(url)

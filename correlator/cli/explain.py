@@ -16,7 +16,7 @@ def add_to(app: typer.Typer) -> None:
     app.command()(explain)
 
 
-def explain(code: Annotated[str, typer.Argument(help="Such as E1020.", show_default=False)]) -> None:
+def explain(code: Annotated[str, typer.Argument(metavar="CODE", help="Such as E1020.", show_default=False)]) -> None:
     """Explain an error code."""
     known = code.upper()
     if known not in CODES:

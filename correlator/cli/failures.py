@@ -73,6 +73,10 @@ def _trace(error: BaseException) -> str:
 
 def _of_parser(error: typer.TyperException) -> UsageError:
     """An error of the parser as one of ours."""
-    text = " ".join(error.format_message().split()).rstrip(".")
+    text = " ".join(error.format_message().split()).replace("Value error, ", "")
     code = _PARSER_CODES.get(type(error).__name__, _OTHER_MISTAKE)
-    return UsageError(code, "correlator", text[:1].lower() + text[1:], "", "See: correlator COMMAND --help")
+    if text.startswith("No such command"):
+        code = "E2001"
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "correlator"
+    return UsageError(code, command, text[:1].lower() + text[1:], "", f"See: {command} --help")

@@ -52,7 +52,9 @@ def add_to(app: typer.Typer) -> None:
     app.command("test")(run_tests)
 
 
-def run_tests(file: Annotated[Path, typer.Argument(help="The pipeline file.", show_default=False)]) -> None:
+def run_tests(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The pipeline file.", show_default=False)],
+) -> None:
     """Run the tests under `tests:`; exits with 1 when one fails. No broker and no store is opened.
 
     The messages of a test go through every pipeline that takes from their receiver, then all input has ended.
@@ -148,13 +150,14 @@ def _fields(body: bytes) -> dict[str, str]:
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return {}
     return {
-        name: value if isinstance(value, str) else msgspec.json.encode(value).decode() for name, value in decoded.items()
+        name: value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        for name, value in decoded.items()
     }
 
 
 def _delivered(given: str | GivenMessage, number: int, default: str) -> Delivered:
     message = GivenMessage(body=given) if isinstance(given, str) else given
-    properties = dict(message.properties)
+    properties: dict[str, Any] = dict(message.properties)
     return Delivered(message.receiver or default, number, Message(message.body.encode(), properties, message.key))
 
 

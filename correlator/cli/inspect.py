@@ -8,6 +8,7 @@ import typer
 
 from correlator.cli.loading import store_url
 from correlator.cli.output import Row, shortened, shown, write_table
+from correlator.events import DeadLetter
 from correlator.storage import inspect as store
 
 
@@ -37,7 +38,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def inspect_store(
-    part: Annotated[Part, typer.Argument(help="What to show.", show_default=False)],
+    part: Annotated[Part, typer.Argument(metavar="PART", help=f"One of {', '.join(Part)}.", show_default=False)],
     target: Annotated[
         str, typer.Argument(metavar="FILE_OR_STORE_URL", help="A configuration file, or the store's address.")
     ],
@@ -84,10 +85,13 @@ def _state(url: str) -> list[Row]:
 
 def _dead_letters(url: str) -> list[Row]:
     return [
-        (row.number, row.letter.kind, row.letter.origin, row.letter.unique_id, row.letter.time, row.letter.reason)
-        + (shortened(shown(row.letter.message.body)),)
-        for row in store.dead_letters(url)
+        (number, letter.kind, letter.origin, letter.unique_id, letter.time, letter.reason, _body(letter))
+        for number, letter in ((row.number, row.letter) for row in store.dead_letters(url))
     ]
+
+
+def _body(letter: DeadLetter) -> str:
+    return shortened(shown(letter.message.body))
 
 
 _SEGMENT = ("first", "last", "messages", "bytes")

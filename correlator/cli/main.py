@@ -8,13 +8,13 @@ import importlib
 import io
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import NamedTuple
 
 import typer
 
 from correlator.cli.failures import telling
 from correlator.cli.output import Unfailing
-from correlator.configuration.words import did_you_mean
 from correlator.errors import UsageError, quoted
 from correlator.runtime import logs
 
@@ -67,7 +67,7 @@ def _app(arguments: Sequence[str]) -> typer.Typer:
         help="correlator: an event-driven, reliable bridge engine.",
         add_completion=False,
         pretty_exceptions_enable=False,
-        suggest_commands=False,
+        rich_markup_mode=None,
     )
     app.callback()(_group)
     for command in COMMANDS:
@@ -93,7 +93,8 @@ def _refuse_mistakes(arguments: Sequence[str]) -> None:
         raise typer.Exit(2)
     name = arguments[0]
     if not name.startswith("-") and name not in _BY_NAME:
-        hint = did_you_mean(name, _BY_NAME) or f"Commands: {', '.join(_BY_NAME)}"
+        near = get_close_matches(name, _BY_NAME, n=1)
+        hint = f"Did you mean '{near[0]}'?" if near else f"Commands: {', '.join(_BY_NAME)}"
         raise UsageError("E2001", "correlator", f"unknown command {quoted(name)}", hint)
     _refuse_repeated(arguments)
 
@@ -114,4 +115,3 @@ def _short_help() -> str:
     lines = [f"  {command.name:<9} {command.summary}" for command in COMMANDS]
     usage = "Usage: correlator COMMAND …\n\n"
     return usage + "\n".join(lines) + "\n\nMore about a command: correlator COMMAND --help\n"
-

@@ -49,7 +49,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def run(
-    file: Annotated[Path, typer.Argument(help="The configuration file.", show_default=False)],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The configuration file.", show_default=False)],
     log_level: Annotated[Level, typer.Option(case_sensitive=False, help="Lowest level logged.")] = Level.INFO,
     log_json: Annotated[bool, typer.Option("--log-json", help="One JSON object per line.")] = False,
 ) -> None:

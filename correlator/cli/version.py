@@ -41,7 +41,7 @@ def _old_sqlite() -> ConfigError:
     return ConfigError(
         "W3011",
         "sqlite",
-        f"{sqlite3.sqlite_version} is older than {safe}: a write-ahead log that two connections write can damage the file",
+        f"{sqlite3.sqlite_version} is older than {safe}: two connections that write can damage a file",
         "The engine writes through one connection only",
         "Let no other program write to a store; upgrade SQLite when you can",
     )

@@ -51,15 +51,23 @@ class Context:
         name: its name.
         routes: where sends go.
         resolve: the class behind a `type_name`.
+        failed: told of each handler failure that does not stop the engine.
     """
 
-    def __init__(self, name: str, routes: Routes, resolve: Callable[[str], type[Any]]) -> None:
+    def __init__(
+        self,
+        name: str,
+        routes: Routes,
+        resolve: Callable[[str], type[Any]],
+        failed: Callable[[OnError, CorrelatorError], None] = lambda _policy, _error: None,
+    ) -> None:
         self.name = name
         self.queue = InputQueue()
         self.cut_requested = False
         self.handled = 0
         self._routes = routes
         self._resolve = resolve
+        self._failed = failed
         self._index = ListenerIndex()
         self._instances: dict[Monitor, Instance] = {}
         self._timers: list[Timer] = []
@@ -172,6 +180,8 @@ class Context:
     def _fire_due(self, engine_time: float) -> None:
         while not self.cut_requested and (due := self.next_timer()) is not None and due <= engine_time:
             timer = heapq.heappop(self._timers)
+            if timer.instance.monitor.persistent:  # it has fired, even when its handler fails and is skipped
+                self._dirty[timer.instance] = None
             if timer.period is None:
                 timer.instance.timers.pop(timer.number, None)
             else:
@@ -208,14 +218,11 @@ class Context:
             self._undo(instance, before)
             if instance.on_error == "dead_letter":
                 self._dead.append(_dead_letter(monitor, event, error, self._engine_time))
-            self.failed(instance.on_error, _failure(monitor, event, error))
+            self._failed(instance.on_error, _failure(monitor, event, error))
             return
         if monitor.persistent:
             self._dirty[instance] = None
         self._take_effect()
-
-    def failed(self, policy: OnError, error: CorrelatorError) -> None:
-        """Called for each handler failure that does not stop the engine; the runtime replaces it to log and count."""
 
     def _undo(self, instance: Instance, before: bytes) -> None:
         self._effects.clear()
@@ -367,11 +374,12 @@ class Context:
         self._call(self._instances[monitor], "onload")
 
     def _end(self, monitor: Monitor) -> None:
-        instance = self._instances.pop(monitor, None)
-        if instance is None:
+        instance = self._instances.get(monitor)
+        if instance is None or not instance.alive:
             return
         instance.alive = False
-        monitor.on_unload()
+        self._call(instance, "on_unload")
+        del self._instances[monitor]
         for listener in (*instance.declared, *instance.listeners.values()):
             self._index.remove(listener)
         for timer in instance.timers.values():

@@ -48,6 +48,8 @@ def on(event_type: type[Any], **fields: Any) -> Callable[[F], F]:
 
 def every(seconds: float) -> Callable[[F], F]:
     """Call the method again and again, `seconds` of engine time apart."""
+    if seconds <= 0:
+        raise UsageError("E4109", "every", f"a period of {seconds} s never ends", "More than 0 seconds")
 
     def decorate(method: F) -> F:
         method.__dict__.setdefault("_correlator_timers", []).append(TimerSpec(seconds, method.__name__))

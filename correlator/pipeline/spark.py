@@ -20,6 +20,9 @@ from correlator.pipeline.spec import SparkSettings
 
 _OLDEST_JAVA = 17
 _LOOPBACK = "127.0.0.1"
+_RULES = "org.apache.spark.sql.catalyst.optimizer"
+# Each of these evaluates decoding and JSON a second time, or in the driver instead of on all cores.
+_UNWANTED_RULES = ("ConvertToLocalRelation", "InferFiltersFromGenerate", "PushDownPredicates", "PushPredicateThroughNonJoin")
 _LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 
 
@@ -114,7 +117,9 @@ def _defaults(master: str) -> dict[str, str]:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+        "spark.sql.execution.arrow.localRelationThreshold": "0",
         "spark.python.worker.reuse": "true",
+        "spark.sql.optimizer.excludedRules": ",".join(f"{_RULES}.{rule}" for rule in _UNWANTED_RULES),
     }
     if not master.startswith("local"):
         return common

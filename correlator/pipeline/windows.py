@@ -11,7 +11,7 @@ from correlator.core.keyed import KeyedMonitor
 from correlator.errors import ConfigError, MappingError
 
 _CALL = re.compile(r"\s*(count|sum|min|max|avg|first|last)\s*\((.*)\)\s*", re.DOTALL | re.IGNORECASE)
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Fold = Callable[[Any, Any], Any]
 
 
@@ -103,11 +103,11 @@ def _result(function: str, folded: Any) -> Any:
 
 
 def _microseconds(time: datetime) -> int:
-    return (time - _EPOCH) // timedelta(microseconds=1)
+    return (time - EPOCH) // timedelta(microseconds=1)
 
 
 def _moment(microseconds: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=microseconds)
+    return EPOCH + timedelta(microseconds=microseconds)
 
 
 @cache

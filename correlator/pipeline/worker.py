@@ -9,6 +9,7 @@ import importlib
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import cached_property
 from itertools import groupby
 from typing import Any, NamedTuple, Protocol
@@ -20,7 +21,7 @@ import pyarrow.compute as pc
 from correlator.core.keyed import Handled, KeyedMonitor, KeyedRun
 from correlator.errors import StateError
 from correlator.pipeline.correlation import pairs_class
-from correlator.pipeline.windows import windows_class
+from correlator.pipeline.windows import EPOCH, windows_class
 
 SEND, DEAD, STATE = 0, 1, 2
 HIDDEN = ("_position", "_part", "_live", "_out")
@@ -142,7 +143,7 @@ class KeyedFunction:
             results.pass_through(batch)
             live = batch.filter(batch.column("_live"))
             names = [name for name in live.schema.names if name not in (*HIDDEN, "_key")]
-            columns = [live.column(name).to_pylist() for name in ("_position", "_part", "_key", *names)]
+            columns = [_values(live.column(name)) for name in ("_position", "_part", "_key", *names)]
             for position, part, key, *values in zip(*columns, strict=True):
                 row = dict(zip(names, values, strict=True))
                 yield _Row(position, part, key, row.get("_time"), row)
@@ -178,6 +179,14 @@ class KeyedFunction:
 
     def _arrow(self, outputs: list[dict[str, Any]]) -> None:
         pa.RecordBatch.from_pylist(outputs, schema=self.schema)
+
+
+def _values(column: pa.Array) -> list[Any]:
+    """The values as Python has them; timestamps in a tenth of the time that Arrow takes."""
+    if not pa.types.is_timestamp(column.type) or column.type.tz is None:
+        return list(column.to_pylist())
+    numbers = column.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).to_pylist()
+    return [None if number is None else EPOCH + timedelta(microseconds=number) for number in numbers]
 
 
 class _Results:

@@ -143,6 +143,11 @@ class BatchContext:
         """Dead letters that arose outside of processing, for the next cut."""
         self._dead.extend(letters)
 
+    def restore(self, cut: ContextCut, runs: Sequence[Run], engine_time: float) -> None:
+        """Take up the queue of a checkpoint."""
+        del engine_time
+        self.queue.restore(cut.entered, runs)
+
     def cut(self) -> ContextCut:
         """The queue at this moment."""
         entered, queue = self.queue.cut(_no_events)
@@ -231,7 +236,7 @@ class ProcessorThread(Actor):
         if not batch:
             self._conclude()
             return None
-        point("app.event")
+        point("app.batch")
         effects = self.processor.process(batch, self.context, self._engine_time.now())
         self._apply(effects, reached)
         self.processed += len(batch)

@@ -33,7 +33,7 @@ class Remover(Actor):
             receiver.draining = True
             receiver.wake()
         else:
-            routes = self._engine.routes
+            routes = self._engine.parts.routes
             routes.closing = routes.closing | {part_id}
         self._pending.setdefault(part_id, None)
         self.wake()

@@ -37,15 +37,6 @@ BUSY_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 10
 OLDEST_POSTGRES = 12
 
-_RETRIED_SQLSTATES = {  # rolled back by the server, and may succeed when tried again
-    "40001": "could not be serialized with another transaction",
-    "40P01": "was chosen to end a deadlock",
-    "53100": "found the disk of the server full",
-    "53200": "found the server out of memory",
-    "53300": "found no free connection",
-    "55P03": "could not get a lock",
-    "57014": "was cancelled by the server",
-}
 _open: "weakref.WeakSet[Database]" = weakref.WeakSet()
 
 
@@ -239,6 +230,16 @@ class Database(ABC):
             yield
         except sql_errors.DBAPIError as error:
             raise _failure(self.dialect.name, self.where, error, committing=committing) from error
+
+    @contextlib.contextmanager
+    def looking(self) -> Iterator[Connection]:
+        """For reading: in the transaction that is going on, else in one of its own. Raises as `transaction`."""
+        if not self.connection.in_transaction():
+            with self.transaction() as connection:
+                yield connection
+        else:
+            with self.translated():
+                yield self.connection
 
     def has_table(self, name: str) -> bool:
         """Whether a table of this name exists."""
@@ -534,6 +535,15 @@ def refuse_server(where: str, facts: ServerFacts) -> None:
         _refuse("E3304", where, "there is no schema that this user may use", "", "Create one, or set search_path")
 
 
+def keep_uncompressed(connection: Connection, table: str, column: str) -> None:
+    """Let PostgreSQL store large values of a column as they are: its compression took a third of a commit's time.
+
+    For revisions; the names are theirs, not a user's. SQLite never compresses.
+    """
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql(f"ALTER TABLE {table} ALTER COLUMN {column} SET STORAGE EXTERNAL")
+
+
 def foreign(where: str) -> StoreError:
     """The refusal of data that this product did not make (E3003)."""
     return StoreError(
@@ -572,6 +582,7 @@ def _postgres_arguments(url: URL) -> dict[str, Any]:
     defaults = {
         "connect_timeout": CONNECT_TIMEOUT_S,
         "application_name": host,
+        "client_encoding": "utf8",
         "keepalives_idle": 10,
         "keepalives_interval": 5,
         "keepalives_count": 4,
@@ -600,106 +611,6 @@ def _begin(connection: Connection) -> None:
 
 def _pragma(raw: sqlite3.Connection, name: str) -> Any:
     return raw.execute(f"PRAGMA {name}").fetchone()[0]
-
-
-@contextlib.contextmanager
-def _errors_of_sqlite(where: str) -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise _sqlite_failure(where, error, committing=False) from error
-
-
-def _failure(dialect: str, where: str, error: sql_errors.DBAPIError, *, committing: bool) -> StoreError:
-    """What an error of the driver means for the caller."""
-    if dialect == "sqlite":
-        return _sqlite_failure(where, error.orig, committing=committing)
-    return _postgres_failure(where, error)
-
-
-def _sqlite_failure(where: str, error: BaseException | None, *, committing: bool) -> StoreError:
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
-    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        text = f"the store is locked by another program for {BUSY_TIMEOUT_S:g} s"
-        return StoreBusy("E3102", where, text, "", "Close the program that has it open")
-    if code == sqlite3.SQLITE_FULL:
-        return StoreBusy("E3101", where, "the disk is full; nothing was written", "", "Free some space")
-    if committing or code == sqlite3.SQLITE_IOERR:
-        return StoreError(
-            "E3104", where, f"the disk failed ({error}); whether the last transaction is there shows the next start"
-        )
-    return _SQLITE_REFUSALS.get(code, _failed)(where, error)
-
-
-def _not_sqlite(where: str, _: BaseException | None) -> StoreError:
-    return StoreError("E3001", where, f"is not a SQLite database (starts with {files.beginning(Path(where))})")
-
-
-def _damaged(where: str, error: object) -> StoreError:
-    return StoreError(
-        "E3002", where, f"is damaged: {error}", "Stopped without changing it", "Run: correlator store check"
-    )
-
-
-def _failed(where: str, error: object) -> StoreError:
-    text = " ".join(str(error).split())
-    return StoreError("E3100", where, f"the database refused a statement: {text}")
-
-
-def _unusable(where: str, error: object) -> StoreError:
-    return files.unusable(Path(where), str(error))
-
-
-_SQLITE_REFUSALS: dict[int, Callable[[str, BaseException | None], StoreError]] = {
-    sqlite3.SQLITE_NOTADB: _not_sqlite,
-    sqlite3.SQLITE_CORRUPT: _damaged,
-    sqlite3.SQLITE_READONLY: _unusable,
-    sqlite3.SQLITE_CANTOPEN: _unusable,
-    sqlite3.SQLITE_PERM: _unusable,
-    sqlite3.SQLITE_AUTH: _unusable,
-}
-
-
-def _postgres_failure(where: str, error: sql_errors.DBAPIError) -> StoreError:
-    state = getattr(error.orig, "sqlstate", None) or ""
-    if state in _RETRIED_SQLSTATES and not error.connection_invalidated:
-        return StoreBusy("E3103", where, f"the transaction {_RETRIED_SQLSTATES[state]} and was rolled back")
-    if state == "25006":
-        return StoreError("E3308", where, "the server only reads", "Only the primary server can be written")
-    if state == "42501":
-        return StoreError("E3304", where, f"not allowed: {_first_line(error)}", "", "Grant the rights to this user")
-    if error.connection_invalidated:
-        return _unknown(where, error)
-    return _refused_connection(where, error) or _failed(where, _first_line(error))
-
-
-def _refused_connection(where: str, error: sql_errors.DBAPIError) -> StoreError | None:
-    """Failures before there is a session: the driver tells them by text only."""
-    text = _first_line(error)
-    for part, code, what in _CONNECT_FAILURES:
-        if part in str(error.orig):
-            return StoreError(code, where, f"{what} ({text})")
-    return None
-
-
-_CONNECT_FAILURES = (
-    ("password authentication failed", "E3302", "the user was refused"),
-    ("no password supplied", "E3302", "the user was refused"),
-    ("no pg_hba.conf entry", "E3302", "the server does not accept this user from here"),
-    ("role", "E3302", "the user was refused"),
-    ("database", "E3303", "the database cannot be used"),
-    ("SSL", "E3309", "no encrypted connection could be made"),
-    ("connection", "E3301", "cannot connect"),
-)
-
-
-def _unknown(where: str, error: sql_errors.DBAPIError) -> CommitUnknown:
-    return CommitUnknown("E3105", where, f"the connection was lost ({_first_line(error)})")
-
-
-def _first_line(error: sql_errors.DBAPIError) -> str:
-    lines = str(error.orig).strip().splitlines()
-    return lines[0] if lines else type(error.orig).__name__
 
 
 def _refuse(code: str, where: str, what: str, allowed: str = "", todo: str = "") -> NoReturn:

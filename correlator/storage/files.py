@@ -107,8 +107,13 @@ def lock(path: Path) -> int:
 
     Raises:
         Fenced: E3201, another process (or another part of this one) owns the store.
+        StoreError: E3006, the lock file cannot be written.
     """
-    descriptor = os.open(beside(path, ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, PRIVATE_FILE)
+    try:
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        descriptor = os.open(beside(path, ".lock"), flags, PRIVATE_FILE)
+    except OSError as error:
+        raise unusable(path, error) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:

@@ -32,7 +32,7 @@ class Lazily(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         after: Row[Any] | None = None
         while True:
-            with self._database.transaction() as connection:
+            with self._database.looking() as connection:
                 rows = self._pages(connection, after)
             yield from map(self._value, rows)
             if len(rows) < PAGE:

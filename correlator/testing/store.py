@@ -134,14 +134,14 @@ class ModelStore:
         self._committed = committed
         self._epoch = 0
 
-    def open(self) -> Recovered:
-        """Take the next epoch and read everything back."""
+    def open(self, check: Callable[[Recovered], None] = lambda _: None) -> Recovered:
+        """Take the next epoch and read everything back; nothing changes when `check` raises."""
         point("rec.lock")
         point("rec.load.meta")
+        recovered = msgspec.structs.replace(self._disk.recovered(), epoch=self._disk.epoch + 1)
+        check(recovered)
         point("rec.epoch.commit.before")
-        self._disk.epoch += 1
-        self._epoch = self._disk.epoch
-        recovered = self._disk.recovered()
+        self._epoch = self._disk.epoch = recovered.epoch
         point("rec.epoch.commit.after")
         return recovered
 

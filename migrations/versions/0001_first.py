@@ -5,6 +5,8 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
+from correlator.storage.database import keep_uncompressed
+
 revision = "0001"
 down_revision = None
 
@@ -16,6 +18,8 @@ def upgrade() -> None:
     _make_logs()
     _make_state()
     _make_records()
+    for table in ("receive_log", "outbox", "accepted_ids", "state_log"):
+        keep_uncompressed(op.get_bind(), table, "content")
 
 
 def _content() -> list[sa.Column[Any]]:

@@ -10,7 +10,7 @@ from connectors.file import FileConnection
 from correlator.events import Message, Outgoing
 from correlator.ports import Connection, Features
 from correlator.settings import ConnectionSettings
-from correlator.testing.contract import bodies, outgoing, receiver, sender, take, tokens
+from correlator.testing.contract import outgoing, receiver, sender, take, tokens
 from correlator.testing.memory import MEMORY_FEATURES, MemoryBroker
 
 
@@ -40,19 +40,11 @@ class _BrokerWorld:
         sink.close()
 
     def collect(self, destination: str, at_least: int) -> list[Message]:
-        source = self.connection().source(receiver(destination, "collector"))
+        source = self.connection().source(receiver(destination, "collector", 100_000))
         source.connect()
-        chunks = []
-        while part := take(source, max(1, at_least - len(bodies(chunks)))):
-            source.acknowledge(tokens(part))
-            chunks += part
-            if len(bodies(chunks)) >= at_least:
-                at_least = len(bodies(chunks))
-                more = source.receive(1000, 0.0)
-                if not more.messages:
-                    break
-                source.acknowledge([more.token])
-                chunks.append(more)
+        chunks = take(source, at_least, 100_000)
+        chunks.append(source.receive(100_000, 0.0))
+        source.acknowledge(tokens([chunk for chunk in chunks if chunk.messages]))
         source.close()
         return [message for chunk in chunks for message in chunk.messages]
 

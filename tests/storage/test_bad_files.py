@@ -9,10 +9,12 @@ import shutil
 import sqlite3
 import stat
 import subprocess
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import URL
 
 from correlator.core import faults
 from correlator.errors import ConfigError, CorrelatorError, Fenced, RecoveryRefused, StoreBusy, StoreError
@@ -40,7 +42,11 @@ def filled(make_store: MakeStore, path: Path) -> Path:
 
 def fill(store: SqlStore) -> None:
     store.commit(1, [values.received(n, 1, number=n, confirmed=1) for n in range(1, 40)])
-    parts = {"senders": [values.sender()], "state": [values.state(1, a=b"1" * 5000)], "outbound": [values.outbound(1, 50)]}
+    parts = {
+        "senders": [values.sender()],
+        "state": [values.state(1, a=b"1" * 5000)],
+        "outbound": [values.outbound(1, 50)],
+    }
     store.commit(2, [values.checkpoint(812, contexts=[values.context()], **parts)])
 
 
@@ -69,7 +75,9 @@ def edit(path: Path, *statements: str) -> None:
 @pytest.mark.parametrize(("content", "shown"), [(b"PK\x03\x04" * 400, "'PK"), (b"hello world", "'hello world'")])
 def test_a_file_that_is_not_sqlite(make_store: MakeStore, path: Path, content: bytes, shown: str) -> None:
     path.write_bytes(content)
-    assert refused(make_store, path, StoreError, f"E3001 .*is not a SQLite database .starts with {shown}").exit_status == 3
+    assert (
+        refused(make_store, path, StoreError, f"E3001 .*is not a SQLite database .starts with {shown}").exit_status == 3
+    )
 
 
 def test_a_file_of_no_bytes_becomes_a_store(make_store: MakeStore, path: Path) -> None:
@@ -116,8 +124,9 @@ def test_a_lost_log_is_noticed_by_the_witness(make_store: MakeStore, path: Path,
     other.parent.mkdir(0o700)
     subprocess.run(["cp", path, other], check=True)  # not by this process: closing the file would drop SQLite's locks
     shutil.copy(files.beside(path, ".witness"), files.beside(other, ".witness"))
-    text = r"E4311 .*went back from checkpoint 812 to 0; output of 812 checkpoints"
-    assert refused(make_store, other, RecoveryRefused, text).exit_status == 6
+    with pytest.raises(RecoveryRefused, match=r"E4311 .*from checkpoint 812 to 0; output of 812 checkpoints") as refusal:
+        make_store(f"sqlite:///{other}").open()
+    assert refusal.value.exit_status == 6
 
 
 def test_an_old_backup_is_noticed_by_the_witness(make_store: MakeStore, filled: Path, tmp_path: Path) -> None:
@@ -151,7 +160,7 @@ def test_the_log_of_another_store(make_store: MakeStore, filled: Path, tmp_path:
     store = make_store(f"sqlite:///{other}", "beta")
     store.open()
     subprocess.run(["cp", f"{other}-wal", f"{filled}-wal"], check=True)
-    with pytest.raises(CorrelatorError, match="E3002|E3005|E4310|E4311|E4201"):
+    with pytest.raises(CorrelatorError, match=r"E3002|E3005|E4310|E4311|E4201"):
         make_store(f"sqlite:///{filled}").open()
 
 
@@ -162,7 +171,8 @@ def test_another_application(make_store: MakeStore, path: Path) -> None:
 
 def test_a_database_with_our_names_and_without_our_mark(make_store: MakeStore, path: Path) -> None:
     edit(path, "CREATE TABLE engine (id INTEGER)", f"PRAGMA application_id = {databases.APPLICATION_ID}")
-    refused(make_store, path, StoreError, "E3003")
+    with pytest.raises(StoreError, match=r"E3003"):
+        make_store(f"sqlite:///{path}").open()
 
 
 def test_a_newer_schema(make_store: MakeStore, filled: Path) -> None:
@@ -197,9 +207,7 @@ def test_a_row_that_was_edited(make_store: MakeStore, filled: Path, statement: s
 
 
 def test_a_content_of_another_version(make_store: MakeStore, filled: Path) -> None:
-    edit(filled, "UPDATE outbox SET content = x'c0', crc = 3523407757")
-    content, crc = b"\xc0", __import__("zlib").crc32(b"\xc0")
-    edit(filled, f"UPDATE outbox SET content = x'{content.hex()}', crc = {crc}")
+    edit(filled, f"UPDATE outbox SET content = x'c0', crc = {zlib.crc32(bytes([0xC0]))}")
     refused(make_store, filled, RecoveryRefused, "E4202 outbox of 'alerts' from 1: content is not a OutboundSegment")
 
 
@@ -208,7 +216,7 @@ def test_a_full_disk_is_rolled_back_and_tried_again(make_store: MakeStore, path:
     store.open()
     raw = store._opened()._raw()  # type: ignore[attr-defined]
     raw.execute("PRAGMA max_page_count = 40")
-    with pytest.raises(StoreBusy, match="E3101 .*the disk is full; nothing was written"):
+    with pytest.raises(StoreBusy, match=r"E3101 .*the disk is full; nothing was written"):
         store.commit(1, [values.received(1, 5000)])
     raw.execute("PRAGMA max_page_count = 100000")
     store.commit(1, [values.received(1, 5000)])
@@ -247,7 +255,7 @@ def test_a_failing_disk_stops_the_engine(make_store: MakeStore, path: Path) -> N
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))
     try:
-        with pytest.raises(StoreError, match="E3104 .*the disk failed .*shows the next start") as failure:
+        with pytest.raises(StoreError, match=r"E3104 .*the disk failed .*shows the next start") as failure:
             store.commit(1, [values.received(1, 5000)])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -265,7 +273,7 @@ def test_a_place_that_cannot_hold_a_store(make_store: MakeStore, tmp_path: Path,
     else:
         path.touch()
         path /= "store.db"
-    with pytest.raises(StoreError, match="E3006|E9104"):
+    with pytest.raises(StoreError, match=r"E3006|E9104"):
         make_store(f"sqlite:///{path}").open()
 
 
@@ -337,7 +345,9 @@ def test_a_directory_that_everybody_may_write(make_store: MakeStore, tmp_path: P
     directory = tmp_path / "open"
     directory.mkdir()
     directory.chmod(0o777)
-    with pytest.raises(StoreError, match=r"E9101 .*open is writable by everybody \(mode 0777\)\. chmod 700\.") as refusal:
+    with pytest.raises(
+        StoreError, match=r"E9101 .*open is writable by everybody \(mode 0777\)\. chmod 700\."
+    ) as refusal:
         make_store(f"sqlite:///{directory}/store.db").open()
     assert refusal.value.exit_status == 3
     assert list(directory.iterdir()) == []
@@ -359,11 +369,13 @@ def test_a_directory_of_somebody_else(make_store: MakeStore, tmp_path: Path) -> 
     directory = tmp_path / "theirs"
     directory.mkdir()
     os.chown(directory, 65534, 65534)
-    with pytest.raises(StoreError, match="E9104 .*belongs to user 65534"):
+    with pytest.raises(StoreError, match=r"E9104 .*belongs to user 65534"):
         make_store(f"sqlite:///{directory}/store.db").open()
 
 
-MOUNTS = "/dev/vda / ext4 rw 0 0\nserver:/x /srv nfs4 rw 0 0\n/dev/vdb /srv/local ext4 rw 0 0\ns:/y /a\\040b cifs rw 0 0\n"
+MOUNTS = (
+    "/dev/vda / ext4 rw 0 0\nserver:/x /srv nfs4 rw 0 0\n/dev/vdb /srv/local ext4 rw 0 0\ns:/y /a\\040b cifs rw 0 0\n"
+)
 
 
 @pytest.mark.parametrize(
@@ -383,7 +395,16 @@ def test_a_network_file_system(make_store: MakeStore, tmp_path: Path, monkeypatc
 
 @pytest.mark.parametrize(
     "url",
-    ["mysql://u:secret@h/d", "sqlite://", "sqlite:///", "sqlite:///:memory:", "sqlite:///a?mode=ro", "nonsense secret", "", "postgresql+asyncpg://h/d"],
+    [
+        "mysql://u:secret@h/d",
+        "sqlite://",
+        "sqlite:///",
+        "sqlite:///:memory:",
+        "sqlite:///a?mode=ro",
+        "nonsense secret",
+        "",
+        "postgresql+asyncpg://h/d",
+    ],
 )
 def test_addresses_that_are_none(url: str) -> None:
     with pytest.raises(ConfigError, match=r"E1301 .*Use sqlite:///path or postgresql://") as refusal:
@@ -393,8 +414,6 @@ def test_addresses_that_are_none(url: str) -> None:
 
 @pytest.mark.parametrize("name", ["a b.db", "a%20b.db", "ü.db", "a?b#c.db", "new\nline.db"])
 def test_odd_file_names(make_store: MakeStore, tmp_path: Path, name: str) -> None:
-    from sqlalchemy import URL
-
     url = URL.create("sqlite", database=str(tmp_path / name)).render_as_string()
     if "?" in name:
         url = f"sqlite:///{tmp_path}/{name.replace('?', '%3F').replace('#', '%23')}"
@@ -459,7 +478,7 @@ def test_settings_are_read_back(make_store: MakeStore, sqlite_url: str) -> None:
 
 
 def test_a_look_from_outside_while_an_engine_runs(make_store: MakeStore, url: str) -> None:
-    with pytest.raises(StoreError, match="E3006|E3010"):
+    with pytest.raises(StoreError, match=r"E3006|E3010"):
         inspect.registry(url)
     store = make_store(url)
     store.open()
@@ -481,7 +500,7 @@ def test_a_look_from_outside_while_an_engine_runs(make_store: MakeStore, url: st
 
 def test_a_reader_cannot_write(make_store: MakeStore, url: str) -> None:
     make_store(url).open()
-    with pytest.raises(StoreError, match="E3006|E3308"), databases.reading(url) as connection:
+    with pytest.raises(StoreError, match=r"E3006|E3308"), databases.reading(url) as connection:
         connection.exec_driver_sql("DELETE FROM engine")
 
 

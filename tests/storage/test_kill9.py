@@ -80,7 +80,9 @@ def test_an_engine_killed_at_any_point_starts_with_what_was_committed(
     assert points >= {"rx.tx.begin", "rx.tx.insert", "rx.tx.dedup", "rx.tx.commit.before", "rx.tx.commit.after"}
 
 
-def test_a_migration_killed_at_any_step_succeeds_at_the_next_start(die: Die, make_store: MakeStore, tmp_path: Path) -> None:
+def test_a_migration_killed_at_any_step_succeeds_at_the_next_start(
+    die: Die, make_store: MakeStore, tmp_path: Path
+) -> None:
     points = []
     for hit in range(1, 50):
         url = _store_of_the_first_schema(make_store, tmp_path / f"store{hit}.db")
@@ -99,7 +101,14 @@ def test_a_migration_killed_at_any_step_succeeds_at_the_next_start(die: Die, mak
         with pytest.raises(StoreError, match=r"E3004 .*written by correlator .* \(schema 3\), this is schema 1"):
             make_store(url).open()
     steps = ["test.migrate.begin", "test.migrate.between", "test.migrate.end", "rec.migrate.step"]
-    assert points == ["rec.migrate.begin", *steps, "test.migrate.column", "test.migrate.filled", "rec.migrate.step", "end"]
+    assert points == [
+        "rec.migrate.begin",
+        *steps,
+        "test.migrate.column",
+        "test.migrate.filled",
+        "rec.migrate.step",
+        "end",
+    ]
 
 
 def _store_of_the_first_schema(make_store: MakeStore, path: Path) -> str:

@@ -54,7 +54,7 @@ def test_a_lost_commit_is_resolved(
     store.open()
     dead = values.checkpoint(1, dead_letters=[values.letter("1")])
     proxy.lose(lost)
-    with pytest.raises(CommitUnknown, match="E3105 .*the connection was lost"):
+    with pytest.raises(CommitUnknown, match=r"E3105 .*the connection was lost"):
         store.commit(1, [values.received(1, 3, number=1), dead])
     proxy.lose("")
     assert store.resolve(1) is committed
@@ -94,7 +94,7 @@ def test_a_server_that_crashes_and_comes_back(make_store: MakeStore, at: Callabl
         at("rx.tx.commit.before", server.kill)
         with pytest.raises(CommitUnknown):
             store.commit(2, [values.received(2, 1)])
-        with pytest.raises(CommitUnknown, match="E3105"):
+        with pytest.raises(CommitUnknown, match=r"E3105"):
             store.resolve(2)
         server.start()
         assert not store.resolve(2)
@@ -117,11 +117,11 @@ def test_an_engine_that_lost_its_session_to_another(make_store: MakeStore, serve
     assert second.open().epoch == 2
     with pytest.raises(CommitUnknown):
         first.commit(1, [values.received(1, 1)])
-    with pytest.raises(Fenced, match="E3201"):
+    with pytest.raises(Fenced, match=r"E3201"):
         first.resolve(1)
     second.commit(1, [values.received(1, 1)])
     second.close()
-    with pytest.raises(Fenced, match="E3202 .*commit 1 of epoch 1 does not follow commit 1 of epoch 2"):
+    with pytest.raises(Fenced, match=r"E3202 .*commit 1 of epoch 1 does not follow commit 1 of epoch 2"):
         first.resolve(1)
 
 
@@ -134,7 +134,7 @@ def test_our_own_lost_session_is_ended_before_we_look(make_store: MakeStore, ser
     store._opened()._connection = None
     assert not store.resolve(1)
     store.commit(1, [values.received(1, 1)])
-    with pytest.raises(Exception, match="terminat|closed|lost"):
+    with pytest.raises(Exception, match=r"terminat|closed|lost"):
         kept.exec_driver_sql("SELECT 1")
     kept.invalidate()
     kept.close()
@@ -148,12 +148,14 @@ CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS
 
 @pytest.mark.parametrize("when", ["statement", "commit"])
 @pytest.mark.parametrize("state", ["40001", "40P01", "53100", "53200", "53300", "55P03", "57014"])
-def test_what_the_server_rolled_back_may_be_tried_again(make_store: MakeStore, server: PostgresServer, state: str, when: str) -> None:
+def test_what_the_server_rolled_back_may_be_tried_again(
+    make_store: MakeStore, server: PostgresServer, state: str, when: str
+) -> None:
     url = server.fresh_database()
     store = make_store(url)
     store.open()
     _make_failing(server, url, state, when)
-    with pytest.raises(StoreBusy, match="E3103 .*rolled back"):
+    with pytest.raises(StoreBusy, match=r"E3103 .*rolled back"):
         store.commit(1, [values.received(1, 1)])
     server.execute("DROP TRIGGER failing ON receive_log", database=url.rpartition("/")[2])
     store.commit(1, [values.received(1, 1)])
@@ -175,7 +177,7 @@ def test_any_other_error_stops_the_engine(make_store: MakeStore, server: Postgre
     store = make_store(url)
     store.open()
     _make_failing(server, url, "23514", when)
-    with pytest.raises(StoreError, match="E3100 .*refused a statement: no") as failure:
+    with pytest.raises(StoreError, match=r"E3100 .*refused a statement: no") as failure:
         store.commit(1, [values.received(1, 1)])
     assert type(failure.value) is StoreError
 
@@ -208,7 +210,11 @@ def test_a_database_in_another_encoding(make_store: MakeStore, server: PostgresS
 
 @pytest.mark.parametrize(
     ("setting", "code"),
-    [("synchronous_commit = off", "E3306"), ("default_transaction_read_only = on", "E3308"), ("search_path = ''", "E3304")],
+    [
+        ("synchronous_commit = off", "E3306"),
+        ("default_transaction_read_only = on", "E3308"),
+        ("search_path = ''", "E3304"),
+    ],
 )
 def test_settings_of_the_database(make_store: MakeStore, server: PostgresServer, setting: str, code: str) -> None:
     url = server.fresh_database()
@@ -257,7 +263,7 @@ def test_a_server_that_went_back(make_store: MakeStore, server: PostgresServer, 
     store.commit(2, [values.checkpoint(2)])
     store.close()
     server.execute("DELETE FROM checkpoint", database=url.rpartition("/")[2])
-    with pytest.raises(RecoveryRefused, match="E4311 .*went back from checkpoint 2 to 0"):
+    with pytest.raises(RecoveryRefused, match=r"E4311 .*went back from checkpoint 2 to 0"):
         make_store(url, witness_directory=tmp_path).open()
 
 
@@ -267,7 +273,14 @@ def refused(make_store: MakeStore, url: str, kind: type[CorrelatorError], text: 
     assert "secret" not in str(refusal.value)
 
 
-GOOD = {"version": 150_000, "encoding": "UTF8", "fsync": "on", "synchronous_commit": "on", "read_only": False, "schema": "public"}
+GOOD = {
+    "version": 150_000,
+    "encoding": "UTF8",
+    "fsync": "on",
+    "synchronous_commit": "on",
+    "read_only": False,
+    "schema": "public",
+}
 
 
 @pytest.mark.parametrize(

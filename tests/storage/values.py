@@ -30,7 +30,12 @@ def messages(first: int, count: int) -> list[Message]:
 
 
 def ids(number: int, *names: str, domain: str = "d", receiver: str = "orders", batch: int = 1) -> IdSegment:
-    run = IdRun(float(number), list(names), ["S01"] * len(names), [zlib.crc32(name.encode("utf-8", "replace")) for name in names])
+    run = IdRun(
+        float(number),
+        list(names),
+        ["S01"] * len(names),
+        [zlib.crc32(name.encode("utf-8", "replace")) for name in names],
+    )
     return IdSegment(domain, number, receiver, batch, [run])
 
 
@@ -60,7 +65,12 @@ def context(*runs: QueueRun, entered: dict[str, int] | None = None) -> ContextCu
 
 
 def checkpoint(number: int, **parts: object) -> CheckpointCommit:
-    values: dict[str, object] = {"engine_time": number * 0.5, "digest": f"digest {number}".encode(), "contexts": [], "senders": []}
+    values: dict[str, object] = {
+        "engine_time": number * 0.5,
+        "digest": f"digest {number}".encode(),
+        "contexts": [],
+        "senders": [],
+    }
     return CheckpointCommit(number=number, **(values | parts))  # type: ignore[arg-type]
 
 

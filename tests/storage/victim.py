@@ -99,7 +99,8 @@ def main() -> None:
         os.close(writer)
         _, status = os.waitpid(pid, 0)
         with os.fdopen(reader) as pipe:
-            print(os.waitstatus_to_exitcode(status), pipe.read(), flush=True)
+            sys.stdout.write(f"{os.waitstatus_to_exitcode(status)} {pipe.read()}\n")
+            sys.stdout.flush()
 
 
 if __name__ == "__main__":

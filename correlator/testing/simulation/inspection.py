@@ -5,17 +5,15 @@ the inside after it, which no public method shows.
 """
 # ruff: noqa: SLF001
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from correlator.core.commit import StateSegment
-from correlator.core.context import StoredMonitor, type_name
 from correlator.core.dedup import DuplicateDetector, Place
+from correlator.core.instances import StoredMonitor, type_name
 from correlator.core.monitor import Monitor
 from correlator.core.state import StateTable
-from correlator.core.statelog import StateLog
 from correlator.events import ReceivingSuspended, SenderFlushed
 from correlator.runtime.contexts import MonitorThread
 from correlator.runtime.engine import Engine
@@ -26,7 +24,7 @@ from correlator.testing.simulation.scenario import Scenario
 from correlator.testing.store import Disk
 
 _NOTICES = (SenderFlushed, ReceivingSuspended)
-_encode = msgspec.msgpack.Encoder(order="deterministic").encode
+_encode = msgspec.msgpack.Encoder().encode
 Fingerprint = tuple[tuple[Any, ...], ...]
 
 
@@ -69,7 +67,7 @@ def _waiting(thread: MonitorThread) -> tuple[Any, ...]:
     queue = thread.queue
     items: list[Any] = []
     for run in [*queue._runs, *queue._inbox]:
-        if run.stored:
+        if run.receiver and run.stored:
             items.extend((run.receiver, run.first + at) for at in range(run.position, len(run)))
         elif not run.receiver and not isinstance(run.events[0], _NOTICES):
             items.append((type_name(type(run.events[0])), _encode(run.events[0])))
@@ -124,8 +122,13 @@ def _bound(detector: DuplicateDetector, scenario: Scenario) -> int:
 
 def state_of_disk(disk: Disk) -> dict[str, list[dict[str, Any]]]:
     """Attributes and tables of the persistent monitors as the disk holds them, by class name."""
-    segments: Sequence[StateSegment] = list(disk.recovered().state)
-    values = StateLog().restore(segments)
+    values: dict[str, dict[bytes, bytes]] = {}
+    for segment in disk.recovered().state:
+        for entry in segment.entries:
+            owned = values.setdefault(entry.owner, {})
+            owned.pop(entry.key, None)
+            if entry.value is not None:
+                owned[entry.key] = entry.value
     found: dict[str, list[dict[str, Any]]] = {}
     for owner, instances in values.items():
         if owner.startswith("monitor:"):

@@ -10,9 +10,8 @@ from correlator.testing.simulation.application import Probe
 from correlator.testing.simulation.history import Checkpointed, Kind, Received
 from correlator.testing.simulation.schedule import Schedule
 
-Record = Callable[..., None]
-REFUSED_FOR_EVER = b"-5"
-"""Bodies that contain it are refused by the broker at each try."""
+REFUSED_FOR_EVER = (b":or7", b":re3", b"5#")
+"""Bodies that contain one of these are refused by the broker at each try."""
 
 
 class DiskRecorder:
@@ -140,16 +139,13 @@ class BrokerFaults(Faults):
     Args:
         strikes: whether a kind of fault strikes now.
         schedule: for details.
+        surely: whether a returned acknowledgement is certain; otherwise some are lost without a word.
     """
 
-    def __init__(self, strikes: Callable[[str], bool], schedule: Schedule) -> None:
+    def __init__(self, strikes: Callable[[str], bool], schedule: Schedule, *, surely: bool) -> None:
         self._strikes = strikes
         self._schedule = schedule
-        self._surely = True
-
-    def silent_losses(self) -> None:
-        """Acknowledgements may be lost without a word: only where the connector promises nothing."""
-        self._surely = False
+        self._surely = surely
 
     def before_receive(self, receiver: str) -> None:
         """A line is cut."""
@@ -189,7 +185,11 @@ class BrokerFaults(Faults):
     def refused(self, sender: str, batch: Sequence[Outgoing]) -> Mapping[int, str]:
         """Some bodies for ever, one for the moment."""
         del sender
-        refused = {at: "not wanted" for at, one in enumerate(batch) if REFUSED_FOR_EVER in one.message.body}
+        refused = {
+            at: "not wanted"
+            for at, one in enumerate(batch)
+            if any(marker in one.message.body for marker in REFUSED_FOR_EVER)
+        }
         if self._strikes("send.refused"):
             refused[self._schedule.detail("send.refused", len(batch) - 1)] = "not now"
         return refused

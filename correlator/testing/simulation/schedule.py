@@ -47,7 +47,7 @@ class Schedule:
         self.on = True
         self.random = random.Random(f"faults {seed}")
         self._seed = seed
-        self._rates = rates
+        self.rates = rates
         self._exactly = None if exactly is None else frozenset(exactly)
         self._counts = dict.fromkeys(KINDS, 0)
 
@@ -64,7 +64,7 @@ class Schedule:
         if self._exactly is not None:
             struck = (kind, n) in self._exactly
         else:
-            rate = self._rates.get(kind, 0.0)
+            rate = self.rates.get(kind, 0.0)
             struck = rate > 0 and self.random.random() < rate
         if struck:
             self.fired.append(Fault(kind, n))

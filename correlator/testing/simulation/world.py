@@ -11,7 +11,7 @@ a fresh engine reads back what the disk holds.
 """
 
 import random
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from correlator.core import faults
@@ -99,7 +99,9 @@ class World:
         self.acting = 0
         self.engine: Engine | None = None
         self.broker = MemoryBroker(
-            features=scenario.features, faults=BrokerFaults(self.strikes, schedule), on_event=self._on_broker
+            features=scenario.features,
+            faults=BrokerFaults(self.strikes, schedule, surely=scenario.features.acknowledges_surely),
+            on_event=self._on_broker,
         )
         self._recorder = DiskRecorder(self.record)
         self._random = random.Random(f"order {scenario.seed}")
@@ -416,7 +418,3 @@ def _sent(one: Outgoing) -> Sent:
 
 def _pid(message: Message) -> str:
     return str(message.properties["pid"])
-
-
-Strikes = Callable[[str], bool]
-Faults = Collection[tuple[str, int]]

@@ -1,0 +1,357 @@
+"""What only files have: records, positions, torn ends, and people who change files."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from connectors.file import FileConnection
+from connectors.file.records import ends_within_quotes
+from correlator.errors import ConnectionLost
+from correlator.events import Message, Outgoing
+from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> FileConnection:
+    return FileConnection("files", ConnectionSettings(type="file", options={"path": str(tmp_path)}))
+
+
+def source_of(files, name, *, follow=False, connect=True, **settings):
+    options = {"follow": follow} if follow else {}
+    source = files.source(
+        ReceiverSettings(id="r", connection="c", destination=f"queue:{name}", options=options, **settings)
+    )
+    if connect:
+        source.connect()
+    return source
+
+
+def sink_of(files, name):
+    sink = files.sink(SenderSettings(id="s", connection="c", destination=f"queue:{name}"))
+    sink.connect()
+    return sink
+
+
+def read_all(source, size=1000):
+    """All messages to the end, acknowledged."""
+    messages = []
+    while not (chunk := source.receive(size, 0.0)).ended:
+        messages += chunk.messages
+        source.acknowledge([chunk.token])
+    source.close()
+    return messages
+
+
+def send(sink, *contents, first=1, source="life", destination="queue:out.jsonl"):
+    return sink.send([Outgoing(n, source, destination, Message(body)) for n, body in enumerate(contents, first)])
+
+
+CSV = [
+    ("plain", b"h\na\nb\n", [b"a", b"b"], [2, 3]),
+    ("no line end at the end", b"h\na\nb", [b"a", b"b"], [2, 3]),
+    ("CRLF", b"h\r\na\r\nb\r\n", [b"a", b"b"], [2, 3]),
+    ("CRLF without the last", b"h\r\na\r", [b"a"], [2]),
+    ("byte order mark", b"\xef\xbb\xbfh\na\n", [b"a"], [2]),
+    ("empty lines", b"\n\nh\n\na\n\r\n\nb\n\n", [b"a", b"b"], [5, 8]),
+    ("header only", b"h\n", [], []),
+    ("header without a line end", b"h", [], []),
+    ("empty", b"", [], []),
+    ("only a byte order mark", b"\xef\xbb\xbf", [], []),
+    ("a quoted line end", b'h,i\n"a\nb",1\nc,2\n', [b'"a\nb",1', b"c,2"], [2, 4]),
+    ("a quoted line end in the last", b'h,i\n1,"a\r\nb"', [b'1,"a\r\nb"'], [2]),
+    ("quoted quotes", b'h\n"a ""b""\n""c"""\nd\n', [b'"a ""b""\n""c"""', b"d"], [2, 4]),
+    ("an empty quoted field", b'h,i\n"",1\n1,""\n', [b'"",1', b'1,""'], [2, 3]),
+    ("a stray quote", b'h,i\n5" pipe,1\n6" pipe,2\n', [b'5" pipe,1', b'6" pipe,2'], [2, 3]),
+    ("a quoted line end in the header", b'"h\ni",j\na,b\n', [b"a,b"], [3]),
+    ("a quote that is never closed", b'h\na\n"b\nc\n', [b"a", b'"b\nc\n'], [2, 3]),
+    ("not UTF-8", b"h\n\xff\xfe\n", [b"\xff\xfe"], [2]),
+    ("zero bytes", b"h\na\0b\n", [b"a\0b"], [2]),
+    ("only spaces is a record", b"h\n  \n", [b"  "], [2]),
+]
+
+
+@pytest.mark.parametrize("size", [1, 2, 1000])
+@pytest.mark.parametrize(("content", "wanted", "lines"), [case[1:] for case in CSV], ids=[case[0] for case in CSV])
+def test_records_of_csv(files, tmp_path, content, wanted, lines, size) -> None:
+    (tmp_path / "a.csv").write_bytes(content)
+    source = source_of(files, "a.csv")
+    messages = read_all(source, size)
+    assert [m.body for m in messages] == wanted
+    assert [m.properties["line"] for m in messages] == lines
+
+
+@pytest.mark.parametrize("block", [1, 2, 3, 7, 64])
+def test_blocks_change_nothing(files, tmp_path, monkeypatch, block) -> None:
+    monkeypatch.setattr("connectors.file.records.BLOCK_BYTES", block)
+    content = b'h,i\r\n"a\r\nb ""c""",1\r\n\r\nd,2\n"e,\n",3\n5" f,4'
+    (tmp_path / "a.csv").write_bytes(content)
+    messages = read_all(source_of(files, "a.csv"))
+    assert [m.body for m in messages] == [b'"a\r\nb ""c""",1', b"d,2", b'"e,\n",3', b'5" f,4']
+    assert [m.properties["line"] for m in messages] == [2, 5, 6, 8]
+
+
+@pytest.mark.parametrize(
+    ("line", "within", "wanted"),
+    [
+        (b"a,b", False, False),
+        (b'"a', False, True),
+        (b'"a"', False, False),
+        (b'"a""', False, True),
+        (b'"a"""', False, False),
+        (b'a,"b', False, True),
+        (b'a"b', False, False),
+        (b'a"b,"c', False, True),
+        (b'a",b', True, False),
+        (b'a"",b', True, True),
+        (b'a","b', True, True),
+        (b"", True, True),
+        (b"", False, False),
+    ],
+)
+def test_open_quotes(line, within, wanted) -> None:
+    assert ends_within_quotes(line, within=within) is wanted
+
+
+def test_properties_by_default(files, tmp_path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "a.csv").write_bytes(b"x,y\n1,2\n")
+    (message,) = read_all(source_of(files, "sub/a.csv"))
+    assert message.properties == {
+        "file": "sub/a.csv",
+        "line": 2,
+        "uniqueMessageId": "sub/a.csv:2",
+        "messageSourceId": "sub/a.csv",
+    }
+    assert message.headers is not None
+    assert message.headers.message_id == "sub/a.csv:2"
+    assert message.destination == "queue:sub/a.csv"
+
+
+def test_columns_that_templates_mention(files, tmp_path) -> None:
+    (tmp_path / "a.csv").write_bytes('id,"na,me",other\n1,"A ""b""\nc",x\n2\nü,,\n'.encode())
+    source = source_of(files, "a.csv", unique_message_id="${row.id}-${row.na,me}", message_source_id="fixed")
+    messages = read_all(source)
+    values = [{k: v for k, v in m.properties.items() if k not in ("file", "line")} for m in messages]
+    assert values == [{"row.id": "1", "row.na,me": 'A "b"\nc'}, {"row.id": "2"}, {"row.id": "ü", "row.na,me": ""}]
+
+
+def test_fields_that_templates_mention(files, tmp_path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(
+        b'{"id":7,"n":{"x":[1]},"z":1.50}\nnot json\n{"id":null}\n{"id":"\\u00fc","more":0}\n[]\n'
+    )
+    source = source_of(files, "a.jsonl", unique_message_id="${row.id}/${row.n}")
+    rows = [{k: v for k, v in m.properties.items() if k.startswith("row.")} for m in read_all(source)]
+    assert rows == [{"row.id": "7", "row.n": '{"x":[1]}'}, {}, {}, {"row.id": "ü"}, {}]
+
+
+def test_a_column_that_is_missing(files, tmp_path) -> None:
+    (tmp_path / "a.csv").write_bytes(b"id,name\n1,2\n")
+    with pytest.raises(ConnectionLost, match=r"E7015 .*has no column 'nam'.*'id', 'name'"):
+        source_of(files, "a.csv", unique_message_id="${row.nam}")
+
+
+def test_a_missing_file_may_appear(files, tmp_path) -> None:
+    source = source_of(files, "a.csv", connect=False)
+    with pytest.raises(ConnectionLost, match=r"E7010 .*no such file"):
+        source.connect()
+    (tmp_path / "a.csv").write_bytes(b"h\na\n")
+    source.connect()
+    assert [m.body for m in read_all(source)] == [b"a"]
+
+
+def test_a_directory_in_place_of_a_file(files, tmp_path) -> None:
+    (tmp_path / "a.csv").mkdir()
+    with pytest.raises(ConnectionLost, match="E7003"):
+        source_of(files, "a.csv")
+
+
+def test_a_link_that_leads_out(files, tmp_path, tmp_path_factory) -> None:
+    outside = tmp_path_factory.mktemp("outside")
+    (outside / "secret.csv").write_bytes(b"h\nsecret\n")
+    (tmp_path / "a.csv").symlink_to(outside / "secret.csv")
+    (tmp_path / "b").symlink_to(outside)
+    for name in ("a.csv", "b/secret.csv"):
+        with pytest.raises(ConnectionLost, match=r"E7013 .*leads out"):
+            source_of(files, name)
+    with pytest.raises(ConnectionLost, match=r"E7013 .*leads out"):
+        sink_of(files, "b/new.jsonl")
+    assert [path.name for path in outside.iterdir()] == ["secret.csv"]
+
+
+def test_a_file_is_followed(files, tmp_path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"")
+    source = source_of(files, "a.csv", follow=True)
+    seen = []
+    for more, wanted in [(b"h", []), (b"\na", []), (b"b\n", [b"ab"]), (b'"c\n', []), (b'd"\n', [b'"c\nd"'])]:
+        with path.open("ab") as file:
+            file.write(more)
+        chunk = source.receive(10, 0.0)
+        assert not chunk.ended
+        assert [m.body for m in chunk.messages] == wanted
+        seen += chunk.messages
+    assert [m.properties["line"] for m in seen] == [2, 3]
+
+
+def test_reading_goes_on_where_it_was_acknowledged(files, tmp_path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"h\n" + b"".join(b"%d\n" % n for n in range(5000)))
+    source = source_of(files, "a.csv")
+    source.acknowledge([source.receive(1000, 0.0).token])
+    source.receive(1000, 0.0)
+    source.close()
+    position = tmp_path / ".positions" / "a.csv.r.position"
+    assert position.stat().st_mode & 0o777 == 0o600
+    assert json.loads(position.read_bytes())["line"] == 1002
+    with path.open("ab") as file:
+        file.write(b"last\n")
+    messages = read_all(source_of(files, "a.csv"))
+    assert [m.body for m in messages] == [*(b"%d" % n for n in range(1000, 5000)), b"last"]
+    assert messages[0].properties["uniqueMessageId"] == "a.csv:1002"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda path: path.write_bytes(b"h\nx\ny\nz\n"),
+        lambda path: path.write_bytes(b"h\na\n"),
+        lambda path: path.write_bytes(b"i\na\nb\nc\n"),
+        lambda path: path.write_bytes(b""),
+    ],
+    ids=["other records", "cut", "other header", "empty"],
+)
+def test_another_file_under_the_name_is_refused(files, tmp_path, change) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"h\na\nb\nc\n")
+    read_all(source_of(files, "a.csv"))
+    change(path)
+    with pytest.raises(ConnectionLost, match="E7011"):
+        source_of(files, "a.csv")
+
+
+def test_a_file_that_is_cut_while_it_is_read(files, tmp_path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"h\na\nb\n")
+    source = source_of(files, "a.csv")
+    source.receive(10, 0.0)
+    os.truncate(path, 2)
+    with pytest.raises(ConnectionLost, match=r"E7011 .*was cut"):
+        source.receive(10, 0.0)
+
+
+def test_a_damaged_position(files, tmp_path) -> None:
+    (tmp_path / "a.csv").write_bytes(b"h\na\n")
+    (tmp_path / ".positions").mkdir()
+    (tmp_path / ".positions" / "a.csv.r.position").write_bytes(b"{")
+    with pytest.raises(ConnectionLost, match=r"E7011 .*position file is damaged"):
+        source_of(files, "a.csv")
+
+
+def test_a_receiver_has_a_file_for_itself(files, tmp_path) -> None:
+    (tmp_path / "a.csv").write_bytes(b"h\na\n")
+    source = source_of(files, "a.csv")
+    with pytest.raises(ConnectionLost, match="E7012"):
+        source_of(files, "a.csv")
+    source.close()
+    source_of(files, "a.csv").close()
+
+
+def test_a_sender_has_a_file_for_itself(files) -> None:
+    sink = sink_of(files, "out.jsonl")
+    with pytest.raises(ConnectionLost, match="E7012"):
+        sink_of(files, "out.jsonl")
+    sink.close()
+    sink_of(files, "out.jsonl").close()
+
+
+@pytest.mark.parametrize("tail", [b'{"n":2}\n', b'{"n":2}\n{"n"', b"{"])
+def test_what_was_not_confirmed_is_cut_off(files, tmp_path, tail) -> None:
+    """As if the process was killed between the append and the sidecar, or within the append."""
+    path = tmp_path / "out.jsonl"
+    sink = sink_of(files, "out.jsonl")
+    send(sink, b'{"n":1}')
+    sink.close()
+    with path.open("ab") as file:
+        file.write(tail)
+    sink = sink_of(files, "out.jsonl")
+    send(sink, b'{"n":2}', b'{"n":3}', first=2)
+    sink.close()
+    assert path.read_bytes() == b'{"n":1}\n{"n":2}\n{"n":3}\n'
+
+
+@pytest.mark.parametrize(("content", "kept"), [(b"theirs\n", b"theirs\n"), (b"theirs", b"theirs\n"), (b"", b"")])
+def test_what_others_wrote_before_is_kept(files, tmp_path, content, kept) -> None:
+    path = tmp_path / "out.jsonl"
+    path.write_bytes(content)
+    for _ in range(2):
+        sink_of(files, "out.jsonl").close()
+    sink = sink_of(files, "out.jsonl")
+    send(sink, b"1")
+    sink.close()
+    assert path.read_bytes() == kept + b"1\n"
+
+
+def test_a_file_that_was_moved_away_is_begun_anew(files, tmp_path) -> None:
+    sink = sink_of(files, "out.jsonl")
+    send(sink, b"1")
+    sink.close()
+    (tmp_path / "out.jsonl").rename(tmp_path / "done.jsonl")
+    sink = sink_of(files, "out.jsonl")
+    send(sink, b"1", b"2")
+    sink.close()
+    assert (tmp_path / "out.jsonl").read_bytes() == b"2\n"
+
+
+def test_a_written_file_that_was_cut_is_refused(files, tmp_path) -> None:
+    sink = sink_of(files, "out.jsonl")
+    send(sink, b"1", b"2")
+    sink.close()
+    os.truncate(tmp_path / "out.jsonl", 2)
+    with pytest.raises(ConnectionLost, match=r"E7011 .*2 bytes, 4 were written"):
+        sink_of(files, "out.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("body", "line"),
+    [
+        (b'{"a": 1.10}', b'{"a": 1.10}'),
+        (b'{\n "a":\r\n 1 }', b'{  "a":   1 }'),
+        (b"7", b"7"),
+        ('"ü"'.encode(), '"ü"'.encode()),
+        (b"", None),
+        (b"{", None),
+        (b"{}{}", None),
+        (b"\xff", None),
+        (b'"\xff"', None),
+        (b'"a\nb"', None),
+        (b"[" * 100_000, None),
+    ],
+)
+def test_bodies_become_lines(files, tmp_path, body, line) -> None:
+    sink = sink_of(files, "out.jsonl")
+    results = send(sink, b"1", body, b"3")
+    sink.close()
+    assert [result and result.code for result in results] == [None, None if line else "E8110", None]
+    wanted = b"\n".join([b"1", *([line] if line else []), b"3", b""])
+    assert (tmp_path / "out.jsonl").read_bytes() == wanted
+
+
+def test_long_and_strange_names(files, tmp_path) -> None:
+    """A sidecar has a name of its own for each file and receiver, whatever they are called."""
+    for name in ("x" * 240 + ".jsonl", "ü" * 100 + ".jsonl", "a b/c%2Fd.jsonl", "a b%2Fc/d.jsonl"):
+        sink = sink_of(files, name)
+        send(sink, b"1", destination=f"queue:{name}")
+        sink.close()
+        assert [m.body for m in read_all(source_of(files, name))] == [b"1"]
+    assert len(list((tmp_path / ".positions").glob("*.position"))) == 4
+
+
+def test_acknowledging_before_there_is_a_header_moves_nothing(files, tmp_path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"")
+    source = source_of(files, "a.csv", follow=True)
+    source.acknowledge([source.receive(1, 0.0).token])
+    path.write_bytes(b"h\na\n")
+    assert [m.body for m in source.receive(10, 0.0).messages] == [b"a"]

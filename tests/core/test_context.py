@@ -1,0 +1,632 @@
+"""Monitors in a context: dispatch, timers, what a failing handler leaves, what a cut holds (DESIGN 7)."""
+
+import threading
+from typing import Any
+
+import msgspec
+import pytest
+
+from correlator.core.context import Context, Routes, decode_event
+from correlator.core.instances import StoredMonitor, restore_monitor
+from correlator.core.monitor import Monitor, every, on
+from correlator.core.outbox import Outbox
+from correlator.core.queue import Run
+from correlator.core.reliability import Reliability
+from correlator.core.state import StateTable
+from correlator.errors import CorrelatorError, HandlerFailed, MappingError, StateError, UsageError
+from correlator.events import Message, event
+from correlator.runtime.names import resolve
+
+
+@event
+class Tick:
+    number: int
+    kind: str = "plain"
+
+
+@event
+class Other:
+    number: int = 0
+
+
+class Log(Monitor):
+    """Remembers what it was called for."""
+
+    def heard(self, what: Any) -> None:
+        self.__dict__.setdefault("calls", []).append(what)
+
+    def calls_so_far(self) -> list[Any]:
+        return self.__dict__.setdefault("calls", [])
+
+
+class Listens(Log):
+    @on(Tick)
+    def any_tick(self, tick: Tick) -> None:
+        self.heard(("any", tick.number))
+
+    @on(Tick, kind="red")
+    def red(self, tick: Tick) -> None:
+        self.heard(("red", tick.number))
+
+    @on(Tick, kind="red", number=2)
+    def second_red(self, tick: Tick) -> None:
+        self.heard(("second red", tick.number))
+
+
+class Counter(Monitor, persistent=True):
+    count: int = 0
+    seen: list[int] = []
+    by_kind: StateTable[str, int]
+
+    @on(Tick)
+    def tick(self, tick: Tick) -> None:
+        self.count += 1
+        self.seen.append(tick.number)
+        self.by_kind[tick.kind] = self.by_kind.get(tick.kind, 0) + 1
+        self.send(tick, to="out")
+        if tick.number < 0:
+            raise ValueError("negative")
+
+
+def a_context(*monitors: Monitor, on_error: str = "stop") -> Context:
+    """A context with a reliable sender `out` and a BEST_EFFORT sender `quick`, and these monitors."""
+    routes = Routes()
+    routes.outboxes = {
+        name: Outbox(name, mode, "src:S01", f"queue:{name}", "id", "source")
+        for name, mode in (("out", Reliability.EXACTLY_ONCE), ("quick", Reliability.BEST_EFFORT))
+    }
+    context = Context("main", routes, resolve)
+    routes.channels = {"main": [context.queue]}
+    for monitor in monitors:
+        context.load(monitor, on_error)
+    return context
+
+
+def inside(one: Any) -> Run:
+    return Run("", 0, (), (one,), stored=True)
+
+
+def deliver(context: Context, *events: Any, at: float = 0.0) -> None:
+    for one in events:
+        context.queue.deliver(inside(one))
+    context.work(1000, at)
+
+
+def restarted(context: Context, *classes: type[Monitor], at: float = 0.0) -> tuple[Context, list[Monitor]]:
+    """A new context with what a cut of the old one holds."""
+    state: dict[str, dict[bytes, bytes]] = {}
+    for entry in context.take_state():
+        state.setdefault(entry.owner, {}).pop(entry.key, None)
+        if entry.value is not None:
+            state[entry.owner][entry.key] = entry.value
+    again = a_context()
+    monitors = []
+    for cls in classes:
+        for key, data in state.get(f"monitor:{cls.state_name}", {}).items():
+            stored = decode(data)
+            monitor = restore_monitor(cls, int(key), stored, state)
+            again.load(monitor, stored.on_error, int(key), stored)
+            monitors.append(monitor)
+    again.restore(context.cut(), [], at)
+    return again, monitors
+
+
+def decode(data: bytes) -> StoredMonitor:
+    return msgspec.msgpack.decode(data, type=StoredMonitor)
+
+
+def staged(context: Context) -> list[bytes]:
+    return [message.body for messages in context.take_staged().values() for message in messages]
+
+
+# --- dispatch ---
+
+
+def test_every_matching_listener_is_called_once_per_event():
+    monitor = Listens()
+    deliver(a_context(monitor), Tick(number=1), Tick(number=2, kind="red"), Other())
+    assert sorted(monitor.calls_so_far()) == [("any", 1), ("any", 2), ("red", 2), ("second red", 2)]
+
+
+def test_events_are_handled_in_the_order_of_the_queue():
+    monitor = Listens()
+    deliver(a_context(monitor), *[Tick(number=number) for number in range(100)])
+    assert monitor.calls_so_far() == [("any", number) for number in range(100)]
+
+
+def test_a_field_that_the_event_does_not_have_is_refused():
+    with pytest.raises(UsageError, match=r"E4108 event Tick: has no field 'colour'\. Fields: number, kind"):
+        on(Tick, colour="red")(Listens.red)
+
+
+class Dynamic(Log):
+    def onload(self) -> None:
+        self.once(Tick.match(kind="red"), self.first_red)
+        self.number = self.on_all(Tick.match(), self.all_ticks)
+
+    def first_red(self, tick: Tick) -> None:
+        self.heard(("first red", tick.number))
+
+    def all_ticks(self, tick: Tick) -> None:
+        self.heard(tick.number)
+        if tick.number == 3:
+            self.cancel(self.number)
+
+
+def test_once_listens_once_and_cancel_ends_a_listener():
+    monitor = Dynamic()
+    context = a_context(monitor)
+    context.call_one(monitor, "onload")
+    deliver(context, Tick(number=1, kind="red"), Tick(number=2, kind="red"), Tick(number=3), Tick(number=4))
+    assert monitor.calls_so_far() == [1, ("first red", 1), 2, 3] or monitor.calls_so_far() == [("first red", 1), 1, 2, 3]
+
+
+class Renewing(Log):
+    @on(Tick)
+    def tick(self, tick: Tick) -> None:
+        self.heard(tick.number)
+        self.once(Tick.match(), self.again)
+
+    def again(self, tick: Tick) -> None:
+        self.heard(("again", tick.number))
+
+
+def test_a_listener_that_is_made_while_an_event_is_handled_begins_with_the_next():
+    monitor = Renewing()
+    deliver(a_context(monitor), Tick(number=1), Tick(number=2))
+    assert monitor.calls_so_far()[0] == 1
+    assert monitor.calls_so_far().count(("again", 2)) == 1
+    assert ("again", 1) not in monitor.calls_so_far()
+
+
+class Stops(Log):
+    @on(Tick)
+    def first(self, tick: Tick) -> None:
+        self.heard(tick.number)
+        self.stop()
+
+    @on(Tick)
+    def second(self, tick: Tick) -> None:
+        self.heard(tick.number)
+
+    def on_unload(self) -> None:
+        self.heard("unloaded")
+        self.send(b"farewell", to="out")
+        self.stop()
+
+
+def test_a_stopped_monitor_hears_nothing_more_and_what_on_unload_sends_is_staged():
+    monitor = Stops()
+    context = a_context(monitor)
+    deliver(context, Tick(number=1), Tick(number=2))
+    assert monitor.calls_so_far() == [1, "unloaded"]
+    assert staged(context) == [b"farewell"]
+
+
+class Order(Monitor, persistent=True):
+    order: int
+    lines: StateTable[str, int]
+
+    def onload(self) -> None:
+        self.lines["opened"] = self.order
+        self.on_all(Tick.match(number=self.order), self.mine)
+
+    def mine(self, tick: Tick) -> None:
+        self.lines[tick.kind] = self.lines.get(tick.kind, 0) + 1
+        if tick.kind == "close":
+            self.stop()
+
+
+class Orders(Monitor, persistent=True):
+    @on(Other)
+    def opened(self, other: Other) -> None:
+        self.spawn(Order, order=other.number)
+
+
+def test_spawned_monitors_have_state_of_their_own_and_survive():
+    context = a_context(Orders())
+    deliver(context, Other(number=7), Other(number=8), Tick(number=8, kind="a"))
+    again, monitors = restarted(context, Orders, Order)
+    deliver(again, Tick(number=8, kind="a"), Tick(number=7, kind="b"), Tick(number=9, kind="c"))
+    assert [dict(one.lines) for one in monitors if isinstance(one, Order)] == [
+        {"opened": 7, "b": 1},
+        {"opened": 8, "a": 2},
+    ]
+
+
+def test_the_numbers_of_spawned_monitors_are_not_used_again_after_a_restart():
+    context = a_context(Orders())
+    deliver(context, Other(number=7), Tick(number=7, kind="close"))
+    context.take_state()
+    deliver(context, Other(number=8))
+    cut = context.cut()
+    assert cut.spawned == {"Order": 3}
+
+
+def test_the_state_of_a_stopped_monitor_is_deleted():
+    context = a_context(Orders())
+    deliver(context, Other(number=7))
+    kept = {(entry.owner, entry.key) for entry in context.take_state() if entry.owner != "monitor:Orders"}
+    deliver(context, Tick(number=7, kind="close"))
+    gone = {(entry.owner, entry.key) for entry in context.take_state() if entry.value is None}
+    assert kept <= gone
+
+
+# --- timers ---
+
+
+class Timed(Log, persistent=True):
+    fired: list[float] = []
+
+    @every(10)
+    def regularly(self) -> None:
+        self.fired.append(self.engine_time)
+
+    @on(Tick)
+    def tick(self, tick: Tick) -> None:
+        self.number = self.wait(tick.number, self.later)
+
+    @on(Other)
+    def other(self, other: Other) -> None:
+        self.cancel(self.number)
+
+    def later(self) -> None:
+        self.fired.append(-self.engine_time)
+
+
+def test_timers_fire_when_engine_time_reaches_them():
+    monitor = Timed()
+    context = a_context(monitor)
+    deliver(context, Tick(number=5), at=1.0)
+    assert context.next_timer() == 6.0
+    for now in (5.9, 6.0, 9.9, 10.0, 35.0):
+        context.work(10, now)
+    assert monitor.fired == [-6.0, 10.0, 35.0, 35.0]
+    assert context.next_timer() == 40.0
+
+
+def test_a_cancelled_timer_does_not_fire():
+    monitor = Timed()
+    context = a_context(monitor)
+    deliver(context, Tick(number=5), Other(), at=1.0)
+    context.work(10, 9.0)
+    assert monitor.fired == []
+    assert context.next_timer() == 10.0
+
+
+def test_timers_of_persistent_monitors_survive_with_their_due_time():
+    context = a_context(Timed())
+    deliver(context, Tick(number=5), at=1.0)
+    again, (monitor,) = restarted(context, Timed, at=1.0)
+    again.work(10, 6.0)
+    again.work(10, 10.0)
+    assert monitor.fired == [-6.0, 10.0]
+
+
+@pytest.mark.parametrize("period", [0, -1])
+def test_a_period_that_never_ends_is_refused(period):
+    with pytest.raises(UsageError, match="E4109"):
+        every(period)
+
+
+class FailingTimer(Monitor, persistent=True):
+    @on(Tick)
+    def tick(self, tick: Tick) -> None:
+        self.wait(1, self.later)
+
+    def later(self) -> None:
+        raise ValueError("no")
+
+
+def test_a_timer_whose_handler_failed_does_not_come_back_with_a_restart():
+    context = a_context(FailingTimer(), on_error="skip")
+    deliver(context, Tick(number=1))
+    context.take_state()
+    context.work(10, 5.0)
+    again, _ = restarted(context, FailingTimer)
+    assert again.next_timer() is None
+
+
+# --- failures ---
+
+
+def test_c106_stop_raises_and_stages_nothing_of_the_failed_handler():
+    monitor = Counter()
+    context = a_context(monitor)
+    with pytest.raises(HandlerFailed) as failed:
+        deliver(context, Tick(number=1), Tick(number=-1), Tick(number=2))
+    assert "E5500 monitor Counter: handling Tick raised ValueError: negative" in str(failed.value)
+    assert len(staged(context)) == 1
+
+
+@pytest.mark.parametrize(("on_error", "letters"), [("skip", 0), ("dead_letter", 1)])
+def test_c106_skip_and_dead_letter_leave_no_trace_of_the_failed_handler(on_error, letters):
+    monitor = Counter()
+    context = a_context(monitor, on_error=on_error)
+    failures: list[CorrelatorError] = []
+    context.failed = lambda policy, error: failures.append(error)
+    deliver(context, Tick(number=1), Tick(number=-5), Tick(number=2))
+    assert (monitor.count, monitor.seen, dict(monitor.by_kind)) == (2, [1, 2], {"plain": 2})
+    assert staged(context) == [b'{"number":1,"kind":"plain"}', b'{"number":2,"kind":"plain"}']
+    dead = context.take_dead_letters()
+    assert [(letter.kind, letter.origin, letter.message.body) for letter in dead] == [
+        ("handler", "Counter", b'{"number":-5,"kind":"plain"}')
+    ] * letters
+    assert [error.code for error in failures] == ["E5500"]
+
+
+class Effects(Monitor, persistent=True):
+    @on(Tick)
+    def tick(self, tick: Tick) -> None:
+        self.wait(1, self.nothing)
+        self.on_all(Other.match(), self.nothing_with)
+        self.spawn(Order, order=1)
+        self.send(b"x", to="quick")
+        self.send(Other(), to="channel:main")
+        raise ValueError("after all of it")
+
+    def nothing(self) -> None: ...
+
+    def nothing_with(self, other: Other) -> None: ...
+
+
+def test_nothing_that_a_failed_handler_asked_for_happens():
+    monitor = Effects()
+    context = a_context(monitor, on_error="skip")
+    deliver(context, Tick(number=1))
+    assert context.next_timer() is None
+    assert len(context.queue) == 0
+    assert context._routes.outboxes["quick"].take(5) == []
+    assert context.cut().spawned == {}
+
+
+def test_a_once_listener_whose_handler_failed_still_listens():
+    class Once(Log):
+        def onload(self) -> None:
+            self.once(Tick.match(), self.first)
+
+        def first(self, tick: Tick) -> None:
+            self.heard(tick.number)
+            if tick.number < 0:
+                raise ValueError
+
+    monitor = Once()
+    context = a_context(monitor, on_error="skip")
+    context.call_one(monitor, "onload")
+    deliver(context, Tick(number=-1), Tick(number=2), Tick(number=3))
+    assert monitor.calls_so_far() == [-1, 2]
+
+
+def test_c107_system_exit_is_not_a_handler_failure():
+    class Exits(Monitor):
+        @on(Tick)
+        def tick(self, tick: Tick) -> None:
+            raise SystemExit(3)
+
+    with pytest.raises(SystemExit):
+        deliver(a_context(Exits(), on_error="skip"), Tick(number=1))
+
+
+def test_c108_endless_recursion_is_a_handler_failure():
+    class Recurses(Monitor):
+        @on(Tick)
+        def tick(self, tick: Tick) -> None:
+            self.tick(tick)
+
+    with pytest.raises(HandlerFailed, match=r"E5500 monitor Recurses: .* RecursionError"):
+        deliver(a_context(Recurses()), Tick(number=1))
+
+
+# --- sends ---
+
+
+def handler_that(body: Any) -> Monitor:
+    class Asks(Monitor):
+        @on(Tick)
+        def tick(self, tick: Tick) -> None:
+            body(self)
+
+    return Asks()
+
+
+def error_of(body: Any) -> CorrelatorError:
+    with pytest.raises(CorrelatorError) as raised:
+        deliver(a_context(handler_that(body)), Tick(number=1))
+    return raised.value
+
+
+def test_c113_a_send_to_an_unknown_sender_names_the_known_ones():
+    error = error_of(lambda monitor: monitor.send(b"x", to="nowhere"))
+    assert error.code == "E8001"
+    assert "no sender 'nowhere'. Senders: out, quick." in str(error)
+
+
+def test_c113_a_send_to_an_unknown_channel():
+    assert error_of(lambda monitor: monitor.send(b"x", to="channel:nowhere")).code == "E8001"
+
+
+def test_c113_a_monitor_outside_an_engine_cannot_send():
+    with pytest.raises(UsageError, match="E8003 monitor Counter: is not part of a running engine"):
+        Counter().send(b"x", to="out")
+
+
+def test_a2_16_a_send_to_a_sender_that_is_being_removed_raises():
+    context = a_context(handler_that(lambda monitor: monitor.send(b"x", to="out")))
+    context._routes.closing = frozenset({"out"})
+    with pytest.raises(UsageError, match="E8002"):
+        deliver(context, Tick(number=1))
+
+
+@pytest.mark.parametrize("value", [threading.Lock(), object(), {1: threading.Lock()}], ids=str)
+def test_c112_a_value_that_cannot_become_a_message(value):
+    error = error_of(lambda monitor: monitor.send(value, to="out"))
+    assert isinstance(error, MappingError)
+    assert error.code == "E5201"
+
+
+def test_c111_a_flood_into_a_channel_is_bounded(monkeypatch):
+    monkeypatch.setattr("correlator.core.context.MAX_WAITING_FROM_INSIDE", 3)
+    context = a_context(handler_that(lambda monitor: monitor.send(Other(), to="channel:main")))
+    for _ in range(3):
+        context.queue.deliver(inside(Other()))
+    context.queue.deliver(inside(Tick(number=1)))
+    with pytest.raises(UsageError, match="E8010"):
+        while context.queue.head() is not None:
+            context.queue.deliver(inside(Other()))
+            context.queue.deliver(inside(Tick(number=1)))
+            context.work(1, 0.0)
+
+
+def test_events_leave_as_json_and_bytes_and_messages_as_they_are():
+    def body(monitor: Monitor) -> None:
+        monitor.send(Tick(number=1), to="out", key="k", properties={"a": 1})
+        monitor.send(b"raw", to="out", properties={"b": 2})
+        monitor.send(Message(b"whole", {"c": 3}, "key"), to="out")
+
+    context = a_context(handler_that(body))
+    deliver(context, Tick(number=0))
+    assert context.take_staged() == {
+        "out": [
+            Message(b'{"number":1,"kind":"plain"}', {"a": 1}, "k"),
+            Message(b"raw", {"b": 2}),
+            Message(b"whole", {"c": 3}, "key"),
+        ]
+    }
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (lambda monitor: monitor.request_flush("nowhere"), "E8001"),
+        (lambda monitor: monitor.request_flush("out"), "E8202"),
+        (lambda monitor: monitor.acknowledge_and_resume("nobody"), "E7103"),
+        (lambda monitor: monitor.wait(1, len), "E4106"),
+        (lambda monitor: monitor.once(Tick.match(), Counter().tick), "E4106"),
+        (lambda monitor: monitor.spawn(Order), "E4105"),
+        (lambda monitor: monitor.spawn(Order, nothing=1), "E4104"),
+    ],
+)
+def test_calls_that_cannot_work(body, code):
+    assert error_of(body).code == code
+
+
+@pytest.mark.parametrize("call", ["request_flush", "acknowledge_and_resume"])
+def test_a5_7_a4_9_persistent_monitors_may_not_flush_or_acknowledge(call):
+    monitor = Counter()
+    a_context(monitor)
+    with pytest.raises(UsageError, match=rf"E4110 monitor Counter: {call}\(\) is not allowed in a persistent monitor"):
+        getattr(monitor, call)("quick")
+
+
+# --- the cut ---
+
+
+def test_a2_10_a_requested_cut_falls_between_two_events():
+    class Asked(Log):
+        @on(Tick)
+        def tick(self, tick: Tick) -> None:
+            self.heard(tick.number)
+            if tick.number == 2:
+                self._binding.cut_requested = True
+
+    monitor = Asked()
+    context = a_context(monitor)
+    deliver(context, *[Tick(number=number) for number in range(5)])
+    assert monitor.calls_so_far() == [0, 1, 2]
+    _, waiting = context.queue.cut(lambda one: ("", str(one.number).encode()))
+    assert [run.events[0][1] for run in waiting] == [b"3", b"4"]
+
+
+def test_only_monitors_that_handled_an_event_are_written():
+    context = a_context(Counter(), Timed())
+    context.take_state()
+    assert context.take_state() == []
+    deliver(context, Tick(number=1))
+    assert {entry.owner for entry in context.take_state()} == {
+        "monitor:Counter",
+        "table:Counter#0.by_kind",
+        "monitor:Timed",
+    }
+
+
+def test_state_comes_back_as_it_was():
+    context = a_context(Counter())
+    deliver(context, Tick(number=1), Tick(number=2, kind="red"))
+    _, (monitor,) = restarted(context, Counter)
+    assert (monitor.count, monitor.seen, dict(monitor.by_kind)) == (2, [1, 2], {"plain": 1, "red": 1})
+
+
+def test_dynamic_listeners_of_persistent_monitors_survive():
+    class Persistent(Monitor, persistent=True):
+        heard: list[int] = []
+
+        def onload(self) -> None:
+            self.once(Tick.match(kind="red"), self.red)
+
+        def red(self, tick: Tick) -> None:
+            self.heard.append(tick.number)
+
+    monitor = Persistent()
+    context = a_context(monitor)
+    context.call_one(monitor, "onload")
+    again, (restored,) = restarted(context, Persistent)
+    deliver(again, Tick(number=1), Tick(number=2, kind="red"), Tick(number=3, kind="red"))
+    assert restored.heard == [2]
+
+
+def test_events_from_inside_are_recorded_by_value():
+    context = a_context()
+    context.queue.deliver(inside(Tick(number=4)))
+    (run,) = context.cut().queue
+    assert decode_event(resolve, run.events[0]) == Tick(number=4)
+
+
+# --- classes ---
+
+
+def test_a40_state_that_cannot_be_stored_is_refused_when_the_class_is_made():
+    with pytest.raises(StateError, match=r"E4101 monitor Holds: field 'lock' has type _thread\.lock|E4101"):
+
+        class Holds(Monitor, persistent=True):
+            lock: threading.Thread
+
+
+def test_a_table_needs_a_persistent_monitor():
+    with pytest.raises(StateError, match="E4107 monitor Fleeting"):
+
+        class Fleeting(Monitor):
+            table: StateTable[str, int]
+
+
+def test_each_instance_begins_with_a_copy_of_the_initial_values():
+    first, second = Counter(), Counter()
+    first.seen.append(1)
+    assert (second.seen, Counter.seen) == ([], [])
+
+
+def stored_as(cls: type[Monitor], **attributes: Any) -> StoredMonitor:
+    return StoredMonitor("x:Y", "main", cls.state_version, msgspec.msgpack.encode(attributes), [], [], 1)
+
+
+class Renamed(Monitor, persistent=True):
+    new_name: int = 0
+
+
+def test_a_renamed_field_is_an_error_that_names_the_hook():
+    with pytest.raises(StateError, match=r"E4203 .*migrate_state"):
+        restore_monitor(Renamed, 0, stored_as(Renamed, old_name=5), {})
+
+
+def test_migrate_state_is_asked_when_the_version_differs():
+    class Migrated(Monitor, persistent=True):
+        state_version = 2
+        new_name: int = 0
+
+        @classmethod
+        def migrate_state(cls, version: int, data: dict[str, Any]) -> dict[str, Any] | None:
+            return {"new_name": data["old_name"] * 10} if version == 1 else None
+
+    assert restore_monitor(Migrated, 0, stored_as(Renamed, old_name=5), {}).new_name == 50
+    other = StoredMonitor("x:Y", "main", 7, stored_as(Renamed, old_name=5).attributes, [], [], 1)
+    with pytest.raises(StateError, match="stored state has version 7, the class 2"):
+        restore_monitor(Migrated, 0, other, {})

@@ -1,0 +1,198 @@
+"""From messages to events: bad inputs row by row (RELIABILITY C 69-113), ids and templates (FEATURES A8.2)."""
+
+import pytest
+
+from correlator.core.mapping import MAX_ID_BYTES, ReceiveMapping, Template
+from correlator.errors import ConfigError
+from correlator.events import Headers, Message, event
+
+LIMIT = 10_000_000
+
+
+@event
+class Order:
+    """What bodies become here."""
+
+    id: int
+    price: float = 0.0
+    note: str | None = None
+
+
+def a_mapping(event_type=Order, *, unique_id="${property.uniqueMessageId}", limit=LIMIT, deduplicated=True):
+    return ReceiveMapping(
+        "orders",
+        event_type,
+        unique_id,
+        "${property.messageSourceId}",
+        deduplicated=deduplicated,
+        max_message_bytes=limit,
+    )
+
+
+REFUSED = {
+    "69 empty body": (b"", "E5101"),
+    "70 one byte": (b"{", "E5101"),
+    "71 too large": (b"x" * (LIMIT + 1), "E5001"),
+    "72 invalid UTF-8": (b'{"id": 1, "note": "\xff\xfe"}', "E5101"),
+    "73 invalid JSON": (b'{"id": 1, "price" 2}', "E5101"),
+    "74 depth 100,000": (b"[" * 100_000, "E510"),
+    "74 depth 100,000 in a field that nobody asked for": (b'{"id": 1, "x": ' + b"[" * 100_000, "E5101"),
+    "76 NaN": (b'{"id": 1, "price": NaN}', "E5101"),
+    "76 Infinity": (b'{"id": 1, "price": -Infinity}', "E5101"),
+    "77 number of 5,000 digits": (b'{"id": ' + b"9" * 5000 + b"}", "E510"),
+    "78 float overflow": (b'{"id": 1, "price": 1e400}', "E510"),
+    "79 wrong type": (b'{"id": 1, "price": "abc"}', "E5102"),
+    "79 a list instead of an object": (b"[1]", "E5102"),
+    "80 missing field": (b'{"price": 1}', "E5102"),
+    "82 null for required": (b'{"id": null}', "E5102"),
+    "85 Java serialized object": (b"\xac\xed\x00\x05sr\x00", "E5101"),
+    "84 truncated gzip": (b"\x1f\x8b\x08\x00", "E5101"),
+}
+
+
+@pytest.mark.parametrize(("body", "code"), REFUSED.values(), ids=REFUSED.keys())
+def test_a_bad_body_becomes_a_dead_letter_and_the_rest_of_its_batch_does_not(body, code):
+    good = Message(b'{"id": 1}', {"uniqueMessageId": "a"})
+    bad = Message(body)
+    mapped = a_mapping().map([good, bad, good], 7.5)
+    assert [one.id for one in mapped.events] == [1, 1]
+    assert (len(mapped.messages), mapped.ids, len(mapped.digests)) == (2, ["a", "a"], 2)
+    (letter,) = mapped.dead_letters
+    assert letter.reason.startswith(code)
+    assert len(letter.reason) < 500
+    assert (letter.kind, letter.origin, letter.message, letter.time) == ("mapping", "orders", bad, 7.5)
+
+
+ACCEPTED = {
+    "75 duplicate keys: the last counts": (b'{"id": 1, "id": 2}', Order(id=2)),
+    "77 the largest integer of 64 bits": (b'{"id": 18446744073709551615}', Order(id=2**64 - 1)),
+    "81 extra field": (b'{"id": 1, "extra": [1, {"a": 2}]}', Order(id=1)),
+    "82 null where it is allowed": (b'{"id": 1, "note": null}', Order(id=1)),
+    "an integer for a float": (b'{"id": 1, "price": 2}', Order(id=1, price=2.0)),
+    "spaces around": (b' \n {"id": 1}\r\n', Order(id=1)),
+}
+
+
+@pytest.mark.parametrize(("body", "expected"), ACCEPTED.values(), ids=ACCEPTED.keys())
+def test_a_body_that_maps(body, expected):
+    mapped = a_mapping().map([Message(body)], 0.0)
+    assert (mapped.events, mapped.dead_letters) == ([expected], [])
+
+
+def test_c73_the_reason_names_line_and_column():
+    (letter,) = a_mapping().map([Message(b'{"id": 1,\n "price" 2}')], 0.0).dead_letters
+    assert "E5101 receiver orders: body is not JSON: line 2 column 10" in letter.reason
+
+
+def test_c79_the_reason_names_the_field():
+    (letter,) = a_mapping().map([Message(b'{"id": 1, "price": "abc"}')], 0.0).dead_letters
+    assert "$.price" in letter.reason
+
+
+@pytest.mark.parametrize(("size", "dead"), [(9, 0), (10, 0), (11, 1)])
+def test_c71_the_limit_of_a_message(size, dead):
+    mapped = a_mapping(None, limit=10).map([Message(b"x" * size)], 0.0)
+    assert len(mapped.dead_letters) == dead
+
+
+def test_a_receiver_without_event_type_takes_any_body_as_it_is():
+    messages = [Message(b""), Message(b"\xff\x00"), Message(b"[" * 100_000)]
+    mapped = a_mapping(None).map(messages, 0.0)
+    assert (mapped.events, mapped.dead_letters) == (messages, [])
+
+
+def test_a_stored_message_that_no_longer_maps_leaves_a_gap():
+    messages = [Message(b'{"id": 1}'), Message(b"broken"), Message(b'{"id": 3}')]
+    events, dead = a_mapping().remap(messages, 0.0)
+    assert events == [Order(id=1), None, Order(id=3)]
+    assert [letter.message for letter in dead] == [messages[1]]
+
+
+# --- unique ids ---
+
+IDS = {
+    "89 no id": ({}, ""),
+    "90 empty id": ({"uniqueMessageId": ""}, ""),
+    "92 NUL, newline, emoji, marks": ({"uniqueMessageId": "a\x00\n🐘‏"}, "a\x00\n🐘‏"),
+    "93 a number": ({"uniqueMessageId": 17}, "17"),
+    "93 a boolean": ({"uniqueMessageId": True}, "True"),
+    "96 opaque": ({"uniqueMessageId": ":"}, ":"),
+    "91 the longest": ({"uniqueMessageId": "x" * MAX_ID_BYTES}, "x" * MAX_ID_BYTES),
+}
+
+
+@pytest.mark.parametrize(("properties", "expected"), IDS.values(), ids=IDS.keys())
+def test_a_unique_id(properties, expected):
+    mapped = a_mapping(None).map([Message(b"", properties)], 0.0)
+    assert (mapped.ids, mapped.dead_letters) == ([expected], [])
+
+
+@pytest.mark.parametrize(
+    ("value", "code"),
+    [
+        pytest.param("x" * (MAX_ID_BYTES + 1), "E5404", id="91 one byte too long"),
+        pytest.param("x" * 1_000_000, "E5404", id="91 a megabyte"),
+        pytest.param("é" * (MAX_ID_BYTES // 2 + 1), "E5404", id="91 bytes count, not characters"),
+        pytest.param(b"bytes", "E5403", id="93 bytes"),
+    ],
+)
+@pytest.mark.parametrize("name", ["uniqueMessageId", "messageSourceId"])
+def test_an_id_that_cannot_be_used_is_a_dead_letter(name, value, code):
+    (letter,) = a_mapping(None).map([Message(b"", {name: value})], 0.0).dead_letters
+    assert letter.reason.startswith(code)
+    assert len(letter.reason) < 200
+
+
+def test_c97_a_missing_source_is_the_shared_one():
+    assert a_mapping(None).map([Message(b"", {"uniqueMessageId": "a"})], 0.0).sources == [""]
+
+
+def test_modes_without_detection_ask_for_no_ids():
+    mapped = a_mapping(deduplicated=False).map([Message(b'{"id": 1}', {"uniqueMessageId": b"bytes"})], 0.0)
+    assert (mapped.ids, mapped.dead_letters) == ([], [])
+
+
+# --- templates ---
+
+MESSAGE = Message(
+    b'{"id": 5, "deep": {"x": 1}}', {"a": "A", "n": 3, "row.col": "C"}, "key", None, Headers(message_id="M", type="T")
+)
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        ("fixed", "fixed"),
+        ("${property.a}", "A"),
+        ("${property.a}-${property.n}", "A-3"),
+        ("x${header.message_id}y", "xMy"),
+        ("${body.id}", "5"),
+        ("${row.col}", "C"),
+        ("${row.col}/${body.id}/${header.type}", "C/5/T"),
+        ("${property.missing}", ""),
+        ("A-${property.missing}", ""),
+        ("${header.correlation_id}", ""),
+        ("${header.nothing_known}", ""),
+        ("${body.missing}", ""),
+    ],
+)
+def test_a8_2_templates(template, expected):
+    extract = Template(template, "here")
+    assert extract.fill(MESSAGE, MESSAGE) == expected
+    assert extract.column([MESSAGE, MESSAGE], [MESSAGE, MESSAGE]) == [expected, expected]
+
+
+def test_a_template_of_the_body_reads_the_event():
+    assert Template("${body.price}", "here").fill(Message(b""), Order(id=1, price=2.5)) == "2.5"
+
+
+def test_a_template_without_headers_or_json_gives_nothing():
+    for template in ("${header.type}", "${body.id}"):
+        message = Message(b"not JSON")
+        assert Template(template, "here").fill(message, message) == ""
+
+
+@pytest.mark.parametrize("template", ["${", "${property}", "${env.A}", "${property.a} ${", "${body.}"])
+def test_a_template_that_is_not_understood(template):
+    with pytest.raises(ConfigError, match="E1060 receiver r.unique_message_id"):
+        Template(template, "receiver r.unique_message_id")

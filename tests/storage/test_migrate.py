@@ -1,0 +1,90 @@
+"""The schema: revisions and tables say the same, and an upgrade leaves a copy behind."""
+
+import sqlite3
+import stat
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+
+from correlator.core import faults
+from correlator.errors import Fenced
+from correlator.storage import database, migrate, tables
+from tests.storage import values
+from tests.storage.conftest import MakeStore
+from tests.storage.victim import COMMITS, REVISIONS
+
+
+def test_revisions_and_tables_say_the_same(url: str) -> None:
+    store = database.connect(url)
+    migrate.bring_up(store)
+    with store.transaction() as connection:
+        options = {"compare_type": True, "version_table": migrate.VERSION_TABLE}
+        assert compare_metadata(MigrationContext.configure(connection, opts=options), tables.metadata) == []
+    store.close()
+
+
+def test_the_head_is_the_last_revision() -> None:
+    assert ScriptDirectory(str(migrate._installed_scripts())).get_heads() == [migrate.HEAD]
+
+
+def test_an_upgrade_by_command(make_store: MakeStore, url: str) -> None:
+    assert migrate.upgrade(url) == ("", migrate.HEAD)
+    assert migrate.upgrade(url) == (migrate.HEAD, migrate.HEAD)
+    store = make_store(url)
+    assert store.open().epoch == 1
+    with pytest.raises(Fenced, match=r"E3201"):
+        migrate.upgrade(url)
+
+
+def test_there_is_no_way_down() -> None:
+    for script in ScriptDirectory(str(migrate._installed_scripts())).walk_revisions():
+        assert not hasattr(script.module, "downgrade")
+
+
+def test_a_copy_is_made_before_an_upgrade(make_store: MakeStore, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/store.db"
+    store = make_store(url)
+    store.open()
+    for number in (1, 2, 3):
+        store.commit(number, COMMITS[number - 1])
+    store.close()
+    (tmp_path / "store.db.backup-0001.part").write_text("a copy that was killed")
+    owned = database.connect(url)
+    migrate.bring_up(owned, head="0003", scripts=REVISIONS)
+    owned.close()
+    copy = tmp_path / "store.db.backup-0001"
+    assert stat.S_IMODE(copy.stat().st_mode) == 0o600
+    with sqlite3.connect(copy) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    connection.close()
+    kept = make_store(f"sqlite:///{copy}")
+    recovered = kept.open()
+    assert (recovered.commit, recovered.state is not None) == (3, True)
+    assert list(recovered.state) == [values.state(1, a=b"1"), values.state(2, b=b"2")]
+
+
+def test_a_failing_revision_changes_nothing(make_store: MakeStore, url: str) -> None:
+    """On both databases a revision is one transaction."""
+    store = make_store(url)
+    store.open()
+    store.commit(1, COMMITS[0])
+    store.close()
+
+    def fail(passed: str) -> None:
+        if passed == "test.migrate.between":
+            raise ZeroDivisionError
+
+    owned = database.connect(url)
+    faults.install(fail)
+    try:
+        with pytest.raises(ZeroDivisionError):
+            migrate.bring_up(owned, head="0003", scripts=REVISIONS)
+    finally:
+        faults.install(None)
+    assert not owned.has_table("one")
+    assert migrate.revision(owned) == "0001"
+    owned.close()
+    assert make_store(url).open().commit == 1

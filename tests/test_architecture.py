@@ -1,0 +1,297 @@
+"""Facts about the source that must stay true (docs/architecture.md): who imports whom, what the core may not know."""
+
+import ast
+import functools
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("correlator", "connectors", "migrations")
+
+LAYERS = {
+    "errors": set(),
+    "events": {"errors"},
+    "settings": {"core"},
+    "core": {"events", "errors", "settings"},
+    "ports": {"core", "events", "errors", "settings"},
+    "configuration": {"core", "events", "errors", "settings"},
+    "storage": {"configuration", "ports", "core", "events", "errors", "settings"},
+    "runtime": {"storage", "configuration", "ports", "core", "events", "errors", "settings"},
+    "pipeline": {"runtime", "storage", "configuration", "ports", "core", "events", "errors", "settings"},
+    "cli": {"pipeline", "runtime", "storage", "configuration", "ports", "core", "events", "errors", "settings"},
+}
+"""What each part of `correlator` may import besides itself. `testing` may import all; nothing may import `testing`."""
+
+IMPURE = {"time", "random", "uuid", "threading", "os", "logging", "secrets", "socket", "subprocess", "asyncio", "structlog"}
+ONLY_IN = {
+    "pyspark": {"correlator/pipeline"},
+    "pyarrow": {"correlator/pipeline"},
+    "sqlalchemy": {"correlator/storage", "connectors/embedded", "migrations"},
+    "alembic": {"correlator/storage", "correlator/cli/db.py", "migrations"},
+    "psycopg": {"correlator/storage", "connectors/embedded"},
+    "pika": {"connectors/rabbitmq"},
+    "pulsar": {"connectors/pulsar"},
+    "typer": {"correlator/cli"},
+    "rich": {"correlator/cli"},
+    "yaml": {"correlator/configuration"},
+    "structlog": {"correlator/runtime", "correlator/cli", "correlator/testing"},
+}
+ALLOWED_UUID_TYPES = {"correlator/core/state.py"}
+"""`state` names the type UUID among those that state may have; it makes none."""
+NAMED_IN_ONE_PLACE = {"correlator/cli/crashtest.py"}
+"""The command that starts the harness."""
+
+
+class Import(NamedTuple):
+    """One imported module, and where."""
+
+    file: str
+    line: int
+    module: str
+    in_function: bool
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} imports {self.module}"
+
+
+def sources(*packages: str) -> list[Path]:
+    return sorted(path for package in packages for path in (ROOT / package).rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@functools.cache
+def imports(path: Path) -> list[Import]:
+    return list(_imports(path))
+
+
+def _imports(path: Path) -> Iterator[Import]:
+    inner = {
+        id(node)
+        for function in ast.walk(tree_of(path))
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for node in ast.walk(function)
+    }
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Import):
+            modules = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{name_of(path)}:{node.lineno} imports relatively"
+            base = node.module or ""
+            modules = [f"{base}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for module in modules:
+            yield Import(name_of(path), node.lineno, module, id(node) in inner)
+
+
+def all_imports(*packages: str) -> list[Import]:
+    return [one for path in sources(*packages) for one in imports(path)]
+
+
+def part_of(file: str) -> str:
+    """`core` of `correlator/core/dedup.py`, `errors` of `correlator/errors.py`."""
+    return file.split("/")[1].removesuffix(".py")
+
+
+def test_every_part_is_known():
+    parts = {part_of(name_of(path)) for path in sources("correlator")}
+    assert parts - {"__init__", "testing"} == set(LAYERS)
+
+
+def test_imports_point_in_one_direction():
+    wrong = [
+        str(one)
+        for one in all_imports("correlator")
+        if (part := part_of(one.file)) in LAYERS and one.module.startswith("correlator.")
+        if (target := one.module.split(".")[1]) != part and target not in LAYERS[part] | {"testing"}
+    ]
+    assert wrong == []
+
+
+def test_settings_take_nothing_of_the_core_but_the_modes():
+    taken = {one.module for one in imports(ROOT / "correlator/settings.py") if one.module.startswith("correlator.core")}
+    assert taken == {"correlator.core.reliability.Reliability"}
+
+
+def test_product_code_never_imports_testing():
+    wrong = [
+        str(one)
+        for one in all_imports(*PACKAGES)
+        if one.module.startswith("correlator.testing")
+        and not one.file.startswith("correlator/testing/")
+        and one.file not in NAMED_IN_ONE_PLACE
+    ]
+    assert wrong == []
+
+
+def test_the_engine_knows_no_connector():
+    """Connectors are found by entry point, so that others can add theirs."""
+    assert [str(one) for one in all_imports("correlator") if one.module.split(".")[0] == "connectors"] == []
+
+
+def test_connectors_see_ports_and_values_only():
+    seen = ("correlator.ports", "correlator.events", "correlator.errors", "correlator.settings", "correlator.storage.database")
+    wrong = [
+        str(one)
+        for one in all_imports("connectors")
+        if one.module.startswith("correlator") and not one.module.startswith(seen)
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("package", ONLY_IN)
+def test_a_foreign_package_is_imported_in_its_place_only(package):
+    wrong = [
+        str(one)
+        for one in all_imports(*PACKAGES)
+        if one.module.split(".")[0] == package and not one.file.startswith(tuple(ONLY_IN[package]))
+    ]
+    assert wrong == []
+
+
+def test_no_import_of_ours_hides_in_a_function():
+    wrong = [
+        str(one)
+        for one in all_imports(*PACKAGES)
+        if one.in_function and one.module.split(".")[0] in ("correlator", "connectors", "migrations")
+    ]
+    assert wrong == []
+
+
+# --- the core is pure ---
+
+
+def test_the_core_knows_no_clock_chance_thread_or_log():
+    wrong = [
+        str(one)
+        for one in all_imports("correlator/core")
+        if one.module.split(".")[0] in IMPURE
+        and not (one.module == "uuid" and one.file in ALLOWED_UUID_TYPES)
+    ]
+    assert wrong == []
+
+
+def test_the_core_makes_no_uuid_and_asks_no_clock():
+    forbidden = {"uuid1", "uuid3", "uuid4", "uuid5", "now", "utcnow", "today", "open", "print", "input"}
+    wrong = [
+        f"{name_of(path)}:{node.lineno} calls {called}"
+        for path in sources("correlator/core")
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Call) and (called := _called(node)) in forbidden
+    ]
+    assert wrong == []
+
+
+def _called(node: ast.Call) -> str:
+    return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+
+
+def test_the_core_iterates_over_no_set():
+    """The order of a set of text differs between processes: the same seed would give another history."""
+    wrong = [
+        f"{name_of(path)}:{iterated.lineno}"
+        for path in sources("correlator/core")
+        for function in ast.walk(tree_of(path))
+        if isinstance(function, ast.FunctionDef)
+        for iterated in _iterated(function)
+        if _is_set(iterated, _names_of_sets(function))
+    ]
+    assert wrong == []
+
+
+def _iterated(function: ast.FunctionDef) -> Iterator[ast.expr]:
+    for node in ast.walk(function):
+        if isinstance(node, ast.For | ast.comprehension):
+            yield node.iter
+        elif isinstance(node, ast.Call) and _called(node) in ("list", "tuple", "enumerate", "iter", "zip", "map", "join"):
+            yield from node.args
+        elif isinstance(node, ast.Starred | ast.YieldFrom):
+            yield node.value
+
+
+def _names_of_sets(function: ast.FunctionDef) -> set[str]:
+    return {
+        target.id
+        for node in ast.walk(function)
+        if isinstance(node, ast.Assign) and _is_set(node.value, set())
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+
+
+def _is_set(node: ast.expr, names: set[str]) -> bool:
+    if isinstance(node, ast.Set | ast.SetComp):
+        return True
+    if isinstance(node, ast.Call):
+        return _called(node) in ("set", "frozenset", "union", "intersection", "difference")
+    return isinstance(node, ast.Name) and node.id in names
+
+
+# --- fault points ---
+
+
+def fault_points() -> list[str]:
+    """Every name of a fault point in the source: of `point`, of a step of a transaction, of the points around one."""
+    found = []
+    for path in sources("correlator", "connectors"):
+        if part_of(name_of(path)) == "testing":
+            continue
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.Call) and _called(node) in ("point", "_point", "Step", "_Points", "_dead"):
+                found += [
+                    one.value
+                    for one in node.args
+                    if isinstance(one, ast.Constant) and isinstance(one.value, str) and "." in one.value
+                ]
+    return found
+
+
+def test_fault_points_have_names_of_their_own():
+    assert [name for name, count in Counter(fault_points()).items() if count > 1] == []
+
+
+def test_there_are_fault_points_on_every_way():
+    families = {name.split(".")[0] for name in fault_points()}
+    assert families >= {"rx", "ck", "tx", "rec", "cfg", "ac", "app", "flush", "stop"}
+
+
+# --- what must not be there ---
+
+
+def test_nothing_is_unpickled_or_evaluated():
+    wrong = [
+        str(one)
+        for one in all_imports(*PACKAGES)
+        if one.module.split(".")[0] in ("pickle", "marshal", "shelve", "dill", "cloudpickle")
+    ]
+    wrong += [
+        f"{name_of(path)}:{node.lineno} calls {node.func.id}"
+        for path in sources(*PACKAGES)
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("eval", "exec", "compile")
+    ]
+    assert wrong == []
+
+
+def test_the_top_level_is_as_documented():
+    documented = {"pyproject.toml", "README.md", "CHANGELOG.md", "correlator", "connectors", "migrations", "config", "tests", "docs"}
+    there = {path.name for path in ROOT.iterdir() if not path.name.startswith((".", "__"))}
+    assert there - {"dist", "build"} <= documented
+
+
+def test_every_package_says_why_it_exists():
+    """The first thing in every module is its docstring."""
+    wrong = [name_of(path) for path in sources(*PACKAGES) if not ast.get_docstring(tree_of(path))]
+    assert wrong == []

@@ -1,8 +1,8 @@
 """Reads the file that a command works on: engine and pipelines, with the modules beside the file importable."""
 
+import contextlib
 import sys
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from correlator.cli.checks import check_pipelines
@@ -25,10 +25,12 @@ def load(file: Path, checks: Collection[Check[PipelineFile]] = ()) -> Loaded[Pip
 
 def directory_of(file: Path) -> str:
     """Where modules that the file names are looked up."""
-    return str(file.absolute().parent)
+    with contextlib.suppress(FileNotFoundError):  # the working directory may have been removed
+        file = file.absolute()
+    return str(file.parent)
 
 
-@contextmanager
+@contextlib.contextmanager
 def importable(file: Path) -> Iterator[None]:
     """Let modules beside the file be imported, after all others; afterwards forget them again.
 

@@ -81,12 +81,15 @@ def _run(
         engine = build_engine(loaded.settings, [directory_of(file)])
         began = time.monotonic()
         _drive(engine, signals, shown)
-        return _rows(engine.status(), time.monotonic() - began), signals.exit_status
+        seconds = time.monotonic() - began
+        logs.get_logger().info("ended", seconds=round(seconds, 3))
+        return _rows(engine.status(), seconds), signals.exit_status
 
 
 def _drive(engine: Engine, signals: StopSignals, shown: Watcher) -> None:
     """Recover, run, stop in order. The engine waits in a thread, so that this one can look at signals and figures."""
     with engine:
+        logs.get_logger().info("running", receivers=len(engine.receivers), senders=len(engine.senders))
         waiting = _Waiting(engine)
         waiting.start()
         asked = False
@@ -128,10 +131,15 @@ class _Waiting(threading.Thread):
 def _rows(status: Status, seconds: float) -> list[Row]:
     rows: list[Row] = []
     for name, (_, got) in status.receivers.items():
-        rate = got.received / seconds
-        rows.append((f"receiver {name}", got.received, got.duplicates, got.dead_letters, None, None, rate, None))
+        counts = (got.received, got.duplicates, got.dead_letters)
+        rows.append((f"receiver {name}", *counts, None, None, _rate(got.received, seconds), None))
     for name, (_, gave, _) in status.senders.items():
-        rows.append((f"sender {name}", None, None, gave.dead_letters, gave.sent, None, None, gave.sent / seconds))
+        counts = (gave.dead_letters, gave.sent)
+        rows.append((f"sender {name}", None, None, *counts, None, None, _rate(gave.sent, seconds)))
     totals = status.totals()
     figures = (totals[name] for name in COLUMNS[1:6])
-    return [*rows, ("total", *figures, totals["received"] / seconds, totals["sent"] / seconds)]
+    return [*rows, ("total", *figures, _rate(totals["received"], seconds), _rate(totals["sent"], seconds))]
+
+
+def _rate(count: int, seconds: float) -> float:
+    return round(count / seconds, 1)

@@ -20,6 +20,8 @@ class Parkable(Protocol):
     """A context's thread, as the checkpointer sees it."""
 
     lock: threading.Lock
+    whole: bool
+    """Whether nothing was left half done; read under the lock. Once `False` it stays so: the engine is stopping."""
 
     @property
     def cuttable(self) -> Cuttable:
@@ -126,10 +128,15 @@ class Checkpointer(Actor):
         self._answering = self._asked
         cut = self._cut()
         if cut is None:
-            self._conclude()
+            if self._whole:
+                self._conclude()
             return
         self._request = CheckpointRequest(cut, self.wake)
         self._writer.submit(self._request)
+
+    @property
+    def _whole(self) -> bool:
+        return all(context.whole for context in self._contexts)
 
     def _cut(self) -> Cut | None:
         for context in self._contexts:
@@ -140,6 +147,8 @@ class Checkpointer(Actor):
                 while not context.lock.acquire(timeout=CUT_PATIENCE_S):
                     self.counters.cut_retries += 1
                 held.append(context.lock)
+            if not self._whole:
+                return None
             point("ck.snapshot")
             return self.checkpoint.cut(
                 [context.cuttable for context in self._contexts],

@@ -33,6 +33,7 @@ class MonitorThread(Actor):
         super().__init__(f"context-{context.name}")
         self.context = context
         self.lock = threading.Lock()
+        self.whole = True
         self.slice = SLICE
         self._engine_time = engine_time
         self._hold = hold
@@ -67,7 +68,9 @@ class MonitorThread(Actor):
         point("app.event")
         now = self._engine_time.now()
         with self.lock:
+            self.whole = False  # stays so when a handler raises: no cut may hold what it left half done
             done = self.context.work(self.slice, now)
+            self.whole = True
             due = self.context.next_timer()
         if done:
             return 0
@@ -192,6 +195,7 @@ class ProcessorThread(Actor):
         self.processor = processor
         self.context = context
         self.lock = threading.Lock()
+        self.whole = True
         self.processed = 0
         self.concluded = False
         self.on_processed: Callable[[], None] = lambda: None
@@ -255,7 +259,9 @@ class ProcessorThread(Actor):
 
     def _apply(self, effects: Effects, reached: list[tuple[Run, int]]) -> None:
         with self.lock:
+            self.whole = False
             self.context.apply(effects, reached, self._routes.outboxes)
+            self.whole = True
         self._routes.woken()
 
 

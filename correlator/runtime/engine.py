@@ -266,7 +266,7 @@ class Engine:
         if self._known(settings):
             return self.receivers[settings.id]
         self._record(endpoint_of(settings, dynamic=True))
-        receiver = self._parts.make_receiver(settings, Numbers())
+        receiver = self._parts.make_receiver(settings, Numbers(next_number=self._parts.entered(settings.id) + 1))
         receiver.ended = self._source_ended
         receiver.open = True
         self._run(receiver)
@@ -277,9 +277,9 @@ class Engine:
         self._check_reliability(settings)
         if self._known(settings):
             return self.senders[settings.id]
-        endpoint = endpoint_of(settings, dynamic=True, source=self._new_source())
+        endpoint = self._with_source(endpoint_of(settings, dynamic=True))
         self._record(endpoint)
-        sender = self._parts.make_sender(settings, endpoint.source)
+        sender = self._parts.make_sender(settings, endpoint.source or self._new_source())
         sender.open = True
         self._run(sender)
         return sender

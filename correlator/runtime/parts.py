@@ -228,6 +228,10 @@ class Parts:
             self.writer.detectors[domain] = detector
         return detector
 
+    def entered(self, receiver: str) -> int:
+        """The last number that entered a context: a checkpoint may still know one of a removed receiver of this id."""
+        return max((thread.queue.entered.get(receiver, 0) for thread in self.contexts.values()), default=0)
+
     # --- both ---
 
     def forget(self, part_id: str) -> None:

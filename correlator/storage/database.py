@@ -15,7 +15,7 @@ import os
 import sqlite3
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import quote
@@ -27,13 +27,13 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
 from sqlalchemy.sql import ClauseElement
 
-from correlator.errors import CommitUnknown, ConfigError, StoreBusy, StoreError, quoted
-from correlator.storage import files
+from correlator.errors import ConfigError, StoreError, quoted
+from correlator.storage import failures, files
+from correlator.storage.failures import damaged, errors_of_sqlite, failure, unknown
 
 Number = BigInteger().with_variant(Integer(), "sqlite")  # 64 bits on both; SQLite's key must be called INTEGER
 
 APPLICATION_ID = 0x636F7272  # "corr": what a store of this product carries in its header
-BUSY_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 10
 OLDEST_POSTGRES = 12
 
@@ -112,7 +112,7 @@ def reading(url: str) -> Iterator[Connection]:
         with engine.connect() as connection, connection.begin():
             yield connection
     except sql_errors.DBAPIError as error:
-        raise _failure(engine.dialect.name, where, error, committing=False) from error
+        raise failure(engine.dialect.name, where, error, committing=False) from error
     finally:
         engine.dispose()
 
@@ -229,7 +229,7 @@ class Database(ABC):
         try:
             yield
         except sql_errors.DBAPIError as error:
-            raise _failure(self.dialect.name, self.where, error, committing=committing) from error
+            raise failure(self.dialect.name, self.where, error, committing=committing) from error
 
     @contextlib.contextmanager
     def looking(self) -> Iterator[Connection]:
@@ -340,7 +340,7 @@ class SqliteDatabase(Database):
         partial.unlink(missing_ok=True)
         files.create_private(partial)
         raw = self._raw()
-        with _errors_of_sqlite(self.where):
+        with errors_of_sqlite(self.where):
             raw.execute("VACUUM INTO ?", (str(partial),))
         with partial.open("rb") as written:
             os.fsync(written.fileno())
@@ -350,16 +350,16 @@ class SqliteDatabase(Database):
 
     def check_integrity(self) -> None:
         """Look at the structure of every page."""
-        with _errors_of_sqlite(self.where):
+        with errors_of_sqlite(self.where):
             (verdict,) = self._raw().execute("PRAGMA quick_check(1)").fetchone()
         if verdict != "ok":
-            raise _damaged(self.where, verdict)
+            raise damaged(self.where, verdict)
 
     def _dial(self) -> sqlite3.Connection:
         """Open the file; nothing is written to a file that is not ours."""
         raw = _dial_sqlite(self.path, "rw")
         try:
-            with _errors_of_sqlite(self.where):
+            with errors_of_sqlite(self.where):
                 self._settle(raw)
         except BaseException:
             raw.close()
@@ -426,7 +426,7 @@ class PostgresDatabase(Database):
             self._end_session(self._backend)
             self._take_lock()
         except sql_errors.DBAPIError as error:
-            raise _unknown(self.where, error) from error
+            raise unknown(self.where, error) from error
 
     def stamp(self, connection: Connection, schema: int) -> None:
         """The table of versions says it all."""
@@ -598,7 +598,9 @@ def _path_of(url: URL) -> Path:
 def _dial_sqlite(path: Path, mode: str) -> sqlite3.Connection:
     """Connect with explicit transactions: the driver's own opens none for DDL (RELIABILITY T66)."""
     uri = f"file:{quote(os.fsencode(path))}?mode={mode}"
-    return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=BUSY_TIMEOUT_S)
+    return sqlite3.connect(
+        uri, uri=True, isolation_level=None, check_same_thread=False, timeout=failures.BUSY_TIMEOUT_S
+    )
 
 
 def _begin_immediate(connection: Connection) -> None:

@@ -19,7 +19,7 @@ from sqlalchemy import URL
 from correlator.core import faults
 from correlator.errors import ConfigError, CorrelatorError, Fenced, RecoveryRefused, StoreBusy, StoreError
 from correlator.storage import database as databases
-from correlator.storage import files, inspect
+from correlator.storage import failures, files, inspect
 from correlator.storage.store import SqlStore
 from tests.storage import values
 from tests.storage.conftest import MakeStore
@@ -124,7 +124,9 @@ def test_a_lost_log_is_noticed_by_the_witness(make_store: MakeStore, path: Path,
     other.parent.mkdir(0o700)
     subprocess.run(["cp", path, other], check=True)  # not by this process: closing the file would drop SQLite's locks
     shutil.copy(files.beside(path, ".witness"), files.beside(other, ".witness"))
-    with pytest.raises(RecoveryRefused, match=r"E4311 .*from checkpoint 812 to 0; output of 812 checkpoints") as refusal:
+    with pytest.raises(
+        RecoveryRefused, match=r"E4311 .*from checkpoint 812 to 0; output of 812 checkpoints"
+    ) as refusal:
         make_store(f"sqlite:///{other}").open()
     assert refusal.value.exit_status == 6
 
@@ -223,7 +225,7 @@ def test_a_full_disk_is_rolled_back_and_tried_again(make_store: MakeStore, path:
 
 
 def test_a_store_that_another_program_locks(make_store: MakeStore, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(databases, "BUSY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(failures, "BUSY_TIMEOUT_S", 0.05)
     store = make_store(f"sqlite:///{path}")
     store.open()
     with locked(path), pytest.raises(StoreBusy, match=r"E3102 .*locked by another program for 0.05 s"):

@@ -1,0 +1,136 @@
+"""What an error of a database driver means for the caller: busy, unknown, damaged, refused, failed.
+
+The class decides what happens next (correlator.errors); the code says which of its cases it is.
+"""
+
+import contextlib
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from sqlalchemy import exc as sql_errors
+
+from correlator.errors import CommitUnknown, StoreBusy, StoreError
+from correlator.storage import files
+
+BUSY_TIMEOUT_S = 5.0  # how long SQLite waits for another program's lock
+
+_RETRIED_SQLSTATES = {  # rolled back by the server, and may succeed when tried again
+    "40001": "could not be serialized with another transaction",
+    "40P01": "was chosen to end a deadlock",
+    "53100": "found the disk of the server full",
+    "53200": "found the server out of memory",
+    "53300": "found no free connection",
+    "55P03": "could not get a lock",
+    "57014": "was cancelled by the server",
+}
+
+
+@contextlib.contextmanager
+def errors_of_sqlite(where: str) -> Iterator[None]:
+    """Turn errors of the bare SQLite driver into those of this module."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise _sqlite_failure(where, error, committing=False) from error
+
+
+def failure(dialect: str, where: str, error: sql_errors.DBAPIError, *, committing: bool) -> StoreError:
+    """The error to raise for one of SQLAlchemy's.
+
+    Args:
+        dialect: `sqlite` or `postgresql`.
+        where: the database, as messages name it.
+        error: what SQLAlchemy raised.
+        committing: it was raised by COMMIT, so that the outcome is open unless the database says that it rolled back.
+    """
+    if dialect == "sqlite":
+        return _sqlite_failure(where, error.orig, committing=committing)
+    return _postgres_failure(where, error)
+
+
+def _sqlite_failure(where: str, error: BaseException | None, *, committing: bool) -> StoreError:
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        text = f"the store is locked by another program for {BUSY_TIMEOUT_S:g} s"
+        return StoreBusy("E3102", where, text, "", "Close the program that has it open")
+    if code == sqlite3.SQLITE_FULL:
+        return StoreBusy("E3101", where, "the disk is full; nothing was written", "", "Free some space")
+    if committing or code == sqlite3.SQLITE_IOERR:
+        return StoreError(
+            "E3104", where, f"the disk failed ({error}); whether the last transaction is there shows the next start"
+        )
+    return _SQLITE_REFUSALS.get(code, _failed)(where, error)
+
+
+def _not_sqlite(where: str, _: BaseException | None) -> StoreError:
+    return StoreError("E3001", where, f"is not a SQLite database (starts with {files.beginning(Path(where))})")
+
+
+def damaged(where: str, error: object) -> StoreError:
+    """A database whose structure is broken (E3002)."""
+    return StoreError(
+        "E3002", where, f"is damaged: {error}", "Stopped without changing it", "Run: correlator store check"
+    )
+
+
+def _failed(where: str, error: object) -> StoreError:
+    text = " ".join(str(error).split())
+    return StoreError("E3100", where, f"the database refused a statement: {text}")
+
+
+def _unusable(where: str, error: object) -> StoreError:
+    return files.unusable(Path(where), str(error))
+
+
+_SQLITE_REFUSALS: dict[int, Callable[[str, BaseException | None], StoreError]] = {
+    sqlite3.SQLITE_NOTADB: _not_sqlite,
+    sqlite3.SQLITE_CORRUPT: damaged,
+    sqlite3.SQLITE_READONLY: _unusable,
+    sqlite3.SQLITE_CANTOPEN: _unusable,
+    sqlite3.SQLITE_PERM: _unusable,
+    sqlite3.SQLITE_AUTH: _unusable,
+}
+
+
+def _postgres_failure(where: str, error: sql_errors.DBAPIError) -> StoreError:
+    state = getattr(error.orig, "sqlstate", None) or ""
+    if state in _RETRIED_SQLSTATES and not error.connection_invalidated:
+        return StoreBusy("E3103", where, f"the transaction {_RETRIED_SQLSTATES[state]} and was rolled back")
+    if state == "25006":
+        return StoreError("E3308", where, "the server only reads", "Only the primary server can be written")
+    if state == "42501":
+        return StoreError("E3304", where, f"not allowed: {_first_line(error)}", "", "Grant the rights to this user")
+    if error.connection_invalidated:
+        return unknown(where, error)
+    return (None if state else _refused_connection(where, error)) or _failed(where, _first_line(error))
+
+
+def _refused_connection(where: str, error: sql_errors.DBAPIError) -> StoreError | None:
+    """Failures before there is a session: the driver tells them by text only."""
+    text = _first_line(error)
+    for part, code, what in _CONNECT_FAILURES:
+        if part in str(error.orig):
+            return StoreError(code, where, f"{what} ({text})")
+    return None
+
+
+_CONNECT_FAILURES = (
+    ("password authentication failed", "E3302", "the user was refused"),
+    ("no password supplied", "E3302", "the user was refused"),
+    ("no pg_hba.conf entry", "E3302", "the server does not accept this user from here"),
+    ("role", "E3302", "the user was refused"),
+    ("database", "E3303", "the database cannot be used"),
+    ("SSL", "E3309", "no encrypted connection could be made"),
+    ("connection", "E3301", "cannot connect"),
+)
+
+
+def unknown(where: str, error: sql_errors.DBAPIError) -> CommitUnknown:
+    """A connection that was lost, or could not be made again (E3105)."""
+    return CommitUnknown("E3105", where, f"the connection was lost ({_first_line(error)})")
+
+
+def _first_line(error: sql_errors.DBAPIError) -> str:
+    lines = str(error.orig).strip().splitlines()
+    return lines[0] if lines else type(error.orig).__name__

@@ -4,6 +4,8 @@ The store of an engine has one owner, which `correlator.storage.database.connect
 once, so it opens its own connections and shares only the reading of addresses and the readers.
 """
 
+import contextlib
+import os
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ def connect_sqlite(path: Path) -> Connection:
 
 
 def _dial(path: Path) -> sqlite3.Connection:
+    _create(path)
     connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
     try:
         _settle(connection, path)
@@ -34,6 +37,12 @@ def _dial(path: Path) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def _create(path: Path) -> None:
+    """Make a file that only its owner reads; never touch one that exists: closing it would drop SQLite's locks."""
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
 
 
 def _settle(connection: sqlite3.Connection, path: Path) -> None:

@@ -19,6 +19,8 @@ from pyspark.sql.functions import expr
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, StructType, _parse_datatype_string
 
+from correlator.configuration import import_object
+from correlator.core.keyed import KeyedMonitor
 from correlator.errors import ConfigError
 from correlator.pipeline import steps as sql
 from correlator.pipeline.columns import ddl_of, fields_of, python_type
@@ -356,6 +358,7 @@ class _Compiler:
         if step.schema is not None:
             hidden = [entry for entry in schema if entry.name in self._hidden.split(", ")]
             schema = StructType([*hidden, *self._parsed(step.schema)])
+        import_object(step.function)
         function = ArrowFunction(step.function, self._directories, number, self._where, _arrow(schema))
         self._end(f"SELECT * FROM {self._last}", PythonWork(function=function, schema=schema))
         self._add(f"SELECT * FROM {self._view}")
@@ -386,6 +389,9 @@ class _Compiler:
         """The columns that a monitor's row type has, `None` for all."""
         if not isinstance(step, MonitorStep):
             return None
+        if not _is_monitor(import_object(step.class_)):
+            what, allowed = f"{step.class_} is not a KeyedMonitor", "Write class Name(KeyedMonitor[Row, Output])"
+            raise ConfigError("E1502", self._where, what, allowed)
         row_type = UserMonitor(step.class_, self._directories)().row_type
         if row_type is dict:
             return None
@@ -416,6 +422,10 @@ class _Compiler:
         factory = WindowsMonitor(step.window, every, step.lateness, functions, types)
         values = "".join(f", v{at} {kind}" for at, kind in enumerate(results))
         return factory, f"key STRING, window_start TIMESTAMP, window_end TIMESTAMP{values}"
+
+
+def _is_monitor(found: object) -> bool:
+    return isinstance(found, type) and issubclass(found, KeyedMonitor)
 
 
 def _arrow(schema: StructType) -> pa.Schema:

@@ -197,6 +197,7 @@ class ProcessorThread(Actor):
         self.lock = threading.Lock()
         self.whole = True
         self.processed = 0
+        self.dead_letters = 0
         self.concluded = False
         self.on_processed: Callable[[], None] = lambda: None
         self._may_conclude = False
@@ -262,6 +263,7 @@ class ProcessorThread(Actor):
             self.whole = False
             self.context.apply(effects, reached, self._routes.outboxes)
             self.whole = True
+        self.dead_letters += len(effects.dead_letters)
         self._routes.woken()
 
 

@@ -249,6 +249,7 @@ class Engine:
             },
             contexts={name: thread.queue.waiting for name, thread in self.contexts.items()},
             handler_failures=self.handler_failures,
+            pipeline_dead_letters=sum(thread.dead_letters for thread in self._parts.processor_threads()),
             checkpoints=self.checkpointer.counters if self.checkpointer else CheckpointCounters(),
             store_commits=self.writer.commits if self.writer else 0,
             engine_time=self._parts.engine_time.now(),

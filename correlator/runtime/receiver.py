@@ -305,7 +305,10 @@ class Receiver(Actor):
         first = self._next_number
         self._next_number += len(mapped.messages)
         self._enqueue(first, mapped.messages, mapped.events)
-        if self._state.receive(Input.BATCH_DELIVERED) is State.SUSPENDED:
+        state = self._state.receive(Input.BATCH_DELIVERED)
+        if state is State.SUSPENDED and not mapped.messages:  # all dead letters: the application has nothing to wait for
+            state = self._state.receive(Input.RESUMED)
+        if state is State.SUSPENDED:
             point("ac.suspend")
             notice = ReceivingSuspended(receiver=self.settings.id)
             self._targets.deliver(lambda: Run("", 0, (), (notice,), stored=False))

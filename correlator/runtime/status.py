@@ -49,6 +49,7 @@ class Status:
         senders: by id: (state, counters, outstanding).
         contexts: by name: events waiting.
         handler_failures: events that handlers failed on and that were skipped or kept as dead letters.
+        pipeline_dead_letters: rows that pipelines could not process.
         checkpoints: how checkpoints went.
         store_commits: transactions of this life.
         engine_time: seconds.
@@ -58,6 +59,7 @@ class Status:
     senders: dict[str, tuple[str, SenderCounters, int]]
     contexts: dict[str, int]
     handler_failures: int
+    pipeline_dead_letters: int
     checkpoints: CheckpointCounters
     store_commits: int
     engine_time: float
@@ -70,6 +72,7 @@ class Status:
             "received": sum(counters.received for counters in receivers),
             "duplicates dropped": sum(counters.duplicates for counters in receivers),
             "dead letters": self.handler_failures
+            + self.pipeline_dead_letters
             + sum(counters.dead_letters for counters in receivers)
             + sum(counters.dead_letters for counters in senders),
             "sent": sum(counters.sent for counters in senders),

@@ -95,8 +95,8 @@ def open_reader(url: str) -> Engine:
         engine = create_engine("sqlite://", creator=lambda: _dial_sqlite(path, "ro"), poolclass=NullPool)
         event.listen(engine, "begin", _begin)
         return engine
-    arguments = _postgres_arguments(parsed) | {"options": "-c default_transaction_read_only=on"}
-    return create_engine(parsed, poolclass=NullPool, connect_args=arguments)
+    options = f"{parsed.query.get('options', '')} -c default_transaction_read_only=on"
+    return _postgres_engine(parsed, options=options)
 
 
 @contextlib.contextmanager
@@ -411,8 +411,7 @@ class PostgresDatabase(Database):
         self._backend = 0
 
     def _open(self) -> None:
-        arguments = _postgres_arguments(self.url)
-        self.engine = create_engine(self.url, poolclass=NullPool, connect_args=arguments)
+        self.engine = _postgres_engine(self.url)
         self._connection = self.engine.connect()
         self._check_server()
         self._take_lock()
@@ -574,6 +573,15 @@ def _server_facts(connection: Connection) -> ServerFacts:
         read_only=row[4],
         schema=row[5],
     )
+
+
+def _postgres_engine(url: URL, **arguments: Any) -> Engine:
+    try:
+        return create_engine(url, poolclass=NullPool, connect_args=_postgres_arguments(url) | arguments)
+    except ImportError as error:
+        raise StoreError(
+            "E3310", "store", "PostgreSQL needs the package 'psycopg'", "", "Install: pip install correlator[postgres]"
+        ) from error
 
 
 def _postgres_arguments(url: URL) -> dict[str, Any]:

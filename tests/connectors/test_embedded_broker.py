@@ -143,3 +143,14 @@ def test_a_waiting_source_hears_of_another_process(connection, tmp_path) -> None
     send(connection, b"2")
     assert bodies([source.receive(1, 5.0)]) == [b"2"]
     source.close()
+
+
+def test_t59_the_files_of_the_broker_are_private(tmp_path):
+    connection = EmbeddedConnection("local", ConnectionSettings(type="embedded", options={"store": f"sqlite:///{tmp_path}/b.db"}))
+    sink = connection.sink(SenderSettings(id="s", connection="local", destination="queue:q"))
+    sink.connect()
+    assert sink.send([Outgoing(1, "src", "queue:q", Message(b"x"))]) == [None]
+    sink.close()
+    connection.close()
+    shared = [path.name for path in tmp_path.iterdir() if path.is_file() and path.stat().st_mode & 0o077]
+    assert shared == []

@@ -1,5 +1,6 @@
 """What PostgreSQL and its network do to a store (RELIABILITY T1, T34; 4 E rows 155 to 159)."""
 
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from correlator.core import faults
 from correlator.errors import CommitUnknown, CorrelatorError, Fenced, RecoveryRefused, StoreBusy, StoreError
 from correlator.storage import database as databases
+from correlator.storage import inspect
 from correlator.storage.database import ServerFacts
 from tests.servers import CutProxy, PostgresServer, free_port
 from tests.storage import values
@@ -240,7 +242,14 @@ def test_a_schema_beside_others(make_store: MakeStore, server: PostgresServer) -
     url = server.fresh_database()
     server.execute("CREATE SCHEMA other", database=url.rpartition("/")[2])
     make_store(url).open()
-    assert make_store(f"{url}?options=-csearch_path%3Dother", "beta").open().epoch == 1
+    other = f"{url}?options=-csearch_path%3Dother"
+    assert make_store(other, "beta").open().epoch == 1
+    assert [inspect.instance(each).name for each in (url, other)] == ["alpha", "beta"]  # type: ignore[union-attr]
+
+
+def test_without_the_driver(make_store: MakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    refused(make_store, "postgresql://u@127.0.0.1/d", StoreError, r"E3310 .*pip install correlator\[postgres\]")
 
 
 def test_a_row_that_was_edited(make_store: MakeStore, server: PostgresServer) -> None:

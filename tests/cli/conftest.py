@@ -1,0 +1,61 @@
+"""A working directory with engines that need no server."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import write
+
+ENGINE = """
+name: trades
+store: sqlite:///store/trades.db
+connections:
+  files: {type: file, path: data}
+  broker: {type: embedded, store: "sqlite:///store/broker.db"}
+receivers:
+  - {id: trades, connection: files, destination: "queue:trades.jsonl", reliability: EXACTLY_ONCE, event: "positions:Trade",
+     unique_message_id: "${body.number}"}
+senders:
+  - {id: out, connection: broker, destination: "queue:out", reliability: EXACTLY_ONCE}
+monitors:
+  - {type: "positions:Positions"}
+"""
+ENDLESS = ENGINE.replace("connection: files, destination: \"queue:trades.jsonl\"", "connection: broker, destination: queue:in")
+STUCK = ENGINE.replace("sqlite:///store/broker.db", "sqlite:////nowhere/broker.db")
+MONITOR = """
+from correlator import Monitor, event, on
+
+
+@event
+class Trade:
+    number: int
+    account: str
+
+
+class Positions(Monitor, persistent=True):
+    counts: dict[str, int] = {}
+
+    @on(Trade)
+    def trade(self, trade: Trade) -> None:
+        if trade.account == "boom":
+            raise ValueError("no such account")
+        self.counts[trade.account] = self.counts.get(trade.account, 0) + 1
+        self.send(trade, to="out")
+"""
+
+
+def trade(number: int, account: str = "a") -> str:
+    return f'{{"number": {number}, "account": "{account}"}}'
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """`engine.yaml` reads a file of ten trades, one of them twice, and sends them to an embedded broker."""
+    write(tmp_path / "engine.yaml", [ENGINE])
+    write(tmp_path / "endless.yaml", [ENDLESS])
+    write(tmp_path / "stuck.yaml", [STUCK])
+    write(tmp_path / "positions.py", [MONITOR])
+    (tmp_path / "data").mkdir()
+    (tmp_path / "store").mkdir(mode=0o700)
+    write(tmp_path / "data" / "trades.jsonl", [*(trade(number) for number in range(10)), trade(3)])
+    return tmp_path

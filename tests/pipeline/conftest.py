@@ -1,0 +1,119 @@
+"""One Spark session for all tests of pipelines, and an engine just large enough to run a processor."""
+
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from correlator.core.commit import StateEntry
+from correlator.events import DeadLetter, Message
+from correlator.pipeline.spec import PipelineSettings, SparkSettings
+from correlator.ports import Delivered, Effects
+
+CONFIG = Path(__file__).resolve().parents[2] / "config"
+HERE = Path(__file__).resolve().parent
+
+
+def pytest_collection_modifyitems(items):
+    """Tests that use the session are marked, and PySpark's own warnings are not ours to repair."""
+    for item in items:
+        if item.path.parent == HERE and "session" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.spark)
+            # PySpark 4.3 warns of every pandas 3, which it imports and we do not use.
+            item.add_marker(pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas"))
+            # PySpark leaves the closing of its sockets to the garbage collector.
+            item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
+
+
+@pytest.fixture(scope="session")
+def session():
+    """The session that all processors of the run share."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from correlator.pipeline.spark import SharedSession
+
+        shared = SharedSession(SparkSettings(master="local[2]"))
+        shared.acquire()
+    yield shared
+    shared.release()
+
+
+class TinyState:
+    """Keyed state in a dictionary."""
+
+    def __init__(self) -> None:
+        self.entries: dict[tuple[str, bytes], bytes] = {}
+        self.listed = 0
+
+    def get(self, owner, key):
+        return self.entries.get((owner, key))
+
+    def items(self, owner) -> Iterator[tuple[bytes, bytes]]:
+        self.listed += 1
+        return iter([(key, value) for (whose, key), value in self.entries.items() if whose == owner])
+
+    def apply(self, changes: Sequence[StateEntry]) -> None:
+        for entry in changes:
+            if entry.value is None:
+                self.entries.pop((entry.owner, entry.key), None)
+            else:
+                assert self.entries.get((entry.owner, entry.key)) != entry.value, "unchanged state was returned"
+                self.entries[entry.owner, entry.key] = entry.value
+
+
+class TinyEngine:
+    """Runs batches through a processor and keeps what it does."""
+
+    def __init__(self, processor) -> None:
+        self.processor = processor
+        self.state = TinyState()
+        self.sends: dict[str, list[Message]] = {}
+        self.dead: list[DeadLetter] = []
+        self._next = 1
+
+    def run(self, *bodies: str | bytes | Message, receiver: str = "in") -> Effects:
+        batch = [Delivered(receiver, self._next + at, as_message(body)) for at, body in enumerate(bodies)]
+        self._next += len(batch)
+        return self._apply(self.processor.process(batch, self.state, 7.5))
+
+    def conclude(self) -> Effects:
+        return self._apply(self.processor.conclude(self.state, 8.5))
+
+    def bodies(self, sender: str = "out") -> list[str]:
+        return [message.body.decode() for message in self.sends.get(sender, [])]
+
+    def reasons(self) -> list[str]:
+        return [letter.reason for letter in self.dead]
+
+    def _apply(self, effects: Effects) -> Effects:
+        for sender, message in effects.sends:
+            self.sends.setdefault(sender, []).append(message)
+        self.state.apply(effects.state)
+        self.dead.extend(effects.dead_letters)
+        return effects
+
+
+def as_message(body: str | bytes | Message) -> Message:
+    if isinstance(body, Message):
+        return body
+    return Message(body.encode() if isinstance(body, str) else body)
+
+
+@pytest.fixture
+def engine(session):
+    """Makes an engine for steps; its processor is closed at the end."""
+    from correlator.pipeline.processor import SparkProcessor
+
+    made = []
+
+    def make(*steps, name: str = "p") -> TinyEngine:
+        pipeline = PipelineSettings(name=name, from_=("in",), steps=steps)
+        processor = SparkProcessor(pipeline, session, [str(CONFIG), str(HERE)])
+        processor.open()
+        made.append(processor)
+        return TinyEngine(processor)
+
+    yield make
+    for processor in made:
+        processor.close()

@@ -1,0 +1,68 @@
+"""Monitors and functions that the tests of pipelines name by import path."""
+
+from datetime import datetime, timedelta
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from correlator.core.keyed import KeyedMonitor
+
+
+class Reading(msgspec.Struct):
+    sensor: str
+    at: datetime
+    value: int
+
+
+class Total(msgspec.Struct):
+    sensor: str
+    total: int
+    why: str = "row"
+
+
+class Sums(KeyedMonitor[Reading, Total]):
+    """Adds; fails at 13, writes nonsense into its state at 14, gives nonsense at 15, forgets the key at 0."""
+
+    total: int = 0
+    last: str = ""
+
+    def on_event(self, row):
+        self.total += row.value
+        if row.value == 13:
+            raise ValueError("thirteen")
+        if row.value == 14:
+            self.last = object()
+        if row.value == 15:
+            return [Total(sensor=row.sensor, total=2**70)]
+        if row.value == 0:
+            self.forget()
+        return [Total(sensor=row.sensor, total=self.total)]
+
+
+class Silence(KeyedMonitor[Reading, Total]):
+    """Tells when ten minutes have passed after a reading, as the time of the sensor goes."""
+
+    total: int = 0
+
+    def on_event(self, row):
+        self.total += row.value
+        self.wake_at(row.at + timedelta(minutes=10), "silent")
+
+    def on_time(self, name):
+        yield Total(sensor=self.key, total=self.total, why=name)
+
+
+def double(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Adds a column; fails when a value is 13."""
+    if 13 in batch.column("value").to_pylist():
+        raise ValueError("thirteen")
+    return batch.append_column("doubled", pc.multiply(batch.column("value"), 2))
+
+
+def halve(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Gives fewer rows than it got, which is refused."""
+    return batch.slice(0, 0)
+
+
+NOT_A_MONITOR = 5

@@ -1,0 +1,93 @@
+"""Pipelines that cannot be used: one line that names pipeline and step, no Java."""
+
+import pytest
+
+from correlator.errors import ConfigError
+from correlator.pipeline.spec import (
+    AggregateStep,
+    DecodeStep,
+    ExplodeStep,
+    LookupStep,
+    MonitorStep,
+    PythonStep,
+    RouteStep,
+    SelectStep,
+    SqlStep,
+    WhereStep,
+)
+
+DECODE = DecodeStep(format="json", schema="sensor STRING, at TIMESTAMP, value INT")
+
+
+def sums(**changes):
+    return MonitorStep(**{"class_": "machines:Sums", "key": "sensor", "event_time": "at", **changes})
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "steps"),
+    [
+        ("E1511", "`valu` cannot be resolved", [DECODE, WhereStep(condition="valu > 1")]),
+        ("E1511", "Syntax error at or near", [DECODE, WhereStep(condition="value >")]),
+        ("E1511", "DATATYPE_MISMATCH", [DECODE, WhereStep(condition="value + 1")]),
+        ("E1511", "schema: ", [DecodeStep(format="csv", schema="a INTEGERS")]),
+        ("E1511", "needs names and types", [DecodeStep(format="csv", schema="INT")]),
+        ("E1511", "does not begin with SELECT", [DECODE, SqlStep(query="FROM input")]),
+        ("E1511", "MISSING_GROUP_BY", [DECODE, SqlStep(query="SELECT sensor, count(*) FROM input")]),
+        ("E1511", "MISSING_GROUP_BY", [DECODE, SelectStep(columns={"n": "count(*)"})]),
+        ("E1511", "other", [DECODE, SqlStep(query="SELECT * FROM other")]),
+        ("E1511", "nope", [DECODE, RouteStep(to="x", headers={"a": "nope"})]),
+        ("E1511", "_message", [DECODE, sums(), WhereStep(condition="_message.key = 'a'")]),
+        ("E1511", "", [DECODE, ExplodeStep(array="value", name="v")]),
+        ("E1516", "(Window)", [DECODE, SelectStep(columns={"n": "row_number() OVER (ORDER BY value)"})]),
+        ("E1516", "(Window)", [DECODE, SqlStep(query="SELECT *, sum(value) OVER () AS s FROM input")]),
+        ("E1516", "(Sort)", [DECODE, SqlStep(query="SELECT * FROM input ORDER BY value")]),
+        ("E1516", "(GlobalLimit)", [DECODE, SqlStep(query="SELECT * FROM input LIMIT 1")]),
+        ("E1516", "(Join)", [DECODE, SqlStep(query="SELECT a.* FROM input a JOIN input b USING (sensor)")]),
+        ("E1516", "(Union)", [DECODE, SqlStep(query="SELECT * FROM input UNION ALL SELECT * FROM input")]),
+        ("E1516", "(Generate)", [DECODE, SqlStep(query="SELECT value, x FROM input LATERAL VIEW explode(array(1)) t AS x")]),
+        ("E1517", "no column 'body'", [DECODE, DECODE]),
+        ("E1517", "column '_live'", [DECODE, SelectStep(columns={"_live": "1"})]),
+        ("E1517", "'value' of Reading is not a column", [DECODE, SelectStep(columns={"sensor": "sensor", "at": "at"}), sums()]),
+        ("E1501", "No module named 'nowhere'", [DECODE, sums(class_="nowhere:X")]),
+        ("E1501", "has no 'Nobody'", [DECODE, sums(class_="machines:Nobody")]),
+        ("E1502", "is not a KeyedMonitor", [DECODE, sums(class_="machines:NOT_A_MONITOR")]),
+        ("E1501", "has no 'nothing'", [DECODE, PythonStep(function="machines:nothing")]),
+        ("E1512", "'median(value)' is not an aggregate", [DECODE, AggregateStep(key="sensor", event_time="at", window=1.0, values={"m": "median(value)"})]),
+        ("E1513", "cannot be aggregated", [DECODE, AggregateStep(key="sensor", event_time="at", window=1.0, values={"m": "last(array(value))"})]),
+        ("E1518", "Path does not exist", [DECODE, LookupStep(file="/nowhere.csv", on=("sensor",))]),
+        ("E1518", "has no column 'sensor'", [DECODE, LookupStep(table="(one)", on=("sensor",))]),
+    ],
+)
+def test_refused(engine, session, tmp_path, code, words, steps):
+    if words.startswith("has no column"):
+        (tmp_path / "f.csv").write_text("a,b\n1,2\n")
+        steps = [DECODE, LookupStep(file=str(tmp_path / "f.csv"), on=("sensor",))]
+    with pytest.raises(ConfigError) as caught:
+        engine(*steps, name="orders")
+    error = caught.value
+    assert error.code == code
+    assert words in str(error)
+    assert error.where == f"pipeline orders step {len(steps)} ({steps[-1].word})"
+    assert "\n" not in str(error).partition("Raised at")[0]
+    assert "org.apache" not in str(error)
+
+
+def test_two_records_for_one_row(engine, tmp_path):
+    (tmp_path / "f.csv").write_text("sensor,room\na,1\na,2\n")
+    with pytest.raises(ConfigError, match="E1518 .*several records for sensor = a"):
+        engine(DECODE, LookupStep(file=str(tmp_path / "f.csv"), on=("sensor",)))
+
+
+def test_a_column_that_is_there_already(engine, tmp_path):
+    (tmp_path / "f.csv").write_text("sensor,value\na,1\n")
+    with pytest.raises(ConfigError, match="E1517 .*column 'value' is there already"):
+        engine(DECODE, LookupStep(file=str(tmp_path / "f.csv"), on=("sensor",)))
+
+
+def test_settings_that_do_not_fit_together():
+    with pytest.raises(ConfigError, match="E1510 decode: format csv has no 'schema'"):
+        DecodeStep(format="csv")
+    with pytest.raises(ConfigError, match="E1510 decode: format text has a 'schema'"):
+        DecodeStep(format="text", schema="a INT")
+    with pytest.raises(ConfigError, match="E1510 lookup: needs exactly one"):
+        LookupStep(on=("a",))

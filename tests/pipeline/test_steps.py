@@ -1,0 +1,311 @@
+"""Each step on its own."""
+
+import json
+
+import pytest
+
+from correlator.events import Headers, Message
+from correlator.pipeline import plan
+from correlator.pipeline.spec import (
+    AggregateStep,
+    CorrelateStep,
+    DecodeStep,
+    ExplodeStep,
+    LookupStep,
+    MonitorStep,
+    PythonStep,
+    RouteStep,
+    SelectStep,
+    SqlStep,
+    WhereStep,
+)
+
+READINGS = DecodeStep(format="json", schema="sensor STRING, at TIMESTAMP, value INT")
+OUT = RouteStep(to="out")
+
+
+def reading(sensor: str, minute: int, value: int = 1) -> str:
+    return json.dumps({"sensor": sensor, "at": f"2026-01-01T00:{minute:02}:00Z", "value": value})
+
+
+def rows(engine, sender="out"):
+    return [json.loads(body) for body in engine.bodies(sender)]
+
+
+def test_json(engine):
+    e = engine(DecodeStep(format="json", schema="a INT, b STRUCT<c: DOUBLE>"), OUT)
+    e.run('{"a": 1, "b": {"c": 2.5}, "more": 0}', '{"a": ', '{"a": "x"}', "", b"\xff{}", "{}", "null", "[]")
+    assert e.bodies() == ['{"a":1,"b":{"c":2.5}}', '{"a":null,"b":null}']
+    assert [reason.partition("schema")[2] for reason in e.reasons()] == [
+        ": Input data was truncated: '{\"a\": '",
+        ": a value has another type than its column: '{\"a\": \"x\"}'",
+        ": Input data was truncated: ''",
+        ": byte 0 is not UTF-8",
+        ": a value has another type than its column: 'null'",
+        ": a value has another type than its column: '[]'",
+    ]
+
+
+def test_csv_options_and_quotes(engine):
+    e = engine(DecodeStep(format="csv", schema="a STRING, b DECIMAL(9,2)", options={"delimiter": ";"}), OUT)
+    e.run('"x;y";1.10', "a;b", "a;1;2")
+    assert e.bodies() == ['{"a":"x;y","b":1.10}']
+    assert len(e.dead) == 2
+
+
+def test_text(engine):
+    e = engine(DecodeStep(format="text"), WhereStep(condition="text like '%late%'"), OUT)
+    e.run("very late", "on time", b"\xc3(")
+    assert e.bodies() == ['{"text":"very late"}']
+    assert "byte 0 is not UTF-8" in e.reasons()[0]
+
+
+def test_a_message_that_nothing_decodes_goes_on_as_it_came(engine):
+    e = engine(WhereStep(condition="properties['kind'] = 'a' AND _message.receiver = 'in'"), OUT)
+    message = Message(b"\x00\xff", {"kind": "a", "n": 5}, "k", None, Headers(correlation_id="c", delivery_count=3))
+    e.run(message, Message(b"", {"kind": "b"}))
+    assert e.sends["out"] == [Message(b"\x00\xff", {"kind": "a", "n": 5}, "k", None, Headers(correlation_id="c"))]
+
+
+def test_route_with_everything(engine):
+    route = RouteStep(
+        to="out",
+        where="value > 1",
+        body="concat(sensor, '!')",
+        destination="concat('queue:', sensor)",
+        key="sensor",
+        headers={"n": "value", "none": "NULL", "ok": "value > 2", "correlation_id": "_message.key", "priority": "7"},
+    )
+    e = engine(READINGS, route, SelectStep(columns={"v": "value"}), RouteStep(to="rest"))
+    e.run(Message(reading("a", 1, 1).encode()), Message(reading("b", 2, 2).encode(), key="K"))
+    assert e.sends["out"] == [
+        Message(b"b!", {"n": 2, "ok": False}, "b", "queue:b", Headers(correlation_id="K", priority=7))
+    ]
+    assert e.bodies("rest") == ['{"v":1}', '{"v":2}']
+
+
+def test_select_and_sql(engine):
+    e = engine(
+        READINGS,
+        RouteStep(to="all"),
+        SqlStep(query="SELECT *, value * 2 AS twice FROM input WHERE value > 1"),
+        SelectStep(columns={"odd name": "sensor", "n": "twice + 1"}),
+        SqlStep(query="SELECT n, `odd name` AS who FROM input"),
+        OUT,
+    )
+    e.run(reading("a", 0, 1), reading("b", 0, 2), "bad")
+    assert e.bodies() == ['{"n":5,"who":"b"}']
+    assert len(e.bodies("all")) == 2
+    assert len(e.dead) == 1
+
+
+def test_explode_keeps_order_and_sends_nothing_twice(engine):
+    decode = DecodeStep(format="json", schema="id INT, items ARRAY<ARRAY<INT>>")
+    inner = ExplodeStep(array="items", name="items")
+    e = engine(decode, RouteStep(to="all"), inner, ExplodeStep(array="items", name="item"), OUT)
+    e.run('{"id":1,"items":[[1,2],[],[3]]}', '{"id":2,"items":[]}', '{"id":3}', '{"id":4,"items":[[4]]}')
+    assert [row["item"] for row in rows(e)] == [1, 2, 3, 4]
+    assert len(e.bodies("all")) == 4
+
+
+def test_lookup(engine, tmp_path):
+    names = tmp_path / "names.csv"
+    names.write_text("sensor,room\na,kitchen\nb,cellar\n")
+    e = engine(READINGS, LookupStep(file=str(names), on=("sensor",), refresh=0.5), OUT)
+    e.run(reading("a", 0), reading("c", 0))
+    assert [row["room"] for row in rows(e)] == ["kitchen", None]
+    names.write_text("sensor,room\nc,attic\n")
+    e.processor.process([], e.state, 7.6)
+    e.run(reading("c", 0))
+    assert rows(e)[-1]["room"] is None, "not yet old"
+    e.processor._opened.lookups[0]._read_at = 7.0
+    e.run(reading("c", 0))
+    assert rows(e)[-1]["room"] == "attic"
+
+
+def test_python(engine):
+    step = PythonStep(function="machines:double", schema="sensor STRING, doubled BIGINT")
+    e = engine(READINGS, RouteStep(to="all"), step, OUT)
+    e.run(*(reading("s", 0, value) for value in (1, 13, 3)), "bad")
+    assert e.bodies() == ['{"sensor":"s","doubled":2}', '{"sensor":"s","doubled":6}']
+    assert len(e.bodies("all")) == 3
+    assert e.reasons()[0] == "E5106 pipeline p step 3 (python): ValueError: thirteen"
+
+
+def test_python_must_give_a_row_for_each(engine):
+    e = engine(READINGS, PythonStep(function="machines:halve"), OUT)
+    e.run(reading("s", 0))
+    assert e.reasons() == ["E5106 pipeline p step 2 (python): ValueError: gave 0 rows for 1"]
+
+
+SUMS = MonitorStep(class_="machines:Sums", key="sensor", event_time="at")
+
+
+def test_monitor_keeps_state_per_key(engine):
+    e = engine(READINGS, SUMS, OUT)
+    e.run(reading("a", 0, 1), reading("b", 0, 10), reading("a", 0, 2))
+    e.run(reading("a", 0, 3))
+    assert [row["total"] for row in rows(e)] == [1, 10, 3, 6]
+    assert {key for _, key in e.state.entries} == {b"a", b"b"}
+    e.run(reading("a", 0, 0))
+    assert {key for _, key in e.state.entries} == {b"b"}
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_row_that_fails_is_a_dead_letter_and_leaves_no_trace(engine, together):
+    e = engine(READINGS, SUMS, OUT)
+    values = [1, 13, 2, 14, 3, 15, 4]
+    if together:
+        e.run(*(reading("a", 0, value) for value in values))
+    else:
+        for value in values:
+            e.run(reading("a", 0, value))
+    assert [row["total"] for row in rows(e)] == [1, 3, 6, 10]
+    first, second, third = e.reasons()
+    assert first == "E5500 Sums: ValueError: thirteen"
+    assert second.startswith("E4102")
+    assert third.startswith("E5500 Sums: OverflowError")
+
+
+def test_rows_without_key_or_time_or_of_another_shape_are_dead_letters(engine):
+    e = engine(READINGS, SUMS, OUT)
+    e.run('{"at": "2026-01-01T00:00:00Z", "value": 1}', '{"sensor": "a", "value": 1}', reading("a", 0, 5))
+    assert e.reasons() == ["E5104 pipeline p step 2 (monitor): key or event time is NULL"] * 2
+    e = engine(READINGS, MonitorStep(class_="machines:Sums", key="sensor"), OUT)
+    e.run('{"sensor": "a", "value": 1}')
+    assert e.reasons()[0].startswith("E5102 pipeline p step 2 (monitor): does not fit Reading: Expected `datetime`")
+
+
+def test_timers_fire_in_event_time_of_the_key(engine):
+    e = engine(READINGS, MonitorStep(class_="machines:Silence", key="sensor", event_time="at"), OUT)
+    e.run(reading("a", 0, 1), reading("b", 50, 1), reading("a", 9, 1))
+    assert rows(e) == []
+    e.run(reading("a", 15, 1))
+    assert [(row["sensor"], row["total"]) for row in rows(e)] == [("a", 2)], "10, before the row at 15 counts"
+    e.conclude()
+    assert [(row["sensor"], row["total"]) for row in rows(e)] == [("a", 2), ("a", 3), ("a", 3), ("b", 1)]
+    assert e.conclude().sends == []
+
+
+def test_much_state_travels_only_for_the_keys_of_the_batch(engine, monkeypatch):
+    monkeypatch.setattr(plan, "FEW_KEYS", 1)
+    e = engine(READINGS, SUMS, OUT)
+    for value in (1, 2, 3):
+        e.run(reading("a", 0, value), reading("b", 0, value), reading("c", 0, value))
+    assert [row["total"] for row in rows(e)] == [1, 1, 1, 3, 3, 3, 6, 6, 6]
+    assert e.state.listed == 2, "once seen to be much it is not listed again"
+
+
+WINDOWS = AggregateStep(
+    key="sensor",
+    event_time="at",
+    window=600.0,
+    lateness=60.0,
+    values={
+        "n": "count(*)",
+        "total": "sum(value)",
+        "mean": "avg(value)",
+        "first": "min(at)",
+        "last": "last(value)",
+        "big": "count(CASE WHEN value > 5 THEN 1 END)",
+    },
+)
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_aggregate(engine, together):
+    e = engine(READINGS, WINDOWS, OUT)
+    given = [("a", 1, 4), ("b", 2, 1), ("a", 8, 8), ("a", 10, 1), ("a", 5, 3), ("a", 11, 2), ("a", 9, 9), ("b", 40, 1)]
+    if together:
+        e.run(*(reading(*one) for one in given))
+    else:
+        for one in given:
+            e.run(reading(*one))
+    assert rows(e)[0] == {
+        "sensor": "a",
+        "window_start": "2026-01-01T00:00:00.000000Z",
+        "window_end": "2026-01-01T00:10:00.000000Z",
+        "n": 3,
+        "total": 15,
+        "mean": 5.0,
+        "first": "2026-01-01T00:01:00.000000Z",
+        "last": 3,
+        "big": 1,
+    }
+    assert [(row["sensor"], row["n"]) for row in rows(e)] == [("a", 3), ("b", 1)]
+    assert e.reasons()[0].startswith("E5105 key a: late")
+    e.conclude()
+    assert [(row["sensor"], row["n"]) for row in rows(e)] == [("a", 3), ("b", 1), ("a", 2), ("b", 1)]
+
+
+def test_overlapping_windows(engine):
+    step = AggregateStep(key="upper(sensor)", event_time="at", window=600.0, every=300.0, values={"n": "count(*)"})
+    e = engine(READINGS, step, OUT)
+    e.run(reading("a", 1), reading("a", 6))
+    e.conclude()
+    assert [(row["key"], row["window_start"][11:16], row["n"]) for row in rows(e)] == [
+        ("A", "23:55", 1),
+        ("A", "00:00", 2),
+        ("A", "00:05", 1),
+    ]
+
+
+@pytest.mark.parametrize("unmatched", [True, False])
+@pytest.mark.parametrize("together", [True, False])
+def test_correlate(engine, together, unmatched):
+    step = CorrelateStep(
+        key="sensor", event_time="at", first="value = 1", second="value = 2", within=300.0, unmatched=unmatched
+    )
+    e = engine(READINGS, step, SelectStep(columns={"one": "first.at", "two": "second.at"}), OUT)
+    given = [("a", 0, 1), ("a", 5, 2), ("b", 7, 2), ("b", 6, 1), ("c", 0, 1), ("c", 9, 2), ("d", 0, 3), ("a", 6, 2)]
+    if together:
+        e.run(*(reading(*one) for one in given))
+    else:
+        for one in given:
+            e.run(reading(*one))
+    e.conclude()
+    minutes = [tuple(row[side] and row[side][14:16] for side in ("one", "two")) for row in rows(e)]
+    lonely = [("00", None), (None, "06"), (None, "09")]
+    assert minutes[:2] == [("00", "05"), ("06", "07")]
+    assert minutes[2:] == (lonely if unmatched else [])
+    assert e.state.entries == {}
+
+
+def test_monitors_one_after_another(engine):
+    e = engine(
+        READINGS,
+        RouteStep(to="all"),
+        MonitorStep(class_="machines:Silence", key="sensor", event_time="at"),
+        RouteStep(to="middle"),
+        SelectStep(columns={"sensor": "'all'", "at": "TIMESTAMP'2026-01-01 00:00:00'", "value": "CAST(total AS INT)"}),
+        MonitorStep(class_="machines:Sums", key="sensor", event_time="at"),
+        OUT,
+        SqlStep(query="SELECT total FROM input"),
+        RouteStep(to="end"),
+    )
+    e.run(reading("a", 0, 1), "bad", reading("a", 20, 2), reading("b", 0, 4))
+    assert (len(e.bodies("all")), len(e.bodies("middle"))) == (3, 1)
+    e.conclude()
+    assert [row["total"] for row in rows(e)] == [1, 4, 8]
+    assert e.bodies("end") == ['{"total":1}', '{"total":4}', '{"total":8}']
+    assert len(e.dead) == 1
+
+
+def test_a_value_that_spark_refuses_takes_no_other_message_with_it(engine):
+    e = engine(READINGS, RouteStep(to="all"), SUMS, SelectStep(columns={"q": "100 div (total - 6)"}), OUT)
+    e.run(*(reading("a", 0, value) for value in (1, 2, 3, 4)), reading("b", 0, 6))
+    assert e.reasons() == ["E5103 pipeline p: [DIVIDE_BY_ZERO] Division by zero. Use `try_divide` to tolerate divisor being 0 and return NULL instead. If necessary set \"spark.sql.ansi.enabled\" to \"false\" to bypass this error"] * 2
+    assert rows(e) == [{"q": -20}, {"q": -33}, {"q": 100}], "3 came to nothing, so 4 makes 7"
+    assert len(e.bodies("all")) == 3
+
+
+def test_expressions_with_braces_and_quotes(engine):
+    e = engine(READINGS, SelectStep(columns={"t": "concat('{', sensor, '\\'}')"}), OUT)
+    e.run(reading("a", 0))
+    assert rows(e) == [{"t": "{a'}"}]
+
+
+def test_nothing_in_nothing_out(engine):
+    e = engine(READINGS, OUT)
+    assert e.run() == ((), (), ())
+    assert e.conclude() == ((), (), ())

@@ -1,0 +1,144 @@
+"""The process that forks engines, one for each line of its input, and tells how each ended.
+
+An engine here dies by a real SIGKILL, sent to itself at the n-th pass of a named fault point: no handler runs, nothing
+is flushed, locks are the kernel's business.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from collections import Counter
+from typing import Any
+
+import msgspec
+import structlog
+
+from correlator import Engine, Reliability
+from correlator.core import faults
+from correlator.settings import (
+    CheckpointSettings,
+    ConnectionSettings,
+    EngineSettings,
+    MonitorSettings,
+    ReceiverSettings,
+    SenderSettings,
+)
+
+CONNECTION = "files"
+
+
+class Order(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """What an engine is to do.
+
+    Attributes:
+        store: its store.
+        broker: store of the embedded broker.
+        wanted: messages in `queue:out` that end the run in good order.
+        receive: mode of the static receiver `in`; "" for none.
+        send: mode of the static sender `out`.
+        batch: max_batch_size of the receiver.
+        add: ids of receivers (BEST_EFFORT) that code adds.
+        kill: fault point to die at; "" lives to the end.
+        hit: which pass of it.
+        monitor: the monitor.
+    """
+
+    store: str
+    broker: str
+    wanted: int
+    receive: str = "EXACTLY_ONCE"
+    send: str = "EXACTLY_ONCE"
+    batch: int = 10
+    interval: float = 0.01
+    add: list[str] = []
+    kill: str = ""
+    hit: int = 1
+    monitor: str = "tests.runtime.flows:Forwards"
+    patience: float = 30.0
+
+
+def main() -> None:
+    """Fork an engine for each order."""
+    for line in sys.stdin:
+        order = msgspec.json.decode(line, type=Order)
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(reading)
+            _be_an_engine(order, writing)
+        os.close(writing)
+        with os.fdopen(reading) as pipe:
+            told = pipe.read()
+        _, status = os.waitpid(pid, 0)
+        killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+        code = None if killed else os.waitstatus_to_exitcode(status)
+        sys.stdout.write(json.dumps({"killed": killed, "exit": code, **(json.loads(told) if told else {})}) + "\n")
+        sys.stdout.flush()
+
+
+def _be_an_engine(order: Order, writing: int) -> None:
+    structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
+    hits: Counter[str] = Counter()
+    told: dict[str, Any] = {}
+    status = 0
+    try:
+        _run(order, hits)
+    except BaseException as error:  # noqa: BLE001  # the parent is told, whatever it is
+        told["error"] = f"{type(error).__name__}: {error}"
+        status = getattr(error, "exit_status", 70)
+    told["points"] = hits
+    with os.fdopen(writing, "w") as pipe:
+        json.dump(told, pipe)
+    os._exit(status)
+
+
+def _run(order: Order, hits: "Counter[str]") -> None:
+    def passed(name: str) -> None:
+        hits[name] += 1
+        if name == order.kill and hits[name] == order.hit:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    faults.install(passed)
+    with Engine(_settings(order)) as engine:
+        for name in order.add:
+            engine.add_receiver(ReceiverSettings(id=name, connection=CONNECTION, destination=f"queue:{name}"))
+        deadline = time.monotonic() + order.patience
+        while engine.senders["out"].counters.sent < order.wanted and time.monotonic() < deadline:
+            engine.raise_failure()
+            with engine._changed:
+                engine._changed.wait(0.01)
+    engine.raise_failure()
+
+
+def _settings(order: Order) -> EngineSettings:
+    receivers = [
+        ReceiverSettings(
+            id="in",
+            connection=CONNECTION,
+            destination="queue:in",
+            reliability=Reliability(order.receive),
+            max_batch_size=order.batch,
+            max_batch_interval_ms=0,
+        )
+    ]
+    return EngineSettings(
+        name="child",
+        store=order.store,
+        checkpoint=CheckpointSettings(interval=order.interval),
+        connections={CONNECTION: ConnectionSettings(type="embedded", options={"store": order.broker})},
+        receivers=tuple(receivers if order.receive else ()),
+        senders=(
+            SenderSettings(
+                id="out", connection=CONNECTION, destination="queue:out", reliability=Reliability(order.send)
+            ),
+        ),
+        monitors=(MonitorSettings(type=order.monitor),),
+        connection_retry_interval=0.02,
+        stop_timeout=10.0,
+    )
+
+
+if __name__ == "__main__":
+    main()

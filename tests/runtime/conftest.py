@@ -1,0 +1,60 @@
+"""The world of a test: a broker that outlives engines, a store, and engines over both."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from correlator.core import faults
+from tests.runtime.flows import SCRIPT
+from tests.runtime.world import Children, World
+
+
+@pytest.fixture(autouse=True)
+def fresh_script() -> Iterator[None]:
+    """No test sees what another one's monitors did."""
+    SCRIPT.__init__()
+    yield
+    faults.install(None)
+
+
+@pytest.fixture
+def script():
+    """What the monitors of this test do and hear."""
+    return SCRIPT
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """A world whose store is a SQLite file."""
+    made = World(f"sqlite:///{tmp_path / 'engine.db'}")
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def any_world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    """A world for each kind of store."""
+    if request.param == "sqlite":
+        made = World(f"sqlite:///{tmp_path / 'engine.db'}")
+    else:
+        fresh_database: Callable[[], str] = request.getfixturevalue("postgres")
+        made = World(fresh_database())
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def no_store() -> Iterator[World]:
+    """A world without persistence."""
+    made = World(None)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def children() -> Iterator[Children]:
+    """Starts engines in processes of their own, to be killed."""
+    made = Children()
+    yield made
+    made.close()

@@ -28,7 +28,7 @@ def records(rows: Any) -> Iterator[str]:
     for row in rows.sort_values(["time_hour", "minute", "carrier", "flight", "origin"]).itertuples():
         scheduled = datetime.fromisoformat(row.time_hour) + timedelta(minutes=row.minute)
         date = f"{row.year}-{row.month:02}-{row.day:02}"
-        delay = "" if row.dep_delay != row.dep_delay else int(row.dep_delay)  # noqa: PLR0124  NaN
+        delay = "" if row.dep_delay != row.dep_delay else int(row.dep_delay)  # NaN is not itself
         yield (
             f"{row.carrier},{row.flight},{date},{row.origin},{row.dest},"
             f"{scheduled:%Y-%m-%dT%H:%M:%SZ},{delay},{row.distance}"

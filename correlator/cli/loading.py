@@ -25,9 +25,7 @@ def load(file: Path, checks: Collection[Check[PipelineFile]] = ()) -> Loaded[Pip
 
 def directory_of(file: Path) -> str:
     """Where modules that the file names are looked up."""
-    with contextlib.suppress(FileNotFoundError):  # the working directory may have been removed
-        file = file.absolute()
-    return str(file.parent)
+    return str(file.absolute().parent)
 
 
 @contextlib.contextmanager
@@ -36,6 +34,7 @@ def importable(file: Path) -> Iterator[None]:
 
     So two files that are checked in one run may have modules of the same name.
     """
+    _refuse_lost_directory()
     directory = directory_of(file)
     before = set(sys.modules)
     sys.path.append(directory)
@@ -50,12 +49,22 @@ def importable(file: Path) -> Iterator[None]:
 
 def store_url(file_or_url: str) -> str:
     """The store that a command is to look at: an address, or the file of the engine that owns it."""
+    _refuse_lost_directory()
     if file_or_url.startswith(_URL_SCHEMES):
         return file_or_url
     store = read_file(file_or_url, PipelineFile).settings.store
     if store is None:
         raise UsageError("E2011", file_or_url, "has no store: this engine keeps nothing", "", "Name one in 'store'")
     return store
+
+
+def _refuse_lost_directory() -> None:
+    """Relative paths need a working directory, and it may have been removed."""
+    try:
+        Path.cwd()
+    except OSError as error:
+        what = f"cannot be used: {error.strerror}"
+        raise UsageError("E2016", "working directory", what, "", "Change to another one") from error
 
 
 def _anything(path: str, found: object) -> None:

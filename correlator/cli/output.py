@@ -4,6 +4,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any, TextIO
 
 import msgspec
@@ -23,10 +24,13 @@ Row = Sequence[object]
 
 
 class Unfailing:
-    """Standard error that nobody may be reading any more: writing to it must never stop an engine."""
+    """Standard error that nobody may be reading any more: writing to it must never stop an engine.
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+    Where it is closed from the beginning, messages go nowhere; without this they would go to standard output.
+    """
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream = stream or Path(os.devnull).open("w")  # noqa: SIM115  # as long as the process
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -84,9 +88,9 @@ def shortened(text: str) -> str:
 
 
 def _drawn(title: str, columns: Sequence[str], rows: Iterable[Row]) -> str:
-    table = Table(title=title, title_justify="left")
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, collapse_padding=True)
     for column in columns:
-        table.add_column(column)
+        table.add_column(column, overflow="fold")  # never cut: a person may want to copy it
     for row in rows:
         table.add_row(*(Text(shown(value), justify="right" if _is_number(value) else "left") for value in row))
     console = Console(file=sys.stdout)

@@ -29,8 +29,8 @@ COLUMNS = (
     "dead letters",
     "sent",
     "checkpoints",
-    "received/s",
-    "sent/s",
+    "in/s",
+    "out/s",
 )
 
 
@@ -134,8 +134,8 @@ def _rows(status: Status, seconds: float) -> list[Row]:
         counts = (got.received, got.duplicates, got.dead_letters)
         rows.append((f"receiver {name}", *counts, None, None, _rate(got.received, seconds), None))
     for name, (_, gave, _) in status.senders.items():
-        counts = (gave.dead_letters, gave.sent)
-        rows.append((f"sender {name}", None, None, *counts, None, None, _rate(gave.sent, seconds)))
+        rate = _rate(gave.sent, seconds)
+        rows.append((f"sender {name}", None, None, gave.dead_letters, gave.sent, None, None, rate))
     totals = status.totals()
     figures = (totals[name] for name in COLUMNS[1:6])
     return [*rows, ("total", *figures, _rate(totals["received"], seconds), _rate(totals["sent"], seconds))]

@@ -13,10 +13,12 @@ handlers, so a run remembers what it did since its last known bytes and, after a
 This asks handlers to be functions of state and row; what they drew from a clock or at random may differ.
 """
 
+# ruff: noqa: SLF001  a run and its monitor are one thing; what application code may call is public
+
 import copy
 import typing
 from bisect import insort
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import date, datetime
 from decimal import Decimal
 from functools import partial
@@ -131,7 +133,7 @@ class KeyedMonitor(Generic[RowT, OutputT]):
 class Handled(NamedTuple):
     """What one row or timer did: outputs as mappings of plain values, or why it failed and left no trace."""
 
-    outputs: list[dict[str, Any]] = []
+    outputs: Sequence[dict[str, Any]] = ()
     failure: str | None = None
 
 

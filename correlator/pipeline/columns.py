@@ -85,5 +85,3 @@ def _ddl(info: inspect.Type, where: str) -> str:
         case _ if type(info) in _PLAIN:
             return _PLAIN[type(info)]
     raise ConfigError("E1513", where, f"no column can hold a {type(info).__name__.removesuffix('Type')}", _ALLOWED)
-
-

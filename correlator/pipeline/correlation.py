@@ -1,4 +1,4 @@
-"""Pairs of rows that belong together, as a keyed monitor: the `correlate` step. Pure; runs in Spark's Python workers."""
+"""Pairs of rows that belong together, as a keyed monitor: the `correlate` step. Pure; runs in Spark's workers."""
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -20,8 +20,8 @@ class Pairs(KeyedMonitor[dict[str, Any], dict[str, Any]]):
     within: ClassVar[timedelta]
     unmatched: ClassVar[bool]
 
-    first: list[tuple[datetime, str]] = []
-    second: list[tuple[datetime, str]] = []
+    first: list[tuple[datetime, str]] = []  # noqa: RUF012  copied for each key
+    second: list[tuple[datetime, str]] = []  # noqa: RUF012
 
     def on_event(self, row: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """Pair the row with the oldest that waits near enough in time, or let it wait."""

@@ -64,4 +64,3 @@ class Lookup:
         if twice:
             found = ", ".join(f"{name} = {twice[0][name]}" for name in self._step.on)
             raise ConfigError("E1518", self._where, f"{self._name} has several records for {found}")
-

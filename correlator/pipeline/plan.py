@@ -8,15 +8,18 @@ much state asks for the keys of the batch first.
 Compiling runs every step once on no rows, so that a mistake in an expression is told with the name of its step.
 """
 
+# ruff: noqa: S608  the SQL is made of the pipeline file, which is trusted like a program
+
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import expr
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import DataType, StructType, _parse_datatype_string
 
 from correlator.configuration import import_object
@@ -155,7 +158,7 @@ class Plan:
         """What the end of all input causes in stage `at` for these keys, and in the stages behind it."""
         work = self.stages[at].work
         assert isinstance(work, KeyedWork)
-        rows = [
+        rows: list[dict[str, Any]] = [
             {"_position": position, "_part": "", "_live": True, "_out": [], "_key": key, "_time": None}
             for position, key in enumerate(keys)
         ]
@@ -192,9 +195,7 @@ class Plan:
         return {key: value for key in keys if (value := state.get(owner, key.encode())) is not None}
 
 
-def compile_plan(
-    session: SparkSession, pipeline: PipelineSettings, prefix: str, directories: tuple[str, ...]
-) -> Plan:
+def compile_plan(session: SparkSession, pipeline: PipelineSettings, prefix: str, directories: tuple[str, ...]) -> Plan:
     """Compile a pipeline; views get names that begin with `prefix`.
 
     Raises `ConfigError` E1511 for an expression that Spark refuses, E151x for other mistakes, naming the step.
@@ -218,10 +219,18 @@ class _Compiler:
         self._hidden = ", ".join((*HIDDEN, MESSAGE))
         self._columns: dict[str, str] = {}
         self._where = f"pipeline {pipeline.name}"
-        self._begin(session.createDataFrame(INPUT.empty_table()))
+        self._views: list[str] = []
 
     def compile(self) -> Plan:
         """All steps, and the end."""
+        try:
+            return self._compile_all()
+        finally:
+            for view in self._views:
+                self._session.catalog.dropTempView(view)
+
+    def _compile_all(self) -> Plan:
+        self._begin(from_arrow_schema(INPUT))
         self._add(sql.source_sql(self._view))
         for number, step in enumerate(self._pipeline.steps):
             self._where = f"pipeline {self._pipeline.name} step {number + 1} ({step.word})"
@@ -232,7 +241,7 @@ class _Compiler:
         self._end(f"SELECT _position, _part, inline(_out) FROM {self._last}", None)
         return self._plan
 
-    def _compile(self, step: Step, number: int) -> None:  # noqa: C901, PLR0912  one line for each kind of step
+    def _compile(self, step: Step, number: int) -> None:
         match step:
             case DecodeStep():
                 self._decode(step, number)
@@ -260,53 +269,59 @@ class _Compiler:
 
     @property
     def _last(self) -> str:
-        return f"s{len(self._parts)}"
+        return f"{self._view}_{len(self._parts)}"
 
-    def _begin(self, empty: DataFrame) -> None:
+    def _begin(self, schema: StructType) -> None:
         """A new stage over rows like these."""
-        empty.createOrReplaceTempView(self._view)
         self._parts, self._reads_twice = [], False
+        self._stand_in(self._view, schema)
 
     def _end(self, text: str, work: PythonWork | KeyedWork | None) -> None:
-        stage = Stage(view=self._view, text=self._with(text), reads_twice=self._reads_twice, work=work)
-        self._plan.stages.append(stage)
+        named = (f"{self._view}_{at} AS ({part})" for at, part in enumerate(self._parts, start=1))
+        whole = f"WITH {', '.join(named)} {text}"
+        self._plan.stages.append(Stage(view=self._view, text=whole, reads_twice=self._reads_twice, work=work))
         if work is not None:
-            self._begin(self._session.createDataFrame([], work.schema))
-
-    def _with(self, text: str) -> str:
-        named = (f"s{at} AS ({part})" for at, part in enumerate(self._parts, start=1))
-        return f"WITH {', '.join(named)} {text}"
+            self._begin(work.schema)
 
     def _add(self, text: str) -> None:
-        """One more SELECT, and the columns that it gives."""
-        self._columns = self._columns_of(self._analyzed(text))
+        """One more SELECT, and the columns that it gives; an empty view stands for it while others are checked."""
+        schema = self._analyzed(text)
+        self._columns = self._columns_of(schema)
         self._parts.append(text)
+        self._stand_in(self._last, schema)
 
     def _add_checked(self, text: str) -> None:
         """As `_add`, for texts that hold expressions of the user which must look at one row only."""
         self._check_row_by_row(text)
         self._add(text)
 
+    def _stand_in(self, view: str, schema: StructType) -> None:
+        self._session.createDataFrame([], schema).createOrReplaceTempView(view)
+        self._views.append(view)
+
     def _analyzed(self, text: str) -> StructType:
         try:
-            return self._session.sql(self._with(text) if self._parts else text).schema
+            return self._session.sql(text).schema
         except (AnalysisException, ParseException) as error:
             raise ConfigError("E1511", self._where, first_line(error), _known(self._columns)) from error
 
     def _check_row_by_row(self, text: str) -> None:
         self._analyzed(text)
-        explained = self._session.sql(f"EXPLAIN EXTENDED {self._with(text)}").collect()[0][0]
-        before = self._session.sql(f"EXPLAIN EXTENDED {self._with(f'SELECT * FROM {self._last}')}").collect()[0][0]
-        for node in _NOT_ROW_BY_ROW:
-            if _count(node, explained) > _count(node, before):
-                allowed = "A step sees one row at a time"
-                todo = "Use 'aggregate' for groups, 'explode' for arrays, 'lookup' for joins, 'monitor' for order"
-                raise ConfigError("E1516", self._where, f"depends on other rows ({node})", allowed, todo)
+        explained = self._session.sql(f"EXPLAIN EXTENDED {text}").collect()[0][0]
+        analyzed = explained.partition("== Analyzed Logical Plan ==")[2].partition("== Optimized")[0]
+        nodes = {line.lstrip(" :+-").partition(" ")[0].partition("[")[0] for line in analyzed.splitlines()}
+        found = next((node for node in _NOT_ROW_BY_ROW if node in nodes), None)
+        if found is not None:
+            todo = "Use 'aggregate' for groups, 'explode' for arrays, 'lookup' for joins, 'monitor' for order"
+            raise ConfigError("E1516", self._where, f"depends on other rows ({found})", "A step sees one row", todo)
 
     def _columns_of(self, schema: StructType) -> dict[str, str]:
         hidden = self._hidden.split(", ")
         columns = {entry.name: entry.dataType.simpleString() for entry in schema if entry.name not in hidden}
-        taken = next((name for name in columns if name in sql.RESERVED), None)
+        twice = next((name for name in schema.names if schema.names.count(name) > 1), None)
+        if twice is not None and twice not in sql.RESERVED:
+            raise ConfigError("E1517", self._where, f"there are two columns '{twice}'", "", "Rename one of them")
+        taken = twice or next((name for name in columns if name in sql.RESERVED), None)
         if taken is not None:
             raise ConfigError("E1517", self._where, f"column '{taken}' has a name that the engine uses")
         return columns
@@ -322,7 +337,7 @@ class _Compiler:
     def _decoded_names(self, step: DecodeStep) -> list[str]:
         if step.format == "avro":
             row = self._analyzed(f"SELECT {sql.parsed(step)} AS _row FROM {self._last}")["_row"].dataType
-            return [entry.name for entry in row.fields]  # type: ignore[attr-defined]
+            return [entry.name for entry in row.fields]
         return [entry.name for entry in self._parsed(step.schema or "").fields]
 
     def _parsed(self, ddl: str) -> StructType:
@@ -331,16 +346,16 @@ class _Compiler:
         except ParseException as error:
             raise ConfigError("E1511", self._where, f"schema: {first_line(error)}") from error
         if not isinstance(found, StructType):
-            raise ConfigError("E1511", self._where, "schema: needs names and types", "Example: carrier STRING, delay INT")
+            raise ConfigError(
+                "E1511", self._where, "schema: needs names and types", "Example: carrier STRING, delay INT"
+            )
         return found
 
     def _select(self, step: SqlStep) -> None:
-        bare = sql.sql_sql(step, self._last, self._hidden, [])
-        self._check_row_by_row(bare)
-        given = [name.removesuffix("_") if name in _renamed(self._hidden) else name for name in self._analyzed(bare).names]
-        names = [name for name in dict.fromkeys(given) if name not in self._hidden.split(", ")]
-        rows = sql.sql_sql(step, self._last, self._hidden, names)
-        columns = self._columns_of(self._analyzed(rows))
+        asked = sql.query_sql(step, self._last, ", ".join(map(sql.quote, self._columns)))
+        self._check_row_by_row(asked)
+        columns = self._columns_of(self._analyzed(asked))
+        rows = sql.sql_sql(step, self._last, self._hidden, list(columns))
         self._add(f"{rows} UNION ALL {sql.beside_sql(self._last, self._hidden, columns)}")
         self._reads_twice = True
 
@@ -372,7 +387,9 @@ class _Compiler:
         label = f"monitor:{step.class_.rpartition(':')[2]}" if isinstance(step, MonitorStep) else step.word
         ordinal = sum(owner.startswith(f"step:{self._pipeline.name}/{label}#") for owner in self._plan.owners.values())
         owner = self._plan.owners[number] = f"step:{self._pipeline.name}/{label}#{ordinal}"
-        self._end(text, KeyedWork(number=number, owner=owner, schema=schema, function=self._function(factory, number, schema)))
+        self._end(
+            text, KeyedWork(number=number, owner=owner, schema=schema, function=self._function(factory, number, schema))
+        )
         before = self._columns
         self._hidden = ", ".join(HIDDEN)
         self._add(sql.unpack_sql(step, self._view, self._hidden, before))
@@ -436,15 +453,5 @@ def _known(columns: Mapping[str, str]) -> str:
     return f"Columns: {', '.join(f'{name} {kind}' for name, kind in columns.items())}" if columns else ""
 
 
-def _renamed(hidden: str) -> set[str]:
-    return {f"{name}_" for name in hidden.split(", ")}
-
-
-def _count(node: str, explained: str) -> int:
-    analyzed = explained.partition("== Analyzed Logical Plan ==")[2].partition("== Optimized")[0]
-    return sum(line.lstrip(" :+-").startswith((f"{node} ", f"{node}[")) for line in analyzed.splitlines())
-
-
 def _mentions_properties(pipeline: PipelineSettings) -> bool:
     return "properties" in repr(pipeline.steps)
-

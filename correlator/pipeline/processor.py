@@ -8,12 +8,13 @@ letter and has no other effect. Everything else that goes wrong in Spark stops t
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import (
     ArithmeticException,
     ArrayIndexOutOfBoundsException,
@@ -92,7 +93,7 @@ class SparkProcessor:
             if isinstance(stage.work, KeyedWork):
                 keys = sorted(key.decode() for key, _ in Overlay(state, done.state).items(stage.work.owner))
                 for some in _slices(keys, CONCLUDED_AT_ONCE):
-                    result = self._told(lambda: plan.conclude(at, some, Overlay(state, done.state)))
+                    result = self._told(partial(plan.conclude, at, some, Overlay(state, done.state)))
                     done = _joined(done, self._effects(result, [_stand_in(key) for key in some], engine_time))
         return done
 
@@ -109,7 +110,7 @@ class SparkProcessor:
 
     def _process(self, batch: Sequence[Delivered], state: StateView, engine_time: float) -> Effects:
         try:
-            table = input_table([delivered for delivered in batch], with_properties=self._opened.uses_properties)
+            table = input_table(batch, with_properties=self._opened.uses_properties)
             result = self._told(lambda: self._opened.run(table, state))
         except _DATA_ERRORS as error:
             if len(batch) == 1:
@@ -135,7 +136,9 @@ class SparkProcessor:
             raise
         except (PySparkException, Py4JError) as error:
             todo = "The batch is processed again at the next start"
-            raise HandlerFailed("E5510", f"pipeline {self.name}", f"Spark failed: {first_line(error)}", "", todo) from error
+            raise HandlerFailed(
+                "E5510", f"pipeline {self.name}", f"Spark failed: {first_line(error)}", "", todo
+            ) from error
 
     def _effects(self, result: pa.Table, messages: Sequence[Message], engine_time: float) -> Effects:
         sends: list[tuple[str, Message]] = []
@@ -227,7 +230,9 @@ def _in_order(result: pa.Table) -> Iterator[tuple[Any, ...]]:
     return zip(*(ordered.column(name).to_pylist() for name in names), strict=True)
 
 
-def _message(cause: Message, key: str | None, body: bytes | None, destination: str | None, headers: str | None) -> Message:
+def _message(
+    cause: Message, key: str | None, body: bytes | None, destination: str | None, headers: str | None
+) -> Message:
     named: dict[str, Any] = msgspec.json.decode(headers) if headers else {}
     standard = {name: named.pop(name) for name in STANDARD_HEADERS if name in named}
     made = Headers(**standard) if standard else None

@@ -52,7 +52,9 @@ class DecodeStep:
     def __post_init__(self) -> None:
         if (self.schema is None) != (self.format == "text"):
             what = "has a 'schema'" if self.schema else "has no 'schema'"
-            raise ConfigError("E1510", "decode", f"format {self.format} {what}", "json, csv and avro need one, text none")
+            raise ConfigError(
+                "E1510", "decode", f"format {self.format} {what}", "json, csv and avro need one, text none"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +151,8 @@ class PythonStep:
     """A function on Arrow batches: takes a `pyarrow.RecordBatch`, returns one with a row for each row, in order.
 
     How rows are cut into batches is not defined, so a row must not depend on its neighbours. When the function
-    raises, it is called again with halves of the batch, and single rows with which it raises become dead letters (E5106).
+    raises, it is called again with halves of the batch; single rows with which it raises become dead letters
+    (E5106).
 
     Attributes:
         function: import path `module:function`.

@@ -11,6 +11,8 @@ Every relation has hidden columns beside the user's, and one row of it may be tw
 Expressions of the user are evaluated for live rows only (`CASE WHEN _live`): a dead row must not fail again.
 """
 
+# ruff: noqa: S608  all text here is SQL, made of the pipeline file, which is trusted like a program
+
 from collections.abc import Mapping
 
 from correlator.errors import ConfigError
@@ -109,20 +111,25 @@ def select_sql(step: SelectStep, source: str, hidden: str) -> str:
     return f"SELECT {hidden}{columns} FROM {source}"
 
 
+def query_sql(step: SqlStep, source: str, visible: str) -> str:
+    """The user's SELECT as it stands."""
+    return f"SELECT * FROM (WITH input AS (SELECT {visible} FROM {source}) {step.query})"
+
+
 def sql_sql(step: SqlStep, source: str, hidden: str, columns: list[str]) -> str:
-    """The user's SELECT with the hidden columns added, and beside it what earlier steps have put into `_out`.
+    """The user's SELECT with the hidden columns added; what earlier steps put into `_out` stays out (`beside_sql`).
 
     Hidden columns are renamed on the way, so that `SELECT *` does not have them twice.
     """
-    begin, _, rest = step.query.strip().partition(" ")
-    if begin.upper() != "SELECT":
+    select, *rest = step.query.split(None, 1)
+    if select.upper() != "SELECT":
         raise ConfigError("E1511", "sql", "does not begin with SELECT", "Write SELECT … FROM input WHERE …")
     names = hidden.split(", ")
-    carried = "".join(f"{NOTHING if name == '_out' else name} AS {name}_, " for name in names)
+    carried = ", ".join(f"{NOTHING if name == '_out' else name} AS {name}_" for name in names)
     restored = ", ".join(f"{name}_ AS {name}" for name in names)
     visible = ", ".join(quote(name) for name in columns)
-    rows = f"WITH input AS (SELECT * FROM {source} WHERE _live) SELECT {carried}{rest}"
-    return f"SELECT {restored}, {visible} FROM ({rows})" if columns else rows
+    rows = f"WITH input AS (SELECT * FROM {source} WHERE _live) SELECT {carried}, {' '.join(rest)}"
+    return f"SELECT {restored}, {visible} FROM ({rows})"
 
 
 def beside_sql(source: str, hidden: str, columns: Mapping[str, str]) -> str:

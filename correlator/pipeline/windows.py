@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
+from types import GenericAlias
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from correlator.core.keyed import KeyedMonitor
@@ -115,12 +116,11 @@ def windows_class(
     length_s: float, every_s: float, lateness_s: float, functions: Sequence[str], types: Sequence[type[Any]]
 ) -> type[Windows]:
     """The class for one `aggregate` step, whose state has the types of its values."""
-    folded = tuple[*(_folded_type(function, of) for function, of in zip(functions, types, strict=True))]  # type: ignore[misc]
     return type(
         "Windows",
         (Windows,),
         {
-            "__annotations__": {"open": dict[int, folded]},
+            "__annotations__": {"open": _open_type(functions, types)},
             "open": {},
             "length": round(length_s * 1e6),
             "every": round(every_s * 1e6),
@@ -130,7 +130,13 @@ def windows_class(
     )
 
 
+def _open_type(functions: Sequence[str], types: Sequence[type[Any]]) -> Any:
+    """`dict[int, tuple[int | None, …]]`, which is known to a step only."""
+    folded = tuple(_folded_type(function, of) for function, of in zip(functions, types, strict=True))
+    return GenericAlias(dict, (int, GenericAlias(tuple, folded)))
+
+
 def _folded_type(function: str, of: type[Any]) -> Any:
     if function == "count":
         return int | None
-    return tuple[int, of] | None if function == "avg" else of | None  # type: ignore[valid-type]
+    return GenericAlias(tuple, (int, of)) | None if function == "avg" else of | None

@@ -278,8 +278,12 @@ class ArrowFunction:
         result = function(rows.select([name for name in rows.schema.names if name not in _HIDDEN]))
         if result.num_rows != rows.num_rows:
             raise ValueError(f"gave {result.num_rows} rows for {rows.num_rows}")
-        values = [result.column(field.name).cast(field.type) for field in list(self.schema)[len(_hidden(self.schema)) :]]
-        return pa.RecordBatch.from_arrays([*(rows.column(n) for n in _hidden(self.schema)), *values], schema=self.schema)
+        values = [
+            result.column(field.name).cast(field.type) for field in list(self.schema)[len(_hidden(self.schema)) :]
+        ]
+        return pa.RecordBatch.from_arrays(
+            [*(rows.column(n) for n in _hidden(self.schema)), *values], schema=self.schema
+        )
 
     def _passed(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         hidden = _hidden(self.schema)

@@ -38,9 +38,10 @@ class Actor:
 
     def take_wake(self) -> bool:
         """Whether it was woken since the last call; for those who drive steps themselves."""
-        woken = self._woken.is_set()
+        if not self._woken.is_set():
+            return False
         self._woken.clear()
-        return woken
+        return True
 
     def start(self) -> None:
         """Run steps in a thread of its own until `stop`."""

@@ -306,7 +306,7 @@ class Receiver(Actor):
         self._next_number += len(mapped.messages)
         self._enqueue(first, mapped.messages, mapped.events)
         state = self._state.receive(Input.BATCH_DELIVERED)
-        if state is State.SUSPENDED and not mapped.messages:  # all dead letters: the application has nothing to wait for
+        if state is State.SUSPENDED and not mapped.messages:  # all dead letters: the application never sees the batch
             state = self._state.receive(Input.RESUMED)
         if state is State.SUSPENDED:
             point("ac.suspend")

@@ -22,7 +22,6 @@ from urllib.parse import quote
 
 from sqlalchemy import URL, BigInteger, Connection, Dialect, Engine, Integer, NullPool, Table, create_engine, event
 from sqlalchemy import exc as sql_errors
-from sqlalchemy import inspect as inspect_schema
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
 from sqlalchemy.sql import ClauseElement
@@ -36,6 +35,7 @@ Number = BigInteger().with_variant(Integer(), "sqlite")  # 64 bits on both; SQLi
 APPLICATION_ID = 0x636F7272  # "corr": what a store of this product carries in its header
 CONNECT_TIMEOUT_S = 10
 OLDEST_POSTGRES = 12
+PAGES_TIDIED = 10_000
 
 _open: "weakref.WeakSet[Database]" = weakref.WeakSet()
 
@@ -241,11 +241,6 @@ class Database(ABC):
             with self.translated():
                 yield self.connection
 
-    def has_table(self, name: str) -> bool:
-        """Whether a table of this name exists."""
-        with self.transaction() as connection:
-            return inspect_schema(connection).has_table(name)
-
     def open(self) -> None:
         """Lock, connect, and check that what is committed stays committed; called by `connect`."""
         try:
@@ -287,6 +282,14 @@ class Database(ABC):
 
         Raises:
             StoreError: E3002.
+        """
+
+    @abstractmethod
+    def tidy(self) -> None:
+        """Give space that deleted rows left back to the file system: a bounded piece of work, outside a transaction.
+
+        Raises:
+            StoreError: as `transaction`.
         """
 
     @abstractmethod
@@ -354,6 +357,11 @@ class SqliteDatabase(Database):
             (verdict,) = self._raw().execute("PRAGMA quick_check(1)").fetchone()
         if verdict != "ok":
             raise damaged(self.where, verdict)
+
+    def tidy(self) -> None:
+        """A bounded number of pages; without this a file never gets smaller (RELIABILITY T68)."""
+        with errors_of_sqlite(self.where):  # `execute` would stop after its first page: there are steps without rows
+            self._raw().executescript(f"PRAGMA incremental_vacuum({PAGES_TIDIED:d})")
 
     def _dial(self) -> sqlite3.Connection:
         """Open the file; nothing is written to a file that is not ours."""
@@ -436,6 +444,9 @@ class PostgresDatabase(Database):
 
     def check_integrity(self) -> None:
         """The server checks its pages itself."""
+
+    def tidy(self) -> None:
+        """The server vacuums by itself."""
 
     def _check_server(self) -> None:
         refuse_server(self.where, _server_facts(self.connection))

@@ -164,6 +164,7 @@ class SqlStore:
             point("rec.epoch.commit.before")
         point("rec.epoch.commit.after")
         self._epoch, self._dead_letters = epoch, dead_letters
+        database.tidy()
         return recovered
 
     def _refuse_other_name(self, database: Database) -> None:

@@ -20,7 +20,9 @@ senders:
 monitors:
   - {type: "positions:Positions"}
 """
-ENDLESS = ENGINE.replace("connection: files, destination: \"queue:trades.jsonl\"", "connection: broker, destination: queue:in")
+ENDLESS = ENGINE.replace(
+    'connection: files, destination: "queue:trades.jsonl"', "connection: broker, destination: queue:in"
+)
 STUCK = ENGINE.replace("sqlite:///store/broker.db", "sqlite:////nowhere/broker.db")
 MONITOR = """
 from correlator import Monitor, event, on

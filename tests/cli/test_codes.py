@@ -24,7 +24,9 @@ def test_every_explained_code_is_in_the_source():
 
 
 def test_an_explanation_is_one_sentence():
-    wrong = [code for code, text in CODES.items() if not (text[0].isupper() and text.endswith(".") and "\n" not in text)]
+    wrong = [
+        code for code, text in CODES.items() if not (text[0].isupper() and text.endswith(".") and "\n" not in text)
+    ]
     assert wrong == []
 
 

@@ -22,8 +22,8 @@ from tests.cli.commands import COMMAND, assert_fails, on_terminal, run, start, w
         (["run", "x.yaml", "--log-level"], "E2003", ["--log-level"]),
         (["run", "x.yaml", "--log-json=yes"], "E2003", ["--log-json"]),
         (["run", "x.yaml", "--log-level", "LOUD"], "E2004", ["'LOUD'", "'debug', 'info', 'warning', 'error'"]),
-        (["browse", "x.yaml", "c", "queue:q", "--limit", "two"], "E2004", ["'two'"]),
-        (["browse", "x.yaml", "c", "queue:q", "--limit", "-1"], "E2004", ["-1"]),
+        (["browse", "x.yaml", "c", "queue:q", "--limit", "two"], "E2004", ["'--limit'"]),
+        (["browse", "x.yaml", "c", "queue:q", "--limit", "-1"], "E2004", ["'--limit'"]),
         (["inspect", "everything", "x.yaml"], "E2004", ["'everything'", "'dead-letters'"]),
         (["run"], "E2005", ["FILE"]),
         (["lint"], "E2005", ["FILE"]),
@@ -80,7 +80,7 @@ def test_a_bug_of_ours_has_an_incident_and_a_log(monkeypatch, capsys):
 def test_versions_start_without_a_database_or_spark(tmp_path):
     program = (
         "import sys; from correlator.cli import main; status = main.execute(sys.argv[1:]);"
-        "heavy = {'pyspark', 'pyarrow', 'sqlalchemy', 'alembic', 'pandas'} & set(sys.modules); sys.exit(status or str(heavy) * bool(heavy))"
+        "heavy = {'pyspark', 'pyarrow', 'sqlalchemy', 'alembic', 'pandas'} & set(sys.modules); print(heavy); sys.exit(status or len(heavy))"
     )
     python = Path(COMMAND).with_name("python")
     lines = ["name: e", "connections: {files: {type: file, path: .}}"]
@@ -178,7 +178,9 @@ def assert_clean(result: subprocess.CompletedProcess[str]) -> None:
     assert "Traceback" not in result.stderr
 
 
-@pytest.mark.parametrize("name", [b"a b.yaml", b"a\nb.yaml", b"\xff\xfe.yaml", "bestellungen-ü.yaml".encode(), b"-x.yaml"])
+@pytest.mark.parametrize(
+    "name", [b"a b.yaml", b"a\nb.yaml", b"\xff\xfe.yaml", "bestellungen-ü.yaml".encode(), b"-x.yaml"]
+)
 def test_any_file_name(name, place):
     path = os.fsencode(place) + b"/" + name
     with open(path, "w") as file:  # noqa: PTH123  a name that is no text
@@ -209,5 +211,5 @@ def test_a_working_directory_that_is_gone(place, tmp_path_factory):
     script = f'rmdir "{gone}"; "{COMMAND}" lint "{place}/engine.yaml"; "{COMMAND}" lint engine.yaml'
     result = subprocess.run(["/bin/sh", "-c", script], cwd=gone, capture_output=True, text=True, check=False)
     assert result.returncode == 2
-    assert "E1001 engine.yaml: no such file" in result.stdout
+    assert result.stderr.count("E2016 working directory: ") == 2
     assert "Traceback" not in result.stderr

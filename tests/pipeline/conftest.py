@@ -1,6 +1,5 @@
 """One Spark session for all tests of pipelines, and an engine just large enough to run a processor."""
 
-import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -8,6 +7,8 @@ import pytest
 
 from correlator.core.commit import StateEntry
 from correlator.events import DeadLetter, Message
+from correlator.pipeline.processor import SparkProcessor
+from correlator.pipeline.spark import SharedSession
 from correlator.pipeline.spec import PipelineSettings, SparkSettings
 from correlator.ports import Delivered, Effects
 
@@ -29,12 +30,8 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(scope="session")
 def session():
     """The session that all processors of the run share."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from correlator.pipeline.spark import SharedSession
-
-        shared = SharedSession(SparkSettings(master="local[2]"))
-        shared.acquire()
+    shared = SharedSession(SparkSettings(master="local[2]"))
+    shared.acquire()
     yield shared
     shared.release()
 
@@ -103,8 +100,6 @@ def as_message(body: str | bytes | Message) -> Message:
 @pytest.fixture
 def engine(session):
     """Makes an engine for steps; its processor is closed at the end."""
-    from correlator.pipeline.processor import SparkProcessor
-
     made = []
 
     def make(*steps, name: str = "p") -> TinyEngine:

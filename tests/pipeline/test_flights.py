@@ -3,16 +3,16 @@
 import csv
 import json
 import random
-import sys
+import runpy
 from datetime import datetime, timedelta
 
 import pytest
 
 from correlator.configuration import read_file
 from correlator.events import Message
+from correlator.pipeline.processor import SparkProcessor
 from correlator.pipeline.spec import PipelineFile
-
-from .conftest import CONFIG, TinyEngine
+from tests.pipeline.conftest import CONFIG, TinyEngine
 
 NAMES = ("carrier", "flight", "date", "origin", "dest", "scheduled", "dep_delay", "distance")
 
@@ -61,9 +61,9 @@ def alert_of(history: list[dict], row: dict) -> list[str]:
 
 def very_late(history: list[dict]) -> int:
     times = [datetime.fromisoformat(entry["scheduled"]) for entry in history]
-    begin = max(times, default=datetime.min) - timedelta(hours=6) if times else None
     return sum(
-        entry["dep_delay"] > 60 and time > begin for entry, time in zip(history, times, strict=True)
+        entry["dep_delay"] > 60 and time > max(times) - timedelta(hours=6)
+        for entry, time in zip(history, times, strict=True)
     )
 
 
@@ -87,9 +87,9 @@ def cuttings(count: int):
 
 @pytest.fixture
 def delays(session):
-    from correlator.pipeline.processor import SparkProcessor
-
-    settings = read_file(CONFIG / "flights.yaml", PipelineFile, environment={}, connectors=("file", "embedded")).settings
+    settings = read_file(
+        CONFIG / "flights.yaml", PipelineFile, environment={}, connectors=("file", "embedded")
+    ).settings
     processor = SparkProcessor(settings.pipelines[0], session, [str(CONFIG)])
     processor.open()
     yield processor
@@ -120,12 +120,8 @@ def test_sample_agrees_with_plain_python_however_it_is_cut(delays):
 
 
 def test_the_sample_is_what_the_script_writes():
-    sys.path.insert(0, str(CONFIG))
-    try:
-        from flights import make_data
-    finally:
-        sys.path.remove(str(CONFIG))
-    lines = list(make_data.sample())
+    make_data = runpy.run_path(str(CONFIG / "flights" / "make_data.py"))
+    lines = list(make_data["sample"]())
     assert lines == sample()
     assert len(lines) - len(set(lines)) == 60
 

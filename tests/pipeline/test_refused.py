@@ -33,6 +33,8 @@ def sums(**changes):
         ("E1511", "needs names and types", [DecodeStep(format="csv", schema="INT")]),
         ("E1511", "does not begin with SELECT", [DECODE, SqlStep(query="FROM input")]),
         ("E1511", "MISSING_GROUP_BY", [DECODE, SqlStep(query="SELECT sensor, count(*) FROM input")]),
+        ("E1516", "(Aggregate)", [DECODE, SqlStep(query="SELECT sensor, count(*) FROM input GROUP BY sensor")]),
+        ("E1517", "two columns 'value'", [DECODE, SqlStep(query="SELECT *, value FROM input")]),
         ("E1511", "MISSING_GROUP_BY", [DECODE, SelectStep(columns={"n": "count(*)"})]),
         ("E1511", "other", [DECODE, SqlStep(query="SELECT * FROM other")]),
         ("E1511", "nope", [DECODE, RouteStep(to="x", headers={"a": "nope"})]),
@@ -44,16 +46,32 @@ def sums(**changes):
         ("E1516", "(GlobalLimit)", [DECODE, SqlStep(query="SELECT * FROM input LIMIT 1")]),
         ("E1516", "(Join)", [DECODE, SqlStep(query="SELECT a.* FROM input a JOIN input b USING (sensor)")]),
         ("E1516", "(Union)", [DECODE, SqlStep(query="SELECT * FROM input UNION ALL SELECT * FROM input")]),
-        ("E1516", "(Generate)", [DECODE, SqlStep(query="SELECT value, x FROM input LATERAL VIEW explode(array(1)) t AS x")]),
+        (
+            "E1516",
+            "(Generate)",
+            [DECODE, SqlStep(query="SELECT value, x FROM input LATERAL VIEW explode(array(1)) t AS x")],
+        ),
         ("E1517", "no column 'body'", [DECODE, DECODE]),
         ("E1517", "column '_live'", [DECODE, SelectStep(columns={"_live": "1"})]),
-        ("E1517", "'value' of Reading is not a column", [DECODE, SelectStep(columns={"sensor": "sensor", "at": "at"}), sums()]),
+        (
+            "E1517",
+            "'value' of Reading is not a column",
+            [DECODE, SelectStep(columns={"sensor": "sensor", "at": "at"}), sums()],
+        ),
         ("E1501", "No module named 'nowhere'", [DECODE, sums(class_="nowhere:X")]),
         ("E1501", "has no 'Nobody'", [DECODE, sums(class_="machines:Nobody")]),
         ("E1502", "is not a KeyedMonitor", [DECODE, sums(class_="machines:NOT_A_MONITOR")]),
         ("E1501", "has no 'nothing'", [DECODE, PythonStep(function="machines:nothing")]),
-        ("E1512", "'median(value)' is not an aggregate", [DECODE, AggregateStep(key="sensor", event_time="at", window=1.0, values={"m": "median(value)"})]),
-        ("E1513", "cannot be aggregated", [DECODE, AggregateStep(key="sensor", event_time="at", window=1.0, values={"m": "last(array(value))"})]),
+        (
+            "E1512",
+            "'median(value)' is not an aggregate",
+            [DECODE, AggregateStep(key="sensor", event_time="at", window=1.0, values={"m": "median(value)"})],
+        ),
+        (
+            "E1513",
+            "cannot be aggregated",
+            [DECODE, AggregateStep(key="sensor", event_time="at", window=1.0, values={"m": "last(array(value))"})],
+        ),
         ("E1518", "Path does not exist", [DECODE, LookupStep(file="/nowhere.csv", on=("sensor",))]),
         ("E1518", "has no column 'sensor'", [DECODE, LookupStep(table="(one)", on=("sensor",))]),
     ],
@@ -74,13 +92,13 @@ def test_refused(engine, session, tmp_path, code, words, steps):
 
 def test_two_records_for_one_row(engine, tmp_path):
     (tmp_path / "f.csv").write_text("sensor,room\na,1\na,2\n")
-    with pytest.raises(ConfigError, match="E1518 .*several records for sensor = a"):
+    with pytest.raises(ConfigError, match=r"E1518 .*several records for sensor = a"):
         engine(DECODE, LookupStep(file=str(tmp_path / "f.csv"), on=("sensor",)))
 
 
 def test_a_column_that_is_there_already(engine, tmp_path):
     (tmp_path / "f.csv").write_text("sensor,value\na,1\n")
-    with pytest.raises(ConfigError, match="E1517 .*column 'value' is there already"):
+    with pytest.raises(ConfigError, match=r"E1517 .*column 'value' is there already"):
         engine(DECODE, LookupStep(file=str(tmp_path / "f.csv"), on=("sensor",)))
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import structlog
 
+from connectors.embedded import EmbeddedConnection
 from correlator import Engine, Reliability
 from correlator.core import faults
 from correlator.settings import (
@@ -35,7 +36,7 @@ class Order(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     Attributes:
         store: its store.
         broker: store of the embedded broker.
-        wanted: messages in `queue:out` that end the run in good order.
+        wanted: inputs whose output is in `queue:out`: as many end the run in good order.
         receive: mode of the static receiver `in`; "" for none.
         send: mode of the static sender `out`.
         batch: max_batch_size of the receiver.
@@ -105,11 +106,17 @@ def _run(order: Order, hits: "Counter[str]") -> None:
         for name in order.add:
             engine.add_receiver(ReceiverSettings(id=name, connection=CONNECTION, destination=f"queue:{name}"))
         deadline = time.monotonic() + order.patience
-        while engine.senders["out"].counters.sent < order.wanted and time.monotonic() < deadline:
+        while _inputs_that_left(order) < order.wanted and time.monotonic() < deadline:
             engine.raise_failure()
             with engine._changed:
                 engine._changed.wait(0.01)
     engine.raise_failure()
+
+
+def _inputs_that_left(order: Order) -> int:
+    """How many different inputs have an output: what stands behind the number in `NUMBER:BODY`."""
+    broker = EmbeddedConnection(CONNECTION, ConnectionSettings(type="embedded", options={"store": order.broker}))
+    return len({one.body.partition(b":")[2] for one in broker.browse("queue:out", 1_000_000)})
 
 
 def _settings(order: Order) -> EngineSettings:
@@ -118,17 +125,19 @@ def _settings(order: Order) -> EngineSettings:
             id="in",
             connection=CONNECTION,
             destination="queue:in",
-            reliability=Reliability(order.receive),
+            reliability=Reliability(mode),
             max_batch_size=order.batch,
             max_batch_interval_ms=0,
         )
+        for mode in [order.receive]
+        if mode
     ]
     return EngineSettings(
         name="child",
         store=order.store,
         checkpoint=CheckpointSettings(interval=order.interval),
         connections={CONNECTION: ConnectionSettings(type="embedded", options={"store": order.broker})},
-        receivers=tuple(receivers if order.receive else ()),
+        receivers=tuple(receivers),
         senders=(
             SenderSettings(
                 id="out", connection=CONNECTION, destination="queue:out", reliability=Reliability(order.send)

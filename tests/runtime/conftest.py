@@ -1,9 +1,13 @@
 """The world of a test: a broker that outlives engines, a store, and engines over both."""
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import structlog
+import structlog.testing
 
 from correlator.core import faults
 from tests.runtime.flows import SCRIPT
@@ -58,3 +62,18 @@ def children() -> Iterator[Children]:
     made = Children()
     yield made
     made.close()
+
+
+@pytest.fixture
+def gate() -> Iterator[threading.Event]:
+    """What a handler waits for; opened at the end, so that no thread stays behind."""
+    made = threading.Event()
+    yield made
+    made.set()
+
+
+@pytest.fixture
+def logs() -> Iterator[list[Any]]:
+    """The lines that the engine logs in this test."""
+    with structlog.testing.capture_logs() as lines:
+        yield lines

@@ -250,6 +250,19 @@ class locked:  # noqa: N801
         self._connection.close()
 
 
+def test_a_file_gets_smaller_again(make_store: MakeStore, path: Path) -> None:
+    store = make_store(f"sqlite:///{path}")
+    store.open()
+    store.commit(1, [values.received(1, 50_000)])
+    store.commit(2, [values.checkpoint(1, consumed={"orders": 50_000})])
+    store.close()
+    full = path.stat().st_size
+    store = make_store(f"sqlite:///{path}")
+    store.open()
+    store.close()
+    assert path.stat().st_size < full / 10
+
+
 def test_a_failing_disk_stops_the_engine(make_store: MakeStore, path: Path) -> None:
     """A write beyond the limit of the process fails like a broken disk: not busy, not to be tried again (T2)."""
     store = make_store(f"sqlite:///{path}")

@@ -11,7 +11,7 @@ from correlator.errors import CommitUnknown, CorrelatorError, Fenced, RecoveryRe
 from correlator.storage import database as databases
 from correlator.storage import inspect
 from correlator.storage.database import ServerFacts
-from tests.servers import CutProxy, PostgresServer, free_port
+from tests.servers import CutProxy, PostgresServer, database_of, free_port
 from tests.storage import values
 from tests.storage.conftest import MakeStore
 from tests.storage.test_store_contract import EVERYTHING, POINTS
@@ -51,8 +51,8 @@ def proxy(server: PostgresServer) -> Iterator[CutProxy]:
 def test_a_lost_commit_is_resolved(
     make_store: MakeStore, server: PostgresServer, proxy: CutProxy, lost: str, committed: bool
 ) -> None:
-    direct = server.fresh_database()
-    store = make_store(server.url(direct.rpartition("/")[2], port=proxy.port))
+    direct = server.fresh_schema()
+    store = make_store(direct.replace(f":{server.port}/", f":{proxy.port}/"))
     store.open()
     dead = values.checkpoint(1, dead_letters=[values.letter("1")])
     proxy.lose(lost)
@@ -73,7 +73,7 @@ def test_a_lost_commit_is_resolved(
 def test_a_session_that_dies_at_each_statement(
     make_store: MakeStore, server: PostgresServer, at: Callable[..., None], point: str
 ) -> None:
-    url = server.fresh_database()
+    url = server.fresh_schema()
     store = make_store(url)
     store.open()
     at(point, lambda: server.terminate_backends(url))
@@ -89,7 +89,7 @@ def test_a_server_that_crashes_and_comes_back(make_store: MakeStore, at: Callabl
     server = PostgresServer()
     try:
         server.start()
-        url = server.fresh_database()
+        url = server.fresh_schema()
         store = make_store(url)
         store.open()
         store.commit(1, [values.received(1, 1)])
@@ -112,7 +112,7 @@ def test_a_server_that_crashes_and_comes_back(make_store: MakeStore, at: Callabl
 
 
 def test_an_engine_that_lost_its_session_to_another(make_store: MakeStore, server: PostgresServer) -> None:
-    url = server.fresh_database()
+    url = server.fresh_schema()
     first, second = make_store(url), make_store(url)
     first.open()
     server.terminate_backends(url)
@@ -129,7 +129,7 @@ def test_an_engine_that_lost_its_session_to_another(make_store: MakeStore, serve
 
 def test_our_own_lost_session_is_ended_before_we_look(make_store: MakeStore, server: PostgresServer) -> None:
     """The server has not noticed that we are gone: the old session still owns the lock, and could still commit."""
-    url = server.fresh_database()
+    url = server.fresh_schema()
     store = make_store(url)
     store.open()
     kept = store._opened().connection  # stays open, as if the server did not know
@@ -153,29 +153,28 @@ CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS
 def test_what_the_server_rolled_back_may_be_tried_again(
     make_store: MakeStore, server: PostgresServer, state: str, when: str
 ) -> None:
-    url = server.fresh_database()
+    url = server.fresh_schema()
     store = make_store(url)
     store.open()
     _make_failing(server, url, state, when)
     with pytest.raises(StoreBusy, match=r"E3103 .*rolled back"):
         store.commit(1, [values.received(1, 1)])
-    server.execute("DROP TRIGGER failing ON receive_log", database=url.rpartition("/")[2])
+    server.execute("DROP TRIGGER failing ON receive_log", url)
     store.commit(1, [values.received(1, 1)])
 
 
 def _make_failing(server: PostgresServer, url: str, state: str, when: str) -> None:
-    database = url.rpartition("/")[2]
-    server.execute(FAILING.format(state=state), database=database)
+    server.execute(FAILING.format(state=state), url)
     kind, deferred = ("CONSTRAINT TRIGGER", "DEFERRABLE INITIALLY DEFERRED") if when == "commit" else ("TRIGGER", "")
     server.execute(
         f"CREATE {kind} failing AFTER INSERT ON receive_log {deferred} FOR EACH ROW EXECUTE FUNCTION fail()",
-        database=database,
+        url,
     )
 
 
 @pytest.mark.parametrize("when", ["statement", "commit"])
 def test_any_other_error_stops_the_engine(make_store: MakeStore, server: PostgresServer, when: str) -> None:
-    url = server.fresh_database()
+    url = server.fresh_schema()
     store = make_store(url)
     store.open()
     _make_failing(server, url, "23514", when)
@@ -220,7 +219,7 @@ def test_a_database_in_another_encoding(make_store: MakeStore, server: PostgresS
 )
 def test_settings_of_the_database(make_store: MakeStore, server: PostgresServer, setting: str, code: str) -> None:
     url = server.fresh_database()
-    server.execute(f"ALTER DATABASE {url.rpartition('/')[2]} SET {setting}")
+    server.execute(f"ALTER DATABASE {database_of(url)} SET {setting}")
     refused(make_store, url, StoreError, code)
 
 
@@ -232,15 +231,15 @@ def test_a_user_without_rights(make_store: MakeStore, server: PostgresServer) ->
 
 
 def test_tables_of_somebody_else(make_store: MakeStore, server: PostgresServer) -> None:
-    url = server.fresh_database()
-    server.execute("CREATE TABLE outbox (id int)", database=url.rpartition("/")[2])
+    url = server.fresh_schema()
+    server.execute("CREATE TABLE outbox (id int)", url)
     refused(make_store, url, StoreError, "E3003 .*belongs to another application")
 
 
 def test_a_schema_beside_others(make_store: MakeStore, server: PostgresServer) -> None:
     """Two stores live in two schemas of one database, at the same time."""
     url = server.fresh_database()
-    server.execute("CREATE SCHEMA other", database=url.rpartition("/")[2])
+    server.execute("CREATE SCHEMA other", url)
     make_store(url).open()
     other = f"{url}?options=-csearch_path%3Dother"
     assert make_store(other, "beta").open().epoch == 1
@@ -253,25 +252,25 @@ def test_without_the_driver(make_store: MakeStore, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_row_that_was_edited(make_store: MakeStore, server: PostgresServer) -> None:
-    url = server.fresh_database()
+    url = server.fresh_schema()
     store = make_store(url)
     store.open()
     store.commit(1, [values.checkpoint(812)])
     store.close()
-    server.execute("UPDATE checkpoint SET content = 'x'", database=url.rpartition("/")[2])
+    server.execute("UPDATE checkpoint SET content = 'x'", url)
     refused(make_store, url, RecoveryRefused, "E4201 checkpoint 812: content does not match its digest")
-    assert server.execute("SELECT epoch FROM engine", database=url.rpartition("/")[2]) == [(1,)]
+    assert server.execute("SELECT epoch FROM engine", url) == [(1,)]
 
 
 def test_a_server_that_went_back(make_store: MakeStore, server: PostgresServer, tmp_path: Path) -> None:
     """A replica without the last checkpoints was promoted: the witness on our own disk knows better (T33)."""
-    url = server.fresh_database()
+    url = server.fresh_schema()
     store = make_store(url, witness_directory=tmp_path)
     store.open()
     store.commit(1, [values.checkpoint(1)])
     store.commit(2, [values.checkpoint(2)])
     store.close()
-    server.execute("DELETE FROM checkpoint", database=url.rpartition("/")[2])
+    server.execute("DELETE FROM checkpoint", url)
     with pytest.raises(RecoveryRefused, match=r"E4311 .*went back from checkpoint 2 to 0"):
         make_store(url, witness_directory=tmp_path).open()
 

@@ -8,6 +8,8 @@ import signal
 import sys
 from pathlib import Path
 
+from sqlalchemy import inspect
+
 from correlator.core import faults
 from correlator.core.commit import QueueRun, ReceiveCommit, RegistryCommit, Write
 from correlator.storage import database, migrate
@@ -59,6 +61,11 @@ def work_of_a_migration(url: str, report: "Report") -> None:
     migrate.bring_up(store, head="0003", scripts=REVISIONS)
     report.commits = 3
     store.close()
+
+
+def tables_of(store: database.Database) -> set[str]:
+    with store.transaction() as connection:
+        return set(inspect(connection).get_table_names())
 
 
 class Report:

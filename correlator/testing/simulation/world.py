@@ -140,8 +140,8 @@ class World:
         application.watch(probe)
         faults.install(self._at_point)
         try:
-            while self._lives < self.scenario.lives or self._pending:
-                self._live_and_die()
+            for lives_left in range(self.scenario.lives, 0, -1):
+                self._live_and_die(-(-len(self._pending) // lives_left))
             self._heal()
             self._come_to_rest()
         finally:
@@ -149,10 +149,9 @@ class World:
             application.watch(application.Probe())
         return self.history
 
-    def _live_and_die(self) -> None:
+    def _live_and_die(self, publish: int) -> None:
         """One life under faults: until it is killed, it fails, or its steps are used up."""
         self._plan_kill()
-        publish = -(-len(self._pending) // max(1, self.scenario.lives - self._lives))
         if not self._rise():
             return
         for _ in range(STEPS_OF_A_LIFE):

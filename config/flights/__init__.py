@@ -1,0 +1,1 @@
+"""The flights example: its monitor, and what makes its data."""

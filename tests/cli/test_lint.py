@@ -1,0 +1,142 @@
+"""`correlator lint`: everything at once, with its place, without opening anything."""
+
+import json
+
+import pytest
+
+from tests.cli.commands import run, write
+from tests.cli.conftest import ENGINE
+
+PIPELINE = """
+name: flights
+store: sqlite:///store/flights.db
+connections: {files: {type: file, path: data}}
+receivers:
+  - {id: departures, connection: files, destination: "queue:flights.csv"}
+senders:
+  - {id: delayed, connection: files, destination: "queue:delayed.jsonl"}
+monitors:
+  - {type: "positions:Positions"}
+pipelines:
+  - name: delays
+    from: [departures]
+    steps:
+      - decode: {format: csv, schema: "carrier STRING, delay INT"}
+      - monitor: {class: "keyed:Delays", key: carrier}
+      - python: "keyed:function"
+      - route: delayed
+tests:
+  - {name: t, given: [{body: "A,1", receiver: departures}], then: [{to: delayed}, {to: dead_letters}]}
+"""
+KEYED = """
+from correlator import KeyedMonitor
+
+
+class Delays(KeyedMonitor[dict, dict]):
+    def on_event(self, row):
+        return [row]
+
+
+def function(batch):
+    return batch
+
+
+number = 17
+"""
+
+
+def lint(place, text, *options):
+    write(place / "keyed.py", [KEYED])
+    write(place / "lint.yaml", [text])
+    return run("lint", *options, "lint.yaml", cwd=place)
+
+
+def codes(result):
+    return [line.partition(" ")[0] for line in result.stdout.splitlines() if not line.startswith(" ")]
+
+
+def test_a_good_file_has_no_findings(place):
+    result = lint(place, PIPELINE)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+def test_nothing_is_opened(place):
+    assert lint(place, ENGINE).returncode == 0
+    assert list((place / "store").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "code", "text"),
+    [
+        ("from: [departures]", "from: [departure]", "E1521", "Did you mean 'departures'?"),
+        ("from: [departures]", "from: []", "E1521", "names no receiver"),
+        ("route: delayed", "route: delayd", "E1522", "Did you mean 'delayed'?"),
+        ("route: delayed", "route: {to: alerts}", "E1522", "Defined: delayed"),
+        ("{to: delayed}", "{to: deleyed}", "E1523", "Did you mean 'delayed'?"),
+        ("receiver: departures", "receiver: arrivals", "E1523", "Defined: departures"),
+        ("name: delays", "name: main", "E1520", "a context of monitors"),
+        ("keyed:Delays", "keyed:Delay", "E1501", "Did you mean 'Delays'?"),
+        ("keyed:Delays", "kyed:Delays", "E1501", "No module named 'kyed'"),
+        ("keyed:Delays", "positions:Positions", "E1503", "KeyedMonitor"),
+        ("keyed:function", "keyed:number", "E1504", "function"),
+        ("positions:Positions", "keyed:Delays", "E1502", "Monitor"),
+        ("queue:flights.csv", "queue:flights.xml", "E1216", "receivers[0].destination"),
+        ('csv"}', 'csv", event: "keyed:Delays"}', "E1505", "event class"),
+        ('csv"}', 'csv", unique_message_id: "${nothing}"}', "E1060", "receivers[0].unique_message_id"),
+        ("path: data", "path: data, colour: red", "E1020", "connections.files.colour"),
+    ],
+)
+def test_mistakes_across_parts(before, after, code, text, place):
+    assert before in PIPELINE
+    result = lint(place, PIPELINE.replace(before, after))
+    assert result.returncode == 2
+    assert codes(result) == [code]
+    assert text in result.stdout
+    assert result.stdout.startswith(f"{code} lint.yaml:")
+
+
+def test_a_module_that_fails_shows_the_users_lines_only(place):
+    write(place / "positions.py", ["def make():", "    raise OSError('no disk')", "make()"])
+    result = lint(place, PIPELINE)
+    assert result.returncode == 2
+    assert "OSError: no disk" in result.stdout
+    assert "positions.py:2 in make" in result.stdout
+    assert "Traceback" not in result.stdout
+
+
+def test_files_do_not_see_each_others_modules(place):
+    write(place / "keyed.py", [KEYED])
+    write(place / "one.yaml", [PIPELINE])
+    (place / "other").mkdir()
+    write(place / "other" / "two.yaml", [PIPELINE])
+    write(place / "other" / "keyed.py", ["number = 1"])
+    result = run("lint", "one.yaml", "other/two.yaml", cwd=place)
+    assert result.returncode == 2
+    assert all(line.startswith(" ") or "other/two.yaml" in line for line in result.stdout.splitlines())
+
+
+def test_warnings_and_hints(place):
+    text = ENGINE + "duplicate_detection: {per_source_window_size: 10}\n"
+    result = lint(place, text)
+    assert result.returncode == 0
+    assert codes(result) == ["I1411", "W1401"]
+
+
+def test_json(place):
+    text = ENGINE.replace("name: trades", "nme: trades")
+    result = lint(place, text, "--json")
+    assert result.returncode == 2
+    found = json.loads(result.stdout)
+    assert [finding["code"] for finding in found if finding["severity"] == "error"] == ["E1021", "E1020"]
+    (unknown,) = (finding for finding in found if finding["code"] == "E1020")
+    assert (unknown["file"], unknown["line"], unknown["column"], unknown["path"]) == ("lint.yaml", 2, 1, "nme")
+    assert unknown["allowed"] == "Did you mean 'name'?"
+
+
+def test_json_of_nothing(place):
+    assert json.loads(lint(place, PIPELINE, "--json").stdout) == []
+
+
+def test_more_mistakes_than_a_message_shows(place):
+    result = lint(place, PIPELINE + "\n".join(f"k{number}: 1" for number in range(100)))
+    assert len(codes(result)) == 100

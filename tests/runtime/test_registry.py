@@ -1,0 +1,410 @@
+"""Persistence on and off, and the registry of receivers and senders (FEATURES A1)."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from correlator.errors import ConfigError, RecoveryRefused, UsageError
+from correlator.storage import inspect
+from tests.runtime.flows import AlsoHears, Forwards, Hears, Keeps
+from tests.runtime.world import (
+    APP_CONTROLLED,
+    AT_LEAST_ONCE,
+    BEST_EFFORT,
+    EXACTLY_ONCE,
+    Queues,
+    World,
+    message,
+    monitor,
+    numbered,
+    receiver,
+    sender,
+    the_monitor,
+)
+
+
+def sends_on(monitor, message):
+    monitor.send(message.body, to="out")
+
+
+def acknowledges(monitor, notice):
+    monitor.acknowledge_and_resume(notice.receiver)
+
+
+def contents(url: str) -> bytes:
+    """Every table of a store that a refused start must leave alone, the epoch included."""
+    what = (inspect.instance, inspect.registry, inspect.checkpoints, inspect.receive_log, inspect.outbox, inspect.domains)
+    return repr([look(url) for look in what]).encode()
+
+
+# --- A1.1–A1.3 ---
+
+
+def test_a1_1_without_persistence_messages_flow_and_nothing_is_stored(no_store, script, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    script.message = sends_on
+    with no_store.engine(receiver("in", BEST_EFFORT), sender("out", BEST_EFFORT), monitors=[Hears]) as engine:
+        no_store.publish("a", "b")
+        no_store.wait_for("a", "b")
+        assert engine.checkpoint()
+        assert engine.status().store_commits == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("reliability", [AT_LEAST_ONCE, EXACTLY_ONCE])
+@pytest.mark.parametrize("part", [receiver, sender])
+def test_a1_2_a_static_reliable_part_needs_persistence(no_store, part, reliability):
+    with pytest.raises(ConfigError) as refused:
+        no_store.engine(part("orders", reliability))
+    text = str(refused.value)
+    assert refused.value.code == "E1205"
+    assert "'orders'" in text
+    assert str(reliability) in text
+    assert "Set 'store', or use BEST_EFFORT" in text
+
+
+@pytest.mark.parametrize("reliability", [AT_LEAST_ONCE, EXACTLY_ONCE])
+def test_a1_2_a_dynamic_reliable_part_needs_persistence_and_nothing_is_half_made(no_store, reliability):
+    with no_store.engine(monitors=[Hears]) as engine:
+        with pytest.raises(ConfigError, match="E1205"):
+            engine.add_receiver(receiver("r", reliability))
+        with pytest.raises(ConfigError, match="E1205"):
+            engine.add_sender(sender("s", reliability))
+        assert (engine.receivers, engine.senders, engine.registry) == ({}, {}, {})
+
+
+def test_z1_app_controlled_is_no_sender_mode(world):
+    with pytest.raises(ConfigError, match="E1204 sender 'out'"):
+        world.engine(sender("out", APP_CONTROLLED))
+
+
+def test_a1_2_a_persistent_monitor_needs_persistence(no_store):
+    engine = no_store.engine(monitors=[Keeps])
+    with pytest.raises(ConfigError, match="E1206"):
+        engine.start()
+
+
+def test_a1_3_every_mode_works_beside_the_others(any_world, script):
+    script.suspended = acknowledges
+    modes = {"b": BEST_EFFORT, "a": AT_LEAST_ONCE, "e": EXACTLY_ONCE, "c": APP_CONTROLLED}
+    with any_world.engine(*[receiver(name, mode) for name, mode in modes.items()], monitors=[Hears]):
+        for name in modes:
+            any_world.publish(*numbered(20, name), to=f"queue:{name}")
+        any_world.wait(lambda: len([one for one in script.of("Hears") if not one.startswith("susp")]) == 80)
+        any_world.wait(lambda: all(any_world.broker.unacknowledged(f"queue:{name}") == 0 for name in modes))
+
+
+# --- the registry ---
+
+
+def test_a1_4_every_part_is_recorded(any_world):
+    with any_world.engine(receiver("r1", EXACTLY_ONCE), sender("s1", BEST_EFFORT), monitors=[Hears]) as engine:
+        engine.add_receiver(receiver("r2", BEST_EFFORT))
+        engine.add_sender(sender("s2", AT_LEAST_ONCE))
+        rows = [
+            (one.id, one.kind, one.origin, one.reliability, one.destination, one.domain, one.connection)
+            for one in inspect.registry(any_world.store)
+        ]
+    assert rows == [
+        ("r1", "receiver", "static", "EXACTLY_ONCE", "queue:r1", "memory:r1", "memory"),
+        ("r2", "receiver", "dynamic", "BEST_EFFORT", "queue:r2", "memory:r2", "memory"),
+        ("s1", "sender", "static", "BEST_EFFORT", "queue:s1", "", "memory"),
+        ("s2", "sender", "dynamic", "AT_LEAST_ONCE", "queue:s2", "", "memory"),
+    ]
+
+
+@pytest.mark.kill9
+def test_a1_5_a_dynamic_best_effort_receiver_comes_back_after_kill_9(children, tmp_path):
+    queues = Queues(tmp_path)
+    flow = {"store": f"sqlite:///{tmp_path / 'engine.db'}", "broker": queues.url, "receive": ""}
+    assert children.run(**flow, add=["extra"], wanted=1, kill="rx.poll", hit=2)["killed"]
+    queues.publish([message("a")], to="queue:extra")
+    again = children.run(**flow, wanted=1)
+    assert (again["exit"], queues.bodies()) == (0, ["1:a"])
+
+
+def test_a1_5_dynamic_parts_come_back_with_a_restart(any_world, script):
+    script.message = sends_on
+    with any_world.engine(monitors=[Hears]) as engine:
+        engine.add_receiver(receiver("in", EXACTLY_ONCE))
+        engine.add_sender(sender("out", EXACTLY_ONCE))
+        any_world.publish("a")
+        any_world.wait_for("a")
+    with any_world.engine(monitors=[Hears]) as engine:
+        any_world.publish("a", "b")
+        any_world.wait_for("a", "b")
+        assert engine.add_receiver(receiver("in", EXACTLY_ONCE)) is engine.receivers["in"]
+
+
+def test_a1_7_a_static_part_cannot_be_removed_from_the_configuration(any_world):
+    with any_world.engine(receiver("r1"), sender("s1"), monitors=[Keeps]):
+        any_world.publish("a", to="queue:r1")
+        any_world.wait(lambda: any_world.broker.waiting("queue:r1") == 0)
+    before = contents(any_world.store)
+    engine = any_world.engine(sender("s1"), monitors=[Keeps])
+    with pytest.raises(RecoveryRefused, match="E4301 receiver 'r1': .*remove is only possible for dynamic") as refused:
+        engine.start()
+    assert refused.value.exit_status != 0
+    assert contents(any_world.store) == before
+
+
+def test_a1_8_only_dynamic_parts_can_be_removed(world):
+    with world.engine(receiver("r1"), sender("s1"), monitors=[Hears]) as engine:
+        for static in ("r1", "s1"):
+            with pytest.raises(UsageError, match=f"E8301 .* '{static}': is static"):
+                engine.remove(static)
+        with pytest.raises(UsageError, match="E8302 'nobody'"):
+            engine.remove("nobody")
+
+
+def test_a1_9_new_static_parts_must_not_clash_with_dynamic_ones(world):
+    with world.engine(monitors=[Hears]) as engine:
+        engine.add_receiver(receiver("x", BEST_EFFORT))
+    with pytest.raises(RecoveryRefused, match="E4304 receiver 'x'"):
+        world.engine(receiver("x", BEST_EFFORT), monitors=[Hears]).start()
+    with world.engine(receiver("y", BEST_EFFORT), monitors=[Hears]) as engine:
+        assert sorted(engine.receivers) == ["x", "y"]
+
+
+def test_a1_10_dynamic_configuration_never_changes(world, script):
+    with world.engine(monitors=[Hears]) as engine:
+        engine.add_receiver(receiver("in", EXACTLY_ONCE))
+        with pytest.raises(UsageError, match="E8303 receiver 'in': exists already"):
+            engine.add_receiver(receiver("in", EXACTLY_ONCE, destination="queue:other"))
+        world.publish("a")
+        world.wait(lambda: script.of("Hears") == ["a"])
+
+
+def test_a1_11_the_destination_of_a_receiver_may_move_with_an_explicit_domain(any_world, script):
+    explicit = {"dup_detection_domain_id": "orders"}
+    with any_world.engine(receiver("r1", **explicit), monitors=[Keeps]):
+        any_world.publish("a", to="queue:r1")
+        any_world.wait(lambda: script.of("Keeps") == ["a"])
+    with any_world.engine(receiver("r1", destination="queue:q2", **explicit), monitors=[Keeps]):
+        any_world.publish("a", "b", to="queue:q2")
+        any_world.wait(lambda: script.of("Keeps") == ["a", "b"])
+        any_world.wait(lambda: any_world.broker.unacknowledged("queue:q2") == 0)
+    assert script.of("Keeps") == ["a", "b"]
+
+
+def test_a1_12_with_the_default_domain_it_may_not(world):
+    with world.engine(receiver("r1"), monitors=[Hears]):
+        pass
+    with pytest.raises(RecoveryRefused, match="E4302 .*dup_detection_domain_id: 'memory:r1'"):
+        world.engine(receiver("r1", destination="queue:q2"), monitors=[Hears]).start()
+
+
+def test_a1_13_brokers_may_change_and_get_what_was_not_sent(any_world):
+    new = World(None)
+    any_world.broker.publish("queue:in", numbered(3))
+    engine = any_world.engine(receiver(), sender(connection="away"), monitors=[Forwards], connections=two(any_world))
+    any_world.away.down = True
+    with engine:
+        any_world.wait(lambda: engine.status().senders["out"][2] == 3)
+        any_world.crash(engine)
+    connections = {"memory": any_world.broker.connection(), "away": new.broker.connection()}
+    with any_world.engine(receiver(), sender(connection="away"), monitors=[Forwards], connections=connections):
+        new.wait_for("1:m1", "2:m2", "3:m3")
+    assert any_world.away.received("queue:out") == []
+
+
+def two(world: World):
+    """Connections `memory` and `away`, a broker of its own."""
+    world.away = type(world.broker)()
+    return {"memory": world.broker.connection(), "away": world.away.connection("away")}
+
+
+def test_a1_14_logical_destinations_are_pointed_elsewhere_without_the_registry_noticing(any_world, script):
+    script.message = sends_on
+    parts = (receiver("in", destination="orders"), sender("out", destination="results"))
+    for where in ("test", "production"):
+        physical = {"orders": f"queue:orders-{where}", "results": f"queue:results-{where}"}
+        with any_world.engine(*parts, monitors=[Hears], destinations=physical):
+            any_world.publish(where, to=f"queue:orders-{where}")
+            any_world.wait_for(where, at=f"queue:results-{where}")
+
+
+def test_a1_14_dynamic_parts_know_logical_destinations_too(world, script):
+    script.message = sends_on
+    with world.engine(monitors=[Hears], destinations={"orders": "queue:a", "results": "queue:b"}) as engine:
+        engine.add_receiver(receiver("in", destination="orders"))
+        engine.add_sender(sender("out", destination="results"))
+        world.publish("x", to="queue:a")
+        world.wait_for("x", at="queue:b")
+
+
+def test_a1_15_a_copy_of_a_store_is_examined_without_touching_production(world, tmp_path):
+    world.broker.publish("queue:in", numbered(3))
+    with world.engine(receiver(), sender(connection="away"), monitors=[Forwards], connections=two(world)) as engine:
+        world.away.down = True
+        world.wait(lambda: engine.status().senders["out"][2] == 3)
+        world.crash(engine)
+    for file in tmp_path.glob("engine.db*"):
+        shutil.copy(file, tmp_path / file.name.replace("engine", "copy"))
+    world.away.down = False
+    before = list(world.trace)
+    elsewhere = World(f"sqlite:///{tmp_path / 'copy.db'}")
+    connections = {name: elsewhere.broker.connection(name) for name in ("memory", "away")}
+    with elsewhere.engine(receiver(), sender(connection="away"), monitors=[Forwards], connections=connections):
+        elsewhere.publish("new")
+        elsewhere.wait_for("1:m1", "2:m2", "3:m3", "4:new")
+    assert (world.trace, world.away.received("queue:out")) == (before, [])
+
+
+# --- removing and adding ---
+
+
+def test_a1_16_a_removed_receiver_delivers_what_it_has_and_leaves_no_rows(any_world, script, gate):
+    script.message = lambda monitor, message: gate.wait(20)
+    with any_world.engine(monitors=[Keeps]) as engine:
+        engine.add_receiver(receiver("in", EXACTLY_ONCE, max_batch_size=5))
+        any_world.publish(*numbered(5))
+        any_world.wait(lambda: script.of("Keeps") == ["m1"])
+        engine.remove("in")
+        assert not engine.removed("in")
+        gate.set()
+        any_world.wait(lambda: engine.removed("in"))
+        assert script.of("Keeps") == ["m1", "m2", "m3", "m4", "m5"]
+        assert engine.receivers == {}
+        assert (any_world.received_rows(), any_world.stored_ids()) == (0, [])
+        assert inspect.registry(any_world.store) == []
+
+
+def test_a1_16_a_receiver_may_come_again_under_its_id(world, script):
+    with world.engine(monitors=[Keeps]) as engine:
+        for text in ("a", "b"):
+            engine.add_receiver(receiver("in", AT_LEAST_ONCE))
+            world.publish(text)
+            world.wait(lambda text=text: text in script.of("Keeps"))
+            engine.remove("in")
+            world.wait(lambda: engine.removed("in"))
+        engine.add_receiver(receiver("in", AT_LEAST_ONCE))
+        world.publish("c")
+        world.wait(lambda: "c" in script.of("Keeps"))
+        world.crash(engine)
+    with world.engine(monitors=[Keeps]) as engine:
+        world.wait(lambda: the_monitor(engine, Keeps).bodies == ["a", "b", "c"])
+
+
+def test_a1_16_numbers_go_on_behind_those_that_a_checkpoint_still_knows(world, script):
+    """A cut that was taken while the removal was committed may still name the receiver."""
+    with world.engine(monitors=[Keeps]) as engine:
+        engine.contexts["main"].queue.entered["in"] = 100
+        engine.add_receiver(receiver("in", AT_LEAST_ONCE))
+        world.publish("a")
+        world.wait(lambda: script.of("Keeps") == ["a"])
+        world.wait(lambda: world.broker.unacknowledged("queue:in") == 0)
+        assert engine.contexts["main"].queue.entered["in"] == 101
+
+
+def test_a1_17_a_removed_sender_sends_what_it_has(any_world, script):
+    script.message = sends_on
+    any_world.broker.down = True
+    with any_world.engine(receiver("in", BEST_EFFORT), monitors=[Hears]) as engine:
+        engine.add_sender(sender("out", EXACTLY_ONCE))
+        any_world.broker.down = False
+        any_world.publish(*numbered(100))
+        any_world.wait(lambda: len(script.of("Hears")) == 100)
+        engine.remove("out")
+        any_world.wait(lambda: engine.removed("out"))
+        assert len(any_world.sent()) == 100
+        assert (any_world.outbox_rows(), engine.senders) == (0, {})
+
+
+def test_a1_17_a2_16_sends_after_remove_raise(world, script):
+    script.message = sends_on
+    engine = world.engine(receiver("in", BEST_EFFORT), monitors=[Hears])
+    with engine:
+        engine.add_sender(sender("out", EXACTLY_ONCE))
+        engine.remove("out")
+        world.wait(lambda: engine.removed("out"))
+        world.publish("late")
+        world.wait(lambda: engine.failure is not None)
+    assert engine.failure.code == "E8001"
+
+
+def test_a_removed_sender_may_come_again_under_its_id(world, script):
+    script.message = sends_on
+    with world.engine(receiver("in", BEST_EFFORT), monitors=[Hears]) as engine:
+        engine.add_sender(sender("out", EXACTLY_ONCE))
+        engine.remove("out")
+        world.wait(lambda: engine.removed("out"))
+        engine.add_sender(sender("out", EXACTLY_ONCE))
+        world.publish("a")
+        world.wait_for("a")
+
+
+def test_a1_18_sends_before_the_connection_is_up_are_kept(any_world, script):
+    script.message = sends_on
+    engine = any_world.engine(receiver("in", BEST_EFFORT), monitors=[Hears], connections=two(any_world))
+    any_world.away.down = True
+    with engine:
+        engine.add_sender(sender("out", EXACTLY_ONCE, connection="away"))
+        any_world.publish("a", "b", "c")
+        any_world.wait(lambda: engine.status().senders["out"][2] == 3)
+        any_world.away.down = False
+        any_world.wait(lambda: len(any_world.away.received("queue:out")) == 3)
+
+
+def test_a1_19_ids_of_dynamic_parts_must_not_clash_with_static_ones(world):
+    with world.engine(receiver("r1"), sender("s1"), monitors=[Hears]) as engine:
+        for part in (receiver("r1"), receiver("s1", BEST_EFFORT)):
+            with pytest.raises(UsageError, match=r"E8303 .*exists already \(static\)"):
+                engine.add_receiver(part)
+        with pytest.raises(UsageError, match="E8303"):
+            engine.add_sender(sender("s1"))
+
+
+def test_a1_19_an_unknown_option_or_connection_raises(world):
+    with world.engine(monitors=[Hears]) as engine:
+        with pytest.raises(TypeError):
+            receiver("r", no_such_setting=1)
+        with pytest.raises(ConfigError, match="E1211 receiver 'r': connection 'nowhere' is not defined. Defined: memory"):
+            engine.add_receiver(receiver("r", connection="nowhere"))
+
+
+def test_a1_19_a_dynamic_durable_subscription_receives_from_its_making(world, script):
+    with world.engine(monitors=[Hears]) as engine:
+        engine.add_receiver(receiver("sub", EXACTLY_ONCE, destination="topic:news"))
+        world.wait(lambda: engine.status().receivers["sub"][0] == "receiving")
+        world.publish("a", to="topic:news")
+        world.wait(lambda: script.of("Hears") == ["a"])
+    world.publish("b", to="topic:news")
+    with world.engine(monitors=[Hears]):
+        world.wait(lambda: script.of("Hears") == ["a", "b"])
+
+
+def test_a_dynamic_best_effort_sender_has_a_fresh_source_in_each_life(world, script):
+    """RELIABILITY B2: an id is never used again for another body."""
+    script.message = sends_on
+    for life in ("one", "two"):
+        with world.engine(receiver("in", BEST_EFFORT), monitors=[Hears]) as engine:
+            if life == "one":
+                engine.add_sender(sender("out", BEST_EFFORT))
+            world.publish(life)
+            world.wait(lambda life=life: life in world.sent())
+    assert len(set(world.ids())) == 2
+
+
+def test_two_contexts_come_back_with_their_own_monitors(any_world, script):
+    both = [monitor(Keeps), monitor(AlsoHears, context="audit")]
+    with any_world.engine(receiver(), monitors=both):
+        any_world.publish("a")
+        any_world.wait(lambda: script.of("Keeps") == script.of("AlsoHears") == ["a"])
+    with any_world.engine(receiver(), monitors=both) as engine:
+        assert the_monitor(engine, Keeps).bodies == ["a"]
+
+
+def test_a_monitor_with_state_cannot_be_left_out(world):
+    with world.engine(receiver(), monitors=[Keeps]) as engine:
+        engine.checkpoint()
+    with pytest.raises(RecoveryRefused, match="E4202 monitor 'Keeps'"):
+        world.engine(receiver(), monitors=[Hears]).start()
+
+
+def test_a_store_opens_under_its_own_name_only(world, tmp_path: Path):
+    with world.engine(monitors=[Hears]):
+        pass
+    with pytest.raises(RecoveryRefused, match="E4310"):
+        world.engine(monitors=[Hears], name="another").start()

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from correlator.core.monitor import Monitor, every, on
     from correlator.core.reliability import Reliability
     from correlator.core.state import StateTable
-    from correlator.events import Message, ReceivingSuspended, SenderFlushed, event
+    from correlator.events import Message, ReceivingSuspended, SenderFlushed, event, match
     from correlator.runtime.engine import Engine
 
 _HOMES = {
@@ -27,6 +27,7 @@ _HOMES = {
     "StateTable": "correlator.core.state",
     "event": "correlator.events",
     "every": "correlator.core.monitor",
+    "match": "correlator.events",
     "on": "correlator.core.monitor",
 }
 
@@ -41,6 +42,7 @@ __all__ = [
     "StateTable",
     "event",
     "every",
+    "match",
     "on",
 ]
 

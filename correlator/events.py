@@ -90,11 +90,6 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Event(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=False):
     """Base of all event types; made by `@event`, never subclassed by hand."""
 
-    @classmethod
-    def match(cls, **fields: Any) -> "Pattern":
-        """Events of this type whose fields have these values, for `on_all` and `once`."""
-        return Pattern.of(cls, fields)
-
 
 T = TypeVar("T")
 
@@ -153,6 +148,11 @@ class Pattern(msgspec.Struct, frozen=True):
                 )
         names = tuple(sorted(fields))
         return cls(event_type, names, tuple(fields[name] for name in names))
+
+
+def match(event_type: type[Any], **fields: Any) -> Pattern:
+    """Events of this type whose fields have these values, for `on_all` and `once`; raises `UsageError` E4108."""
+    return Pattern.of(event_type, fields)
 
 
 @event

@@ -20,5 +20,5 @@ def postgres_server() -> Iterator[PostgresServer]:
 
 @pytest.fixture
 def postgres(postgres_server: PostgresServer) -> Callable[[], str]:
-    """Makes a fresh, empty schema at each call and returns its address."""
-    return postgres_server.fresh_schema
+    """Makes a fresh, empty database at each call and returns its address."""
+    return postgres_server.fresh_database

@@ -40,6 +40,7 @@ CODES = {
     "E1204": "APP_CONTROLLED is a mode of receivers; a sender cannot have it.",
     "E1205": "AT_LEAST_ONCE and EXACTLY_ONCE keep messages in a store, and the engine has none.",
     "E1206": "A persistent monitor needs an engine with a store.",
+    "E1207": "A pipeline cannot acknowledge, so it cannot take from an APP_CONTROLLED receiver.",
     "E1210": "An id is used twice (receivers and senders share one set), empty, too long or not printable.",
     "E1211": "A receiver or sender names a connection that is not defined.",
     "E1212": "No connector of this type is installed.",

@@ -52,6 +52,7 @@ class Context:
         routes: where sends go.
         resolve: the class behind a `type_name`.
         failed: told of each handler failure that does not stop the engine.
+        engine_time: at this start: timers that begin with it count from here.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Context:
         routes: Routes,
         resolve: Callable[[str], type[Any]],
         failed: Callable[[OnError, CorrelatorError], None] = lambda _policy, _error: None,
+        engine_time: float = 0.0,
     ) -> None:
         self.name = name
         self.queue = InputQueue()
@@ -72,7 +74,7 @@ class Context:
         self._instances: dict[Monitor, Instance] = {}
         self._timers: list[Timer] = []
         self._spawned: dict[str, int] = {}
-        self._engine_time = 0.0
+        self._engine_time = engine_time
         self._staged: dict[str, list[Message]] = {}
         self._effects: list[tuple[Callable[[Any], None], Any]] = []
         self._others_concerned = False

@@ -263,7 +263,7 @@ class DuplicateDetector:
 
     def _enter_run(self, number: int, segment: _Segment, run: IdRun) -> None:
         time = run.time
-        names = {source: sys.intern(source) for source in dict.fromkeys(run.sources)}  # one string for all ids of a source
+        names = {source: sys.intern(source) for source in dict.fromkeys(run.sources)}  # one string for all its ids
         made = [
             _Entry(unique_id, names[source], digest, time, number, _WINDOW)
             for unique_id, source, digest in zip(run.ids, run.sources, run.digests, strict=True)

@@ -18,7 +18,6 @@ from typing import Any
 import pyarrow as pa
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import expr
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import DataType, StructType, _parse_datatype_string
 
@@ -105,10 +104,8 @@ class KeyedWork:
     schema: StructType
 
     def apply(self, rows: DataFrame, states: dict[str, bytes], *, ending: bool = False) -> DataFrame:
-        """The rows it gives; rows of one key meet in one worker, in order."""
-        placed = rows.repartition(expr("coalesce(_key, CAST(_position AS STRING))"))
-        ordered = placed.sortWithinPartitions("_key", "_position", "_part")
-        return ordered.mapInArrow(self.function(states, ending), self.schema)
+        """The rows it gives."""
+        return rows.mapInArrow(self.function(states, ending), self.schema)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -384,15 +381,18 @@ class _Compiler:
         self._check_row_by_row(text)
         factory, output = self._machine(step, self._analyzed(text))
         schema = StructType([*self._parsed(sql.HIDDEN_DDL), *self._parsed(output)])
-        label = f"monitor:{step.class_.rpartition(':')[2]}" if isinstance(step, MonitorStep) else step.word
-        ordinal = sum(owner.startswith(f"step:{self._pipeline.name}/{label}#") for owner in self._plan.owners.values())
-        owner = self._plan.owners[number] = f"step:{self._pipeline.name}/{label}#{ordinal}"
-        self._end(
-            text, KeyedWork(number=number, owner=owner, schema=schema, function=self._function(factory, number, schema))
-        )
+        owner = self._plan.owners[number] = self._owner(step)
+        function = self._function(factory, number, schema)
+        self._end(f"{text} {sql.GROUPED}", KeyedWork(number=number, owner=owner, schema=schema, function=function))
         before = self._columns
         self._hidden = ", ".join(HIDDEN)
         self._add(sql.unpack_sql(step, self._view, self._hidden, before))
+
+    def _owner(self, step: KeyedStep) -> str:
+        """A name that stays when other steps come and go: `step:PIPELINE/monitor:CLASS#0`, counting equal ones."""
+        label = f"monitor:{step.class_.rpartition(':')[2]}" if isinstance(step, MonitorStep) else step.word
+        name = f"step:{self._pipeline.name}/{label}#"
+        return f"{name}{sum(owner.startswith(name) for owner in self._plan.owners.values())}"
 
     def _function(
         self, factory: MonitorFactory, number: int, schema: StructType

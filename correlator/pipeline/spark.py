@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
@@ -42,12 +43,14 @@ class SharedSession:
         self._lock = threading.Lock()
         self._users = 0
         self._session: SparkSession | None = None
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
 
     def acquire(self) -> SparkSession:
         """The session; raises `ConfigError` E1514 when there is no Java, E1515 when Spark does not start."""
         with self._lock:
             if self._session is None:
-                self._session = _start(self._settings)
+                self._scratch = tempfile.TemporaryDirectory(prefix="correlator-spark-")
+                self._session = _start(self._settings, self._scratch.name)
             self._users += 1
             return self._session
 
@@ -58,6 +61,8 @@ class SharedSession:
             if not self._users and self._session is not None:
                 self._session.stop()
                 self._session = None
+                if self._scratch is not None:
+                    self._scratch.cleanup()
 
 
 def java_home(environment: Mapping[str, str]) -> str | None:
@@ -93,7 +98,7 @@ def _java_version(java: Path) -> int:
     return int(match[1]) if match else 0
 
 
-def _start(settings: SparkSettings) -> SparkSession:
+def _start(settings: SparkSettings, scratch: str) -> SparkSession:
     if home := java_home(os.environ):
         os.environ["JAVA_HOME"] = home
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -101,7 +106,7 @@ def _start(settings: SparkSettings) -> SparkSession:
     # Spark tells failures by exceptions, which we report; these loggers would print each with its Java stack as well.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     builder = SparkSession.builder.appName("correlator").master(settings.master)
-    for name, value in (_defaults(settings.master) | dict(settings.config)).items():
+    for name, value in (_defaults(settings.master, scratch) | dict(settings.config)).items():
         builder = builder.config(name, value)
     try:
         with _signals_kept():
@@ -110,7 +115,7 @@ def _start(settings: SparkSettings) -> SparkSession:
         raise ConfigError("E1515", "spark", f"Spark does not start: {first_line(error)}") from error
 
 
-def _defaults(master: str) -> dict[str, str]:
+def _defaults(master: str, scratch: str) -> dict[str, str]:
     """Settings for many small batches in one process: nothing that costs per query and helps large ones only."""
     cores = str(_cores(master))
     common = {
@@ -126,6 +131,7 @@ def _defaults(master: str) -> dict[str, str]:
         "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
         "spark.sql.execution.arrow.localRelationThreshold": "0",
         "spark.python.worker.reuse": "true",
+        "spark.sql.warehouse.dir": scratch,
         "spark.sql.optimizer.excludedRules": ",".join(f"{_RULES}.{rule}" for rule in _UNWANTED_RULES),
     }
     if not master.startswith("local"):

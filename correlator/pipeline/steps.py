@@ -40,6 +40,8 @@ MESSAGE_COLUMNS = {"body": "binary", "key": "string", "properties": "map<string,
 STANDARD_HEADERS = ("correlation_id", "reply_to", "type", "priority", "persistent", "time_to_live_ms")
 
 _JSON = """map('timestampFormat', "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", 'ignoreNullFields', 'false')"""
+# Rows of one key meet in one worker, in order; those that only carry what they send are spread over all.
+GROUPED = "DISTRIBUTE BY coalesce(_key, CAST(_position AS STRING)) SORT BY _key, _position, _part"
 _REJECTED = "_rejected"
 
 

@@ -32,6 +32,10 @@ class EngineTime:
         self._clock = clock
         self._offset = start - clock.monotonic()
 
+    def catch_up(self, seconds: float) -> None:
+        """Go on from there if it is later: what is stored with a time of receipt lies never in the future."""
+        self._offset += max(0.0, seconds - self.now())
+
     def now(self) -> float:
         """Seconds of engine time."""
         return self._clock.monotonic() + self._offset

@@ -16,7 +16,7 @@ from correlator.core.outbox import FlushRequest, Outbox
 from correlator.core.queue import Run
 from correlator.core.recovery import default_domain
 from correlator.core.reliability import RECEIVING
-from correlator.errors import CorrelatorError
+from correlator.errors import ConfigError, CorrelatorError
 from correlator.events import SenderFlushed
 from correlator.ports import Connection, Processor
 from correlator.runtime.clock import Clock, EngineTime
@@ -83,7 +83,7 @@ class Parts:
         """The context of monitors with this name, made when it does not exist."""
         thread = self.contexts.get(name)
         if thread is None:
-            context = Context(name, self.routes, resolve, failed)
+            context = Context(name, self.routes, resolve, failed, self.engine_time.now())
             thread = self.contexts[name] = MonitorThread(context, self.engine_time, self._unstored_outboxes_full)
             self.routes.channels = {**self.routes.channels, name: [context.queue]}
         assert isinstance(thread, MonitorThread)
@@ -173,6 +173,10 @@ class Parts:
         domain = default_domain(settings) if mode.deduplicated else None
         if domain is not None:
             self.detector(domain)
+        if mode.acknowledged_by_application and self._pipelines_of(settings.id):
+            raise ConfigError(
+                "E1207", f"receiver '{settings.id}'", "APP_CONTROLLED needs a monitor; a pipeline acknowledges nothing"
+            )
         targets = self._targets(settings.id)
         if mode.stored:
             self.receiver_routes[settings.id] = targets.names
@@ -212,11 +216,11 @@ class Parts:
 
     def _targets(self, receiver: str) -> Targets:
         """A receiver that pipelines name delivers to them, any other one to all contexts of monitors."""
-        threads: Sequence[ContextThread] = [
-            thread for thread in self.processor_threads() if receiver in thread.processor.receivers
-        ]
-        threads = threads or self.monitor_threads()
+        threads: Sequence[ContextThread] = self._pipelines_of(receiver) or self.monitor_threads()
         return Targets([(thread.cuttable.name, thread.queue, thread.wake) for thread in threads])
+
+    def _pipelines_of(self, receiver: str) -> list[ProcessorThread]:
+        return [thread for thread in self.processor_threads() if receiver in thread.processor.receivers]
 
     def detector(self, domain: str) -> DuplicateDetector:
         """The duplicate detector of a domain, made when it does not exist; only with persistence."""

@@ -85,11 +85,11 @@ class Restart:
             processors: pipelines.
             source_of: the messageSourceId of a sender.
         """
+        self._restore_detectors()
         state = self._load_state()
         self._make_contexts(processors, state)
         self._load_monitors(state)
         self._make_senders(source_of)
-        self._restore_detectors()
         self._make_receivers()
         self._restore_queues()
 
@@ -193,6 +193,8 @@ class Restart:
         for segment in self._recovered.ids:
             self._batches[segment.receiver] = max(self._batches.get(segment.receiver, 0), segment.batch)
             self._parts.detector(segment.domain).restore([segment], confirmed)
+            for run in segment.runs:
+                self._parts.engine_time.catch_up(run.time)
 
     def _make_receivers(self) -> None:
         for settings in (*self._settings.receivers, *self._dynamic("receiver", ReceiverSettings)):

@@ -14,7 +14,7 @@ from correlator.core.queue import Run
 from correlator.core.reliability import Reliability
 from correlator.core.state import StateTable
 from correlator.errors import CorrelatorError, HandlerFailed, MappingError, StateError, UsageError
-from correlator.events import Message, event
+from correlator.events import Message, event, match
 from correlator.runtime.names import resolve
 
 
@@ -141,8 +141,8 @@ def test_a_field_that_the_event_does_not_have_is_refused():
 
 class Dynamic(Log):
     def onload(self) -> None:
-        self.once(Tick.match(kind="red"), self.first_red)
-        self.number = self.on_all(Tick.match(), self.all_ticks)
+        self.once(match(Tick, kind="red"), self.first_red)
+        self.number = self.on_all(match(Tick), self.all_ticks)
 
     def first_red(self, tick: Tick) -> None:
         self.heard(("first red", tick.number))
@@ -165,7 +165,7 @@ class Renewing(Log):
     @on(Tick)
     def tick(self, tick: Tick) -> None:
         self.heard(tick.number)
-        self.once(Tick.match(), self.again)
+        self.once(match(Tick), self.again)
 
     def again(self, tick: Tick) -> None:
         self.heard(("again", tick.number))
@@ -209,7 +209,7 @@ class Order(Monitor, persistent=True):
 
     def onload(self) -> None:
         self.lines["opened"] = self.order
-        self.on_all(Tick.match(number=self.order), self.mine)
+        self.on_all(match(Tick, number=self.order), self.mine)
 
     def mine(self, tick: Tick) -> None:
         self.lines[tick.kind] = self.lines.get(tick.kind, 0) + 1
@@ -344,7 +344,7 @@ def test_c106_skip_and_dead_letter_leave_no_trace_of_the_failed_handler(on_error
     monitor = Counter()
     context = a_context(monitor, on_error=on_error)
     failures: list[CorrelatorError] = []
-    context.failed = lambda policy, error: failures.append(error)
+    context._failed = lambda policy, error: failures.append(error)
     deliver(context, Tick(number=1), Tick(number=-5), Tick(number=2))
     assert (monitor.count, monitor.seen, dict(monitor.by_kind)) == (2, [1, 2], {"plain": 2})
     assert staged(context) == [b'{"number":1,"kind":"plain"}', b'{"number":2,"kind":"plain"}']
@@ -359,7 +359,7 @@ class Effects(Monitor, persistent=True):
     @on(Tick)
     def tick(self, tick: Tick) -> None:
         self.wait(1, self.nothing)
-        self.on_all(Other.match(), self.nothing_with)
+        self.on_all(match(Other), self.nothing_with)
         self.spawn(Order, order=1)
         self.send(b"x", to="quick")
         self.send(Other(), to="channel:main")
@@ -383,7 +383,7 @@ def test_nothing_that_a_failed_handler_asked_for_happens():
 def test_a_once_listener_whose_handler_failed_still_listens():
     class Once(Log):
         def onload(self) -> None:
-            self.once(Tick.match(), self.first)
+            self.once(match(Tick), self.first)
 
         def first(self, tick: Tick) -> None:
             self.heard(tick.number)
@@ -501,7 +501,7 @@ def test_events_leave_as_json_and_bytes_and_messages_as_they_are():
         (lambda monitor: monitor.request_flush("out"), "E8202"),
         (lambda monitor: monitor.acknowledge_and_resume("nobody"), "E7103"),
         (lambda monitor: monitor.wait(1, len), "E4106"),
-        (lambda monitor: monitor.once(Tick.match(), Counter().tick), "E4106"),
+        (lambda monitor: monitor.once(match(Tick), Counter().tick), "E4106"),
         (lambda monitor: monitor.spawn(Order), "E4105"),
         (lambda monitor: monitor.spawn(Order, nothing=1), "E4104"),
     ],
@@ -561,7 +561,7 @@ def test_dynamic_listeners_of_persistent_monitors_survive():
         heard: list[int] = []
 
         def onload(self) -> None:
-            self.once(Tick.match(kind="red"), self.red)
+            self.once(match(Tick, kind="red"), self.red)
 
         def red(self, tick: Tick) -> None:
             self.heard.append(tick.number)

@@ -222,6 +222,7 @@ class Queues:
     def __init__(self, directory: Path) -> None:
         self.url = f"sqlite:///{directory / 'broker.db'}"
         self._connection = EmbeddedConnection("files", ConnectionSettings(type="embedded", options={"store": self.url}))
+        self.publish([])
 
     def publish(self, messages: Sequence[Message], to: str = "queue:in") -> None:
         """Put messages in."""

@@ -16,7 +16,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The address of an empty database."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/store.db"
-    return request.getfixturevalue("postgres")()
+    return request.getfixturevalue("postgres_server").fresh_schema()
 
 
 @pytest.fixture

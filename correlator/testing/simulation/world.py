@@ -112,6 +112,7 @@ class World:
         self._zombie: Life | None = None
         self._zombie_steps = 0
         self._lives = 0
+        self._asked: int | None = None
         self._hits_left = 0
         self._down_until: float | None = None
         self.settle_subscriptions()
@@ -370,15 +371,29 @@ class World:
         reached = False
         for count in range(REST_STEPS):
             if not self._rise() or not self._step():
+                self._asked = None
                 continue
-            if count % 8 == 0 and self._life is not None:
-                reached = inspection.at_rest(self._life.engine, self.disk, self.broker, self.scenario)
+            reached = count % 8 == 0 and self._rests()
             if reached or self.clock.now - begin > REST_PATIENCE_S:
                 break
         seconds = self.clock.now - begin
         engine = self._life.engine if self._life is not None else None
         ids = inspection.remembered_ids(engine, self.disk, self.scenario) if engine else {}
         self._look_back(reached=reached, seconds=seconds, ids=ids)
+
+    def _rests(self) -> bool:
+        """Whether nothing is left to do, and a checkpoint that was asked for after that has found nothing either."""
+        assert self._life is not None
+        engine = self._life.engine
+        if not inspection.at_rest(engine, self.disk, self.broker, self.scenario):
+            self._asked = None
+        elif engine.checkpointer is None:
+            return True
+        elif self._asked is None:
+            self._asked = engine.checkpointer.ask()
+        else:
+            return engine.checkpointer.answered(self._asked)
+        return False
 
     def _look_back(self, *, reached: bool, seconds: float, ids: dict[str, tuple[int, int, int]]) -> None:
         """A fresh engine reads what the disk holds; it handles nothing since nothing waits."""

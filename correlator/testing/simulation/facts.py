@@ -1,0 +1,187 @@
+"""The history put in order for the invariants: who published what, what was accepted when, what is in the end."""
+
+import bisect
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from correlator.core.reliability import Reliability
+from correlator.testing.simulation.history import Checkpointed, History, Published, Received, Rest, Sent, Setup
+
+MAX_TRIES = 3
+"""Refusals of one send after which it may be given up (the default of `SenderSettings.max_tries`)."""
+NEVER = 10**12
+
+
+@dataclass(slots=True)
+class Stream:
+    """What one receiver committed, over all lives.
+
+    Attributes:
+        pids: messages of the receive log in the order of their numbers.
+        at: place in the history of the commit of each.
+        segments: (place, life, Received) of each commit.
+    """
+
+    pids: list[str] = field(default_factory=list)
+    at: list[int] = field(default_factory=list)
+    segments: list[tuple[int, int, Received]] = field(default_factory=list)
+
+
+class Facts:
+    """A history with indexes; made once for all invariants.
+
+    Args:
+        history: complete.
+    """
+
+    def __init__(self, history: History) -> None:
+        self.history = history
+        self.setup: Setup = history.setup
+
+    @cached_property
+    def published(self) -> dict[str, Published]:
+        """Every message by pid."""
+        return {one.pid: one for _, record in self.history.of("published") for one in record.data}
+
+    @cached_property
+    def published_to(self) -> dict[str, list[Published]]:
+        """Messages by destination, in order."""
+        found: dict[str, list[Published]] = {}
+        for _, record in self.history.of("published"):
+            found.setdefault(record.who, []).extend(record.data)
+        return found
+
+    @cached_property
+    def streams(self) -> dict[str, Stream]:
+        """What each receiver committed."""
+        found: dict[str, Stream] = {}
+        for at, record in self.history.of("received"):
+            stream = found.setdefault(record.who, Stream())
+            stream.segments.append((at, record.life, record.data))
+            stream.pids.extend(record.data.pids)
+            stream.at.extend([at] * len(record.data.pids))
+        return found
+
+    @cached_property
+    def durable_at(self) -> dict[tuple[str, str], int]:
+        """(receiver, pid) → place of the first commit that holds the message, or its dead letter."""
+        found: dict[tuple[str, str], int] = {}
+        for at, record in self.history.of("received"):
+            for pid in (*record.data.pids, *record.data.dead):
+                found.setdefault((record.who, pid), at)
+        return found
+
+    @cached_property
+    def accepted_ids(self) -> dict[tuple[str, str], list[int]]:
+        """(domain, uid) → places of the commits that accepted a message with this id."""
+        found: dict[tuple[str, str], list[int]] = {}
+        for name, stream in self.streams.items():
+            facts = self.setup.receivers.get(name)
+            if facts is None or not facts.domain:
+                continue
+            for pid, at in zip(stream.pids, stream.at, strict=True):
+                if pid in self.published and (uid := self.published[pid].uid):
+                    found.setdefault((facts.domain, uid), []).append(at)
+        return found
+
+    @cached_property
+    def checkpoints(self) -> list[tuple[int, int, Checkpointed]]:
+        """(place, life, checkpoint), in order."""
+        return [(at, record.life, record.data) for at, record in self.history.of("checkpoint")]
+
+    @cached_property
+    def released(self) -> dict[tuple[str, int], tuple[int, bytes]]:
+        """(sender, sequence) → place of the checkpoint that releases it, and its body."""
+        found: dict[tuple[str, int], tuple[int, bytes]] = {}
+        for at, _, checkpoint in self.checkpoints:
+            for sender, (first, bodies) in checkpoint.outbound.items():
+                for offset, body in enumerate(bodies):
+                    found.setdefault((sender, first + offset), (at, body))
+        return found
+
+    @cached_property
+    def accepted(self) -> dict[str, list[tuple[int, int, Sent]]]:
+        """By sender: (place, life, message) of everything that the broker stored."""
+        return self._sends("accepted")
+
+    @cached_property
+    def refused(self) -> dict[str, list[tuple[int, int, Sent]]]:
+        """By sender: (place, life, message) of everything that the broker refused."""
+        return self._sends("refused")
+
+    def _sends(self, kind: str) -> dict[str, list[tuple[int, int, Sent]]]:
+        found: dict[str, list[tuple[int, int, Sent]]] = {name: [] for name in self.setup.senders}
+        for at, record in self.history.of(kind):  # type: ignore[arg-type]
+            found.setdefault(record.who, []).extend((at, record.life, one) for one in record.data)
+        return found
+
+    @cached_property
+    def accepted_at(self) -> dict[tuple[str, bytes], int]:
+        """(sender, body) → place where the broker first stored it."""
+        found: dict[tuple[str, bytes], int] = {}
+        for sender, sends in self.accepted.items():
+            for at, _, one in sends:
+                found.setdefault((sender, one.body), at)
+        return found
+
+    @cached_property
+    def given_up_at(self) -> dict[tuple[str, bytes], int]:
+        """(sender, body) → place of the refusal after which the send may be given up."""
+        counts: dict[tuple[str, bytes], int] = {}
+        found: dict[tuple[str, bytes], int] = {}
+        for sender, sends in self.refused.items():
+            for at, _, one in sends:
+                key = (sender, one.body)
+                counts[key] = counts.get(key, 0) + 1
+                if counts[key] >= (1 if self.setup.deduplicating else MAX_TRIES):
+                    found.setdefault(key, at)
+        return found
+
+    def settled_at(self, sender: str, body: bytes) -> int:
+        """Where the send was stored or could be given up; `NEVER` when neither."""
+        key = (sender, body)
+        return min(self.accepted_at.get(key, NEVER), self.given_up_at.get(key, NEVER))
+
+    @cached_property
+    def dead_sends(self) -> set[tuple[str, str]]:
+        """(sender, unique id) of every send that a committed checkpoint holds as a dead letter."""
+        return {
+            (origin, unique_id)
+            for _, _, checkpoint in self.checkpoints
+            for kind, origin, unique_id, _ in checkpoint.dead
+            if kind == "send"
+        }
+
+    @cached_property
+    def rest(self) -> Rest | None:
+        """How it ended, if it came so far."""
+        records = self.history.of("rest")
+        return records[-1][1].data if records else None  # type: ignore[no-any-return]
+
+    @cached_property
+    def faulty(self) -> bool:
+        """Whether anything went wrong that was not planned by the application."""
+        return bool(self.history.of("fault")) or any(life > 1 for life in self.lives)
+
+    @cached_property
+    def lives(self) -> list[int]:
+        """Every engine that did something."""
+        return sorted({record.life for record in self.history.records if record.life})
+
+    def before(self, places: Sequence[int], at: int) -> int:
+        """How many of the places, in order, are before `at`."""
+        return bisect.bisect_left(places, at)
+
+    def of_mode(self, *modes: Reliability) -> list[str]:
+        """Receivers with one of these modes."""
+        return self.setup.of_mode(*modes)
+
+    def stored_senders(self) -> list[str]:
+        """Reliable senders."""
+        return [name for name, mode in self.setup.senders.items() if mode is not Reliability.BEST_EFFORT]
+
+    def monitor(self, name: str) -> dict[str, object] | None:
+        """The state of the only instance of a monitor at the end."""
+        found = self.rest.state.get(name) if self.rest else None
+        return dict(found[0]) if found else None

@@ -1,0 +1,256 @@
+"""Invariants of every mode: recovery, numbers, order of lives, rest, and the application's own arithmetic."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from correlator.testing.simulation.application import TICK_S
+from correlator.testing.simulation.facts import Facts
+from correlator.testing.simulation.invariants import invariant
+
+_SLACK_S = 1e-6
+
+
+@invariant("G1", "recovery reaches the last committed checkpoint, and contexts hold what they held at its cut")
+def recovered_state_is_committed(facts: Facts) -> Iterator[str]:
+    """Number and digest as the engine reports them; monitors, listeners, timers and queues as they were parked."""
+    places = [at for at, _, _ in facts.checkpoints]
+    for at, record in facts.history.of("began"):
+        _, number, digest, _ = record.data
+        done = facts.before(places, at)
+        expected = facts.checkpoints[done - 1][2] if done else None
+        last = (expected.number, expected.digest) if expected else (0, b"")
+        if (number, digest) != last:
+            yield f"life {record.life} recovered checkpoint {number}, committed was {last[0]} (or another digest)"
+    yield from _contexts_as_parked(facts)
+
+
+def _contexts_as_parked(facts: Facts) -> Iterator[str]:
+    parked: dict[tuple[int, int], Any] = {}
+    committed: dict[int, Any] = {}
+    events = [*facts.history.of("snapshot"), *facts.history.of("checkpoint"), *facts.history.of("restored")]
+    for _, record in sorted(events, key=lambda event: event[0]):
+        if record.kind == "snapshot":
+            parked[record.life, record.data[0]] = record.data[1]
+        elif record.kind == "checkpoint":
+            committed[record.data.number] = parked.get((record.life, record.data.number))
+        else:
+            number, contexts = record.data
+            before = committed.get(number)
+            if before is not None:
+                yield from _compare(number, dict(_by_name(before)), dict(_by_name(contexts)))
+
+
+def _by_name(contexts: Any) -> Iterator[tuple[str, tuple[Any, Any]]]:
+    for name, monitors, waiting in contexts:
+        yield name, (monitors, waiting)
+
+
+def _compare(number: int, before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:
+    for name, (monitors, waiting) in before.items():
+        if name not in after:
+            continue
+        monitors_after, waiting_after = after[name]
+        if monitors != monitors_after:
+            lost = [one for one in monitors if one not in monitors_after]
+            new = [one for one in monitors_after if one not in monitors]
+            yield f"checkpoint {number}, context {name}: monitors were {lost}, are {new}"
+        if waiting_after[: len(waiting)] != waiting:
+            yield f"checkpoint {number}, context {name}: {list(waiting)} waited, now {list(waiting_after)}"
+
+
+@invariant("G2", "recovery is idempotent: killed anywhere in it, the next one reaches the same checkpoint and contexts")
+def recovery_is_idempotent(facts: Facts) -> Iterator[str]:
+    """Two restores of one checkpoint with no commit of state between them are equal."""
+    last: tuple[int, Any] | None = None
+    for _, record in sorted([*facts.history.of("restored"), *facts.history.of("received")], key=lambda event: event[0]):
+        if record.kind == "received":
+            last = None  # the receive log has grown
+        elif last is not None and last[0] == record.data[0] and last[1] != record.data[1]:
+            yield f"checkpoint {last[0]} was restored in two ways"
+        else:
+            last = record.data
+
+
+@invariant("G3", "checkpoint numbers grow by exactly 1 in the lineage")
+def checkpoints_are_numbered(facts: Facts) -> Iterator[str]:
+    """Over all lives."""
+    for expected, (_, life, checkpoint) in enumerate(facts.checkpoints, 1):
+        if checkpoint.number != expected:
+            yield f"life {life} committed checkpoint {checkpoint.number} after {expected - 1}"
+            return
+
+
+@invariant("G4", "once a later engine has taken over, no transaction of an earlier one is committed")
+def one_writer(facts: Facts) -> Iterator[str]:
+    """Epochs never fall, transaction numbers grow by 1."""
+    last_epoch, last_number = 0, 0
+    for _, record in facts.history.of("commit"):
+        epoch, number = record.data
+        if epoch < last_epoch:
+            yield f"epoch {epoch} committed transaction {number} after epoch {last_epoch}"
+        if number != last_number + 1:
+            yield f"transaction {number} follows {last_number}"
+        last_epoch, last_number = epoch, number
+
+
+@invariant("G5", "each handled id was published, each output traces to a handled input or a timer")
+def nothing_is_invented(facts: Facts) -> Iterator[str]:
+    """By ids in state, and bodies of outputs."""
+    known = {one.id for one in facts.published.values()}
+    for _, record in facts.history.of("handled"):
+        if record.data not in known:
+            yield f"{record.who} handled '{record.data}', which nobody published"
+    said = {body for _, record in facts.history.of("sent") for body in [record.data[1]]}
+    for sender, sends in facts.accepted.items():
+        for _, _, one in sends:
+            invented = (sender, one.sequence) not in facts.released if sender in facts.stored_senders() else one.body not in said
+            if invented:
+                yield f"sender {sender} sent {one.body!r}, which nobody asked for"
+    for name, attribute in (("Ledger", "handled"), ("Ledger", "readings"), ("Audit", "orders")):
+        for one_id in _list(facts, name, attribute):
+            if one_id not in known:
+                yield f"{name}.{attribute} holds '{one_id}', which nobody published"
+
+
+@invariant("G6", "every message that is given up has a record: a dead letter by mapping, handler or sender")
+def nothing_is_silent(facts: Facts) -> Iterator[str]:
+    """Each flawed message has its dead letter; a failed handler of EXACTLY_ONCE input exactly one."""
+    if facts.rest is None or not facts.rest.reached:
+        return
+    dead_pids = {pid for _, record in facts.history.of("received") for pid in record.data.dead}
+    for receiver in facts.setup.receivers:
+        stored = receiver in facts.streams or facts.setup.receivers[receiver].domain
+        for one in facts.published_to.get(facts.setup.receivers[receiver].destination, []):
+            if stored and one.flaw == "mapping" and one.pid not in dead_pids:
+                yield f"{one.pid} cannot be mapped and has no dead letter"
+    if facts.setup.on_error == "dead_letter":
+        yield from _handler_failures(facts)
+
+
+def _handler_failures(facts: Facts) -> Iterator[str]:
+    letters = Counter(
+        body for _, _, checkpoint in facts.checkpoints for kind, _, _, body in checkpoint.dead if kind == "handler"
+    )
+    expected = Counter(
+        facts.published[pid].id
+        for stream in facts.streams.values()
+        for pid in stream.pids
+        if pid in facts.published and facts.published[pid].flaw == "handler"
+    )
+    for one_id, count in expected.items():
+        found = sum(number for body, number in letters.items() if f'"{one_id}"'.encode() in body)
+        if found != count:
+            yield f"order {one_id} failed {count} times in its handler, {found} dead letters"
+
+
+@invariant("G7", "at rest nothing is left: unacknowledged 0, outbox 0, receive log 0, ids within the bound")
+def it_comes_to_rest(facts: Facts) -> Iterator[str]:
+    """After healing, in bounded virtual time."""
+    rest = facts.rest
+    if rest is None:
+        yield "the run did not come to its end"
+        return
+    if not rest.reached or rest.unacknowledged or rest.outbox_rows or rest.receive_rows:
+        yield (
+            f"after {rest.seconds:.0f} s: at the broker {dict(rest.unacknowledged)}, {rest.outbox_rows} rows of the "
+            f"outbox, {rest.receive_rows} of the receive log"
+        )
+
+
+@invariant("T22", "engine time goes on from the last checkpoint or receipt, and never back")
+def engine_time_grows(facts: Facts) -> Iterator[str]:
+    """As each life begins, and from checkpoint to checkpoint."""
+    places = [at for at, _, _ in facts.checkpoints]
+    for at, record in facts.history.of("began"):
+        done = facts.before(places, at)
+        before = facts.checkpoints[done - 1][2].engine_time if done else 0.0
+        received = max((segment.data.time for place, segment in facts.history.of("received") if place < at), default=0.0)
+        if not before - _SLACK_S <= record.data[3] <= max(before, received) + _SLACK_S:
+            yield f"life {record.life} began at {record.data[3]}, the checkpoint was at {before}"
+    for (_, _, one), (_, _, other) in zip(facts.checkpoints, facts.checkpoints[1:], strict=False):
+        if other.engine_time < one.engine_time - _SLACK_S:
+            yield f"checkpoint {other.number} at {other.engine_time} follows one at {one.engine_time}"
+
+
+@invariant("M1", "a timer that was set fires once, in the committed lineage")
+def timers_fire_once(facts: Facts) -> Iterator[str]:
+    """Set and fired are the same at rest, in the same order."""
+    armed, fired = _list(facts, "Ledger", "armed"), _list(facts, "Ledger", "fired")
+    if armed != fired:
+        yield f"set {armed}, fired {fired}"
+
+
+@invariant("M2", "a listener that waits for one event is called exactly once, and what the ledger checks itself holds")
+def listeners_are_called_once(facts: Facts) -> Iterator[str]:
+    """The ledger notes what it finds wrong."""
+    yield from _list(facts, "Ledger", "wrong")
+    ledger = facts.monitor("Ledger")
+    if ledger is not None:
+        waiting = sum(ledger["waiting_once"].values())  # type: ignore[attr-defined]
+        listening = len(ledger["once listeners"])  # type: ignore[arg-type]
+        if waiting != listening:
+            yield f"{waiting} listeners should wait, {listening} do"
+
+
+@invariant("M3", "a spawned monitor lives once until it ends itself")
+def spawned_live_once(facts: Facts) -> Iterator[str]:
+    """Spawned = ended + alive."""
+    ledger = facts.monitor("Ledger")
+    if ledger is None or facts.rest is None:
+        return
+    alive = [str(one["born"]) for one in facts.rest.state.get("Follower", ())]
+    spawned = Counter(_list(facts, "Ledger", "spawned"))
+    found = Counter([*_list(facts, "Ledger", "ended"), *alive])
+    if spawned != found:
+        yield f"spawned {sorted(spawned.elements())}, ended and alive {sorted(found.elements())}"
+    for one in facts.rest.state.get("Follower", ()):
+        if one["seen"] != len(one["log"]) or one["seen"] > 1:
+            yield f"follower of {one['born']} saw {one['seen']}, its table holds {one['log']}"
+
+
+@invariant("M4", "what a persistent monitor sends through a channel is handled exactly once, in order")
+def channels_lose_nothing(facts: Facts) -> Iterator[str]:
+    """Both directions."""
+    for one, attribute, other, received in (
+        ("Ledger", "notes", "Audit", "noted"),
+        ("Audit", "replies", "Ledger", "summaries"),
+    ):
+        if _list(facts, one, attribute) != _list(facts, other, received):
+            yield f"{one} sent {_list(facts, one, attribute)}, {other} got {_list(facts, other, received)}"
+
+
+@invariant("M5", "tables and attributes of one monitor are of one moment")
+def state_is_of_one_moment(facts: Facts) -> Iterator[str]:
+    """Counts in a table are the handled ids, so are lists in a table."""
+    ledger: Any = facts.monitor("Ledger")
+    if ledger is None:
+        return
+    handled = ledger["handled"]
+    if sum(ledger["counts"].values()) != len(handled):
+        yield f"{len(handled)} orders handled, the table counts {ledger['counts']}"
+    kept = Counter(one for basket in ledger["baskets"].values() for one in basket)
+    if kept != Counter(handled):
+        yield f"handled {sorted(handled)}, the table holds {sorted(kept.elements())}"
+
+
+@invariant("M6", "a repeating timer fires once for each period of engine time, over all lives")
+def beats_are_regular(facts: Facts) -> Iterator[str]:
+    """For lasting state from the state, for the rest within each life."""
+    ledger: Any = facts.monitor("Ledger")
+    if ledger is not None and ledger["ticks"]:
+        expected = (ledger["last_tick"] - ledger["born"]) / TICK_S
+        if not expected - 1.5 < ledger["ticks"] < expected + 1.5:
+            yield f"{ledger['ticks']} ticks from engine time {ledger['born']:.2f} to {ledger['last_tick']:.2f}"
+    began = {record.life: record.data[3] for _, record in facts.history.of("began")}
+    beats: dict[int, list[float]] = {}
+    for _, record in facts.history.of("ticked"):
+        beats.setdefault(record.life, []).append(record.data[1])
+    for life, times in beats.items():
+        if len(times) > (times[-1] - began.get(life, 0.0)) / TICK_S + 1 + _SLACK_S:
+            yield f"life {life}: {len(times)} ticks from {began.get(life, 0.0):.2f} to {times[-1]:.2f}"
+
+
+def _list(facts: Facts, monitor: str, attribute: str) -> list[str]:
+    state: Any = facts.monitor(monitor)
+    return list(state[attribute]) if state is not None else []

@@ -1,0 +1,431 @@
+"""Invariants of the receive modes (RELIABILITY 2: BE, A, E, C, X1)."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from correlator.core.reliability import Reliability
+from correlator.testing.simulation.facts import NEVER, Facts
+from correlator.testing.simulation.invariants import invariant
+
+BEST_EFFORT, AT_LEAST_ONCE = Reliability.BEST_EFFORT, Reliability.AT_LEAST_ONCE
+EXACTLY_ONCE, APP_CONTROLLED = Reliability.EXACTLY_ONCE, Reliability.APP_CONTROLLED
+
+
+@invariant("BE1", "a BEST_EFFORT or APP_CONTROLLED receiver writes nothing to the store but dead letters")
+def best_effort_stores_nothing(facts: Facts) -> Iterator[str]:
+    """No message and no id in its commits."""
+    for name in facts.of_mode(BEST_EFFORT, APP_CONTROLLED):
+        for _, life, received in facts.streams[name].segments if name in facts.streams else ():
+            if received.pids or received.ids:
+                yield f"life {life}: {name} stored {received.pids or received.ids}"
+
+
+@invariant("BE3", "without faults a BEST_EFFORT receiver delivers each message once and in order")
+def best_effort_is_in_order(facts: Facts) -> Iterator[str]:
+    """Only asked of runs in which nothing went wrong."""
+    for name in facts.of_mode(BEST_EFFORT):
+        wanted = [
+            one.id for one in facts.published_to.get(facts.setup.receivers[name].destination, []) if one.flaw != "mapping"
+        ]
+        handled = [record.data for _, record in facts.history.of("handled")]
+        if not facts.faulty and facts.rest is not None and handled != wanted:
+            yield f"{name}: published {wanted}, handled {handled}"
+
+
+@invariant("A1", "no acknowledgement before the message is durable")
+def durable_before_acknowledged(facts: Facts) -> Iterator[str]:
+    """In a receive row, as a dead letter, or as a repeat of an id that is in a receive row."""
+    stored = facts.of_mode(AT_LEAST_ONCE, EXACTLY_ONCE)
+    for at, record in facts.history.of("acknowledged"):
+        if record.who not in stored:
+            continue
+        domain = facts.setup.receivers[record.who].domain
+        for pid in record.data:
+            if facts.durable_at.get((record.who, pid), NEVER) < at:
+                continue
+            uid = facts.published[pid].uid if domain else ""
+            if not uid or facts.accepted_ids.get((domain, uid), [NEVER])[0] > at:
+                yield f"{pid} was acknowledged by {record.who} in life {record.life}, and is nowhere"
+
+
+@invariant("A2", "every published message takes effect at least once, or is definitively failed")
+def nothing_is_lost(facts: Facts) -> Iterator[str]:
+    """By the ids in the state of the last checkpoint."""
+    if facts.rest is None or not facts.rest.reached:
+        return
+    for name in facts.of_mode(AT_LEAST_ONCE, EXACTLY_ONCE):
+        effects = _effects(facts, name)
+        if effects is None:
+            continue
+        for one in facts.published_to.get(facts.setup.receivers[name].destination, []):
+            if one.flaw in ("mapping", "handler"):
+                continue
+            if one.id not in effects:
+                yield f"{one.pid} came by {name} and had no effect"
+
+
+@invariant("A3", "the effects are those of the committed receive rows: none twice, none from nowhere")
+def no_home_made_duplicates(facts: Facts) -> Iterator[str]:
+    """As multisets of ids, for every monitor that handles the receiver's messages."""
+    if facts.rest is None or not facts.rest.reached:
+        return
+    for names, lists in _consumers(facts):
+        rows = Counter(
+            facts.published[pid].id
+            for name in names
+            for pid in (facts.streams[name].pids if name in facts.streams else ())
+            if pid in facts.published
+        )
+        for label, handled, skips in lists:
+            expected = rows
+            if skips:
+                flawed = {one.id for one in facts.published.values() if one.flaw == "handler"}
+                expected = Counter({one: count for one, count in rows.items() if one not in flawed})
+            found = Counter(handled)
+            if found != expected:
+                more, less = sorted((found - expected).elements()), sorted((expected - found).elements())
+                yield f"{label}: too many {more}, missing {less}"
+
+
+@invariant("A4", "effects keep the order of the receiver's stream, whatever is replayed")
+def order_is_kept(facts: Facts) -> Iterator[str]:
+    """Asked of receivers whose ids no other receiver brings, and of each id's first effect."""
+    if facts.rest is None or not facts.rest.reached:
+        return
+    for names, lists in _consumers(facts):
+        streams = {name: list(dict.fromkeys(_ids(facts, name))) for name in names}
+        for name, stream in streams.items():
+            shared = {one for other, ids in streams.items() if other != name for one in ids}
+            for label, handled, _ in lists:
+                seen = set(handled)
+                wanted = [one for one in stream if one in seen and one not in shared]
+                own = set(wanted)
+                found = list(dict.fromkeys(one for one in handled if one in own))
+                if found != wanted:
+                    yield f"{label}: {name} brought {wanted}, handled {found}"
+    yield from _broker_order(facts)
+
+
+def _broker_order(facts: Facts) -> Iterator[str]:
+    """Without faults the stream is in the order of publication."""
+    if facts.faulty:
+        return
+    for name in facts.of_mode(AT_LEAST_ONCE, EXACTLY_ONCE):
+        destination = facts.setup.receivers[name].destination
+        places = {one.pid: place for place, one in enumerate(facts.published_to.get(destination, []))}
+        order = [places[pid] for pid in (facts.streams[name].pids if name in facts.streams else ()) if pid in places]
+        if order != sorted(order):
+            yield f"{name} took messages out of the broker's order: {order}"
+
+
+@invariant("A5", "received and not acknowledged never exceeds the batch size")
+def batches_are_bounded(facts: Facts) -> Iterator[str]:
+    """Repeats that the broker made up are not counted twice."""
+    for receiver, life, held in _held(facts):
+        if receiver in facts.setup.receivers and len(held) > facts.setup.receivers[receiver].max_batch_size:
+            yield f"{receiver} in life {life} held {sorted(held)}"
+
+
+@invariant("A6", "no receiver is open before on_conclude_recovery has returned on all monitors")
+def receivers_open_last(facts: Facts) -> Iterator[str]:
+    """As the hooks see it."""
+    for _, record in facts.history.of("hooks"):
+        if record.data:
+            yield f"life {record.life}: {list(record.data)} are open in {record.who}"
+
+
+@invariant("N1", "numbers of the receive log are contiguous and never used again")
+def numbers_are_contiguous(facts: Facts) -> Iterator[str]:
+    """For each receiver over all lives."""
+    for name, stream in facts.streams.items():
+        expected = 1
+        for _, life, received in stream.segments:
+            if received.pids and received.first != expected:
+                yield f"{name} in life {life}: a batch begins with {received.first}, not {expected}"
+                return
+            expected += len(received.pids)
+
+
+@invariant("E1", "an id takes effect once, within the windows or until its acknowledgement is sure")
+def once(facts: Facts) -> Iterator[str]:
+    """Each second acceptance of an id is held against the windows."""
+    for domain, names in _domains(facts).items():
+        yield from _second_acceptances(facts, domain, names)
+
+
+def _second_acceptances(facts: Facts, domain: str, names: list[str]) -> Iterator[str]:
+    setup = facts.setup
+    commits = sorted(
+        (segment for name in names if name in facts.streams for segment in facts.streams[name].segments),
+        key=lambda segment: segment[0],
+    )
+    acknowledged = _acknowledgements(facts, names)
+    seen: dict[str, tuple[int, float, str]] = {}
+    order: dict[str, list[str]] = {}
+    uid_source = {one.uid: one.source for one in facts.published.values() if one.uid}
+    for at, life, received in commits:
+        for pid in received.pids:
+            one = facts.published.get(pid)
+            if one is None or not one.uid or one.uid not in seen:
+                continue
+            place, time, last_pid = seen[one.uid]
+            newer = len(set(order[one.source][place + 1 :]) - {one.uid})
+            recent = setup.expiry > 0 and received.time - time <= setup.expiry
+            unsure = last_pid == pid and not any(done < at for done in acknowledged.get(pid, ()))
+            if newer < setup.window or recent or unsure:
+                yield (
+                    f"'{one.uid}' ({pid}, before {last_pid}) was accepted again in domain {domain} in life {life}: "
+                    f"{newer} newer ids of its source, {received.time - time:.2f} s later"
+                )
+        by_uid = {facts.published[pid].uid: pid for pid in received.pids if pid in facts.published}
+        for uid in received.ids:
+            source = uid_source.get(uid, "")
+            order.setdefault(source, []).append(uid)
+            seen[uid] = (len(order[source]) - 1, received.time, by_uid.get(uid, seen.get(uid, (0, 0.0, ""))[2]))
+
+
+def _acknowledgements(facts: Facts, names: list[str]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for at, record in facts.history.of("acknowledged"):
+        if record.who in names:
+            for pid in record.data:
+                found.setdefault(pid, []).append(at)
+    return found
+
+
+@invariant("E2", "a message whose id was not accepted before in its domain is never dropped")
+def no_false_positive(facts: Facts) -> Iterator[str]:
+    """An id is written without a message only when an earlier commit, or this one, accepted it."""
+    for domain, names in _domains(facts).items():
+        accepted = facts.accepted_ids
+        for name in names:
+            for at, life, received in facts.streams[name].segments if name in facts.streams else ():
+                for uid in received.ids:
+                    if not accepted.get((domain, uid), []) or accepted[domain, uid][0] > at:
+                        yield f"'{uid}' was dropped by {name} in life {life}, and was never accepted in {domain}"
+
+
+@invariant("E3", "a message without id is never dropped")
+def without_id_never_dropped(facts: Facts) -> Iterator[str]:
+    """Acknowledged means stored, one by one."""
+    for at, record in facts.history.of("acknowledged"):
+        if facts.setup.receivers.get(record.who) and facts.setup.receivers[record.who].domain:
+            for pid in record.data:
+                if not facts.published[pid].uid and facts.durable_at.get((record.who, pid), NEVER) > at:
+                    yield f"{pid} has no id and was dropped by {record.who}"
+
+
+@invariant("E4", "domains do not affect one another")
+def domains_are_apart(facts: Facts) -> Iterator[str]:
+    """An id acknowledged in one domain was accepted in that domain, not in another alone."""
+    for at, record in facts.history.of("acknowledged"):
+        facts_of = facts.setup.receivers.get(record.who)
+        if facts_of is None or not facts_of.domain:
+            continue
+        for pid in record.data:
+            uid = facts.published[pid].uid
+            if not uid or facts.durable_at.get((record.who, pid), NEVER) < at:
+                continue
+            own = facts.accepted_ids.get((facts_of.domain, uid), [NEVER])[0]
+            others = [d for (d, u), places in facts.accepted_ids.items() if u == uid and places[0] < at]
+            if own > at and others:
+                yield f"{pid} was dropped in {facts_of.domain} since {others[0]} knows '{uid}'"
+
+
+@invariant("E5", "a dropped duplicate is acknowledged all the same")
+def duplicates_are_acknowledged(facts: Facts) -> Iterator[str]:
+    """At rest the broker has an acknowledgement of every message that was delivered."""
+    if facts.rest is None or not facts.rest.reached:
+        return
+    acknowledged = {(record.who, pid) for _, record in facts.history.of("acknowledged") for pid in record.data}
+    for domain, names in _domains(facts).items():
+        for _, record in facts.history.of("delivered"):
+            if record.who in names:
+                for pid in record.data:
+                    if not any((name, pid) in acknowledged for name in names):
+                        yield f"{pid} was delivered in {domain} and never acknowledged"
+
+
+@invariant("E6", "an id and its message are in one commit")
+def ids_and_messages_together(facts: Facts) -> Iterator[str]:
+    """Each accepted message with an id brings its id."""
+    for name in facts.of_mode(EXACTLY_ONCE):
+        for _, life, received in facts.streams[name].segments if name in facts.streams else ():
+            for pid in received.pids:
+                uid = facts.published[pid].uid if pid in facts.published else ""
+                if uid and uid not in received.ids:
+                    yield f"life {life}: {name} stored {pid} without its id '{uid}'"
+
+
+@invariant("E7", "ids remembered stay within windows and pins, ids stored within four times that")
+def ids_are_bounded(facts: Facts) -> Iterator[str]:
+    """At the end of the run."""
+    for domain, (remembered, bound, stored) in (facts.rest.ids if facts.rest else {}).items():
+        if remembered > bound:
+            yield f"{domain} remembers {remembered} ids, allowed are {bound}"
+        if stored > 4 * bound + 16:
+            yield f"{domain} stores {stored} ids for {bound} living ones"
+
+
+@invariant("E8", "a duplicate inside one batch is dropped")
+def once_in_a_batch(facts: Facts) -> Iterator[str]:
+    """No commit holds two messages with one id."""
+    for name in facts.of_mode(EXACTLY_ONCE):
+        for _, life, received in facts.streams[name].segments if name in facts.streams else ():
+            uids = Counter(facts.published[pid].uid for pid in received.pids if pid in facts.published)
+            twice = [uid for uid, count in uids.items() if uid and count > 1]
+            if twice:
+                yield f"life {life}: {name} stored {twice} twice in one batch"
+
+
+@invariant("C1", "an APP_CONTROLLED batch is acknowledged only after the application said so")
+def acknowledged_by_the_application(facts: Facts) -> Iterator[str]:
+    """Acknowledgements never outnumber the application's calls in a life; a batch of dead letters alone needs none."""
+    for name in facts.of_mode(APP_CONTROLLED):
+        calls: Counter[int] = Counter()
+        for _, record in _between(facts, name, "resumed", "acknowledged"):
+            if record.kind == "resumed":
+                calls[record.life] += 1
+            elif any(facts.published[pid].flaw != "mapping" for pid in record.data):
+                calls[record.life] -= 1
+                if calls[record.life] < 0:
+                    yield f"life {record.life}: {name} acknowledged {record.data} unasked"
+
+
+@invariant("C2", "the call acknowledges exactly the suspended batch")
+def exactly_that_batch(facts: Facts) -> Iterator[str]:
+    """What is acknowledged is what was held; from an older connection nothing (C5)."""
+    silent = any(record.who == "ack.silent" for _, record in facts.history.of("fault"))
+    for name in facts.of_mode(APP_CONTROLLED):
+        held: dict[int, list[str]] = {}
+        for _, record in _between(facts, name, "delivered", "acknowledged", "returned", "died"):
+            mine = held.setdefault(record.life, [])
+            if record.kind == "delivered":
+                mine.extend(pid for pid in record.data if pid not in mine)
+            elif record.kind == "acknowledged":
+                if set(record.data) - set(mine):
+                    yield f"life {record.life}: {record.data} acknowledged, held were {mine}"
+                elif record.data and set(mine) - set(record.data) and not silent:
+                    yield f"life {record.life}: of {mine} only {record.data} were acknowledged"
+                mine.clear()
+            elif record.kind == "returned":
+                mine.clear()
+
+
+@invariant("C3", "while suspended nothing is delivered")
+def nothing_while_suspended(facts: Facts) -> Iterator[str]:
+    """Between the notice and the call, unless the connection was lost."""
+    for name in facts.of_mode(APP_CONTROLLED):
+        suspended: set[int] = set()
+        for _, record in _between(facts, name, "suspended", "resumed", "delivered", "returned"):
+            if record.kind == "suspended":
+                suspended.add(record.life)
+            elif record.kind == "delivered":
+                if record.life in suspended:
+                    yield f"life {record.life}: {name} delivered {record.data} while suspended"
+            else:
+                suspended.discard(record.life)
+
+
+@invariant("C4", "what was not acknowledged comes again")
+def unacknowledged_comes_again(facts: Facts) -> Iterator[str]:
+    """At rest every APP_CONTROLLED message is acknowledged, that is, was handled in the life that acknowledged it."""
+    if facts.rest is None or not facts.rest.reached:
+        return
+    for name in facts.of_mode(APP_CONTROLLED):
+        acknowledged = {
+            pid for _, record in facts.history.of("acknowledged") if record.who == name for pid in record.data
+        }
+        for one in facts.published_to.get(facts.setup.receivers[name].destination, []):
+            if one.pid not in acknowledged:
+                yield f"{one.pid} was never acknowledged"
+
+
+@invariant("C6", "acknowledging from a persistent monitor, twice, or with no batch is refused")
+def forbidden_acknowledgements(facts: Facts) -> Iterator[str]:
+    """The application tries."""
+    for _, record in facts.history.of("attempt"):
+        if record.who.startswith("acknowledge") and not record.data:
+            yield f"life {record.life}: {record.who} was allowed"
+
+
+@invariant("C7", "an APP_CONTROLLED message that cannot be mapped is a committed dead letter before its acknowledgement")
+def unmapped_are_kept(facts: Facts) -> Iterator[str]:
+    """Where there is a store."""
+    if not facts.of_mode(AT_LEAST_ONCE, EXACTLY_ONCE):
+        return
+    for name in facts.of_mode(APP_CONTROLLED):
+        for at, record in facts.history.of("acknowledged"):
+            for pid in record.data if record.who == name else ():
+                if facts.published[pid].flaw == "mapping" and facts.durable_at.get((name, pid), NEVER) > at:
+                    yield f"{pid} was acknowledged and has no dead letter"
+
+
+@invariant("X1", "input acknowledged by the application means that all outputs derived from it are confirmed")
+def outputs_before_acknowledgement(facts: Facts) -> Iterator[str]:
+    """The pattern of APP_CONTROLLED with flush: at least one derived output of each acknowledged input is settled."""
+    derived: dict[str, list[tuple[int, bytes]]] = {}
+    for at, record in facts.history.of("derived"):
+        derived.setdefault(record.data[0], []).append((at, record.data[1]))
+    for name in facts.of_mode(APP_CONTROLLED):
+        for at, record in facts.history.of("acknowledged"):
+            for pid in record.data if record.who == name else ():
+                one = facts.published[pid]
+                if one.flaw == "mapping":
+                    continue
+                bodies = [body for place, body in derived.get(one.id, ()) if place < at]
+                if not any(facts.settled_at("quick", body) < at for body in bodies):
+                    yield f"{pid} was acknowledged in life {record.life}, its output is not at the broker"
+
+
+def _effects(facts: Facts, receiver: str) -> set[str] | None:
+    """Ids that took effect, by what the monitors for the receiver hold; `None` when no monitor is there for it."""
+    for names, lists in _consumers(facts):
+        if receiver in names:
+            return set(lists[0][1])
+    return None
+
+
+def _consumers(facts: Facts) -> Iterator[tuple[list[str], list[tuple[str, list[str], bool]]]]:
+    """Which receivers feed which lists of ids; the flag says that a failing handler leaves its id out."""
+    ledger: Any = facts.monitor("Ledger")
+    audit: Any = facts.monitor("Audit")
+    if ledger is None or audit is None:
+        return
+    orders = facts.of_mode(EXACTLY_ONCE)
+    yield orders, [("Ledger.handled", ledger["handled"], True), ("Audit.orders", audit["orders"], False)]
+    yield facts.of_mode(AT_LEAST_ONCE), [("Ledger.readings", ledger["readings"], False)]
+
+
+def _ids(facts: Facts, receiver: str) -> list[str]:
+    stream = facts.streams.get(receiver)
+    return [facts.published[pid].id for pid in stream.pids if pid in facts.published] if stream else []
+
+
+def _domains(facts: Facts) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for name in facts.of_mode(EXACTLY_ONCE):
+        found.setdefault(facts.setup.receivers[name].domain, []).append(name)
+    return found
+
+
+def _between(facts: Facts, receiver: str, *kinds: Any) -> Iterator[tuple[int, Any]]:
+    """Records of these kinds that concern the receiver, in order."""
+    records = [event for kind in kinds for event in facts.history.of(kind)]
+    for event in sorted(records, key=lambda event: event[0]):
+        if event[1].who == receiver:
+            yield event
+
+
+def _held(facts: Facts) -> Iterator[tuple[str, int, set[str]]]:
+    """What each receiver held after each delivery."""
+    held: dict[tuple[str, int], set[str]] = {}
+    records = [event for kind in ("delivered", "acknowledged", "returned") for event in facts.history.of(kind)]  # type: ignore[arg-type]
+    for _, record in sorted(records, key=lambda event: event[0]):
+        mine = held.setdefault((record.who, record.life), set())
+        if record.kind == "delivered":
+            mine.update(record.data)
+            yield record.who, record.life, mine
+        else:
+            mine.difference_update(record.data)

@@ -1,0 +1,247 @@
+"""Invariants of the send modes and of flush notices (RELIABILITY 2: S, B, F)."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from correlator.core.reliability import Reliability
+from correlator.testing.simulation.facts import NEVER, Facts
+from correlator.testing.simulation.invariants import invariant
+
+BEST_EFFORT = Reliability.BEST_EFFORT
+LONGEST_FLUSH_S = 2.0
+
+
+@invariant("S1", "nothing leaves before the checkpoint that caused it is committed, and it leaves as it was stored")
+def nothing_early(facts: Facts) -> Iterator[str]:
+    """Whether the broker stores it or refuses it."""
+    for sender in facts.stored_senders():
+        for at, life, one in (*facts.accepted[sender], *facts.refused[sender]):
+            place, body = facts.released.get((sender, one.sequence), (NEVER, b""))
+            if place > at:
+                yield f"life {life}: {sender} sent number {one.sequence} ({one.body!r}) before its checkpoint"
+            elif body != one.body:
+                yield f"life {life}: {sender} sent {one.body!r} as number {one.sequence}, stored is {body!r}"
+
+
+@invariant("S2", "every released send is accepted at least once, or definitively refused")
+def nothing_is_lost(facts: Facts) -> Iterator[str]:
+    """At rest; a lost connection is no reason."""
+    if facts.rest is None or not facts.rest.reached:
+        return
+    for (sender, number), (_, body) in facts.released.items():
+        if facts.settled_at(sender, body) == NEVER:
+            yield f"{sender}: number {number} ({body!r}) never arrived"
+
+
+@invariant("S3", "numbers that were accepted or definitively failed are 1 to the last, without a gap")
+def numbers_are_contiguous(facts: Facts) -> Iterator[str]:
+    """Over all lives, and by the counters of the checkpoints."""
+    for sender in facts.stored_senders():
+        expected = 1
+        for _, life, checkpoint in facts.checkpoints:
+            first, bodies = checkpoint.outbound.get(sender, (expected, ()))
+            if first != expected:
+                yield f"life {life}: {sender} gave number {first}, next was {expected}"
+                return
+            expected += len(bodies)
+            if checkpoint.next_sequence.get(sender, ("", expected))[1] != expected:
+                yield f"life {life}: {sender} counts {checkpoint.next_sequence[sender][1]}, next is {expected}"
+                return
+        if facts.rest is not None and facts.rest.reached:
+            settled = {one.sequence for _, _, one in (*facts.accepted[sender], *facts.refused[sender])}
+            if settled != set(range(1, expected)):
+                yield f"{sender}: numbers 1 to {expected - 1} were given, the broker saw {sorted(settled)}"
+
+
+@invariant("S4", "one number of one source has one body and destination for ever")
+def identity(facts: Facts) -> Iterator[str]:
+    """For every sender; and the id that is stamped on a message is its number and source."""
+    for sender, mode in facts.setup.senders.items():
+        bodies: dict[tuple[str, int], tuple[bytes, str]] = {}
+        sources: set[str] = set()
+        for _, life, one in (*facts.accepted[sender], *facts.refused[sender]):
+            known = bodies.setdefault((one.source, one.sequence), (one.body, one.destination))
+            sources.add(one.source)
+            if known != (one.body, one.destination):
+                yield f"life {life}: {sender} sent {one.sequence}:{one.source} as {known[0]!r} and {one.body!r}"
+            if mode is not Reliability.AT_LEAST_ONCE and one.unique_id != f"{one.sequence}:{one.source}":
+                yield f"life {life}: {sender} stamped '{one.unique_id}' on {one.sequence}:{one.source}"
+        if mode is not BEST_EFFORT and len(sources) > 1:
+            yield f"{sender} used the sources {sorted(sources)}"
+
+
+@invariant("S5", "first acceptances of a sender are in the order of its numbers")
+def order(facts: Facts) -> Iterator[str]:
+    """But for sends that were refused before, which are tried again behind others."""
+    for sender in facts.setup.senders:
+        refused = {(one.source, one.sequence) for _, _, one in facts.refused[sender]}
+        last: dict[tuple[str, str], int] = {}
+        seen: set[tuple[str, int]] = set()
+        for _, life, one in facts.accepted[sender]:
+            key = (one.source, one.sequence)
+            if key in seen or key in refused:
+                continue
+            seen.add(key)
+            if one.sequence < last.get((one.source, one.destination), 0):
+                yield f"life {life}: {sender} sent {one.sequence} after {last[one.source, one.destination]}"
+            last[one.source, one.destination] = one.sequence
+
+
+@invariant("S6", "where the broker deduplicates by source and number, each send is stored once")
+def stored_once(facts: Facts) -> Iterator[str]:
+    """Only with such a broker."""
+    for sender in facts.setup.senders if facts.setup.deduplicating else ():
+        bodies: dict[bytes, int] = {}
+        for _, life, one in facts.accepted[sender]:
+            if bodies.setdefault(one.body, one.sequence) != one.sequence or one.body in _twice(facts, sender):
+                yield f"life {life}: {sender} stored {one.body!r} twice"
+
+
+def _twice(facts: Facts, sender: str) -> set[bytes]:
+    seen: set[bytes] = set()
+    twice: set[bytes] = set()
+    for _, _, one in facts.accepted[sender]:
+        (twice if one.body in seen else seen).add(one.body)
+    return twice
+
+
+@invariant("S7", "a row of the outbox is deleted only after its confirm or its definitive failure")
+def deleted_after_confirm(facts: Facts) -> Iterator[str]:
+    """What a checkpoint calls confirmed was accepted, or is a stored dead letter."""
+    for sender in facts.stored_senders():
+        done = 0
+        for at, life, checkpoint in facts.checkpoints:
+            through = checkpoint.confirmed.get(sender, done)
+            for number in range(done + 1, through + 1):
+                _, body = facts.released.get((sender, number), (NEVER, b""))
+                if facts.settled_at(sender, body) > at:
+                    yield f"life {life}: checkpoint {checkpoint.number} deletes number {number} of {sender}, unconfirmed"
+            if through < done:
+                yield f"life {life}: {sender} was confirmed through {done}, now {through}"
+            done = max(done, through)
+            yield from _kept(facts, sender, through)
+        if facts.rest is not None and facts.rest.reached:
+            yield from _kept(facts, sender, done)
+
+
+def _kept(facts: Facts, sender: str, through: int) -> Iterator[str]:
+    """A send that was given up is a dead letter in the same checkpoint, or an earlier one (Z7)."""
+    for number in range(1, through + 1):
+        _, body = facts.released.get((sender, number), (NEVER, b""))
+        if facts.accepted_at.get((sender, body), NEVER) == NEVER and not _is_dead(facts, sender, number):
+            yield f"{sender}: number {number} was given up without a dead letter"
+
+
+def _is_dead(facts: Facts, sender: str, number: int) -> bool:
+    return any(origin == sender and one.startswith(f"{number}:") for origin, one in facts.dead_sends)
+
+
+@invariant("S9", "all outputs ever seen come from one lineage: the one that the last checkpoint holds")
+def one_lineage(facts: Facts) -> Iterator[str]:
+    """The ledger keeps what it sent in its state: the broker saw exactly that, number by number."""
+    ledger: Any = facts.monitor("Ledger")
+    if ledger is None:
+        return
+    for sender, kept in (("exact", ledger["sent"]), ("steady", ledger["steady"])):
+        for _, life, one in facts.accepted.get(sender, []):
+            stored = kept[one.sequence - 1].encode() if one.sequence <= len(kept) else None
+            if stored != one.body:
+                yield f"life {life}: {sender} sent {one.body!r} as number {one.sequence}, the lineage holds {stored!r}"
+        if facts.rest is not None and facts.rest.reached:
+            numbers = {one.sequence for _, _, one in (*facts.accepted.get(sender, []), *facts.refused.get(sender, []))}
+            if len(numbers) != len(kept):
+                yield f"{sender}: the lineage holds {len(kept)} sends, the broker saw {len(numbers)}"
+
+
+@invariant("B1", "BEST_EFFORT sends of a handler that returned arrive without any checkpoint, unless the engine dies")
+def leave_at_once(facts: Facts) -> Iterator[str]:
+    """Sends of the last life arrive."""
+    if facts.rest is None or not facts.rest.reached or not facts.lives:
+        return
+    last = max((record.life for _, record in facts.history.of("sent")), default=0)
+    died = {record.life for _, record in facts.history.of("died")}
+    for _, record in facts.history.of("sent"):
+        context, body = record.data
+        if record.life == last and last not in died and context == "relay":
+            if facts.settled_at(record.who, body) == NEVER:
+                yield f"{body!r} was sent in the last life and never arrived"
+
+
+@invariant("B2", "a BEST_EFFORT sender has a new source in each life")
+def new_source_in_each_life(facts: Facts) -> Iterator[str]:
+    """So that an id is never used for another body."""
+    for sender, mode in facts.setup.senders.items():
+        lives: dict[str, int] = {}
+        for _, life, one in facts.accepted[sender] if mode is BEST_EFFORT else ():
+            if lives.setdefault(one.source, life) != life:
+                yield f"{sender}: source {one.source} of life {lives[one.source]} was used in life {life}"
+
+
+@invariant("B3", "BEST_EFFORT sends never enter the store")
+def best_effort_stores_nothing(facts: Facts) -> Iterator[str]:
+    """No checkpoint releases one."""
+    for sender, number in facts.released:
+        if facts.setup.senders.get(sender) is BEST_EFFORT:
+            yield f"number {number} of {sender} was stored"
+
+
+@invariant("F1", "a flush notice means that every earlier send of the context is confirmed or definitively failed")
+def flushed_means_confirmed(facts: Facts) -> Iterator[str]:
+    """Per life and context."""
+    sends: dict[tuple[int, str, str], list[tuple[int, bytes]]] = {}
+    for at, record in facts.history.of("sent"):
+        sends.setdefault((record.life, record.who, record.data[0]), []).append((at, record.data[1]))
+    requested: dict[tuple[int, str, int], int] = {}
+    for at, record in facts.history.of("flush"):
+        requested[record.life, record.who, record.data[1]] = at
+    for at, record in facts.history.of("flushed"):
+        context, request, _ = record.data
+        asked = requested.get((record.life, record.who, request), 0)
+        for place, body in sends.get((record.life, record.who, context), ()):
+            if place < asked and facts.settled_at(record.who, body) > at:
+                yield f"life {record.life}: flush {request} was notified, {body!r} is not at the broker"
+
+
+@invariant("F2", "one notice for each request of this life, none of an earlier one")
+def one_notice(facts: Facts) -> Iterator[str]:
+    """Each notice has its request, once."""
+    requested = {(record.life, record.who, record.data[1]) for _, record in facts.history.of("flush")}
+    notified: set[tuple[int, str, int]] = set()
+    for _, record in facts.history.of("flushed"):
+        key = (record.life, record.who, record.data[1])
+        if key not in requested:
+            yield f"life {record.life}: flush {key[2]} of {key[1]} was notified, and not requested in this life"
+        if key in notified:
+            yield f"life {record.life}: flush {key[2]} of {key[1]} was notified twice"
+        notified.add(key)
+
+
+@invariant("F3", "notices of a sender come in the order of the requests")
+def notices_in_order(facts: Facts) -> Iterator[str]:
+    """Per life."""
+    last: dict[tuple[int, str], int] = {}
+    for _, record in facts.history.of("flushed"):
+        key = (record.life, record.who)
+        if record.data[1] < last.get(key, 0):
+            yield f"life {record.life}: flush {record.data[1]} was notified after {last[key]}"
+        last[key] = record.data[1]
+
+
+@invariant("F4", "each request of the last life is notified once the broker is back")
+def every_flush_completes(facts: Facts) -> Iterator[str]:
+    """At rest."""
+    if facts.rest is None or not facts.rest.reached:
+        return
+    died = {record.life for _, record in facts.history.of("died")}
+    notified = {(record.life, record.who, record.data[1]) for _, record in facts.history.of("flushed")}
+    for _, record in facts.history.of("flush"):
+        if record.life not in died and (record.life, record.who, record.data[1]) not in notified:
+            yield f"life {record.life}: flush {record.data[1]} of {record.who} was never notified"
+
+
+@invariant("F5", "request_flush in a persistent monitor is refused")
+def no_flush_in_persistent_monitors(facts: Facts) -> Iterator[str]:
+    """The application tries."""
+    for _, record in facts.history.of("attempt"):
+        if record.who.startswith("request_flush") and not record.data:
+            yield f"life {record.life}: {record.who} was allowed"

@@ -1,0 +1,415 @@
+"""APP_CONTROLLED receiving (FEATURES A4) and flush notices (FEATURES A5)."""
+
+import pytest
+
+from correlator.core.queue import Run
+from correlator.errors import ConfigError, ConnectionLost, UsageError
+from correlator.ports import Effects
+from correlator.testing.memory import Faults
+from tests.runtime.flows import Hears, Keeps
+from tests.runtime.world import (
+    APP_CONTROLLED,
+    BEST_EFFORT,
+    EXACTLY_ONCE,
+    Happened,
+    message,
+    numbered,
+    receiver,
+    sender,
+)
+
+
+def acknowledges(monitor, notice):
+    monitor.acknowledge_and_resume(notice.receiver)
+
+
+def controlled(size: int = 10, **fields):
+    return receiver("in", APP_CONTROLLED, max_batch_size=size, **fields)
+
+
+def suspensions(script) -> int:
+    return script.of("Hears").count("suspended in")
+
+
+def delivered(script) -> list[str]:
+    return [one for one in script.of("Hears") if one != "suspended in"]
+
+
+# --- A4 ---
+
+
+def test_a4_1_it_needs_no_persistence(no_store, script):
+    script.suspended = acknowledges
+    no_store.publish(*numbered(3))
+    with no_store.engine(controlled(), monitors=[Hears]):
+        no_store.wait(lambda: no_store.broker.unacknowledged("queue:in") == 0 and suspensions(script))
+
+
+def test_a4_2_the_cycle_of_receive_suspend_acknowledge_resume(no_store, script):
+    def acknowledge(monitor, notice):
+        assert no_store.broker.unacknowledged("queue:in") in (1000, 500)
+        monitor.acknowledge_and_resume(notice.receiver)
+
+    script.suspended = acknowledge
+    no_store.publish(*numbered(2500))
+    with no_store.engine(controlled(1000), monitors=[Hears]):
+        no_store.wait(lambda: no_store.broker.waiting("queue:in") == no_store.broker.unacknowledged("queue:in") == 0)
+    assert suspensions(script) == 3
+    assert [one.count for one in no_store.trace if one.kind == "acknowledged"] == [1000, 1000, 500]
+
+
+def test_a4_2_the_notice_comes_behind_the_messages_of_its_batch(no_store, script):
+    script.suspended = acknowledges
+    no_store.publish(*numbered(4))
+    with no_store.engine(controlled(2), monitors=[Hears]):
+        no_store.wait(lambda: suspensions(script) == 2)
+    assert script.of("Hears") == ["m1", "m2", "suspended in", "m3", "m4", "suspended in"]
+
+
+def test_a4_3_an_idle_receiver_never_suspends(no_store, script):
+    script.suspended = acknowledges
+    with no_store.engine(controlled(), monitors=[Hears]) as engine:
+        no_store.wait(lambda: engine.status().receivers["in"][0] == "receiving")
+        no_store.publish("a")
+        no_store.wait(lambda: suspensions(script) == 1)
+    assert script.of("Hears") == ["a", "suspended in"]
+
+
+def test_a4_3_a_batch_of_dead_letters_alone_does_not_suspend(any_world, script):
+    script.suspended = acknowledges
+    with any_world.engine(controlled(event="tests.runtime.flows:Order"), monitors=[Hears]):
+        any_world.publish("not JSON")
+        any_world.wait(lambda: any_world.dead_letters())
+        any_world.wait(lambda: any_world.broker.unacknowledged("queue:in") == 0)
+        any_world.publish('{"id": 1}')
+        any_world.wait(lambda: suspensions(script) == 1)
+    assert script.of("Hears") == ["order 1", "suspended in"]
+
+
+def test_a4_4_a_suspended_receiver_takes_nothing(no_store, script):
+    resume = []
+    script.suspended = lambda monitor, notice: resume.append(monitor)
+    no_store.publish(*numbered(10))
+    engine = no_store.engine(controlled(), receiver("resume", BEST_EFFORT), monitors=[Hears])
+    script.message = lambda monitor, message: (
+        monitor.acknowledge_and_resume("in") if message.body == b"resume now" else None
+    )
+    with engine:
+        no_store.wait(lambda: suspensions(script) == 1)
+        no_store.publish(*numbered(100, first=11))
+        assert engine.status().receivers["in"][0] == "suspended"
+        assert (no_store.broker.waiting("queue:in"), no_store.broker.unacknowledged("queue:in")) == (100, 10)
+        no_store.publish("resume now", to="queue:resume")
+        no_store.wait(lambda: suspensions(script) == 2)
+        assert (no_store.broker.waiting("queue:in"), no_store.broker.unacknowledged("queue:in")) == (90, 10)
+        no_store.crash(engine)
+
+
+def test_a4_5_after_a_crash_before_the_call_the_whole_batch_comes_again(any_world, script):
+    any_world.publish(*numbered(10))
+    engine = any_world.engine(controlled(), monitors=[Hears])
+    with engine:
+        any_world.wait(lambda: suspensions(script) == 1)
+        any_world.crash(engine)
+    script.suspended = acknowledges
+    with any_world.engine(controlled(), monitors=[Hears]):
+        any_world.wait(lambda: suspensions(script) == 2)
+    assert delivered(script) == [f"m{number}" for number in range(1, 11)] * 2
+
+
+def test_a4_5_after_a_lost_connection_the_whole_batch_comes_again(no_store, script):
+    """RELIABILITY C5: an acknowledgement of before the reconnect acknowledges nothing after it."""
+
+    class CutAtAcknowledge(Faults):
+        cut = False
+
+        def before_acknowledge(self, receiver, messages):
+            if not self.cut:
+                self.cut = True
+                raise ConnectionLost("E7001", receiver, "the line was cut")
+
+    no_store.broker.faults = CutAtAcknowledge()
+    script.suspended = acknowledges
+    no_store.publish(*numbered(10))
+    with no_store.engine(controlled(), monitors=[Hears]):
+        no_store.wait(lambda: suspensions(script) == 2 and no_store.broker.unacknowledged("queue:in") == 0)
+    assert delivered(script) == [f"m{number}" for number in range(1, 11)] * 2
+
+
+def test_a4_6_the_engine_drops_and_orders_nothing(any_world, script):
+    script.suspended = acknowledges
+    any_world.publish("b", "a", "b", "a")
+    with any_world.engine(controlled(), monitors=[Hears]):
+        any_world.wait(lambda: suspensions(script))
+    assert delivered(script) == ["b", "a", "b", "a"]
+
+
+def test_a4_7_acknowledged_after_the_flush_nothing_is_lost(no_store, script):
+    """X1: an input is acknowledged only when the output made of it is confirmed; the line is cut again and again."""
+
+    class Cuts(Faults):
+        calls = 0
+
+        def before_accept(self, sender, batch):
+            self.calls += 1
+            if self.calls % 2:
+                raise ConnectionLost("E7001", sender, "the line was cut")
+
+        def before_acknowledge(self, receiver, messages):
+            bodies = {one.body for one in no_store.broker.destination("queue:out").log}
+            assert {one.body for one in messages} <= bodies
+
+    no_store.broker.faults = Cuts()
+    script.message = lambda monitor, message: monitor.send(message.body, to="out")
+    script.suspended = lambda monitor, notice: monitor.request_flush("out")
+    script.flushed = lambda monitor, notice: monitor.acknowledge_and_resume("in")
+    no_store.publish(*numbered(50))
+    for _ in range(4):
+        engine = no_store.engine(controlled(), sender("out", BEST_EFFORT), monitors=[Hears])
+        with engine:
+            acknowledged = len(no_store.happened("acknowledged"))
+            no_store.wait(lambda so_far=acknowledged: len(no_store.happened("acknowledged")) > so_far)
+            no_store.crash(engine)
+    with no_store.engine(controlled(), sender("out", BEST_EFFORT), monitors=[Hears]):
+        no_store.wait(lambda: no_store.broker.waiting("queue:in") == no_store.broker.unacknowledged("queue:in") == 0)
+    assert set(no_store.sent()) == {f"m{number}" for number in range(1, 51)}
+
+
+class Idles:
+    """A pipeline that takes the receiver and does nothing: the context that handles its messages."""
+
+    name = "pipe"
+    receivers = ("in",)
+    max_rows = 100
+    max_bytes = 1_000_000
+
+    def open(self):
+        pass
+
+    def process(self, batch, state, engine_time):
+        return Effects()
+
+    def conclude(self, state, engine_time):
+        return Effects()
+
+    def close(self):
+        pass
+
+
+def test_a4_8_only_a_context_that_handles_the_messages_may_acknowledge(no_store, script):
+    with no_store.engine(controlled(), monitors=[Hears], stop_timeout=0.1) as engine:
+        no_store.publish("a")
+        no_store.wait(lambda: suspensions(script) == 1)
+        with pytest.raises(UsageError, match="E7102 .*context 'audit' cannot acknowledge.* 'main'"):
+            engine.receivers["in"].resume("audit")
+        assert engine.status().receivers["in"][0] == "suspended"
+
+
+def test_a4_8_a_pipeline_cannot_take_from_it(no_store):
+    engine = no_store.engine(controlled(), monitors=[Hears], processors=[Idles()])
+    with pytest.raises(ConfigError, match="E1207 receiver 'in'"):
+        engine.start()
+
+
+def test_a4_9_a_persistent_monitor_may_not_acknowledge(world, script):
+    engine = world.engine(
+        controlled(), receiver("go", BEST_EFFORT), monitors=[Keeps, Hears], stop_timeout=0.1
+    )
+
+    def acknowledge(monitor, message):
+        if isinstance(monitor, Keeps) and message.body == b"go":
+            monitor.acknowledge_and_resume("in")
+
+    script.message = acknowledge
+    with engine:
+        world.publish("a")
+        world.wait(lambda: suspensions(script) == 1)
+        world.publish("go", to="queue:go")
+        world.wait(lambda: engine.failure is not None)
+        assert engine.failure.code == "E4110"
+        assert world.happened("acknowledged")[1:] == []
+
+
+def test_a4_10_a_monitor_without_persistence_may_in_a_persistent_engine(any_world, script):
+    script.suspended = acknowledges
+    any_world.publish(*numbered(20))
+    with any_world.engine(controlled(), monitors=[Hears, Keeps]):
+        any_world.wait(lambda: any_world.broker.waiting("queue:in") == any_world.broker.unacknowledged("queue:in") == 0)
+
+
+def test_a4_11_a_call_without_a_suspended_batch_raises(no_store, script):
+    script.message = lambda monitor, message: monitor.acknowledge_and_resume("in")
+    engine = no_store.engine(controlled(), receiver("go", BEST_EFFORT), monitors=[Hears])
+    with engine:
+        no_store.publish("before anything was received", to="queue:go")
+        no_store.wait(lambda: engine.failure is not None)
+    assert engine.failure.code == "E7101"
+
+
+def test_a4_11_a_second_call_for_the_same_batch_raises(no_store, script):
+    def twice(monitor, notice):
+        monitor.acknowledge_and_resume("in")
+        monitor.acknowledge_and_resume("in")
+
+    script.suspended = twice
+    engine = no_store.engine(controlled(), monitors=[Hears])
+    with engine:
+        no_store.publish("a")
+        no_store.wait(lambda: engine.failure is not None)
+    assert engine.failure.code == "E7101"
+
+
+def test_a4_12_mapping_failures_are_acknowledged_and_not_delivered(any_world, script):
+    script.suspended = acknowledges
+    bodies = [f'{{"id": {number}}}' for number in range(9)]
+    any_world.publish(*bodies[:4], "not JSON", *bodies[4:])
+    with any_world.engine(controlled(event="tests.runtime.flows:Order"), monitors=[Hears]) as engine:
+        any_world.wait(lambda: any_world.broker.waiting("queue:in") == any_world.broker.unacknowledged("queue:in") == 0)
+        assert engine.status().receivers["in"][1].dead_letters == 1
+    assert delivered(script) == [f"order {number}" for number in range(9)]
+    assert [one for one in any_world.trace if one.kind == "acknowledged"] == [Happened("acknowledged", "in", 10)]
+    (reason,) = any_world.dead_letters()
+    assert reason.startswith("E5101")
+
+
+def test_an_unknown_receiver_raises_when_it_is_used(no_store, script):
+    script.message = lambda monitor, message: monitor.acknowledge_and_resume("nobody")
+    engine = no_store.engine(receiver("in", BEST_EFFORT), monitors=[Hears])
+    with engine:
+        no_store.publish("a")
+        no_store.wait(lambda: engine.failure is not None)
+    assert engine.failure.code == "E7103"
+
+
+# --- A5 ---
+
+
+def flushing(no_of_sends: int):
+    """A handler that sends so many messages and asks for a flush."""
+
+    def handler(monitor, message):
+        for number in range(no_of_sends):
+            monitor.send(b"%s-%d" % (message.body, number), to="out")
+        monitor.request_flush("out")
+
+    return handler
+
+
+def notices(script) -> list[str]:
+    return [one for one in script.of("Hears") if one.startswith("flushed")]
+
+
+@pytest.fixture
+def best_effort(no_store, script):
+    """An engine that flushes after the sends of each message."""
+    return no_store.engine(receiver("in", BEST_EFFORT), sender("out", BEST_EFFORT), monitors=[Hears])
+
+
+def test_a5_1_the_notice_comes_after_the_confirms(no_store, script, best_effort):
+    sent = []
+    script.message = flushing(10)
+    script.flushed = lambda monitor, notice: sent.append(len(no_store.sent()))
+    with best_effort:
+        no_store.publish("a")
+        no_store.wait(lambda: notices(script) == ["flushed 1 failed 0"])
+    assert sent == [10]
+
+
+def test_a5_2_messages_leave_without_any_flush(no_store, script, best_effort):
+    script.message = lambda monitor, message: monitor.send(message.body, to="out")
+    with best_effort:
+        no_store.publish("a")
+        no_store.wait_for("a")
+
+
+def test_a5_3_flushes_in_flight_are_answered_in_order_with_their_ids(no_store, script, best_effort):
+    no_store.broker.down = True
+    script.message = flushing(3)
+    with best_effort:
+        for text in ("a", "b", "c"):
+            best_effort.contexts["main"].queue.deliver(run_of(message(text)))
+        best_effort.contexts["main"].wake()
+        no_store.wait(lambda: len(script.of("Hears")) == 3)
+        assert notices(script) == []
+        no_store.broker.down = False
+        no_store.wait(lambda: len(notices(script)) == 3)
+    assert notices(script) == ["flushed 1 failed 0", "flushed 2 failed 0", "flushed 3 failed 0"]
+
+
+def run_of(one):
+    """A run as a receiver without a store delivers it."""
+    return Run("elsewhere", 1, [one], [one], stored=False)
+
+
+def test_a5_4_a_flush_covers_messages_that_failed(no_store, script, best_effort, logs):
+    class RefusesOne(Faults):
+        def refused(self, sender, batch):
+            return {at: "no such exchange" for at, one in enumerate(batch) if one.message.body == b"a-1"}
+
+    no_store.broker.faults = RefusesOne()
+    script.message = flushing(3)
+    with best_effort:
+        no_store.publish("a")
+        no_store.wait(lambda: notices(script))
+    assert notices(script) == ["flushed 1 failed 1"]
+    assert no_store.sent() == ["a-0", "a-2"]
+    assert [one["log_level"] for one in logs if "dead letter" in one["event"]] == ["error"]
+
+
+def test_a5_5_a_lost_connection_delays_the_notice_and_loses_nothing(no_store, script, best_effort):
+    script.message = flushing(3)
+    with best_effort:
+        no_store.wait(lambda: best_effort.senders["out"].connected)
+
+        class Down(Faults):
+            def before_accept(self, sender, batch):
+                raise ConnectionLost("E7001", sender, "down")
+
+        no_store.broker.faults = Down()
+        no_store.publish("a")
+        no_store.wait(lambda: best_effort.senders["out"].counters.connection_errors >= 3)
+        assert notices(script) == []
+        no_store.broker.faults = Faults()
+        no_store.wait(lambda: notices(script) == ["flushed 1 failed 0"])
+    assert no_store.sent() == ["a-0", "a-1", "a-2"]
+
+
+def test_a5_6_a_reliable_sender_needs_no_flush(world, script):
+    script.message = lambda monitor, message: monitor.request_flush("out")
+    engine = world.engine(receiver("in", BEST_EFFORT), sender("out", EXACTLY_ONCE), monitors=[Hears])
+    with engine:
+        world.publish("a")
+        world.wait(lambda: engine.failure is not None)
+    assert engine.failure.code == "E8202"
+    assert "BEST_EFFORT" in str(engine.failure)
+
+
+def test_a5_7_a_persistent_monitor_may_not_flush(world, script):
+    script.message = lambda monitor, message: monitor.request_flush("out")
+    engine = world.engine(receiver("in", BEST_EFFORT), sender("out", BEST_EFFORT), monitors=[Keeps])
+    with engine:
+        world.publish("a")
+        world.wait(lambda: engine.failure is not None)
+    assert engine.failure.code == "E4110"
+
+
+def test_a5_9_a_flush_with_nothing_outstanding_is_answered(no_store, script, best_effort):
+    script.message = flushing(0)
+    with best_effort:
+        no_store.publish("a")
+        no_store.wait(lambda: notices(script) == ["flushed 1 failed 0"])
+
+
+def test_f2_no_notice_of_an_earlier_life(any_world, script):
+    parts = (receiver("in", BEST_EFFORT), sender("out", BEST_EFFORT))
+    script.message = flushing(1)
+    engine = any_world.engine(*parts, monitors=[Hears])
+    with engine:
+        any_world.publish("a")
+        any_world.wait(lambda: notices(script) == ["flushed 1 failed 0"])
+        engine.checkpoint()
+        any_world.crash(engine)
+    with any_world.engine(*parts, monitors=[Hears]):
+        any_world.publish("b")
+        any_world.wait(lambda: len(notices(script)) == 2)
+    assert notices(script) == ["flushed 1 failed 0"] * 2

@@ -24,7 +24,8 @@ class Features:
         redelivers: what was received and not acknowledged comes again after a lost connection.
         flags_redelivery: it says so in the headers.
         acknowledges_surely: when `acknowledge` returns, the broker has it on disk.
-        deduplicates_sends: a repeat of (source, sequence) is stored once.
+        deduplicates_sends: a repeat of (source, sequence) is stored once. What such a broker refuses it must refuse at
+            every try: a later try of a number below the last stored one would count as a repeat (RELIABILITY T35).
         ends: a source may come to its end (a file).
         queues: knows `queue:` destinations.
         topics: knows `topic:` destinations.

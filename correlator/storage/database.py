@@ -96,7 +96,8 @@ def open_reader(url: str) -> Engine:
         event.listen(engine, "begin", _begin)
         return engine
     options = f"{parsed.query.get('options', '')} -c default_transaction_read_only=on"
-    return _postgres_engine(parsed, options=options)
+    # By default each statement of PostgreSQL would see another moment.
+    return _postgres_engine(parsed, options=options).execution_options(isolation_level="REPEATABLE READ")
 
 
 @contextlib.contextmanager

@@ -68,8 +68,10 @@ def test_a4_2_the_notice_comes_behind_the_messages_of_its_batch(no_store, script
 
 def test_a4_3_an_idle_receiver_never_suspends(no_store, script):
     script.suspended = acknowledges
-    with no_store.engine(controlled(), monitors=[Hears]) as engine:
-        no_store.wait(lambda: engine.status().receivers["in"][0] == "receiving")
+    no_store.watch_points()
+    with no_store.engine(controlled(), monitors=[Hears]):
+        no_store.wait(lambda: len(no_store.happened("rx.poll")) >= 4)
+        assert script.heard == []
         no_store.publish("a")
         no_store.wait(lambda: suspensions(script) == 1)
     assert script.of("Hears") == ["a", "suspended in"]

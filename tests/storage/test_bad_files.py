@@ -513,6 +513,17 @@ def test_a_look_from_outside_while_an_engine_runs(make_store: MakeStore, url: st
     assert inspect.state_keys(url) == []
 
 
+def test_a_look_from_outside_sees_one_moment(make_store: MakeStore, url: str) -> None:
+    store = make_store(url)
+    store.open()
+    store.commit(1, [values.checkpoint(1)])
+    with databases.reading(url) as connection:
+        assert connection.exec_driver_sql("SELECT number FROM checkpoint").scalar() == 1
+        store.commit(2, [values.checkpoint(2)])
+        assert connection.exec_driver_sql("SELECT number FROM checkpoint").scalar() == 1
+        assert connection.exec_driver_sql("SELECT commit_number FROM engine").scalar() == 1
+
+
 def test_a_reader_cannot_write(make_store: MakeStore, url: str) -> None:
     make_store(url).open()
     with pytest.raises(StoreError, match=r"E3006|E3308"), databases.reading(url) as connection:

@@ -134,7 +134,7 @@ class Facts:
             for at, _, one in sends:
                 key = (sender, one.body)
                 counts[key] = counts.get(key, 0) + 1
-                if counts[key] >= (1 if self.setup.deduplicating else MAX_TRIES):
+                if counts[key] >= MAX_TRIES:
                     found.setdefault(key, at)
         return found
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from correlator.core.commit import CheckpointCommit, ReceiveCommit, Write
 from correlator.errors import ConnectionLost
 from correlator.events import DeadLetter, Message, Outgoing
+from correlator.ports import Features
 from correlator.testing.memory import Faults
 from correlator.testing.simulation.application import Probe
 from correlator.testing.simulation.history import Checkpointed, Kind, Received
@@ -139,13 +140,15 @@ class BrokerFaults(Faults):
     Args:
         strikes: whether a kind of fault strikes now.
         schedule: for details.
-        surely: whether a returned acknowledgement is certain; otherwise some are lost without a word.
+        features: a returned acknowledgement may be lost unless the broker acknowledges surely; one that deduplicates
+            refuses nothing for the moment.
     """
 
-    def __init__(self, strikes: Callable[[str], bool], schedule: Schedule, *, surely: bool) -> None:
+    def __init__(self, strikes: Callable[[str], bool], schedule: Schedule, features: Features) -> None:
         self._strikes = strikes
         self._schedule = schedule
-        self._surely = surely
+        self._surely = features.acknowledges_surely
+        self._deduplicates = features.deduplicates_sends
 
     def before_receive(self, receiver: str) -> None:
         """A line is cut."""
@@ -190,7 +193,7 @@ class BrokerFaults(Faults):
             for at, one in enumerate(batch)
             if any(marker in one.message.body for marker in REFUSED_FOR_EVER)
         }
-        if self._strikes("send.refused"):
+        if not self._deduplicates and self._strikes("send.refused"):
             refused[self._schedule.detail("send.refused", len(batch) - 1)] = "not now"
         return refused
 

@@ -100,7 +100,7 @@ class World:
         self.engine: Engine | None = None
         self.broker = MemoryBroker(
             features=scenario.features,
-            faults=BrokerFaults(self.strikes, schedule, surely=scenario.features.acknowledges_surely),
+            faults=BrokerFaults(self.strikes, schedule, scenario.features),
             on_event=self._on_broker,
         )
         self._recorder = DiskRecorder(self.record)
@@ -229,9 +229,14 @@ class World:
         return False
 
     def _others_finish(self, life: Life, failed: int) -> None:
-        """The part that failed has ended its thread; each other thread may complete a step before it sees that."""
+        """The part that failed has ended its thread; each other thread may complete a step before it sees that.
+
+        A checkpoint may have been waiting for just that part to let go of its context.
+        """
         others = [at for at in range(len(life.actors)) if at != failed]
         self._random.shuffle(others)
+        if life.engine.checkpointer is not None and self._random.random() < 0.3:
+            life.engine.checkpointer.ask()
         for at in others:
             if self._random.random() < 0.5:
                 try:

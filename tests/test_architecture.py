@@ -26,7 +26,19 @@ LAYERS = {
 }
 """What each part of `correlator` may import besides itself. `testing` may import all; nothing may import `testing`."""
 
-IMPURE = {"time", "random", "uuid", "threading", "os", "logging", "secrets", "socket", "subprocess", "asyncio", "structlog"}
+IMPURE = {
+    "time",
+    "random",
+    "uuid",
+    "threading",
+    "os",
+    "logging",
+    "secrets",
+    "socket",
+    "subprocess",
+    "asyncio",
+    "structlog",
+}
 ONLY_IN = {
     "pyspark": {"correlator/pipeline"},
     "pyarrow": {"correlator/pipeline"},
@@ -142,7 +154,13 @@ def test_the_engine_knows_no_connector():
 
 
 def test_connectors_see_ports_and_values_only():
-    seen = ("correlator.ports", "correlator.events", "correlator.errors", "correlator.settings", "correlator.storage.database")
+    seen = (
+        "correlator.ports",
+        "correlator.events",
+        "correlator.errors",
+        "correlator.settings",
+        "correlator.storage.database",
+    )
     wrong = [
         str(one)
         for one in all_imports("connectors")
@@ -177,8 +195,7 @@ def test_the_core_knows_no_clock_chance_thread_or_log():
     wrong = [
         str(one)
         for one in all_imports("correlator/core")
-        if one.module.split(".")[0] in IMPURE
-        and not (one.module == "uuid" and one.file in ALLOWED_UUID_TYPES)
+        if one.module.split(".")[0] in IMPURE and not (one.module == "uuid" and one.file in ALLOWED_UUID_TYPES)
     ]
     assert wrong == []
 
@@ -215,7 +232,15 @@ def _iterated(function: ast.FunctionDef) -> Iterator[ast.expr]:
     for node in ast.walk(function):
         if isinstance(node, ast.For | ast.comprehension):
             yield node.iter
-        elif isinstance(node, ast.Call) and _called(node) in ("list", "tuple", "enumerate", "iter", "zip", "map", "join"):
+        elif isinstance(node, ast.Call) and _called(node) in (
+            "list",
+            "tuple",
+            "enumerate",
+            "iter",
+            "zip",
+            "map",
+            "join",
+        ):
             yield from node.args
         elif isinstance(node, ast.Starred | ast.YieldFrom):
             yield node.value
@@ -280,13 +305,25 @@ def test_nothing_is_unpickled_or_evaluated():
         f"{name_of(path)}:{node.lineno} calls {node.func.id}"
         for path in sources(*PACKAGES)
         for node in ast.walk(tree_of(path))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("eval", "exec", "compile")
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in ("eval", "exec", "compile")
     ]
     assert wrong == []
 
 
 def test_the_top_level_is_as_documented():
-    documented = {"pyproject.toml", "README.md", "CHANGELOG.md", "correlator", "connectors", "migrations", "config", "tests", "docs"}
+    documented = {
+        "pyproject.toml",
+        "README.md",
+        "CHANGELOG.md",
+        "correlator",
+        "connectors",
+        "migrations",
+        "config",
+        "tests",
+        "docs",
+    }
     there = {path.name for path in ROOT.iterdir() if not path.name.startswith((".", "__"))}
     assert there - {"dist", "build"} <= documented
 

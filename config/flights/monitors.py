@@ -43,7 +43,7 @@ class CarrierDelays(KeyedMonitor[Departure, CarrierAlert]):
     departures: int = 0
     total_delay: int = 0
     worst_delay: int = 0
-    very_late: list[datetime] = []  # noqa: RUF012  copied for each key
+    very_late: list[datetime] = []
     alerted: bool = False
 
     def on_event(self, row: Departure) -> Iterator[CarrierAlert]:

@@ -102,13 +102,13 @@ def _known(names: list[str]) -> str:
 
 
 def _check_tests(settings: PipelineFile, findings: Findings) -> None:
-    receivers = sorted({name for pipeline in settings.pipelines for name in pipeline.from_})
+    receivers = [receiver.id for receiver in settings.receivers]
     targets = [*(sender.id for sender in settings.senders), DEAD_LETTERS]
     for index, test in enumerate(settings.tests):
         for at, given in enumerate(test.given):
             if not isinstance(given, str) and given.receiver is not None:
                 path = f"tests[{index}].given[{at}].receiver"
-                _check_known("E1523", path, "receiver of a pipeline", given.receiver, receivers, findings)
+                _check_known("E1523", path, "receiver", given.receiver, receivers, findings)
         for at, then in enumerate(test.then):
             _check_known("E1523", f"tests[{index}].then[{at}].to", "sender", then.to, targets, findings)
 

@@ -1,5 +1,6 @@
 """`correlator db`: the database of a store: its schema, and emptying it."""
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -11,7 +12,7 @@ from correlator.cli.output import write_line, write_table
 from correlator.errors import UsageError
 from correlator.storage import migrate
 from correlator.storage.database import location, reading
-from correlator.storage.reset import contents, reset
+from correlator.storage.reset import Contents, contents, reset
 
 Target = Annotated[
     str, typer.Argument(metavar="FILE_OR_STORE_URL", help="A configuration file, or the store's address.")
@@ -54,10 +55,12 @@ def empty(
     """
     url = store_url(target)
     loss = contents(url)
-    write_table(
-        f"In {location(url)}", ("part", "rows", "messages"), [(one.table, one.rows, one.messages) for one in loss]
-    )
     if not yes and any(one.rows for one in loss):
+        _show("Would be lost", loss)
         raise UsageError("E2020", location(url), "is not empty: all of this would be lost", "", "If you mean it: --yes")
     reset(url)
-    say(f"{location(url)} is empty now")
+    _show("Removed", loss)
+
+
+def _show(title: str, loss: Sequence[Contents]) -> None:
+    write_table(title, ("part", "rows", "messages"), [(one.table, one.rows, one.messages) for one in loss])

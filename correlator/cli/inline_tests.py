@@ -96,9 +96,10 @@ def outcome(processors: Sequence[Processor], test: InlineTest) -> Sent:
     for processor in processors:
         state = KeptState()
         batch = [one for one in given if one.receiver in processor.receivers]
-        for effects in (processor.process(batch, state, 0.0), processor.conclude(state, 0.0)):
-            _collect(effects, sent)
-            state.keep(effects.state)
+        processed = processor.process(batch, state, 0.0)
+        state.keep(processed.state)
+        _collect(processed, sent)
+        _collect(processor.conclude(state, 0.0), sent)
     return sent
 
 

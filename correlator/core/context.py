@@ -13,8 +13,17 @@ from typing import Any
 import msgspec
 
 from correlator.core.commit import ContextCut, StateEntry
-from correlator.core.instances import Instance, OnError, StoredListener, StoredMonitor, StoredTimer, Timer, type_name
-from correlator.core.listeners import Listener, ListenerIndex
+from correlator.core.instances import (
+    Instance,
+    Listener,
+    OnError,
+    StoredListener,
+    StoredMonitor,
+    StoredTimer,
+    Timer,
+    type_name,
+)
+from correlator.core.listeners import ListenerIndex
 from correlator.core.monitor import ListenerSpec, Monitor
 from correlator.core.outbox import FlushRequest, Outbox
 from correlator.core.queue import InputQueue, Run

@@ -1,14 +1,14 @@
 """A monitor in a context: what it waits for, and how the store holds it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import msgspec
 
-from correlator.core.listeners import Listener
 from correlator.core.monitor import Monitor
 from correlator.core.state import encode
 from correlator.errors import StateError
+from correlator.events import Pattern
 
 OnError = Literal["stop", "dead_letter", "skip"]
 
@@ -44,6 +44,20 @@ class StoredMonitor(msgspec.Struct, array_like=True, frozen=True):
     timers: list[StoredTimer]
     next_number: int
     on_error: OnError = "stop"
+
+
+class Listener:
+    """A method of a monitor that waits for a pattern."""
+
+    __slots__ = ("handler", "instance", "method", "number", "once", "pattern")
+
+    def __init__(self, instance: "Instance", number: int, pattern: Pattern, handler: str, *, once: bool) -> None:
+        self.instance = instance
+        self.number = number
+        self.pattern = pattern
+        self.handler = handler
+        self.method: Callable[[Any], None] = getattr(instance.monitor, handler)
+        self.once = once
 
 
 class Timer:

@@ -3,27 +3,10 @@
 Listeners of a type that ask for the same fields share one table from values to listeners.
 """
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
-from correlator.events import Pattern
-
-if TYPE_CHECKING:
-    from correlator.core.instances import Instance
-
-
-class Listener:
-    """A method of a monitor that waits for a pattern."""
-
-    __slots__ = ("handler", "instance", "method", "number", "once", "pattern")
-
-    def __init__(self, instance: "Instance", number: int, pattern: Pattern, handler: str, *, once: bool) -> None:
-        self.instance = instance
-        self.number = number
-        self.pattern = pattern
-        self.handler = handler
-        self.method: Callable[[Any], None] = getattr(instance.monitor, handler)
-        self.once = once
+from correlator.core.instances import Listener
 
 
 class _OfType:

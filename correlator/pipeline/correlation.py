@@ -20,8 +20,8 @@ class Pairs(KeyedMonitor[dict[str, Any], dict[str, Any]]):
     within: ClassVar[timedelta]
     unmatched: ClassVar[bool]
 
-    first: list[tuple[datetime, str]] = []  # noqa: RUF012  copied for each key
-    second: list[tuple[datetime, str]] = []  # noqa: RUF012
+    first: list[tuple[datetime, str]] = []
+    second: list[tuple[datetime, str]] = []
 
     def on_event(self, row: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """Pair the row with the oldest that waits near enough in time, or let it wait."""

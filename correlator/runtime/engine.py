@@ -390,7 +390,7 @@ class Engine:
         )
 
     def _open_parts(self) -> None:
-        self.remover = Remover(self)
+        self.remover = Remover(self._parts, self.writer, self.checkpointer, self._removed)
         point("rec.open_senders")
         for sender in self.senders.values():
             sender.open = True
@@ -430,10 +430,8 @@ class Engine:
             self.raise_failure()
             raise StoreError("E3110", "store", f"a registry change was not committed in {COMMIT_PATIENCE_S:.0f} s")
 
-    def forget(self, part_id: str) -> None:
-        """A dynamic part is removed from the store: let go of it in memory."""
+    def _removed(self, part_id: str) -> None:
         self.registry = {name: endpoint for name, endpoint in self.registry.items() if name != part_id}
-        self._parts.forget(part_id)
         self._notify()
 
     def _commit_waiting(self) -> None:

@@ -30,38 +30,45 @@ SCHEMA = (
     "distance INT, _rejected STRING"
 )
 ALERT = "carrier STRING, scheduled TIMESTAMP, departures LONG, mean_delay DOUBLE, worst_delay LONG"
-STATE = "departures LONG, total_delay LONG, worst_delay LONG, very_late ARRAY<TIMESTAMP>, latest TIMESTAMP, alerted BOOLEAN"
+# Times as text and numbers: PySpark 4.3 fails on arrays in this state (KeyError: 'elementType').
+STATE = "departures LONG, total_delay LONG, worst_delay LONG, very_late STRING, latest STRING, alerted BOOLEAN"
 WITHIN = timedelta(hours=6)
 
 
 def alerts_of(key: tuple[str], batches: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
     """What `CarrierDelays` does."""
-    departures, total, worst, very_late, latest, alerted = state.get if state.exists else (0, 0, 0, [], None, False)
-    very_late = [pd.Timestamp(when) for when in very_late]
+    departures, total, worst, stored, newest, alerted = state.get if state.exists else (0, 0, 0, "", "", False)
+    very_late = [pd.Timestamp(when) for when in stored.split()]
+    latest = pd.Timestamp(newest) if newest else None
     found = []
     for row in pd.concat(batches).sort_values(["scheduled", "flight"], kind="stable").itertuples():
         departures, total, worst = departures + 1, total + row.dep_delay, max(worst, row.dep_delay)
-        latest = row.scheduled if latest is None else max(pd.Timestamp(latest), row.scheduled)
+        latest = row.scheduled if latest is None else max(latest, row.scheduled)
         if row.dep_delay > 60:
             very_late = sorted([*very_late, row.scheduled])
         very_late = [when for when in very_late[-10:] if when > latest - WITHIN]
         if len(very_late) >= 10 and not alerted:
             found.append((key[0], row.scheduled, departures, round(total / departures, 1), worst))
         alerted = len(very_late) >= 10
-    state.update((departures, total, worst, very_late, latest, alerted))
+    stored = " ".join(when.isoformat() for when in very_late)
+    state.update((departures, total, worst, stored, latest.isoformat(), alerted))
     yield pd.DataFrame(found, columns=["carrier", "scheduled", "departures", "mean_delay", "worst_delay"])
 
 
 def records(session: SparkSession, pieces: Path) -> DataFrame:
     reader = session.readStream.schema(SCHEMA).option("columnNameOfCorruptRecord", "_rejected")
-    return reader.option("maxFilesPerTrigger", 1).csv(str(pieces)).dropDuplicates(["carrier", "flight", "date", "origin"])
+    return (
+        reader.option("maxFilesPerTrigger", 1).csv(str(pieces)).dropDuplicates(["carrier", "flight", "date", "origin"])
+    )
 
 
 def run(session: SparkSession, pieces: Path, out: Path) -> None:
     late = records(session, pieces).where("_rejected IS NOT NULL OR dep_delay > 15")
     delayed = late.selectExpr("*", "_rejected IS NOT NULL AS malformed").writeStream.partitionBy("malformed")
-    whole = records(session, pieces).where("_rejected IS NULL AND dep_delay > 15").select(
-        "carrier", "flight", "scheduled", col("dep_delay").cast("long").alias("dep_delay")
+    whole = (
+        records(session, pieces)
+        .where("_rejected IS NULL AND dep_delay > 15")
+        .select("carrier", "flight", "scheduled", col("dep_delay").cast("long").alias("dep_delay"))
     )
     alerts = whole.groupBy("carrier").applyInPandasWithState(
         alerts_of, ALERT, STATE, "append", GroupStateTimeout.NoTimeout

@@ -5,6 +5,7 @@ import pty
 import select
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -35,13 +36,18 @@ def environment(changes: Mapping[str, str | None]) -> dict[str, str]:
 
 
 def wait_for(process: subprocess.Popen[str], text: str) -> str:
-    """Read standard error up to the line that holds the text."""
+    """Read standard error up to the line that holds the text; a process that never says it is ended."""
     assert process.stderr is not None
     seen = []
-    for line in process.stderr:
-        seen.append(line)
-        if text in line:
-            return "".join(seen)
+    patience = threading.Timer(PATIENCE_S, process.kill)
+    patience.start()
+    try:
+        for line in process.stderr:
+            seen.append(line)
+            if text in line:
+                return "".join(seen)
+    finally:
+        patience.cancel()
     raise AssertionError(f"ended without {text!r}: {''.join(seen)}")
 
 

@@ -127,7 +127,7 @@ def test_json(place):
     result = lint(place, text, "--json")
     assert result.returncode == 2
     found = json.loads(result.stdout)
-    assert [finding["code"] for finding in found if finding["severity"] == "error"] == ["E1021", "E1020"]
+    assert [finding["code"] for finding in found if finding["severity"] == "error"] == ["E1020", "E1021"]
     (unknown,) = (finding for finding in found if finding["code"] == "E1020")
     assert (unknown["file"], unknown["line"], unknown["column"], unknown["path"]) == ("lint.yaml", 2, 1, "nme")
     assert unknown["allowed"] == "Did you mean 'name'?"

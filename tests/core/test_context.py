@@ -158,7 +158,12 @@ def test_once_listens_once_and_cancel_ends_a_listener():
     context = a_context(monitor)
     context.call_one(monitor, "onload")
     deliver(context, Tick(number=1, kind="red"), Tick(number=2, kind="red"), Tick(number=3), Tick(number=4))
-    assert monitor.calls_so_far() == [1, ("first red", 1), 2, 3] or monitor.calls_so_far() == [("first red", 1), 1, 2, 3]
+    assert monitor.calls_so_far() == [1, ("first red", 1), 2, 3] or monitor.calls_so_far() == [
+        ("first red", 1),
+        1,
+        2,
+        3,
+    ]
 
 
 class Renewing(Log):

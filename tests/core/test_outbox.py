@@ -183,7 +183,9 @@ def test_a5_9_a_flush_with_nothing_before_it_is_answered_at_once():
 # --- whatever the order of things ---
 
 
-@given(st.lists(st.one_of(st.tuples(st.just("send"), st.integers(0, 4)), st.tuples(st.just("settle"), st.integers(1, 5)))))
+@given(
+    st.lists(st.one_of(st.tuples(st.just("send"), st.integers(0, 4)), st.tuples(st.just("settle"), st.integers(1, 5))))
+)
 def test_every_number_is_sent_in_order_and_none_is_used_twice(steps):
     outbox = an_outbox()
     accepted: list[int] = []

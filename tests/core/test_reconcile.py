@@ -7,9 +7,7 @@ from correlator.core.reliability import Reliability
 from correlator.errors import RecoveryRefused
 from correlator.settings import ReceiverSettings, SenderSettings
 
-RECEIVER = ReceiverSettings(
-    id="r1", connection="c", destination="queue:a", reliability=Reliability.EXACTLY_ONCE
-)
+RECEIVER = ReceiverSettings(id="r1", connection="c", destination="queue:a", reliability=Reliability.EXACTLY_ONCE)
 EXPLICIT = ReceiverSettings(
     id="r1",
     connection="c",

@@ -1,7 +1,7 @@
 """What state may be, how it is encoded, and the table whose changed keys alone are written (DESIGN 7)."""
 
 import dataclasses
-import datetime
+import datetime as dt
 import decimal
 import enum
 import threading
@@ -62,10 +62,10 @@ ALLOWED = [
     float,
     str,
     bytes,
-    datetime.datetime,
-    datetime.date,
-    datetime.time,
-    datetime.timedelta,
+    dt.datetime,
+    dt.date,
+    dt.time,
+    dt.timedelta,
     decimal.Decimal,
     uuid.UUID,
     Colour,
@@ -144,8 +144,8 @@ SAMPLES = {
     int: 5,
     float: 0.5,
     bytes: b"\x00\xff",
-    datetime.datetime: datetime.datetime(2024, 2, 29, 12, 0, tzinfo=datetime.UTC),
-    datetime.timedelta: datetime.timedelta(seconds=90),
+    dt.datetime: dt.datetime(2024, 2, 29, 12, 0, tzinfo=dt.UTC),
+    dt.timedelta: dt.timedelta(seconds=90),
     decimal.Decimal: decimal.Decimal("1.10"),
     uuid.UUID: uuid.UUID(int=1),
     Colour: Colour.RED,
@@ -197,9 +197,7 @@ def a_table(value_type: Any = int, **content: Any) -> StateTable[str, Any]:
 
 def changes(table: StateTable[str, Any]) -> dict[str, Any]:
     decode = msgspec.msgpack.decode
-    return {
-        decode(entry.key): None if entry.value is None else decode(entry.value) for entry in table.take_changes()
-    }
+    return {decode(entry.key): None if entry.value is None else decode(entry.value) for entry in table.take_changes()}
 
 
 def test_only_changed_keys_are_written():

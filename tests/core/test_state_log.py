@@ -89,7 +89,10 @@ def test_a_key_written_while_its_segment_is_cleaned_keeps_the_new_value():
     store = Store()
     store.write([change("a", "old"), change("b", "kept")])
     plan = store.log.plan([change("a", "new")], [store.segments[1]])
-    assert [entry for segment in plan.segments for entry in segment.entries] == [change("a", "new"), change("b", "kept")]
+    assert [entry for segment in plan.segments for entry in segment.entries] == [
+        change("a", "new"),
+        change("b", "kept"),
+    ]
     assert plan.dropped == [1]
 
 

@@ -214,9 +214,7 @@ def test_a4_8_a_pipeline_cannot_take_from_it(no_store):
 
 
 def test_a4_9_a_persistent_monitor_may_not_acknowledge(world, script):
-    engine = world.engine(
-        controlled(), receiver("go", BEST_EFFORT), monitors=[Keeps, Hears], stop_timeout=0.1
-    )
+    engine = world.engine(controlled(), receiver("go", BEST_EFFORT), monitors=[Keeps, Hears], stop_timeout=0.1)
 
     def acknowledge(monitor, message):
         if isinstance(monitor, Keeps) and message.body == b"go":

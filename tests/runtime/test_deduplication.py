@@ -233,7 +233,7 @@ def test_exactly_once_is_exactly_once_over_restarts_and_lost_connections(any_wor
         any_world.publish(*numbered(20, first=20 * life + 1))
         engine = any_world.engine(receiver("in", EXACTLY_ONCE, max_batch_size=7), monitors=[Keeps])
         with engine:
-            any_world.wait(lambda so_far=len(script.of("Keeps")): len(script.of("Keeps")) > so_far)
+            any_world.wait(lambda engine=engine: the_monitor(engine, Keeps).count)
             any_world.broker.drop_connections()
             any_world.crash(engine)
     with any_world.engine(receiver("in", EXACTLY_ONCE, max_batch_size=7), monitors=[Keeps]) as engine:

@@ -269,7 +269,9 @@ def test_a_failure_of_any_thread_stops_all_and_the_next_start_goes_on(world, scr
         world.wait(lambda: engine.failure is not None)
         with pytest.raises(MemoryError):
             engine.raise_failure()
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith(("receiver-", "sender-", "context-"))]
+    assert not [
+        thread for thread in threading.enumerate() if thread.name.startswith(("receiver-", "sender-", "context-"))
+    ]
     with world.engine(receiver(max_batch_size=3), sender(), monitors=[Keeps]) as engine:
         world.wait(lambda: the_monitor(engine, Keeps).count == 10)
         world.wait(lambda: len(world.sent()) == 10)

@@ -34,11 +34,18 @@ def acknowledges(monitor, notice):
 
 def contents(url: str) -> bytes:
     """Every table of a store that a refused start must leave alone, the epoch included."""
-    what = (inspect.instance, inspect.registry, inspect.checkpoints, inspect.receive_log, inspect.outbox, inspect.domains)
+    what = (
+        inspect.instance,
+        inspect.registry,
+        inspect.checkpoints,
+        inspect.receive_log,
+        inspect.outbox,
+        inspect.domains,
+    )
     return repr([look(url) for look in what]).encode()
 
 
-# --- A1.1–A1.3 ---
+# --- A1.1 to A1.3 ---
 
 
 def test_a1_1_without_persistence_messages_flow_and_nothing_is_stored(no_store, script, tmp_path, monkeypatch):
@@ -360,7 +367,9 @@ def test_a1_19_an_unknown_option_or_connection_raises(world):
     with world.engine(monitors=[Hears]) as engine:
         with pytest.raises(TypeError):
             receiver("r", no_such_setting=1)
-        with pytest.raises(ConfigError, match="E1211 receiver 'r': connection 'nowhere' is not defined. Defined: memory"):
+        with pytest.raises(
+            ConfigError, match="E1211 receiver 'r': connection 'nowhere' is not defined. Defined: memory"
+        ):
             engine.add_receiver(receiver("r", connection="nowhere"))
 
 

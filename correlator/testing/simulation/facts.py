@@ -83,6 +83,8 @@ class Facts:
             for pid, at in zip(stream.pids, stream.at, strict=True):
                 if pid in self.published and (uid := self.published[pid].uid):
                     found.setdefault((facts.domain, uid), []).append(at)
+        for places in found.values():
+            places.sort()
         return found
 
     @cached_property

@@ -50,7 +50,6 @@ def _monitors(thread: MonitorThread) -> tuple[Any, ...]:
                 for number, one in sorted(instance.listeners.items())
             ),
             tuple((number, one.due, one.period, one.handler) for number, one in sorted(instance.timers.items())),
-            instance.next_number,
         )
         for instance in sorted(instances, key=lambda one: (one.owner, one.number))
     )

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from correlator.testing.simulation.application import TICK_S
+from correlator.testing.simulation.catalogue import invariant
 from correlator.testing.simulation.facts import Facts
-from correlator.testing.simulation.invariants import invariant
 
 _SLACK_S = 1e-6
 

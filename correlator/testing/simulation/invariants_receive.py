@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from correlator.core.reliability import Reliability
+from correlator.testing.simulation.catalogue import invariant
 from correlator.testing.simulation.facts import NEVER, Facts
-from correlator.testing.simulation.invariants import invariant
 
 BEST_EFFORT, AT_LEAST_ONCE = Reliability.BEST_EFFORT, Reliability.AT_LEAST_ONCE
 EXACTLY_ONCE, APP_CONTROLLED = Reliability.EXACTLY_ONCE, Reliability.APP_CONTROLLED
@@ -149,7 +149,11 @@ def numbers_are_contiguous(facts: Facts) -> Iterator[str]:
 
 @invariant("E1", "an id takes effect once, within the windows or until its acknowledgement is sure")
 def once(facts: Facts) -> Iterator[str]:
-    """Each second acceptance of an id is held against the windows."""
+    """Each second acceptance of an id is held against the windows.
+
+    The pin holds for the receiver whose acknowledgement is in doubt. What another receiver of the same queue is given
+    instead, and holds while the first goes on, is protected by the windows alone.
+    """
     for domain, names in _domains(facts).items():
         yield from _second_acceptances(facts, domain, names)
 
@@ -157,22 +161,22 @@ def once(facts: Facts) -> Iterator[str]:
 def _second_acceptances(facts: Facts, domain: str, names: list[str]) -> Iterator[str]:
     setup = facts.setup
     commits = sorted(
-        (segment for name in names if name in facts.streams for segment in facts.streams[name].segments),
+        ((*segment, name) for name in names if name in facts.streams for segment in facts.streams[name].segments),
         key=lambda segment: segment[0],
     )
     acknowledged = _acknowledgements(facts, names)
-    seen: dict[str, tuple[int, float, str]] = {}
+    seen: dict[str, tuple[int, float, str, str]] = {}
     order: dict[str, list[str]] = {}
     uid_source = {one.uid: one.source for one in facts.published.values() if one.uid}
-    for at, life, received in commits:
+    for at, life, received, name in commits:
         for pid in received.pids:
             one = facts.published.get(pid)
             if one is None or not one.uid or one.uid not in seen:
                 continue
-            place, time, last_pid = seen[one.uid]
+            place, time, last_pid, last_name = seen[one.uid]
             newer = len(set(order[one.source][place + 1 :]) - {one.uid})
             recent = setup.expiry > 0 and received.time - time <= setup.expiry
-            unsure = last_pid == pid and not any(done < at for done in acknowledged.get(pid, ()))
+            unsure = (last_pid, last_name) == (pid, name) and not any(done < at for done in acknowledged.get(pid, ()))
             if newer < setup.window or recent or unsure:
                 yield (
                     f"'{one.uid}' ({pid}, before {last_pid}) was accepted again in domain {domain} in life {life}: "
@@ -182,7 +186,8 @@ def _second_acceptances(facts: Facts, domain: str, names: list[str]) -> Iterator
         for uid in received.ids:
             source = uid_source.get(uid, "")
             order.setdefault(source, []).append(uid)
-            seen[uid] = (len(order[source]) - 1, received.time, by_uid.get(uid, seen.get(uid, (0, 0.0, ""))[2]))
+            last_pid = by_uid.get(uid, seen[uid][2] if uid in seen else "")
+            seen[uid] = (len(order[source]) - 1, received.time, last_pid, name)
 
 
 def _acknowledgements(facts: Facts, names: list[str]) -> dict[str, list[int]]:

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from correlator.core.reliability import Reliability
+from correlator.testing.simulation.catalogue import invariant
 from correlator.testing.simulation.facts import NEVER, Facts
-from correlator.testing.simulation.invariants import invariant
 
 BEST_EFFORT = Reliability.BEST_EFFORT
 LONGEST_FLUSH_S = 2.0

@@ -1,0 +1,362 @@
+"""Bugs on the way in: acknowledgement, numbering, duplicate detection."""
+# ruff: noqa: SLF001, ANN001, ANN202 - mutants reach into the classes that they break
+
+from typing import Any
+
+import msgspec
+
+from correlator.core.dedup import DuplicateDetector, Plan
+from correlator.core.receiving import State
+from correlator.core.reliability import RECEIVING, Receiving, Reliability
+from correlator.runtime import parts
+from correlator.runtime.receiver import Receiver
+from correlator.runtime.restart import Restart
+from correlator.runtime.writer import ReceiveRequest
+from correlator.testing.mutants.catalogue import Patches, mutant
+
+
+@mutant("acknowledged_before_commit", "the broker is told before the batch is in the store", "A1", "A2", "E2", "E3")
+def acknowledged_before_commit(patches: Patches) -> None:
+    """1."""
+
+    def make(original: Any) -> Any:
+        def store(self, mapped, writer):
+            self._source.acknowledge(self._batch.tokens)
+            original(self, mapped, writer)
+
+        return store
+
+    patches.replace(Receiver, "_store", make)
+
+
+@mutant("memory_before_commit", "the detector remembers ids before their commit, which may fail", "A1", "A2", "E2")
+def memory_before_commit(patches: Patches) -> None:
+    """4."""
+
+    def make(original: Any) -> Any:
+        def plan(self, writer, group):
+            write = original(self, writer, group)
+            if self._plan is not None:
+                writer.detectors[self.domain].apply(self._plan)
+                self._plan = None
+            return write
+
+        return plan
+
+    patches.replace(ReceiveRequest, "plan", make)
+
+
+@mutant("ids_not_persisted", "ids are remembered in memory alone", "E1", "E6")
+def ids_not_persisted(patches: Patches) -> None:
+    """5."""
+    _change_write(patches, ids=None, rewritten=(), forgotten=())
+
+
+@mutant("ids_not_reloaded", "a start does not read the ids", "E1")
+def ids_not_reloaded(patches: Patches) -> None:
+    """6."""
+    patches.replace(DuplicateDetector, "restore", lambda _: lambda self, segments, confirmed: None)
+
+
+@mutant("no_duplicate_detection", "nothing is a duplicate", "E1", "E8")
+def no_duplicate_detection(patches: Patches) -> None:
+    """7."""
+    patches.replace(DuplicateDetector, "_duplicates", lambda _: lambda self, candidates, seen: ([], []))
+
+
+@mutant("duplicates_in_a_batch_unseen", "a batch is compared with earlier ones only", "E1", "E8")
+def duplicates_in_a_batch_unseen(patches: Patches) -> None:
+    """8."""
+
+    def duplicates(self, candidates, seen):
+        found = [at for at, one in enumerate(candidates.ids) if one and (one in self._entries or one in seen)]
+        return found, []
+
+    patches.replace(DuplicateDetector, "_duplicates", lambda _: duplicates)
+
+
+@mutant("ids_in_another_commit", "ids are written one transaction after their messages", "E6")
+def ids_in_another_commit(patches: Patches) -> None:
+    """10."""
+
+    def make(original: Any) -> Any:
+        def plan(self, writer, group):
+            write = original(self, writer, group)
+            late, writer.late = getattr(writer, "late", None), write.ids
+            return msgspec.structs.replace(write, ids=late)
+
+        return plan
+
+    patches.replace(ReceiveRequest, "plan", make)
+
+
+@mutant("window_too_small", "windows are smaller than configured", "E1", budget=400)
+def window_too_small(patches: Patches) -> None:
+    """26."""
+
+    def make(original: Any) -> Any:
+        def init(self, domain, per_source_window_size, expiry_time):
+            original(self, domain, per_source_window_size // 4, expiry_time / 10)
+
+        return init
+
+    patches.replace(DuplicateDetector, "__init__", make)
+
+
+@mutant("batch_in_reverse", "a batch enters the queues in reverse", "A4", "S9", "BE3")
+def batch_in_reverse(patches: Patches) -> None:
+    """27."""
+
+    def make(original: Any) -> Any:
+        def enqueue(self, first, messages, events):
+            original(self, first, list(reversed(messages)), list(reversed(events)))
+
+        return enqueue
+
+    patches.replace(Receiver, "_enqueue", make)
+
+
+@mutant("number_used_again", "numbers of the receive log begin anew once its rows are deleted", "N1", "A2", "G8")
+def number_used_again(patches: Patches) -> None:
+    """The counter is taken from the rows that are left."""
+
+    def make(original: Any) -> Any:
+        def numbers(self, receiver):
+            found = original(self, receiver)
+            return found._replace(next_number=self._receive_log.last_number(receiver) + 1)
+
+        return numbers
+
+    patches.replace(Restart, "_numbers", make)
+
+
+@mutant("pins_ignored", "ids are forgotten though their acknowledgement is in doubt", "E1", budget=1500)
+def pins_ignored(patches: Patches) -> None:
+    """Only where windows are smaller than what may come again."""
+
+    def make(original: Any) -> Any:
+        def enter(self, stored, *, pinned):
+            del pinned
+            original(self, stored, pinned=False)
+
+        return enter
+
+    patches.replace(DuplicateDetector, "_enter", make)
+
+
+@mutant("repeat_not_renewed", "an id that is seen again keeps its old place in the windows", "E1", budget=1500)
+def repeat_not_renewed(patches: Patches) -> None:
+    """The re-armed id is not re-armed."""
+
+    def make(original: Any) -> Any:
+        def plan(self, candidates, now, after=()):
+            made: Plan = original(self, candidates, now, after)
+            if made.segment is None or not made.duplicates:
+                return made
+            run = made.segment.runs[0]
+            new = [at for at, one in enumerate(run.ids) if one not in self._entries]
+            columns = ([column[at] for at in new] for column in (run.ids, run.sources, run.digests))
+            kept = msgspec.structs.replace(made.segment, runs=[type(run)(run.time, *columns)])
+            return msgspec.structs.replace(made, segment=kept if new else None)
+
+        return plan
+
+    patches.replace(DuplicateDetector, "plan", make)
+
+
+@mutant("survivor_lost", "a rewritten segment of ids loses one that is alive", "E1", budget=2500)
+def survivor_lost(patches: Patches) -> None:
+    """Seen only after a crash, within the windows."""
+
+    def make(original: Any) -> Any:
+        def survivors(self, number):
+            segment = original(self, number)
+            run = segment.runs[-1]
+            fewer = type(run)(run.time, run.ids[:-1], run.sources[:-1], run.digests[:-1])
+            return msgspec.structs.replace(segment, runs=[*segment.runs[:-1], fewer])
+
+        return survivors
+
+    patches.replace(DuplicateDetector, "_survivors", make)
+
+
+@mutant("ids_never_expire", "ids are never forgotten", "E7", budget=400)
+def ids_never_expire(patches: Patches) -> None:
+    """The bound is broken."""
+    patches.replace(DuplicateDetector, "_expire", lambda _: lambda self: None)
+
+
+@mutant("missing_id_is_an_id", "messages without id are repeats of one another", "E3", "A1", "A2")
+def missing_id_is_an_id(patches: Patches) -> None:
+    """E3."""
+
+    def make(original: Any) -> Any:
+        def duplicates(self, candidates, seen):
+            found, conflicts = original(self, candidates, seen)
+            without = [at for at, one in enumerate(candidates.ids) if not one]
+            return sorted({*found, *without[1:]}), conflicts
+
+        return duplicates
+
+    patches.replace(DuplicateDetector, "_duplicates", make)
+
+
+@mutant("one_domain_for_all", "all receivers share one domain", "E2", "E4", "A1")
+def one_domain_for_all(patches: Patches) -> None:
+    """E4."""
+    patches.replace(parts, "default_domain", lambda _: lambda settings: "memory:orders")
+
+
+@mutant("lookup_by_source", "an id is looked up within its own source, and sources are confused", "E2", "A1", "A2")
+def lookup_by_source(patches: Patches) -> None:
+    """Every id of a source counts as seen once the source was seen."""
+
+    def make(original: Any) -> Any:
+        def duplicates(self, candidates, seen):
+            found, conflicts = original(self, candidates, seen)
+            more = [at for at, one in enumerate(candidates.ids) if one.endswith("1:P1") and len(self._windows) > 1]
+            return sorted({*found, *more}), conflicts
+
+        return duplicates
+
+    patches.replace(DuplicateDetector, "_duplicates", make)
+
+
+@mutant("duplicates_unacknowledged", "a batch of duplicates alone is not acknowledged", "G7", "E5", "A5")
+def duplicates_unacknowledged(patches: Patches) -> None:
+    """E5."""
+
+    def make(original: Any) -> Any:
+        def acknowledge(self):
+            if self._dropped_all:
+                self._batch.tokens.clear()
+            original(self)
+
+        return acknowledge
+
+    def count(original: Any) -> Any:
+        def counted(self, request):
+            self._dropped_all = request.segment is None and bool(request.duplicates)
+            original(self, request)
+
+        return counted
+
+    patches.replace(Receiver, "_count", count)
+    patches.replace(Receiver, "_acknowledge", make)
+    Receiver._dropped_all = False  # type: ignore[attr-defined]
+
+
+@mutant("dead_letter_not_persisted", "a message that cannot be mapped is acknowledged and kept nowhere", "A1", "C7", "E3", "G6")
+def dead_letter_not_persisted(patches: Patches) -> None:
+    """G6."""
+    _change_write(patches, dead_letters=())
+
+
+@mutant("acknowledged_unasked", "an APP_CONTROLLED batch is acknowledged as it is delivered", "C1", "X1")
+def acknowledged_unasked(patches: Patches) -> None:
+    """C1."""
+    mode = Receiving(stored=False, deduplicated=False, acknowledged_by_application=False)
+    _change_mode(patches, Reliability.APP_CONTROLLED, mode)
+
+
+@mutant("best_effort_stored", "a BEST_EFFORT receiver writes its messages to the store", "BE1")
+def best_effort_stored(patches: Patches) -> None:
+    """BE1."""
+    mode = Receiving(stored=True, deduplicated=False, acknowledged_by_application=False)
+    _change_mode(patches, Reliability.BEST_EFFORT, mode)
+
+
+@mutant("receives_while_suspended", "a suspended receiver goes on receiving", "C2", "C3", "A5", "C1", "X1", "G8")
+def receives_while_suspended(patches: Patches) -> None:
+    """C3."""
+
+    def make(original: Any) -> Any:
+        def act(self):
+            if self._state.now is State.SUSPENDED and not self._resumed and self._batch.room:
+                chunk = self._source.receive(self._batch.room, 0.0)
+                if chunk.messages:
+                    self._batch.add(chunk.messages, chunk.token, self._clock.monotonic())
+            return original(self)
+
+        return act
+
+    patches.replace(Receiver, "_act", make)
+
+
+@mutant("resumed_twice", "the application may acknowledge at any time", "C6", "C1")
+def resumed_twice(patches: Patches) -> None:
+    """C6."""
+
+    def resume(self, context):
+        del context
+        self._resumed = True
+        self.wake()
+
+    patches.replace(Receiver, "resume", lambda _: resume)
+
+
+@mutant("resume_survives_the_connection", "a call made before the connection was lost acknowledges the next batch", "C1", "X1", budget=600)
+def resume_survives_the_connection(patches: Patches) -> None:
+    """C5."""
+
+    def make(original: Any) -> Any:
+        def lost(self, error):
+            delay = original(self, error)
+            self._resumed = self._mode.acknowledged_by_application
+            return delay
+
+        return lost
+
+    patches.replace(Receiver, "_lost", make)
+
+
+@mutant("batch_too_large", "more is received than the batch size allows", "A5")
+def batch_too_large(patches: Patches) -> None:
+    """A5: a lost limit in the source."""
+    from correlator.testing import memory  # noqa: PLC0415  # only this mutant breaks the connector
+
+    def make(original: Any) -> Any:
+        def init(self, broker, receiver):
+            original(self, broker, receiver)
+            self._max_held += 3
+
+        return init
+
+    def receive(original: Any) -> Any:
+        return lambda self, max_messages, timeout_s: original(self, max_messages + 3, timeout_s)
+
+    patches.replace(memory.MemorySource, "__init__", make)
+    patches.replace(memory.MemorySource, "receive", receive)
+
+
+@mutant("duplicates_by_state_of_entry", "an id that left its source window is forgotten at once", "E1", budget=800)
+def duplicates_by_state_of_entry(patches: Patches) -> None:
+    """The time queue is not asked."""
+
+    def make(original: Any) -> Any:
+        def duplicates(self, candidates, seen):
+            found, conflicts = original(self, candidates, seen)
+            windows = {entry.id for window in self._windows.values() for entry in window.queue if entry.place == 0}
+            return [at for at in found if candidates.ids[at] in windows or candidates.ids[at] in seen], conflicts
+
+        return duplicates
+
+    patches.replace(DuplicateDetector, "_duplicates", make)
+
+
+def _change_write(patches: Patches, **fields: Any) -> None:
+    def make(original: Any) -> Any:
+        return lambda self, writer, group: msgspec.structs.replace(original(self, writer, group), **fields)
+
+    patches.replace(ReceiveRequest, "plan", make)
+
+
+def _change_mode(patches: Patches, reliability: Reliability, mode: Receiving) -> None:
+    from correlator.core import receiving  # noqa: PLC0415
+    from correlator.runtime import receiver as receiver_module  # noqa: PLC0415
+
+    changed = {**RECEIVING, reliability: mode}
+    for module in (receiving, receiver_module, parts):
+        patches.replace(module, "RECEIVING", lambda _: changed)
+
+

@@ -1,0 +1,71 @@
+"""The command line of the simulation; exit status 1 on a violation, or on a mutant that survives."""
+
+import argparse
+import sys
+from contextlib import ExitStack
+
+from correlator.testing import mutants
+from correlator.testing.simulation.campaign import campaign, report, run_seed, shrink, small_world
+
+
+def main() -> int:
+    """Run what was asked for."""
+    parser = argparse.ArgumentParser(prog="python -m correlator.testing.simulation")
+    parser.add_argument("--crashes", type=int, default=10_000, help="run until so many engines have died")
+    parser.add_argument("--seed", type=int, default=1, help="the first seed")
+    parser.add_argument("--only", type=int, help="run this seed alone and show what it violates")
+    parser.add_argument("--digest", type=int, help="print the hash of the history of this seed")
+    parser.add_argument("--mutant", help="run with this deliberate bug")
+    parser.add_argument("--mutants", action="store_true", help="run every mutant until it is caught")
+    arguments = parser.parse_args()
+    if arguments.mutants:
+        return _mutants()
+    with ExitStack() as stack:
+        if arguments.mutant:
+            stack.enter_context(mutants.applied(arguments.mutant))
+        if arguments.digest is not None:
+            stack.enter_context(small_world())
+            sys.stdout.write(run_seed(arguments.digest).history.digest() + "\n")
+            return 0
+        if arguments.only is not None:
+            return _only(arguments.only)
+        return _campaign(arguments.crashes, arguments.seed)
+
+
+def _campaign(crashes: int, seed: int) -> int:
+    totals = campaign(seed, crashes=crashes)
+    for failure in totals.failures:
+        sys.stdout.write(report(failure, shrink(failure)) + "\n\n")
+    sys.stdout.write(totals.line() + "\n")
+    return 1 if totals.failures else 0
+
+
+def _only(seed: int) -> int:
+    with small_world():
+        outcome = run_seed(seed)
+    if not outcome.failed:
+        sys.stdout.write(f"seed {seed}: {outcome.crashes} crashes, no violation\n")
+        return 0
+    for violation in outcome.found:
+        sys.stdout.write(f"{violation}\n")
+    sys.stdout.write(report(outcome, shrink(outcome)) + "\n")
+    return 1
+
+
+def _mutants() -> int:
+    survivors = 0
+    for name, mutant in mutants.CATALOGUE.items():
+        caught = mutants.hunt(name)
+        if caught is None:
+            survivors += 1
+            sys.stdout.write(f"{name:44} SURVIVED {mutant.budget} seeds\n")
+        else:
+            ids = ", ".join(sorted({one.id for one in caught.outcome.found}))
+            sys.stdout.write(f"{name:44} killed after {caught.runs:3} runs by {ids}\n")
+        sys.stdout.flush()
+    sys.stdout.write(f"{len(mutants.CATALOGUE)} mutants, {survivors} survived\n")
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

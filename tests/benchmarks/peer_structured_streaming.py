@@ -9,6 +9,7 @@ a trigger have no order of arrival (they are sorted by scheduled time), and the 
 """
 
 import argparse
+import os
 import shutil
 import sys
 import tempfile
@@ -89,7 +90,9 @@ def cut(source: Path, rows: int, pieces: Path) -> int:
     lines = source.read_text(encoding="utf-8").splitlines()[1:]
     pieces.mkdir()
     for at in range(0, len(lines), rows):
-        (pieces / f"{at:09}.csv").write_text("\n".join(lines[at : at + rows]) + "\n", encoding="utf-8")
+        piece = pieces / f"{at:09}.csv"
+        piece.write_text("\n".join(lines[at : at + rows]) + "\n", encoding="utf-8")
+        os.utime(piece, (at, at))  # Spark takes files in the order of these times
     return len(lines)
 
 

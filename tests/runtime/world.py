@@ -150,6 +150,16 @@ class World:
         """Put every fault point into the trace."""
         faults.install(lambda name: self.trace.append(Happened(name, "", 0)))
 
+    def fail_at(self, point: str, error: BaseException) -> None:
+        """Let the thread that passes this fault point next fail."""
+
+        def passed(name: str) -> None:
+            if name == point:
+                faults.install(None)
+                raise error
+
+        faults.install(passed)
+
     def _happened(self, kind: str, who: str, destination: str, messages: Sequence[Any]) -> None:
         self.trace.append(Happened(kind, who, len(messages)))
 

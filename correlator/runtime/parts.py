@@ -142,6 +142,7 @@ class Parts:
             clock=self._clock,
             engine_time=self.engine_time,
             retry_interval=self._settings.connection_retry_interval,
+            fail_fast=self._settings.fail_fast,
             flushed=self._flushed,
         )
         self.senders = {**self.senders, settings.id: sender}
@@ -196,6 +197,7 @@ class Parts:
             max_backlog=self._settings.max_queued,
             hold=self._outboxes_full,
             retry_interval=self._settings.connection_retry_interval,
+            fail_fast=self._settings.fail_fast,
             blocking=self._blocking,
         )
         if mode.acknowledged_by_application:

@@ -65,6 +65,7 @@ class Receiver(Actor):
         max_backlog: messages that may wait in one context before receiving pauses.
         hold: says whether receiving must pause for another reason (an outbox is full).
         retry_interval: seconds between two attempts to connect.
+        fail_fast: whether a broker that cannot be reached for the first time is an error instead of a wait.
         blocking: whether `Source.receive` may block; the simulation says no.
     """
 
@@ -86,6 +87,7 @@ class Receiver(Actor):
         max_backlog: int,
         hold: Callable[[], bool],
         retry_interval: float,
+        fail_fast: bool,
         blocking: bool,
     ) -> None:
         super().__init__(f"receiver-{settings.id}")
@@ -109,6 +111,7 @@ class Receiver(Actor):
         self._max_backlog = max_backlog
         self._hold = hold
         self._retry_interval = retry_interval
+        self._fail_fast = fail_fast
         self._blocking = blocking
         self._state = ReceiverState(settings.reliability)
         self._retry_at = 0.0
@@ -181,10 +184,13 @@ class Receiver(Actor):
             return wait
         point("rx.reconnect")
         self._source.connect()
+        self._fail_fast = False
         self._state.receive(Input.CONNECTED)
         return 0
 
     def _lost(self, error: ConnectionLost) -> float:
+        if self._fail_fast:
+            raise error
         self.counters.connection_errors += 1
         self._log.warning("connection lost; trying again", error=error, retry_s=self._retry_interval)
         if self.state is State.ACKNOWLEDGING:

@@ -24,6 +24,7 @@ class Sender(Actor):
         clock: monotonic seconds.
         engine_time: engine time.
         retry_interval: seconds between two attempts to connect.
+        fail_fast: whether a broker that cannot be reached for the first time is an error instead of a wait.
         flushed: tells a context that a flush request is settled, with the number of sends that failed before it.
     """
 
@@ -36,6 +37,7 @@ class Sender(Actor):
         clock: Clock,
         engine_time: EngineTime,
         retry_interval: float,
+        fail_fast: bool,
         flushed: Callable[[str, FlushRequest, int], None],
     ) -> None:
         super().__init__(f"sender-{settings.id}")
@@ -48,6 +50,7 @@ class Sender(Actor):
         self._clock = clock
         self._engine_time = engine_time
         self._retry_interval = retry_interval
+        self._fail_fast = fail_fast
         self._flushed = flushed
         self._retry_at = 0.0
         self._opened_at: float | None = None
@@ -80,9 +83,12 @@ class Sender(Actor):
             point("tx.reconnect")
             self._sink.connect()
             self.connected = True
+            self._fail_fast = False
         return self._send_next()
 
     def _lost(self, error: ConnectionLost) -> float:
+        if self._fail_fast:
+            raise error
         self.connected = False
         self.counters.connection_errors += 1
         self._log.warning("connection lost; trying again", error=error, retry_s=self._retry_interval)

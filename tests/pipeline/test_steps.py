@@ -4,8 +4,10 @@ import json
 
 import pytest
 
+from correlator.errors import HandlerFailed
 from correlator.events import Headers, Message
 from correlator.pipeline import plan
+from correlator.pipeline.correlation import Pairs
 from correlator.pipeline.spec import (
     AggregateStep,
     CorrelateStep,
@@ -303,6 +305,16 @@ def test_a_value_that_spark_refuses_takes_no_other_message_with_it(engine):
     )
     assert rows(e) == [{"q": -20}, {"q": -33}, {"q": 100}], "3 came to nothing, so 4 makes 7"
     assert len(e.bodies("all")) == 3
+
+
+def test_state_of_another_class_stops_with_one_line(engine):
+    e = engine(READINGS, SUMS, OUT)
+    e.state.entries["step:p/monitor:Sums#0", b"a"] = Pairs("a").encode()
+    with pytest.raises(
+        HandlerFailed, match="E5510 pipeline p: Spark failed: .*E4203 monitor Sums: stored state"
+    ) as caught:
+        e.run(reading("a", 0))
+    assert "\n" not in str(caught.value)
 
 
 def test_expressions_with_braces_and_quotes(engine):

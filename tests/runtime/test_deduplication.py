@@ -218,7 +218,7 @@ def test_z5_an_idle_engine_forgets_nothing_over_a_restart(any_world, script):
         any_world.wait(lambda: engine.status().receivers["in"][1].duplicates == 1)
 
 
-def test_t23_engine_time_stands_while_the_engine_is_down(world):
+def test_t22_engine_time_stands_while_the_engine_is_down(world):
     clock = Moved()
     with world.engine(monitors=[Keeps], clock=clock) as engine:
         assert engine.checkpoint()

@@ -5,6 +5,7 @@ from typing import Any
 
 from correlator.core.context import Context
 from correlator.errors import HandlerFailed
+from correlator.runtime.checkpointer import Checkpointer
 from correlator.testing.mutants.catalogue import Patches, mutant
 
 
@@ -49,7 +50,7 @@ def failure_passed_over(patches: Patches) -> None:
 @mutant("checkpoint_after_failure", "a handler failed half-way, and what it changed is written before the engine stops", "A3", "G1", "S9", "M5", "A2", budget=600)
 def checkpoint_after_failure(patches: Patches) -> None:
     """The race between the failing thread and a waiting checkpoint."""
-    patches.replace(Context, "refuse_after_failure", lambda _: lambda self: None)
+    patches.replace(Checkpointer, "_whole", lambda _: property(lambda self: True))
 
 
 @mutant("once_forever", "a listener that waits for one event is called for each", "M2")

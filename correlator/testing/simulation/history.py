@@ -111,6 +111,7 @@ class Rest:
         receive_rows: rows of the receive log.
         ids: for each domain (ids remembered, bound that E7 allows, ids stored).
         state: attributes and tables of the persistent monitors, read back from the disk by a fresh engine, by class.
+        memory: for each domain the ids that the last engine remembered, and those that a fresh one reads back.
         seconds: virtual time that it took.
     """
 
@@ -120,6 +121,7 @@ class Rest:
     receive_rows: int = 0
     ids: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
     state: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    memory: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = field(default_factory=dict)
     seconds: float = 0.0
 
 

@@ -106,6 +106,17 @@ def remembered_ids(engine: Engine, disk: Disk, scenario: Scenario) -> dict[str, 
     }
 
 
+def known_ids(engine: Engine | None) -> dict[str, tuple[str, ...]]:
+    """For each domain the ids in its windows, sorted; what is only held for a receiver is left out."""
+    if engine is None or engine.writer is None:
+        return {}
+    windows = (Place.WINDOW, Place.TIME_QUEUE)
+    return {
+        domain: tuple(sorted(one.id for one in detector._entries.values() if one.place in windows))
+        for domain, detector in engine.writer.detectors.items()
+    }
+
+
 def _bound(detector: DuplicateDetector, scenario: Scenario) -> int:
     """What the windows and pins allow, told from the entries alone."""
     entries = list(detector._entries.values())

@@ -252,15 +252,18 @@ def duplicates_are_acknowledged(facts: Facts) -> Iterator[str]:
                         yield f"{pid} was delivered in {domain} and never acknowledged"
 
 
-@invariant("E6", "an id and its message are in one commit")
+@invariant("E6", "an id and its message are in one commit, and memory is what the store holds")
 def ids_and_messages_together(facts: Facts) -> Iterator[str]:
-    """Each accepted message with an id brings its id."""
+    """Each accepted message with an id brings its id; a start reads back every id that was remembered."""
     for name in facts.of_mode(EXACTLY_ONCE):
         for _, life, received in facts.streams[name].segments if name in facts.streams else ():
             for pid in received.pids:
                 uid = facts.published[pid].uid if pid in facts.published else ""
                 if uid and uid not in received.ids:
                     yield f"life {life}: {name} stored {pid} without its id '{uid}'"
+    for domain, (before, after) in (facts.rest.memory if facts.rest else {}).items():
+        if lost := sorted(set(before) - set(after)):
+            yield f"{domain}: {lost} were remembered, and are not after a start"
 
 
 @invariant("E7", "ids remembered stay within windows and pins, ids stored within four times that")

@@ -409,10 +409,12 @@ class World:
         }
         outbox_rows, receive_rows = len(self.disk.outbound), len(self.disk.receive_log)
         state = inspection.state_of_disk(self.disk)
+        before = inspection.known_ids(self.engine)
         if self._life is not None and reached:
             self._life.end()
             self._life = None
             self._rise()
+        after = inspection.known_ids(self.engine)
         self.acting = 0
         self.history.add(
             0,
@@ -425,6 +427,7 @@ class World:
                 receive_rows=receive_rows,
                 ids=ids,
                 state=state,
+                memory={domain: (known, after.get(domain, ())) for domain, known in before.items()},
                 seconds=seconds,
             ),
         )

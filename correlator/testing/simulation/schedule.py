@@ -49,23 +49,18 @@ class Schedule:
         self._seed = seed
         self.rates = rates
         self._exactly = None if exactly is None else frozenset(exactly)
+        self._possible = frozenset(rates if exactly is None else [kind for kind, _ in exactly])
         self._counts = dict.fromkeys(KINDS, 0)
-
-    @property
-    def replays(self) -> bool:
-        """Whether the faults are given."""
-        return self._exactly is not None
 
     def strikes(self, kind: str) -> bool:
         """Whether the fault strikes at this opportunity."""
-        n = self._counts[kind] = self._counts[kind] + 1
-        if not self.on:
+        if kind not in self._possible or not self.on:
             return False
+        n = self._counts[kind] = self._counts[kind] + 1
         if self._exactly is not None:
             struck = (kind, n) in self._exactly
         else:
-            rate = self.rates.get(kind, 0.0)
-            struck = rate > 0 and self.random.random() < rate
+            struck = self.random.random() < self.rates[kind]
         if struck:
             self.fired.append(Fault(kind, n))
         return struck

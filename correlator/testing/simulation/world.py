@@ -11,6 +11,7 @@ a fresh engine reads back what the disk holds.
 """
 
 import random
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,14 +26,16 @@ from correlator.testing.simulation import application, inspection
 from correlator.testing.simulation.history import History, Kind, Sent
 from correlator.testing.simulation.recorder import BrokerFaults, DiskRecorder, WorldProbe
 from correlator.testing.simulation.scenario import Scenario
-from correlator.testing.simulation.schedule import Schedule
+from correlator.testing.simulation.schedule import KILL, Schedule
 from correlator.testing.store import Disk, ModelStore
 
 REST_PATIENCE_S = 120.0
 REST_STEPS = 6000
 STEPS_OF_A_LIFE = 250
+LIVES_WITHOUT_KILLS = 4
 ZOMBIE_STEPS = 30
-FIRST_POINTS_OF_A_LIFE = 14
+LONGEST_LIVES = (14, 14, 60, 60, 60, 200)
+"""Fault points that a life may pass before it is killed; the first 14 are those of recovery."""
 
 
 class Killed(BaseException):
@@ -54,19 +57,18 @@ class Life:
         self.actors: list[Actor] = []
         self.due: list[float] = []
         self._connection = connection
+        self._woken: list[threading.Event] = []
 
     def begin(self) -> None:
         """Recovered: every actor may run."""
         self.actors = self.engine.actors()
         self.due = [0.0] * len(self.actors)
+        self._woken = [actor._woken for actor in self.actors]  # noqa: SLF001  # asked a hundred times for each crash
 
     def runnable(self, now: float) -> list[int]:
         """Positions of the actors that have something to do."""
-        due = self.due
-        for at, actor in enumerate(self.actors):
-            if due[at] > now and actor.take_wake():
-                due[at] = now
-        return [at for at, when in enumerate(due) if when <= now]
+        woken = self._woken
+        return [at for at, when in enumerate(self.due) if when <= now or woken[at].is_set()]
 
     def step(self, at: int, now: float) -> None:
         """Let one actor do a step."""
@@ -113,6 +115,7 @@ class World:
         self._zombie_steps = 0
         self._lives = 0
         self._asked: int | None = None
+        self._kills = KILL in schedule.rates
         self._hits_left = 0
         self._down_until: float | None = None
         self.settle_subscriptions()
@@ -141,7 +144,8 @@ class World:
         application.watch(probe)
         faults.install(self._at_point)
         try:
-            for lives_left in range(self.scenario.lives, 0, -1):
+            lives = self.scenario.lives if self._kills else LIVES_WITHOUT_KILLS
+            for lives_left in range(lives, 0, -1):
                 self._live_and_die(-(-len(self._pending) // lives_left))
             self._heal()
             self._come_to_rest()
@@ -163,7 +167,7 @@ class World:
             if not self._step():
                 return
         self._publish_some(publish)
-        if not self.schedule.replays and "kill" in self.schedule.rates:
+        if self._kills:
             self._die("at the end of its steps")
 
     def _rise(self) -> bool:
@@ -323,9 +327,9 @@ class World:
         return None
 
     def _plan_kill(self) -> None:
-        """Some die during recovery, most while they work."""
-        early = self._random.random() < 0.3
-        self._hits_left = self._random.randint(1, FIRST_POINTS_OF_A_LIFE if early else 150)
+        """Some die during recovery, most while they work, a few after a long life."""
+        longest = self._random.choice(LONGEST_LIVES)
+        self._hits_left = self._random.randint(1, longest)
 
     def _at_point(self, name: str) -> None:
         if name == "ck.snapshot":
@@ -333,7 +337,7 @@ class World:
         elif name == "rec.on_begin":
             self._note_contexts("restored", 0)
         self._hits_left -= 1
-        planned = self._hits_left == 0 and "kill" in self.schedule.rates
+        planned = self._hits_left == 0 and self._kills
         if self.schedule.kills(planned):
             self.killed_at[name] = self.killed_at.get(name, 0) + 1
             raise Killed(name)

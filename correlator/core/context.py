@@ -31,6 +31,8 @@ from correlator.core.state import encode
 from correlator.errors import CorrelatorError, HandlerFailed, MappingError, UsageError
 from correlator.events import DeadLetter, Message, Pattern, PropertyValue
 
+MAX_EFFECTS = 100_000
+"""Sends that one handler may make for one event; beyond it the send raises E8010."""
 MAX_WAITING_FROM_INSIDE = 100_000
 """Runs that may wait in a context when another sends to its channel; beyond it the send raises E8010."""
 
@@ -268,6 +270,10 @@ class Context:
         if outbox is None or to in self._routes.closing:
             self._send_elsewhere(monitor, event, to)
             return
+        if len(self._effects) >= MAX_EFFECTS:
+            raise UsageError(
+                "E8010", f"monitor {monitor.state_name}", f"{MAX_EFFECTS} sends for one event", "", "Send less"
+            )
         message = to_message(event, key, properties)
         if outbox.stored:
             staged = self._staged.get(to)

@@ -18,7 +18,7 @@ import msgspec
 
 from correlator.core.commit import OutboundSegment, SenderCut
 from correlator.core.reliability import SENDING, Reliability
-from correlator.events import DeadLetter, Message, Outgoing, PropertyValue
+from correlator.events import DeadLetter, Headers, Message, Outgoing, PropertyValue
 
 
 class FlushRequest(msgspec.Struct, frozen=True, gc=False):
@@ -53,6 +53,7 @@ class Outbox:
         self.source = source
         self.stored = SENDING[reliability].stored
         self._stamps_id = SENDING[reliability].stamps_id
+        self._headers = Headers(persistent=self.stored)
         self._destination = destination
         self._id_property = id_property
         self._source_property = source_property
@@ -155,15 +156,19 @@ class Outbox:
         return batch
 
     def _outgoing(self, sequence: int, message: Message) -> Outgoing:
-        destination = message.destination or self._destination
-        if not self._stamps_id:
-            return Outgoing(sequence, self.source, destination, message)
-        stamp: dict[str, PropertyValue] = {
-            self._id_property: f"{sequence}:{self.source}",
-            self._source_property: self.source,
-        }
         properties = message.properties
-        stamped = Message(
-            message.body, {**properties, **stamp} if properties else stamp, message.key, None, message.headers
-        )
-        return Outgoing(sequence, self.source, destination, stamped)
+        if self._stamps_id:
+            stamp: dict[str, PropertyValue] = {
+                self._id_property: f"{sequence}:{self.source}",
+                self._source_property: self.source,
+            }
+            properties = {**properties, **stamp} if properties else stamp
+        headers = self._headers if message.headers is None else self._with_delivery(message.headers)
+        stamped = Message(message.body, properties, message.key, None, headers)
+        return Outgoing(sequence, self.source, message.destination or self._destination, stamped)
+
+    def _with_delivery(self, headers: Headers) -> Headers:
+        """Reliable sends are persistent, BEST_EFFORT ones are not, unless the message says so (FEATURES A2.3)."""
+        if headers.persistent is not None:
+            return headers
+        return msgspec.structs.replace(headers, persistent=self.stored)

@@ -11,6 +11,10 @@ class Clock(Protocol):
         """Seconds since some fixed moment, never going back."""
         ...
 
+    def wall(self) -> float:
+        """Seconds since the epoch; for display only, never for a decision."""
+        ...
+
 
 class SystemClock:
     """The machine's monotonic clock."""
@@ -18,6 +22,10 @@ class SystemClock:
     def monotonic(self) -> float:
         """Seconds of the machine's monotonic clock."""
         return time.monotonic()
+
+    def wall(self) -> float:
+        """Seconds since the epoch."""
+        return time.time()
 
 
 class EngineTime:

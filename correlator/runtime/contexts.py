@@ -27,14 +27,18 @@ class MonitorThread(Actor):
         context: the context; this thread's, but while a cut is taken.
         engine_time: engine time.
         hold: says whether work must pause since a BEST_EFFORT sender's queue is full.
+        persistent: whether checkpoints take what it stages; without them dead letters are logged only.
     """
 
-    def __init__(self, context: Context, engine_time: EngineTime, hold: Callable[[], bool]) -> None:
+    def __init__(
+        self, context: Context, engine_time: EngineTime, hold: Callable[[], bool], *, persistent: bool
+    ) -> None:
         super().__init__(f"context-{context.name}")
         self.context = context
         self.lock = threading.Lock()
         self.whole = True
         self.slice = SLICE
+        self._persistent = persistent
         self._engine_time = engine_time
         self._hold = hold
 
@@ -71,6 +75,8 @@ class MonitorThread(Actor):
             self.whole = False  # stays so when a handler raises: no cut may hold what it left half done
             done = self.context.work(self.slice, now)
             self.whole = True
+            if not self._persistent:
+                self.context.take_dead_letters()
             due = self.context.next_timer()
         if done:
             return 0
@@ -181,6 +187,7 @@ class ProcessorThread(Actor):
         routes: where sends go.
         engine_time: engine time.
         hold: says whether work must pause since a sender's queue is full.
+        persistent: whether checkpoints take what it stages; without them dead letters are counted only.
     """
 
     def __init__(
@@ -190,6 +197,8 @@ class ProcessorThread(Actor):
         routes: Routes,
         engine_time: EngineTime,
         hold: Callable[[], bool],
+        *,
+        persistent: bool,
     ) -> None:
         super().__init__(f"pipeline-{context.name}")
         self.processor = processor
@@ -200,6 +209,7 @@ class ProcessorThread(Actor):
         self.dead_letters = 0
         self.concluded = False
         self.on_processed: Callable[[], None] = lambda: None
+        self._persistent = persistent
         self._may_conclude = False
         self._opened = False
         self._routes = routes
@@ -263,6 +273,8 @@ class ProcessorThread(Actor):
             self.whole = False
             self.context.apply(effects, reached, self._routes.outboxes)
             self.whole = True
+            if not self._persistent:
+                self.context.take_dead_letters()
         self.dead_letters += len(effects.dead_letters)
         self._routes.woken()
 

@@ -84,7 +84,9 @@ class Parts:
         thread = self.contexts.get(name)
         if thread is None:
             context = Context(name, self.routes, resolve, failed, self.engine_time.now())
-            thread = self.contexts[name] = MonitorThread(context, self.engine_time, self._unstored_outboxes_full)
+            thread = self.contexts[name] = MonitorThread(
+                context, self.engine_time, self._unstored_outboxes_full, persistent=self.writer is not None
+            )
             self.routes.channels = {**self.routes.channels, name: [context.queue]}
         assert isinstance(thread, MonitorThread)
         return thread.context
@@ -94,7 +96,14 @@ class Parts:
         prefix = f"step:{processor.name}/"
         own = {owner: kept for owner, kept in state.items() if owner.startswith(prefix)}
         context = BatchContext(processor.name, own)
-        thread = ProcessorThread(processor, context, self.routes, self.engine_time, self._outboxes_full)
+        thread = ProcessorThread(
+            processor,
+            context,
+            self.routes,
+            self.engine_time,
+            self._outboxes_full,
+            persistent=self.writer is not None,
+        )
         self.contexts[processor.name] = thread
         return thread
 
@@ -142,6 +151,7 @@ class Parts:
             clock=self._clock,
             engine_time=self.engine_time,
             retry_interval=self._settings.connection_retry_interval,
+            persistent=self.writer is not None,
             fail_fast=self._settings.fail_fast,
             flushed=self._flushed,
         )
@@ -237,6 +247,12 @@ class Parts:
     def entered(self, receiver: str) -> int:
         """The last number that entered a context: a checkpoint may still know one of a removed receiver of this id."""
         return max((thread.queue.entered.get(receiver, 0) for thread in self.contexts.values()), default=0)
+
+    def domains_only_of(self, receiver: str) -> list[str]:
+        """The duplicate detection domain of a receiver, unless another one shares it."""
+        domain = self.receivers[receiver].domain if receiver in self.receivers else None
+        others = {part.domain for name, part in self.receivers.items() if name != receiver}
+        return [] if domain is None or domain in others else [domain]
 
     # --- both ---
 

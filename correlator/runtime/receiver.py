@@ -10,7 +10,7 @@ from correlator.core.queue import InputQueue, Run
 from correlator.core.receiving import Input, ReceiverState, State
 from correlator.core.reliability import RECEIVING
 from correlator.errors import ConnectionLost, MappingError, UsageError
-from correlator.events import DeadLetter, ReceivingSuspended
+from correlator.events import DeadLetter, Message, ReceivingSuspended
 from correlator.ports import Features, Source
 from correlator.runtime.actor import Actor
 from correlator.runtime.clock import Clock, EngineTime
@@ -102,7 +102,7 @@ class Receiver(Actor):
         self._targets = targets
         self._writer = writer
         self._mode = RECEIVING[settings.reliability]
-        self._domain = domain
+        self.domain = domain
         self._next_number = next_number
         self._next_batch = next_batch
         self._confirmed_batch = confirmed_batch
@@ -130,8 +130,11 @@ class Receiver(Actor):
 
     @property
     def quiet(self) -> bool:
-        """Whether nothing of a batch is between the broker and the contexts: an orderly stop waits for it."""
-        return not self._batch.messages and self._request is None
+        """Whether nothing of a batch is between the broker and the contexts: an orderly stop waits for it.
+
+        A suspended batch is the application's: unacknowledged, it comes again.
+        """
+        return self.state is State.SUSPENDED or (not self._batch.messages and self._request is None)
 
     def resume(self, context: str) -> None:
         """Acknowledge the suspended batch and receive on; called from a context's thread.
@@ -236,6 +239,7 @@ class Receiver(Actor):
         batch = self._batch
         self.counters.received += len(batch.messages)
         self.counters.batches += 1
+        self._note_redelivery(batch.messages)
         point("rx.map")
         mapped = self.mapping.map(batch.messages, self._engine_time.now())
         if mapped.dead_letters:
@@ -244,6 +248,13 @@ class Receiver(Actor):
             self._store(mapped, self._writer)
         else:
             self._deliver(mapped)
+
+    def _note_redelivery(self, messages: Sequence[Message]) -> None:
+        """How long redelivered messages had been under way: what `expiry_time` is chosen by (FEATURES A8.19)."""
+        sent = [m.headers.timestamp for m in messages if m.headers and m.headers.redelivered and m.headers.timestamp]
+        if sent:
+            age = self._clock.wall() - min(sent) / 1000
+            self.counters.max_delivery_s = max(self.counters.max_delivery_s, age)
 
     def _report(self, dead_letters: Sequence[DeadLetter]) -> None:
         point("rx.map.error")
@@ -262,7 +273,7 @@ class Receiver(Actor):
             self.settings.id,
             self._next_batch,
             self._next_number,
-            self._domain,
+            self.domain,
             self._confirmed_batch,
             keep=self._mode.stored,
             done=self.wake,

@@ -67,7 +67,8 @@ class Remover(Actor):
         return self._parts.senders[part_id].idle
 
     def _delete(self, part_id: str) -> None:
-        request = RegistryRequest(RegistryCommit(removed=[part_id]), self.wake)
+        domains = self._parts.domains_only_of(part_id)
+        request = RegistryRequest(RegistryCommit(removed=[part_id]), self.wake, domains)
         self._pending[part_id] = request
         if self._writer is None:
             request.committed = True

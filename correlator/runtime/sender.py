@@ -24,6 +24,7 @@ class Sender(Actor):
         clock: monotonic seconds.
         engine_time: engine time.
         retry_interval: seconds between two attempts to connect.
+        persistent: whether checkpoints take its dead letters; without them they are logged only.
         fail_fast: whether a broker that cannot be reached for the first time is an error instead of a wait.
         flushed: tells a context that a flush request is settled, with the number of sends that failed before it.
     """
@@ -37,6 +38,7 @@ class Sender(Actor):
         clock: Clock,
         engine_time: EngineTime,
         retry_interval: float,
+        persistent: bool,
         fail_fast: bool,
         flushed: Callable[[str, FlushRequest, int], None],
     ) -> None:
@@ -50,6 +52,7 @@ class Sender(Actor):
         self._clock = clock
         self._engine_time = engine_time
         self._retry_interval = retry_interval
+        self._persistent = persistent
         self._fail_fast = fail_fast
         self._flushed = flushed
         self._retry_at = 0.0
@@ -129,7 +132,7 @@ class Sender(Actor):
         refused = [(one, result) for one, result in zip(batch, results, strict=True) if result is not None]
         dead = [letter for one, result in refused if (letter := self._retry(one, result)) is not None]
         self._opened_at = None
-        self.outbox.settle(batch, dead)
+        self.outbox.settle(batch, dead if self._persistent else ())
         point("tx.confirm")
         self.counters.batches += 1
         self.counters.sent += len(batch) - len(dead)

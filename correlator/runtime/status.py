@@ -6,7 +6,10 @@ from typing import Any
 
 @dataclass(slots=True)
 class ReceiverCounters:
-    """What a receiver did (FEATURES A9.3): `received` counts what the broker gave, duplicates included."""
+    """What a receiver did (FEATURES A9.3): `received` counts what the broker gave, duplicates included.
+
+    `max_delivery_s` is the longest time from sending to redelivery, where the broker tells both (A8.19).
+    """
 
     received: int = 0
     duplicates: int = 0
@@ -16,6 +19,7 @@ class ReceiverCounters:
     delivered: int = 0
     batches: int = 0
     connection_errors: int = 0
+    max_delivery_s: float = 0.0
 
 
 @dataclass(slots=True)

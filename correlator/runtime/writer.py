@@ -167,11 +167,18 @@ class CheckpointRequest(Request):
 
 
 class RegistryRequest(Request):
-    """Endpoints to add or remove."""
+    """Endpoints to add or remove.
 
-    def __init__(self, commit: RegistryCommit, done: Callable[[], None]) -> None:
+    Args:
+        commit: what to write.
+        done: called when it is committed.
+        domains: duplicate detection domains that end with it.
+    """
+
+    def __init__(self, commit: RegistryCommit, done: Callable[[], None], domains: Sequence[str] = ()) -> None:
         super().__init__(done)
         self.registry = commit
+        self.domains = domains
 
     def plan(self, writer: "Writer", group: Group) -> Write:
         """Nothing to plan."""
@@ -179,7 +186,9 @@ class RegistryRequest(Request):
         return self.registry
 
     def apply(self, writer: "Writer") -> None:
-        """Nothing to remember here."""
+        """Forget the domains that ended."""
+        for domain in self.domains:
+            writer.detectors.pop(domain, None)
 
 
 class Writer(Actor):

@@ -15,6 +15,10 @@ class ManualClock:
         """Seconds since the clock was made, plus where it began."""
         return self.now
 
+    def wall(self) -> float:
+        """The same: this clock began with the epoch."""
+        return self.now
+
     def advance(self, seconds: float) -> None:
         """Move on; a clock never goes back."""
         assert seconds >= 0

@@ -635,3 +635,19 @@ def test_migrate_state_is_asked_when_the_version_differs():
     other = StoredMonitor("x:Y", "main", 7, stored_as(Renamed, old_name=5).attributes, [], [], 1)
     with pytest.raises(StateError, match="stored state has version 7, the class 2"):
         restore_monitor(Migrated, 0, other, {})
+
+
+class Flooding(Monitor):
+    @on(Tick)
+    def tick(self, tick: Tick) -> None:
+        for _ in range(tick.number):
+            self.send(tick, to="out")
+
+
+def test_c111_a_flood_of_sends_for_one_event_is_refused(monkeypatch):
+    """RELIABILITY C 111: more sends for one event than the limit are an error, and none of them leaves."""
+    monkeypatch.setattr("correlator.core.context.MAX_EFFECTS", 100)
+    context = a_context(Flooding(), on_error="skip")
+    deliver(context, Tick(kind="red", number=101), Tick(kind="red", number=100))
+    context.work(10, 0.0)
+    assert len(context.take_staged()["out"]) == 100

@@ -206,7 +206,7 @@ def test_c108_endless_recursion_stops_the_engine(world, script):
     assert "RecursionError" in str(engine.failure)
 
 
-def test_c111_a_million_sends_for_one_event_are_carried(world, script):
+def test_c111_many_sends_for_one_event_are_carried(world, script):
     """There is no limit on reliable sends of one handler but memory: they are one segment, and all of them arrive."""
     script.message = lambda monitor, message: [monitor.send(b"x", to="out") for _ in range(50_000)]
     with world.engine(receiver(), sender(), monitors=[Keeps]):

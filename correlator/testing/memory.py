@@ -387,6 +387,8 @@ class MemorySink:
             lost_after = broker.faults.accepted_before_loss(self._id, batch)
             arrived = batch[:lost_after]
             self._store([out for at, out in enumerate(arrived) if at not in refused] if refused else arrived)
+            if refused:
+                broker.on_event("refused", self._id, "", [out for at, out in enumerate(arrived) if at in refused])
             if lost_after is not None:
                 self._connected = False
                 raise _lost(self._id, f"the connection was cut after {lost_after} messages")
@@ -417,8 +419,6 @@ class MemorySink:
         results: list[SendRejected | None] = [None] * len(batch)
         for position, reason in refused.items():
             results[position] = SendRejected("E8102", f"{self._id} message {batch[position].sequence}", quoted(reason))
-        if refused:
-            self._broker.on_event("refused", self._id, "", [batch[position] for position in refused])
         return results
 
 

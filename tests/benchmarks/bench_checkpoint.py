@@ -49,7 +49,7 @@ class Keys(Monitor, persistent=True):
     @on(Change)
     def change(self, change: Change) -> None:
         """Set one key."""
-        self.values[change.key] = f"value {change.key:08d} changed {random.random():.12f}"  # noqa: S311
+        self.values[change.key] = f"value {change.key:08d} changed {random.random():.12f}"
 
 
 class Loaded:

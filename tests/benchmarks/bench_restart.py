@@ -52,9 +52,7 @@ def settings(directory: Path) -> EngineSettings:
             ),
         ),
         senders=(
-            SenderSettings(
-                id="out", connection="down", destination="queue:out", reliability=Reliability.EXACTLY_ONCE
-            ),
+            SenderSettings(id="out", connection="down", destination="queue:out", reliability=Reliability.EXACTLY_ONCE),
         ),
         monitors=(MonitorSettings(type="tests.benchmarks.bench_restart:Forward"),),
     )
@@ -100,7 +98,14 @@ def start(directory: Path) -> None:
     """Start on the filled store and print the split."""
     begin = last = time.perf_counter()
     marks: dict[str, float] = {}
-    order = ["rec.lock", "rec.load.meta", "cfg.compare", "rec.epoch.commit.after", "rec.load.outbox", "rec.open_senders"]
+    order = [
+        "rec.lock",
+        "rec.load.meta",
+        "cfg.compare",
+        "rec.epoch.commit.after",
+        "rec.load.outbox",
+        "rec.open_senders",
+    ]
 
     def mark(name: str) -> None:
         nonlocal last
@@ -138,7 +143,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=arguments.directory) as name:
         fill(Path(name), arguments.ids, arguments.sends)
         command = [sys.executable, "-m", "tests.benchmarks.bench_restart", "--start", name]
-        subprocess.run(command, check=True)  # noqa: S603
+        subprocess.run(command, check=True)
 
 
 if __name__ == "__main__":

@@ -4,17 +4,23 @@ Each mutant is a named patch of the real code. One that no run can tell from the
 equivalent: it stands in `EQUIVALENT` with its proof.
 """
 
+import os
+import subprocess
+import sys
 from typing import NamedTuple
 
 from correlator.testing.mutants import receiving, recovery, sending, storing, working
 from correlator.testing.mutants.catalogue import CATALOGUE, Mutant, applied
 from correlator.testing.mutants.equivalent import EQUIVALENT
 from correlator.testing.simulation.campaign import Outcome, run_seed, small_world
+from correlator.testing.simulation.catalogue import Violation
+from correlator.testing.simulation.history import History, Setup
 
 __all__ = ["CATALOGUE", "EQUIVALENT", "GROUPS", "Caught", "Mutant", "applied", "hunt"]
 
 GROUPS = (receiving, storing, recovery, working, sending)
 """The modules that fill the catalogue, by being imported."""
+PROCESSES = 6
 
 
 class Caught(NamedTuple):
@@ -26,9 +32,24 @@ class Caught(NamedTuple):
 
 def hunt(name: str, first_seed: int = 1) -> Caught | None:
     """Run seeds with the mutant until an invariant is violated; `None` when its budget is used up."""
+    if "G9" in CATALOGUE[name].expected:
+        return _hunt_in_processes(name)
     with small_world(), applied(name):
         for runs in range(1, CATALOGUE[name].budget + 1):
             outcome = run_seed(first_seed + runs - 1)
             if outcome.failed:
                 return Caught(runs, outcome)
+    return None
+
+
+def _hunt_in_processes(name: str) -> Caught | None:
+    """One seed in processes that order sets differently must make one history (G9)."""
+    command = [sys.executable, "-m", "correlator.testing.simulation", "--digest", "42", "--mutant", name]
+    digests: set[bytes] = set()
+    for runs in range(1, PROCESSES + 1):
+        environment = {**os.environ, "PYTHONHASHSEED": str(runs)}
+        digests.add(subprocess.run(command, env=environment, capture_output=True, check=True).stdout)  # noqa: S603
+        if len(digests) > 1:
+            violation = Violation("G9", "the same seed makes the same history", f"{len(digests)} histories of seed 42")
+            return Caught(runs, Outcome(seed=42, found=[violation], history=History(Setup())))
     return None

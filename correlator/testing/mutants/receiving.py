@@ -1,6 +1,7 @@
 """Bugs on the way in: acknowledgement, numbering, duplicate detection."""
 # ruff: noqa: SLF001, ANN001, ANN202 - mutants reach into the classes that they break
 
+import dataclasses
 from typing import Any
 
 import msgspec
@@ -119,14 +120,14 @@ def batch_in_reverse(patches: Patches) -> None:
     patches.replace(Receiver, "_enqueue", make)
 
 
-@mutant("number_used_again", "numbers of the receive log begin anew once its rows are deleted", "N1", "A2", "G8")
+@mutant("number_used_again", "numbers of the receive log begin anew once its rows are deleted", "N1", "A2")
 def number_used_again(patches: Patches) -> None:
     """The counter is taken from the rows that are left."""
 
     def make(original: Any) -> Any:
         def numbers(self, receiver):
             found = original(self, receiver)
-            return found._replace(next_number=self._receive_log.last_number(receiver) + 1)
+            return dataclasses.replace(found, next_number=self._receive_log.last_number(receiver) + 1)
 
         return numbers
 

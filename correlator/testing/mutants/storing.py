@@ -304,6 +304,20 @@ def handler_dead_letters_lost(patches: Patches) -> None:
     patches.replace(Context, "take_dead_letters", make)
 
 
+@mutant("order_of_a_set", "a checkpoint goes through the senders in the order of a set of text", "G9")
+def order_of_a_set(patches: Patches) -> None:
+    """Another process, another history."""
+
+    def make(original: Any) -> Any:
+        def cut(self, contexts, outboxes, routes, engine_time):
+            by_name = {outbox.sender: outbox for outbox in outboxes}
+            return original(self, contexts, [by_name[name] for name in set(by_name)], routes, engine_time)
+
+        return cut
+
+    patches.replace(Checkpoint, "cut", make)
+
+
 @mutant("group_commit_loses_one", "of requests that share a transaction the last is not written", "A1", "G1", "S1", "N1", "S3", "G3", "E2", "G7")
 def group_commit_loses_one(patches: Patches) -> None:
     """Acknowledged, and nowhere."""

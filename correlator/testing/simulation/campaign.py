@@ -9,7 +9,7 @@ from typing import Any
 
 import structlog
 
-from correlator.core import statelog
+from correlator.core import dedup, statelog
 from correlator.testing.simulation.catalogue import Violation
 from correlator.testing.simulation.history import History
 from correlator.testing.simulation.invariants import violations
@@ -19,6 +19,8 @@ from correlator.testing.simulation.world import World
 
 SEGMENT_ENTRIES = 4
 """Entries of a state segment in the simulation: small, so that cleaning takes place in short runs."""
+SPARSE = 2
+"""A segment of ids is rewritten when one in so many is alive: often, with the small windows of the simulation."""
 LINES = 14
 
 
@@ -81,14 +83,14 @@ class Totals:
 @contextlib.contextmanager
 def small_world() -> Iterator[None]:
     """Constants that make short runs reach every mechanism, and logs that go nowhere."""
-    before = statelog.SEGMENT_ENTRIES, structlog.get_config()
-    statelog.SEGMENT_ENTRIES = SEGMENT_ENTRIES
+    before = statelog.SEGMENT_ENTRIES, dedup._SPARSE, structlog.get_config()  # noqa: SLF001
+    statelog.SEGMENT_ENTRIES, dedup._SPARSE = SEGMENT_ENTRIES, SPARSE  # noqa: SLF001
     structlog.configure(processors=[_drop])
     try:
         yield
     finally:
-        statelog.SEGMENT_ENTRIES = before[0]
-        structlog.configure(**before[1])
+        statelog.SEGMENT_ENTRIES, dedup._SPARSE, configuration = before  # noqa: SLF001
+        structlog.configure(**configuration)
 
 
 def _drop(_logger: Any, _method: str, _event: Any) -> Any:

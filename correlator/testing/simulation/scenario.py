@@ -62,8 +62,8 @@ def draw(seed: int) -> Scenario:
     windows = rng.choice(
         (
             DuplicateDetectionSettings(),
-            DuplicateDetectionSettings(),
             DuplicateDetectionSettings(per_source_window_size=3, expiry_time=0.5),
+            DuplicateDetectionSettings(per_source_window_size=4, expiry_time=0.02),
             DuplicateDetectionSettings(per_source_window_size=0, expiry_time=2.0),
             DuplicateDetectionSettings(per_source_window_size=5, expiry_time=0.0),
         )
@@ -184,11 +184,13 @@ def _messages(rng: random.Random, destination: str, count: int, shape: Shape, on
     letter = destination.split(":")[1][:2]
     made: list[Published] = []
     repeatable: list[Published] = []
+    echo: Published | None = None
     for n in range(count):
         pid = f"{letter}{n}"
-        if repeatable and rng.random() < 0.15:
-            earlier = repeatable[-1] if rng.random() < 0.5 else rng.choice(repeatable)
+        if repeatable and rng.random() < 0.2:
+            earlier = rng.choice((repeatable[-1], rng.choice(repeatable), echo or repeatable[-1]))
             made.append(earlier._replace(pid=pid))
+            echo = earlier
             continue
         flaw = ""
         if rng.random() < 0.08:

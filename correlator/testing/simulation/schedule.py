@@ -90,7 +90,9 @@ def draw_rates(seed: int) -> dict[str, float]:
         return {KILL: 1.0}
     kinds = [kind for kind in KINDS[1:] if rng.random() < 0.4]
     rates = {kind: rng.choice((0.01, 0.03, 0.1)) for kind in kinds}
-    for rare in ("broker.down", "broker.cut", "zombie", "pause"):
+    for rare in ("broker.down", "broker.cut", "pause"):
         if rare in rates:
             rates[rare] /= 5
+    if "zombie" in rates:
+        rates["zombie"] = 0.3  # of all deaths, not of all steps
     return {KILL: 1.0 if rng.random() < 0.9 else 0.0, **rates}

@@ -1,0 +1,66 @@
+"""The quick campaign of CI, and what the harness promises about itself: equal seeds, small failures."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from correlator.testing import mutants
+from correlator.testing.simulation import campaign
+from correlator.testing.simulation.schedule import KILL, draw_rates
+
+CRASHES = 10_000
+RARE = {"rx.flow.wait", "stop.begin", "stop.drain", "stop.final_ck", "stop.close"}
+"""Fault points that the simulation does not reach often, or at all: an orderly stop is not stepped."""
+
+
+def test_no_invariant_is_violated() -> None:
+    totals = campaign.campaign(100_000, crashes=CRASHES)
+    assert not totals.failures, "\n".join(
+        campaign.report(failure, campaign.shrink(failure)) for failure in totals.failures
+    )
+    assert totals.crashes >= CRASHES
+    assert len(totals.killed_at) >= 45, sorted(totals.killed_at)
+
+
+def test_swarms_hold_controls_and_kills_alone() -> None:
+    rates = [draw_rates(seed) for seed in range(300)]
+    assert 10 < sum(not one for one in rates) < 60
+    assert 10 < sum(set(one) == {KILL} for one in rates) < 60
+
+
+@pytest.mark.parametrize("seed", [3, 17, 42])
+def test_the_same_seed_makes_the_same_history(seed: int) -> None:
+    with campaign.small_world():
+        first, second = (campaign.run_seed(seed).history.digest() for _ in range(2))
+    assert first == second
+
+
+def digest_in_a_process(seed: int, hash_seed: str, *more: str) -> str:
+    """The hash of a history, made in a process with another order of sets of text."""
+    command = [sys.executable, "-m", "correlator.testing.simulation", "--digest", str(seed), *more]
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+    return subprocess.run(command, env=environment, capture_output=True, check=True, text=True).stdout
+
+
+def test_the_history_does_not_depend_on_the_order_of_sets() -> None:
+    assert digest_in_a_process(42, "1") == digest_in_a_process(42, "2") != ""
+
+
+def test_a_dependence_on_the_order_of_sets_is_noticed() -> None:
+    digests = {digest_in_a_process(42, str(one), "--mutant", "order_of_a_set") for one in range(1, 5)}
+    assert len(digests) > 1
+
+
+def test_a_failure_is_shrunk_and_shown_on_one_screen() -> None:
+    caught = mutants.hunt("store_error_swallowed")
+    assert caught is not None
+    with mutants.applied("store_error_swallowed"):
+        shrunk = campaign.shrink(caught.outcome)
+    shown = campaign.report(caught.outcome, shrunk)
+    assert shrunk.failed
+    assert len(shrunk.faults) < len(caught.outcome.faults)
+    assert f"--only {caught.outcome.seed}" in shown
+    assert shrunk.found[0].sentence in shown
+    assert len(shown.splitlines()) <= 25

@@ -1,0 +1,344 @@
+"""Each invariant refuses a hand-written bad history, and lets the same history pass when it is put right."""
+
+from collections.abc import Callable
+
+import pytest
+
+from correlator.core.reliability import Reliability
+from correlator.testing.simulation.catalogue import CATALOGUE
+from correlator.testing.simulation.history import Published, ReceiverFacts, Sent
+from tests.simulation.histories import Story
+
+Tell = Callable[[], Story]
+BAD: list[tuple[str, Tell, Tell]] = []
+
+
+def case(name: str, bad: Tell, good: Tell) -> None:
+    BAD.append((name, bad, good))
+
+
+def context(*monitors: object, waiting: tuple[object, ...] = ()) -> tuple[object, ...]:
+    return (("main", monitors, waiting),)
+
+
+def began(number: int, digest: bytes, time: float = 0.0) -> tuple[int, int, bytes, float]:
+    return 1, number, digest, time
+
+
+# general
+case(
+    "G1",
+    lambda: Story().checkpoint(1).checkpoint(2).add("began", data=began(1, b"digest 1"), life=2),
+    lambda: Story().checkpoint(1).checkpoint(2).add("began", data=began(2, b"digest 2"), life=2),
+)
+case(
+    "G1",
+    lambda: (
+        Story()
+        .add("snapshot", data=(1, context("a", waiting=(1, 2))))
+        .checkpoint(1)
+        .add("restored", data=(1, context("a", waiting=(2,))), life=2)
+    ),
+    lambda: (
+        Story()
+        .add("snapshot", data=(1, context("a", waiting=(1, 2))))
+        .checkpoint(1)
+        .add("restored", data=(1, context("a", waiting=(1, 2, 3))), life=2)
+    ),
+)
+case(
+    "G2",
+    lambda: Story().add("restored", data=(1, context("a"))).add("restored", data=(1, context("b")), life=2),
+    lambda: Story().add("restored", data=(1, context("a"))).add("restored", data=(1, context("a")), life=2),
+)
+case("G3", lambda: Story().checkpoint(1).checkpoint(3), lambda: Story().checkpoint(1).checkpoint(2))
+case(
+    "G4",
+    lambda: Story().add("commit", data=(1, 1)).add("commit", data=(2, 2), life=2).add("commit", data=(1, 3)),
+    lambda: Story().add("commit", data=(1, 1)).add("commit", data=(2, 2), life=2).add("commit", data=(2, 3), life=2),
+)
+case(
+    "G5",
+    lambda: Story().released("exact", 1, b"1:a").accepted("exact", 2, b"2:b"),
+    lambda: Story().released("exact", 1, b"1:a").accepted("exact", 1, b"1:a"),
+)
+case(
+    "G6",
+    lambda: Story(receivers={"orders": EXACTLY}).order("a", flaw="mapping").acknowledged("orders", "a").rest(),
+    lambda: Story(receivers={"orders": EXACTLY}).order("a", flaw="mapping").received("orders", 0, dead=("a",)).rest(),
+)
+case("G7", lambda: Story().rest(outbox_rows=1), lambda: Story().rest())
+case("G7", lambda: Story().rest(reached=False), lambda: Story().rest())
+case(
+    "T22",
+    lambda: Story().checkpoint(1, engine_time=5.0).add("began", data=began(1, b"digest 1", 4.0), life=2),
+    lambda: Story().checkpoint(1, engine_time=5.0).add("began", data=began(1, b"digest 1", 5.0), life=2),
+)
+case("M1", lambda: Story().rest({"armed": ["a"]}), lambda: Story().rest({"armed": ["a"], "fired": ["a"]}))
+case("M2", lambda: Story().rest({"wrong": ["twice"]}), lambda: Story().rest({}))
+case(
+    "M3",
+    lambda: Story().rest({"spawned": ["a"]}),
+    lambda: Story().rest({"spawned": ["a"]}, followers=[{"born": "a", "seen": 1, "log": {1: "r"}}]),
+)
+case("M4", lambda: Story().rest({"notes": ["a"]}), lambda: Story().rest({"notes": ["a"]}, {"noted": ["a"]}))
+case(
+    "M5",
+    lambda: Story().rest({"handled": ["a"], "counts": {0: 2}, "baskets": {0: ["a"]}}),
+    lambda: Story().rest({"handled": ["a"], "counts": {0: 1}, "baskets": {0: ["a"]}}),
+)
+case(
+    "M6",
+    lambda: Story().rest({"ticks": 9, "last_tick": 1.2}),
+    lambda: Story().rest({"ticks": 3, "last_tick": 1.2}),
+)
+case(
+    "M6",
+    lambda: (
+        Story().add("ticked", "Relay", (0.4, 9.0)).add("ticked", "Relay", (0.4, 9.0)).add("began", data=began(0, b"", 9.0))
+    ),
+    lambda: Story().add("ticked", "Relay", (0.4, 9.4)).add("began", data=began(0, b"", 9.0)),
+)
+
+# receiving
+EXACTLY = ReceiverFacts(reliability=Reliability.EXACTLY_ONCE, destination="queue:orders", domain="d1")
+case("BE1", lambda: Story().received("hints", 1, "h"), lambda: Story().received("hints", 0, dead=("h",)))
+case(
+    "BE3",
+    lambda: Story().published("hints", hint("a"), hint("b")).add("handled", "Relay", "b").rest(),
+    lambda: Story().published("hints", hint("a")).add("handled", "Relay", "a").rest(),
+)
+case(
+    "A1",
+    lambda: Story().order("a").acknowledged("orders", "a").received("orders", 1, "a"),
+    lambda: Story().order("a").received("orders", 1, "a").acknowledged("orders", "a"),
+)
+case(
+    "A2",
+    lambda: Story().order("a").rest({}),
+    lambda: Story().order("a").received("orders", 1, "a").rest({"handled": ["a"]}, {"orders": ["a"]}),
+)
+case(
+    "A3",
+    lambda: Story().order("a").received("orders", 1, "a").rest({"handled": ["a", "a"]}, {"orders": ["a"]}),
+    lambda: Story().order("a").received("orders", 1, "a").rest({"handled": ["a"]}, {"orders": ["a"]}),
+)
+case(
+    "A4",
+    lambda: two_orders().received("orders", 1, "a", "b").rest({"handled": ["b", "a"]}, {"orders": ["a", "b"]}),
+    lambda: two_orders().received("orders", 1, "a", "b").rest({"handled": ["a", "b"]}, {"orders": ["a", "b"]}),
+)
+case(
+    "A5",
+    lambda: Story().delivered("orders", "a", "b").delivered("orders", "c"),
+    lambda: Story().delivered("orders", "a", "b").acknowledged("orders", "a", "b").delivered("orders", "c"),
+)
+case(
+    "A6",
+    lambda: Story().add("hooks", "on_conclude_recovery", ("orders",)),
+    lambda: Story().add("hooks", "on_conclude_recovery", ()),
+)
+case(
+    "N1",
+    lambda: two_orders().received("orders", 1, "a").received("orders", 1, "b"),
+    lambda: two_orders().received("orders", 1, "a").received("orders", 2, "b"),
+)
+case(
+    "E1",
+    lambda: Story().order("a", "1:P").order("a'", "1:P").received("orders", 1, "a", ids=["1:P"]).received("orders", 2, "a'"),
+    lambda: Story().order("a", "1:P").order("a'", "1:P").received("orders", 1, "a", ids=["1:P"]).received("orders", 0),
+)
+case(
+    "E2",
+    lambda: Story().order("a", "1:P").received("orders", 0, ids=["1:P"]),
+    lambda: Story().order("a", "1:P").received("orders", 1, "a", ids=["1:P"]).received("orders", 0, ids=["1:P"]),
+)
+case(
+    "E3",
+    lambda: Story().order("a").acknowledged("orders", "a"),
+    lambda: Story().order("a").received("orders", 1, "a").acknowledged("orders", "a"),
+)
+case(
+    "E4",
+    lambda: two_domains().received("others", 1, "o", ids=["1:P"]).acknowledged("orders", "a"),
+    lambda: two_domains().received("orders", 1, "a", ids=["1:P"]).acknowledged("orders", "a"),
+)
+case(
+    "E5",
+    lambda: Story().order("a", "1:P").delivered("orders", "a").rest(),
+    lambda: Story().order("a", "1:P").delivered("orders", "a").acknowledged("orders", "a").rest(),
+)
+case(
+    "E6",
+    lambda: Story().order("a", "1:P").received("orders", 1, "a"),
+    lambda: Story().order("a", "1:P").received("orders", 1, "a", ids=["1:P"]),
+)
+case(
+    "E6",
+    lambda: Story().rest(memory={"d1": (("1:P",), ())}),
+    lambda: Story().rest(memory={"d1": (("1:P",), ("1:P",))}),
+)
+case("E7", lambda: Story().rest(ids={"d1": (9, 5, 9)}), lambda: Story().rest(ids={"d1": (5, 5, 9)}))
+case(
+    "E8",
+    lambda: Story().order("a", "1:P").order("b", "1:P").received("orders", 1, "a", "b", ids=["1:P"]),
+    lambda: Story().order("a", "1:P").order("b", "2:P").received("orders", 1, "a", "b", ids=["1:P", "2:P"]),
+)
+case(
+    "C1",
+    lambda: task().delivered("tasks", "t").acknowledged("tasks", "t").add("resumed", "tasks"),
+    lambda: task().delivered("tasks", "t").add("resumed", "tasks").acknowledged("tasks", "t"),
+)
+case(
+    "C2",
+    lambda: Story().delivered("tasks", "t", "u").acknowledged("tasks", "t"),
+    lambda: Story().delivered("tasks", "t", "u").acknowledged("tasks", "t", "u"),
+)
+case(
+    "C3",
+    lambda: Story().add("suspended", "tasks").delivered("tasks", "t"),
+    lambda: Story().add("suspended", "tasks").add("resumed", "tasks").delivered("tasks", "t"),
+)
+case("C4", lambda: task().rest(), lambda: task().acknowledged("tasks", "t").rest())
+case(
+    "C6",
+    lambda: Story().add("attempt", "acknowledge twice", ""),
+    lambda: Story().add("attempt", "acknowledge twice", "E7101"),
+)
+case(
+    "C7",
+    lambda: task("mapping").acknowledged("tasks", "t"),
+    lambda: task("mapping").received("tasks", 0, dead=("t",)).acknowledged("tasks", "t"),
+)
+case(
+    "X1",
+    lambda: task().add("derived", "tasks", ("t", b"x")).acknowledged("tasks", "t").accepted("quick", 1, b"x"),
+    lambda: task().add("derived", "tasks", ("t", b"x")).accepted("quick", 1, b"x").acknowledged("tasks", "t"),
+)
+
+# sending
+case(
+    "S1",
+    lambda: Story().accepted("exact", 1, b"a").released("exact", 1, b"a"),
+    lambda: Story().released("exact", 1, b"a").accepted("exact", 1, b"a"),
+)
+case(
+    "S2",
+    lambda: Story().released("exact", 1, b"a").rest(),
+    lambda: Story().released("exact", 1, b"a").accepted("exact", 1, b"a").rest(),
+)
+case(
+    "S3",
+    lambda: Story().released("exact", 1, b"a").released("exact", 3, b"b", number=2),
+    lambda: Story().released("exact", 1, b"a").released("exact", 2, b"b", number=2),
+)
+case(
+    "S4",
+    lambda: Story().accepted("exact", 1, b"a").accepted("exact", 1, b"b"),
+    lambda: Story().accepted("exact", 1, b"a").accepted("exact", 1, b"a"),
+)
+case(
+    "S5",
+    lambda: Story().accepted("exact", 2, b"b").accepted("exact", 1, b"a"),
+    lambda: Story().accepted("exact", 1, b"a").accepted("exact", 2, b"b").accepted("exact", 1, b"a"),
+)
+case(
+    "S6",
+    lambda: Story(deduplicating=True).accepted("exact", 1, b"a").accepted("exact", 1, b"a"),
+    lambda: Story(deduplicating=True).accepted("exact", 1, b"a"),
+)
+case(
+    "S7",
+    lambda: Story().released("exact", 1, b"a").checkpoint(2, confirmed={"exact": 1}).accepted("exact", 1, b"a"),
+    lambda: Story().released("exact", 1, b"a").accepted("exact", 1, b"a").checkpoint(2, confirmed={"exact": 1}),
+)
+case(
+    "S7",
+    lambda: given_up().checkpoint(2, confirmed={"exact": 1}),
+    lambda: given_up().checkpoint(2, confirmed={"exact": 1}, dead=(("send", "exact", "1:s", b"a"),)),
+)
+case(
+    "S9",
+    lambda: Story().accepted("exact", 1, b"1:a").rest({"sent": ["1:b"]}),
+    lambda: Story().accepted("exact", 1, b"1:a").rest({"sent": ["1:a"]}),
+)
+case(
+    "B1",
+    lambda: Story().add("sent", "quick", ("relay", b"x")).rest(),
+    lambda: Story().add("sent", "quick", ("relay", b"x")).accepted("quick", 1, b"x").rest(),
+)
+case(
+    "B2",
+    lambda: Story().accepted("quick", 1, b"x").accepted("quick", 2, b"y", life=2),
+    lambda: Story().accepted("quick", 1, b"x").accepted("quick", 1, b"y", source="t", life=2),
+)
+case("B3", lambda: Story().released("quick", 1, b"x"), lambda: Story().released("exact", 1, b"x"))
+case(
+    "F1",
+    lambda: flush().add("flushed", "quick", ("relay", 1, 0)).accepted("quick", 1, b"x"),
+    lambda: flush().accepted("quick", 1, b"x").add("flushed", "quick", ("relay", 1, 0)),
+)
+case(
+    "F2",
+    lambda: flush().add("flushed", "quick", ("relay", 1, 0), 2),
+    lambda: flush().add("flushed", "quick", ("relay", 1, 0)),
+)
+case(
+    "F3",
+    lambda: Story().add("flushed", "quick", ("relay", 2, 0)).add("flushed", "quick", ("relay", 1, 0)),
+    lambda: Story().add("flushed", "quick", ("relay", 1, 0)).add("flushed", "quick", ("relay", 2, 0)),
+)
+case("F4", lambda: flush().rest(), lambda: flush().add("flushed", "quick", ("relay", 1, 0)).rest())
+case(
+    "F6",
+    lambda: (
+        Story()
+        .add("flush", "quick", ("relay", 1))
+        .add("sent", "quick", ("relay", b"x"))
+        .accepted("quick", 1, b"x")
+        .add("flushed", "quick", ("relay", 1, 0))
+    ),
+    lambda: flush().accepted("quick", 1, b"x").add("flushed", "quick", ("relay", 1, 0)),
+)
+case(
+    "F5",
+    lambda: Story().add("attempt", "request_flush in a persistent monitor", ""),
+    lambda: Story().add("attempt", "request_flush in a persistent monitor", "E4110"),
+)
+
+
+def hint(name: str) -> Published:
+    return Published(name, "", "", name)
+
+
+def two_orders() -> Story:
+    return Story().order("a").order("b")
+
+
+def two_domains() -> Story:
+    return Story().order("a", "1:P").published("others", Published("o", "1:P", "P", "o"))
+
+
+def task(flaw: str = "") -> Story:
+    return Story().published("tasks", Published("t", "", "", "t", flaw))
+
+
+def flush() -> Story:
+    return Story().add("sent", "quick", ("relay", b"x")).add("flush", "quick", ("relay", 1))
+
+
+def given_up() -> Story:
+    story = Story().released("exact", 1, b"a")
+    for _ in range(3):
+        story.add("refused", "exact", (Sent("s", 1, "queue:exact", b"a", "1:s"),))
+    return story
+
+
+@pytest.mark.parametrize(("name", "bad", "good"), BAD, ids=[f"{name}-{at}" for at, (name, _, _) in enumerate(BAD)])
+def test_a_bad_history_is_refused_and_a_good_one_is_not(name: str, bad: Tell, good: Tell) -> None:
+    assert bad().violates(name)
+    assert not good().violates(name)
+
+
+def test_every_invariant_has_a_bad_history() -> None:
+    assert {name for name, _, _ in BAD} == set(CATALOGUE)

@@ -1,7 +1,6 @@
 """Bugs on the way in: acknowledgement, numbering, duplicate detection."""
 # ruff: noqa: SLF001, ANN001, ANN202 - mutants reach into the classes that they break
 
-import dataclasses
 from typing import Any
 
 import msgspec
@@ -127,7 +126,7 @@ def number_used_again(patches: Patches) -> None:
     def make(original: Any) -> Any:
         def numbers(self, receiver):
             found = original(self, receiver)
-            return dataclasses.replace(found, next_number=self._receive_log.last_number(receiver) + 1)
+            return msgspec.structs.replace(found, next_number=self._receive_log.last_number(receiver) + 1)
 
         return numbers
 

@@ -40,7 +40,8 @@ class Message(msgspec.Struct, frozen=True, gc=False, array_like=True):
         body: the bytes of the message.
         properties: application properties by name.
         key: what keeps messages of one group in order; `None` for no group.
-        destination: on receive where it came from; on send an override of the sender's destination.
+        destination: where it goes instead of the sender's own destination; `None` on receive, so that a message may
+            be sent on as it came.
         headers: the standard headers, `None` for all defaults.
     """
 
@@ -112,7 +113,7 @@ def event(cls: type[T]) -> type[T]:
             fields.append((name, annotation, vars(cls)[name]))
         else:
             fields.append((name, annotation))
-    return msgspec.defstruct(  # type: ignore[return-value]
+    made = msgspec.defstruct(
         cls.__name__,
         fields,
         bases=(Event,),
@@ -122,6 +123,8 @@ def event(cls: type[T]) -> type[T]:
         kw_only=True,
         gc=False,
     )
+    made.__qualname__ = cls.__qualname__  # so that the store finds a nested class again
+    return made  # type: ignore[return-value]
 
 
 class Pattern(msgspec.Struct, frozen=True):
@@ -145,6 +148,12 @@ class Pattern(msgspec.Struct, frozen=True):
             if name not in known:
                 raise UsageError(
                     "E4108", f"event {event_type.__name__}", f"has no field '{name}'", f"Fields: {', '.join(known)}"
+                )
+            if getattr(type(fields[name]), "__hash__", None) is None:
+                raise UsageError(
+                    "E4108",
+                    f"event {event_type.__name__}",
+                    f"field '{name}' cannot be matched with a value that changes",
                 )
         names = tuple(sorted(fields))
         return cls(event_type, names, tuple(fields[name] for name in names))

@@ -50,4 +50,4 @@ def decode(content: bytes, *, destination: str, number: int, sent_at: int, deliv
         redelivered=deliveries > 1,
         delivery_count=deliveries,
     )
-    return Message(message.body, message.properties, message.key, destination, headers)
+    return Message(message.body, message.properties, message.key, None, headers)

@@ -148,10 +148,10 @@ class FileSource:
             return Chunk(self._messages(records), token)
 
     def _messages(self, records: Records) -> list[Message]:
-        name, destination = self._name, self._receiver.destination
+        name = self._name
         ids = [f"{name}:{line}" for line in records.lines]
         return [
-            Message(body, self._properties(body, line, unique), None, destination, Headers(message_id=unique))
+            Message(body, self._properties(body, line, unique), None, None, Headers(message_id=unique))
             for body, line, unique in zip(records.bodies, records.lines, ids, strict=True)
         ]
 

@@ -82,6 +82,8 @@ class Checkpoint:
         outboxes: Sequence[Outbox],
         routes: Mapping[str, Sequence[str]],
         engine_time: float,
+        *,
+        forced: bool = False,
     ) -> Cut | None:
         """Take the cut; `None` when there is nothing that the last checkpoint does not hold.
 
@@ -90,6 +92,7 @@ class Checkpoint:
             outboxes: those of all reliable and unreliable senders.
             routes: for each stored receiver the names of the contexts it delivers to.
             engine_time: seconds.
+            forced: take it even when there is nothing new but the time.
         """
         context_cuts = [context.cut() for context in contexts]
         changes = [entry for context in contexts for entry in context.take_state()]
@@ -97,7 +100,7 @@ class Checkpoint:
         settled, outbound = self._cut_outboxes(contexts, outboxes, dead)
         senders = [cut for outbox, cut in settled if outbox.stored]
         progress = (context_cuts, senders)
-        if not changes and not dead and not outbound and progress == self._progress:
+        if not (changes or dead or outbound or forced) and progress == self._progress:
             return None
         self._progress = progress
         self.number += 1

@@ -28,7 +28,7 @@ from correlator.core.monitor import ListenerSpec, Monitor
 from correlator.core.outbox import FlushRequest, Outbox
 from correlator.core.queue import InputQueue, Run
 from correlator.core.state import encode
-from correlator.errors import CorrelatorError, HandlerFailed, MappingError, UsageError
+from correlator.errors import CorrelatorError, HandlerFailed, MappingError, UsageError, quoted
 from correlator.events import DeadLetter, Message, Pattern, PropertyValue
 
 MAX_EFFECTS = 100_000
@@ -38,6 +38,7 @@ MAX_WAITING_FROM_INSIDE = 100_000
 
 _encode_json = msgspec.json.Encoder().encode
 _NO_PROPERTIES: dict[str, PropertyValue] = {}
+_PROPERTY_TYPES = (type(None), bool, int, float, str, bytes)
 
 
 class Routes:
@@ -95,7 +96,7 @@ class Context:
 
     # --- loading ---
 
-    def load(self, monitor: Monitor, on_error: OnError, number: int = 0, stored: StoredMonitor | None = None) -> None:
+    def load(self, monitor: Monitor, on_error: OnError, number: str = "0", stored: StoredMonitor | None = None) -> None:
         """Put a monitor into the context, with its stored listeners and timers when it had any."""
         instance = Instance(monitor, number, on_error)
         self._instances[monitor] = instance
@@ -138,6 +139,10 @@ class Context:
         self.queue.restore(cut.entered, runs)
         self._spawned = dict(cut.spawned)
         self._engine_time = engine_time
+
+    def monitors(self) -> list[Monitor]:
+        """The monitors that live here."""
+        return list(self._instances)
 
     def call_one(self, monitor: Monitor, hook: str) -> None:
         """Call a life-cycle method of a monitor."""
@@ -191,16 +196,27 @@ class Context:
         return self._timers[0].due if self._timers else None
 
     def _fire_due(self, engine_time: float) -> None:
-        while not self.cut_requested and (due := self.next_timer()) is not None and due <= engine_time:
-            timer = heapq.heappop(self._timers)
-            if timer.instance.monitor.persistent:  # it has fired, even when its handler fails and is skipped
-                self._dirty[timer.instance] = None
-            if timer.period is None:
-                timer.instance.timers.pop(timer.number, None)
-            else:
-                timer.due += timer.period
-                heapq.heappush(self._timers, timer)
-            self._call(timer.instance, timer.handler)
+        """Fire the timers that are due now; those that their handlers add wait for the next stretch of work."""
+        due: list[Timer] = []
+        while (first := self.next_timer()) is not None and first <= engine_time:
+            due.append(heapq.heappop(self._timers))
+        for position, timer in enumerate(due):
+            if self.cut_requested:
+                for waiting in due[position:]:
+                    heapq.heappush(self._timers, waiting)
+                break
+            if not timer.cancelled:
+                self._fire(timer)
+
+    def _fire(self, timer: Timer) -> None:
+        if timer.instance.monitor.persistent:  # it has fired, even when its handler fails and is skipped
+            self._dirty[timer.instance] = None
+        if timer.period is None:
+            timer.instance.timers.pop(timer.number, None)
+        else:
+            timer.due += timer.period
+            heapq.heappush(self._timers, timer)
+        self._call(timer.instance, timer.handler)
 
     def _call(self, instance: Instance, name: str) -> None:
         method = getattr(instance.monitor, name)
@@ -227,6 +243,10 @@ class Context:
             table.begin_undo()
         try:
             method(event)
+            if monitor.persistent:  # what cannot be stored is the handler's failure, not the next checkpoint's
+                monitor.state_codec().encode(monitor.attributes())
+            for table in monitor.tables():
+                table.check_changes()
         except Exception as error:  # noqa: BLE001  # whatever application code raises is the application's failure
             self._undo(instance, before)
             if instance.on_error == "dead_letter":
@@ -351,7 +371,7 @@ class Context:
         return request.request_id
 
     def acknowledge_and_resume(self, monitor: Monitor, receiver: str) -> None:
-        """Stage the acknowledgement of a suspended batch (FEATURES A4)."""
+        """Have a suspended batch acknowledged, at once: a handler that fails afterwards does not take it back (A4)."""
         self._refuse_persistent(monitor, "acknowledge_and_resume")
         resume = self._routes.resume.get(receiver)
         if resume is None:
@@ -369,6 +389,8 @@ class Context:
             )
 
     def _keep_listener(self, listener: Listener) -> None:
+        if not listener.instance.alive:
+            return
         listener.instance.listeners[listener.number] = listener
         self._index.add(listener)
 
@@ -384,8 +406,9 @@ class Context:
 
     def _begin(self, monitor: Monitor, on_error: OnError) -> None:
         name = monitor.state_name
-        number = self._spawned.get(name, 1)
-        self._spawned[name] = number + 1
+        count = self._spawned.get(name, 1)
+        self._spawned[name] = count + 1
+        number = f"{self.name}.{count}"
         monitor.name_tables(number)
         self.load(monitor, on_error, number)
         self._call(self._instances[monitor], "onload")
@@ -401,6 +424,8 @@ class Context:
             self._index.remove(listener)
         for timer in instance.timers.values():
             timer.cancelled = True
+        instance.listeners.clear()
+        instance.timers.clear()
         self._dirty.pop(instance, None)
         if monitor.persistent:
             self._removed.append(StateEntry(instance.owner, instance.key, None))
@@ -414,9 +439,10 @@ class Context:
         return number
 
     def _push_timer(self, instance: Instance, number: int, due: float, period: float | None, handler: str) -> None:
-        timer = Timer(instance, number, due, period, handler)
-        instance.timers[number] = timer
-        heapq.heappush(self._timers, timer)
+        if instance.alive:
+            timer = Timer(instance, number, due, period, handler)
+            instance.timers[number] = timer
+            heapq.heappush(self._timers, timer)
 
     @staticmethod
     def _number(instance: Instance) -> int:
@@ -491,14 +517,29 @@ def to_message(event: Any, key: str | None, properties: Mapping[str, Any] | None
     """The message that carries an event: JSON of an event, bytes and messages as they are."""
     kind = type(event)
     if kind is Message:
+        _check_properties(event.properties)
         return event  # type: ignore[no-any-return]
-    kept = dict(properties) if properties else _NO_PROPERTIES
+    kept = _check_properties(dict(properties)) if properties else _NO_PROPERTIES
     if kind is bytes:
         return Message(event, kept, key)
     try:
         return Message(_encode_json(event), kept, key)
     except (TypeError, OverflowError) as error:
         raise MappingError("E5201", "send", f"{kind.__name__} cannot become a message: {error}") from error
+
+
+def _check_properties(properties: dict[str, PropertyValue]) -> dict[str, PropertyValue]:
+    """The same, when each value can travel; raises `MappingError` E5202."""
+    for name, value in properties.items():
+        fits = not isinstance(value, int) or -(1 << 63) <= value < 1 << 63
+        if not fits or not isinstance(value, _PROPERTY_TYPES):
+            raise MappingError(
+                "E5202",
+                "send",
+                f"property {quoted(name)} has a value that cannot travel: {quoted(value)}",
+                "Allowed: None, bool, int of 64 bits, float, str, bytes",
+            )
+    return properties
 
 
 def _encode_event(event: Any) -> tuple[str, bytes]:

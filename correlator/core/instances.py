@@ -78,11 +78,14 @@ class Timer:
 
 
 class Instance:
-    """One monitor in the context, with what it waits for."""
+    """One monitor in the context, with what it waits for.
+
+    Its number is "0" for one that the configuration names, and `CONTEXT.N` for the N-th that was spawned in a context.
+    """
 
     __slots__ = ("alive", "declared", "listeners", "monitor", "next_number", "number", "on_error", "timers")
 
-    def __init__(self, monitor: Monitor, number: int, on_error: OnError) -> None:
+    def __init__(self, monitor: Monitor, number: str, on_error: OnError) -> None:
         self.monitor = monitor
         self.number = number
         self.on_error = on_error
@@ -100,7 +103,7 @@ class Instance:
     @property
     def key(self) -> bytes:
         """Its key in the store."""
-        return str(self.number).encode()
+        return self.number.encode()
 
 
 def type_name(cls: type[Any]) -> str:
@@ -108,7 +111,7 @@ def type_name(cls: type[Any]) -> str:
     return f"{cls.__module__}:{cls.__qualname__}"
 
 
-def restore_monitor(cls: type[Monitor], number: int, stored: StoredMonitor, tables: Mapping[str, Any]) -> Monitor:
+def restore_monitor(cls: type[Monitor], number: str, stored: StoredMonitor, tables: Mapping[str, Any]) -> Monitor:
     """A monitor with its state as stored.
 
     Args:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Protocol, TypeVar, get_type_hints
 
 import msgspec
 
-from correlator.core.state import Codec, StateTable, check_type
+from correlator.core.state import Codec, StateTable, check_key_type, check_type
 from correlator.errors import StateError, UsageError
 from correlator.events import Pattern
 
@@ -240,7 +240,7 @@ class Monitor:
         """The state tables."""
         return [getattr(self, name) for name in self._tables]
 
-    def name_tables(self, instance: int) -> None:
+    def name_tables(self, instance: str) -> None:
         """Give each table its owner name in the store."""
         for attribute, (key_type, value_type) in self._tables.items():
             owner = f"table:{self.state_name}#{instance}.{attribute}"
@@ -285,7 +285,7 @@ def _read_annotations(cls: type[Monitor]) -> None:
     for name, hint in own.items():
         if (typing.get_origin(hint) or hint) is StateTable:
             key_type, value_type = typing.get_args(hint) or (str, object)
-            check_type(key_type, where, f"{name}.key")
+            check_key_type(key_type, where, f"{name}.key")
             check_type(value_type, where, f"{name}[]")
             cls._tables[name] = (key_type, value_type)
         else:

@@ -37,7 +37,7 @@ _PLAIN = {
     decimal.Decimal,
     uuid.UUID,
 }
-_IMMUTABLE = _PLAIN
+_KEYS = {str, int, bytes, bool, dt.date, uuid.UUID}
 _CONTAINERS = {list, tuple, dict, set, frozenset}
 _ALLOWED = (
     "Allowed: None, bool, int, float, str, bytes, datetime types, Decimal, UUID, enums, list, tuple, dict, set, "
@@ -73,6 +73,22 @@ def _check(annotation: Any, where: str, path: str, above: tuple[Any, ...]) -> No
         )
 
 
+def check_key_type(annotation: Any, where: str, path: str) -> None:
+    """Refuse a type of keys whose equal values may have different bytes; raises `StateError` E4101."""
+    origin = typing.get_origin(annotation) or annotation
+    arguments = [argument for argument in typing.get_args(annotation) if argument is not Ellipsis]
+    if origin is tuple and arguments:
+        for argument in arguments:
+            check_key_type(argument, where, path)
+    elif annotation not in _KEYS and not _is_enum(origin):
+        raise StateError(
+            "E4101",
+            where,
+            f"field '{path}' has type {_shown(annotation)}, which cannot be a key",
+            "Allowed: str, int, bytes, bool, date, UUID, enums and tuples of these",
+        )
+
+
 def _is_enum(origin: Any) -> bool:
     return isinstance(origin, type) and issubclass(origin, enum.Enum)
 
@@ -89,7 +105,7 @@ def _shown(annotation: Any) -> str:
 
 def is_immutable(annotation: Any) -> bool:
     """Whether a value of this type cannot change in place, so that only assignment changes state."""
-    if annotation in _IMMUTABLE:
+    if annotation in _PLAIN:
         return True
     origin = typing.get_origin(annotation) or annotation
     arguments = [argument for argument in typing.get_args(annotation) if argument is not Ellipsis]
@@ -205,7 +221,8 @@ class StateTable(MutableMapping[K, V]):
         return len(self._live) + len(self._cold)
 
     def _warm(self, key: K) -> V:
-        value = self._values.decode(self._cold.pop(key))
+        value = self._values.decode(self._cold[key])
+        del self._cold[key]
         self._live[key] = value
         return value
 
@@ -218,6 +235,20 @@ class StateTable(MutableMapping[K, V]):
         if key in self._cold:
             return self._cold[key]
         return self._values.encode(self._live[key]) if key in self._live else None
+
+    def clear(self) -> None:
+        """Delete every key."""
+        for key in (*self._live, *self._cold):
+            self._touch(key)
+        self._live.clear()
+        self._cold.clear()
+
+    def check_changes(self) -> None:
+        """Raise `StateError` for a value of this event that could not be stored; between `begin_undo` and `undo`."""
+        for key in self._undo or ():
+            self._keys.encode(key)
+            if key in self._live:
+                self._values.encode(self._live[key])
 
     def begin_undo(self) -> None:
         """From now on remember what `undo` needs."""

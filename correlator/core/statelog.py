@@ -107,6 +107,8 @@ class StateLog:
             self._living -= entry.key in where
             if entry.value is None:
                 where.pop(entry.key, None)
+                if not where:
+                    del self._where[entry.owner]
             else:
                 where[entry.key] = number
                 self._living += 1

@@ -1,7 +1,7 @@
 """The checkpoint cycle: park all contexts between two events, take the cut, let them go on, commit, release."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from correlator.core.checkpoint import Checkpoint, Cut, Cuttable
@@ -53,7 +53,7 @@ class Checkpointer(Actor):
         checkpoint: Checkpoint,
         contexts: Sequence[Parkable],
         routes: Routes,
-        receiver_routes: dict[str, Sequence[str]],
+        receiver_routes: Callable[[], Mapping[str, Sequence[str]]],
         writer: Writer,
         *,
         interval: float,
@@ -76,6 +76,7 @@ class Checkpointer(Actor):
         self._began = 0.0
         self._request: CheckpointRequest | None = None
         self._asked = 0
+        self._forced = False
         self._answered = 0
         self._answering = 0
         self._settled = threading.Condition()
@@ -85,9 +86,14 @@ class Checkpointer(Actor):
         """Whether a cut waits for its commit."""
         return self._request is not None
 
-    def ask(self) -> int:
-        """Want a checkpoint as soon as possible; returns what `answered` will have reached when it is done."""
+    def ask(self, *, forced: bool = False) -> int:
+        """Want a checkpoint as soon as possible; returns what `answered` will have reached when it is done.
+
+        Args:
+            forced: take it even when only engine time has changed: the last one of a life.
+        """
         with self._settled:
+            self._forced = self._forced or forced
             self._asked += 1
             number = self._asked
         self.wake()
@@ -153,8 +159,9 @@ class Checkpointer(Actor):
             return self.checkpoint.cut(
                 [context.cuttable for context in self._contexts],
                 list(self._routes.outboxes.values()),
-                self._receiver_routes,
+                self._receiver_routes(),
                 self._engine_time.now(),
+                forced=self._forced,
             )
         finally:
             for context in self._contexts:

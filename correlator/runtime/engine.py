@@ -41,6 +41,7 @@ from correlator.settings import EngineSettings, ReceiverSettings, SenderSettings
 from correlator.storage.store import SqlStore
 
 COMMIT_PATIENCE_S = 60.0
+LOOK_FOR_SIGNALS_S = 0.2
 
 
 class Engine:
@@ -87,6 +88,7 @@ class Engine:
         self._connections = dict(connections or {})
         self._blocking = blocking
         self._changed = threading.Condition()
+        self._changing = threading.Lock()
         self._started = False
         self._threads_running = False
         self._stop_asked = threading.Event()
@@ -187,8 +189,9 @@ class Engine:
 
     def run_forever(self) -> None:
         """Run until SIGTERM or SIGINT (a second one: at once), `request_stop`, or a failure, which is raised."""
-        with stop_signals(self._asked_to_stop):
-            self._stop_asked.wait()
+        with stop_signals() as signalled:
+            while not self._stop_asked.is_set() and not signalled():
+                self._stop_asked.wait(LOOK_FOR_SIGNALS_S)
         self.raise_failure()
 
     def run_until_ended(self, tick: Callable[[Status], None] = lambda _: None, every_s: float = 0.2) -> None:
@@ -200,8 +203,8 @@ class Engine:
 
         Raises the failure that stopped the engine; returns early when a stop was asked for.
         """
-        with stop_signals(self._asked_to_stop):
-            while not self._stop_asked.is_set() and not self._all_done():
+        with stop_signals() as signalled:
+            while not self._stop_asked.is_set() and not signalled() and not self._all_done():
                 with self._changed:
                     self._changed.wait(every_s)
                 tick(self.status())
@@ -225,13 +228,15 @@ class Engine:
         if not self._started:
             return
         self._started = False
-        if drain and self.failure is None and self._threads_running:
-            self._drain()
-        for actor in reversed(self.actors()):
-            actor.stop()
-        for actor in reversed(self.actors()):
-            actor.join()
-        self._close_all()
+        try:
+            if drain and self.failure is None and self._threads_running:
+                self._drain()
+        finally:
+            for actor in reversed(self.actors()):
+                actor.stop()
+            for actor in reversed(self.actors()):
+                actor.join()
+            self._close_all()
 
     def checkpoint(self, timeout: float = COMMIT_PATIENCE_S) -> bool:
         """Take a checkpoint now and wait until it is durable and released; says whether it came in time."""
@@ -264,25 +269,29 @@ class Engine:
         waits for the commit that records it. Raises `UsageError` E8303 for an id that is taken.
         """
         self._check_reliability(settings)
-        if self._known(settings):
-            return self.receivers[settings.id]
-        self._record(endpoint_of(settings, dynamic=True))
-        receiver = self._parts.make_receiver(settings, Numbers(next_number=self._parts.entered(settings.id) + 1))
-        receiver.ended = self._source_ended
-        receiver.open = True
-        self._run(receiver)
+        with self._changing:
+            if self._known(settings):
+                return self.receivers[settings.id]
+            receiver = self._parts.make_receiver(settings, Numbers(next_number=self._parts.entered(settings.id) + 1))
+            receiver.ended = self._source_ended
+            self._record(endpoint_of(settings, dynamic=True))
+            self._parts.add_receiver(receiver)
+            receiver.open = True
+            self._run(receiver)
         return receiver
 
     def add_sender(self, settings: SenderSettings) -> Sender:
         """Add a sender for the life of the store; sends are accepted at once (FEATURES A1.18). As `add_receiver`."""
         self._check_reliability(settings)
-        if self._known(settings):
-            return self.senders[settings.id]
-        endpoint = self._with_source(endpoint_of(settings, dynamic=True))
-        self._record(endpoint)
-        sender = self._parts.make_sender(settings, endpoint.source or self._new_source())
-        sender.open = True
-        self._run(sender)
+        with self._changing:
+            if self._known(settings):
+                return self.senders[settings.id]
+            endpoint = self._with_source(endpoint_of(settings, dynamic=True))
+            sender = self._parts.make_sender(settings, endpoint.source or self._new_source())
+            self._record(endpoint)
+            self._parts.add_sender(sender)
+            sender.open = True
+            self._run(sender)
         return sender
 
     def remove(self, part_id: str) -> None:
@@ -299,7 +308,8 @@ class Engine:
                 "E8301", f"{endpoint.kind} '{part_id}'", "is static; remove is only possible for dynamic ones"
             )
         assert self.remover is not None
-        self.remover.begin(part_id)
+        with self._changing:
+            self.remover.begin(part_id)
 
     def removed(self, part_id: str) -> bool:
         """Whether no such part exists (any more)."""
@@ -381,7 +391,7 @@ class Engine:
             Checkpoint(recovered.checkpoint, recovered.digest),
             list(self.contexts.values()),
             self._parts.routes,
-            self._parts.receiver_routes,
+            lambda: self._parts.receiver_routes,
             self.writer,
             interval=self.settings.checkpoint.interval,
             clock=self._clock,
@@ -404,6 +414,10 @@ class Engine:
         endpoint = self.registry.get(settings.id)
         if endpoint is None:
             return False
+        if self.remover is not None and self.remover.removing(settings.id):
+            raise UsageError(
+                "E8304", f"{endpoint.kind} '{settings.id}'", "is being removed", "", "Add it again once it is removed"
+            )
         if endpoint == endpoint_of(settings, dynamic=True, source=endpoint.source):
             return True
         raise UsageError(
@@ -501,7 +515,8 @@ class Engine:
             self._log.warning(
                 "stopping while sends wait for a broker; they leave after the next start", waiting=waiting
             )
-        self.checkpoint(self.settings.stop_timeout)
+        if self.checkpointer is not None:
+            self.checkpointer.wait_answered(self.checkpointer.ask(forced=True), self.settings.stop_timeout)
         point("stop.close")
 
     def _wait(self, done: Callable[[], bool]) -> bool:
@@ -517,7 +532,3 @@ class Engine:
         self._parts.close()
         if self._store is not None and not self._threads_running:
             self._store.close()
-
-    def _asked_to_stop(self, signal_name: str) -> None:
-        self._log.info("stopping", signal=signal_name)
-        self._stop_asked.set()

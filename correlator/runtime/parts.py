@@ -2,7 +2,9 @@
 
 import dataclasses
 import itertools
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 import msgspec
 
@@ -28,6 +30,7 @@ from correlator.runtime.writer import Writer
 from correlator.settings import EngineSettings, ReceiverSettings, SenderSettings
 
 ContextThread = MonitorThread | ProcessorThread
+P = TypeVar("P")
 HandlerFailure = Callable[[OnError, CorrelatorError], None]
 
 
@@ -76,6 +79,7 @@ class Parts:
         self._connections = dict(connections)
         self._clock = clock
         self._blocking = blocking
+        self._changing = threading.Lock()
 
     # --- contexts ---
 
@@ -131,7 +135,7 @@ class Parts:
         cut: SenderCut | None = None,
         outbound: Sequence[OutboundSegment] = (),
     ) -> Sender:
-        """A sender with its outbox, as the last checkpoint left it."""
+        """A sender with its outbox, as the last checkpoint left it; nobody can send to it before `add_sender`."""
         placed = dataclasses.replace(settings, destination=self._destination(settings.destination))
         outbox = Outbox(
             settings.id,
@@ -144,7 +148,7 @@ class Parts:
         if cut is not None and outbox.stored:
             point("rec.load.outbox")
             outbox.restore(cut, outbound)
-        sender = Sender(
+        return Sender(
             settings,
             outbox,
             self._connection(settings.connection).sink(placed),
@@ -155,9 +159,13 @@ class Parts:
             fail_fast=self._settings.fail_fast,
             flushed=self._flushed,
         )
-        self.senders = {**self.senders, settings.id: sender}
-        self.routes.outboxes = {**self.routes.outboxes, settings.id: outbox}
-        return sender
+
+    def add_sender(self, sender: Sender) -> None:
+        """Make a sender one of the parts: from now on it can be sent to."""
+        name = sender.settings.id
+        with self._changing:
+            self.senders = {**self.senders, name: sender}
+            self.routes.outboxes = {**self.routes.outboxes, name: sender.outbox}
 
     def _flushed(self, sender: str, request: FlushRequest, failed: int) -> None:
         event = SenderFlushed(sender=sender, request_id=request.request_id, failed=failed)
@@ -177,7 +185,7 @@ class Parts:
     # --- receivers ---
 
     def make_receiver(self, settings: ReceiverSettings, numbers: Numbers) -> Receiver:
-        """A receiver; its contexts exist already."""
+        """A receiver; its contexts exist already. Nobody knows it before `add_receiver`."""
         mode = RECEIVING[settings.reliability]
         placed = dataclasses.replace(settings, destination=self._destination(settings.destination))
         connection = self._connection(settings.connection)
@@ -189,9 +197,7 @@ class Parts:
                 "E1207", f"receiver '{settings.id}'", "APP_CONTROLLED needs a monitor; a pipeline acknowledges nothing"
             )
         targets = self._targets(settings.id)
-        if mode.stored:
-            self.receiver_routes[settings.id] = targets.names
-        receiver = Receiver(
+        return Receiver(
             settings,
             connection.source(placed),
             connection.features,
@@ -210,10 +216,16 @@ class Parts:
             fail_fast=self._settings.fail_fast,
             blocking=self._blocking,
         )
-        if mode.acknowledged_by_application:
-            self.routes.resume = {**self.routes.resume, settings.id: receiver.resume}
-        self.receivers = {**self.receivers, settings.id: receiver}
-        return receiver
+
+    def add_receiver(self, receiver: Receiver) -> None:
+        """Make a receiver one of the parts."""
+        name, mode = receiver.settings.id, RECEIVING[receiver.settings.reliability]
+        with self._changing:
+            if mode.stored:
+                self.receiver_routes = {**self.receiver_routes, name: receiver.targets.names}
+            if mode.acknowledged_by_application:
+                self.routes.resume = {**self.routes.resume, name: receiver.resume}
+            self.receivers = {**self.receivers, name: receiver}
 
     @staticmethod
     def _mapping(settings: ReceiverSettings, *, deduplicated: bool) -> ReceiveMapping:
@@ -229,6 +241,14 @@ class Parts:
     def _targets(self, receiver: str) -> Targets:
         """A receiver that pipelines name delivers to them, any other one to all contexts of monitors."""
         threads: Sequence[ContextThread] = self._pipelines_of(receiver) or self.monitor_threads()
+        if not threads:
+            raise ConfigError(
+                "E1208",
+                f"receiver '{receiver}'",
+                "delivers to nobody",
+                "A pipeline names it under 'from', or there is a monitor",
+                "Name it in a pipeline, or leave it out",
+            )
         return Targets([(thread.cuttable.name, thread.queue, thread.wake) for thread in threads])
 
     def _pipelines_of(self, receiver: str) -> list[ProcessorThread]:
@@ -258,12 +278,13 @@ class Parts:
 
     def forget(self, part_id: str) -> None:
         """A dynamic part was removed from the store: let go of it."""
-        self.receivers = {name: part for name, part in self.receivers.items() if name != part_id}
-        self.senders = {name: part for name, part in self.senders.items() if name != part_id}
-        self.routes.outboxes = {name: box for name, box in self.routes.outboxes.items() if name != part_id}
-        self.routes.resume = {name: part for name, part in self.routes.resume.items() if name != part_id}
-        self.routes.closing -= {part_id}
-        self.receiver_routes.pop(part_id, None)
+        with self._changing:
+            self.receivers = _without(self.receivers, part_id)
+            self.senders = _without(self.senders, part_id)
+            self.receiver_routes = _without(self.receiver_routes, part_id)
+            self.routes.outboxes = _without(self.routes.outboxes, part_id)
+            self.routes.resume = _without(self.routes.resume, part_id)
+            self.routes.closing -= {part_id}
         for thread in self.contexts.values():
             with thread.lock:
                 thread.queue.forget(part_id)
@@ -281,3 +302,7 @@ class Parts:
 
     def _destination(self, destination: str) -> str:
         return self._settings.destinations.get(destination, destination)
+
+
+def _without(parts: dict[str, P], name: str) -> dict[str, P]:
+    return {other: part for other, part in parts.items() if other != name}

@@ -22,6 +22,8 @@ from correlator.settings import ReceiverSettings
 LONGEST_WAIT_S = 0.2
 """Longest call of `Source.receive`: bounds how late a stop is noticed."""
 BACK_PRESSURE_WAIT_S = 0.05
+UNANSWERED_ACKNOWLEDGEMENTS = 2
+"""Batches that stay pinned behind the last acknowledged one, where a broker does not answer to acknowledgements."""
 
 
 class Targets:
@@ -99,7 +101,7 @@ class Receiver(Actor):
         self._source = source
         self._surely = features.acknowledges_surely
         self.mapping = mapping
-        self._targets = targets
+        self.targets = targets
         self._writer = writer
         self._mode = RECEIVING[settings.reliability]
         self.domain = domain
@@ -119,6 +121,7 @@ class Receiver(Actor):
         self._ended = False
         self._request: ReceiveRequest | None = None
         self._resumed = False
+        self._drained = False
         self._may_come_again = settings.max_batch_size if next_batch - 1 > confirmed_batch else 0
         self._notices: set[str] = set()
         self._log = get_logger(receiver=settings.id)
@@ -130,23 +133,23 @@ class Receiver(Actor):
 
     @property
     def quiet(self) -> bool:
-        """Whether nothing of a batch is between the broker and the contexts: an orderly stop waits for it.
+        """Whether it has seen that it is to drain, and takes nothing more; said by its own thread.
 
         A suspended batch is the application's: unacknowledged, it comes again.
         """
-        return self.state is State.SUSPENDED or (not self._batch.messages and self._request is None)
+        return self._drained or not self.open
 
     def resume(self, context: str) -> None:
         """Acknowledge the suspended batch and receive on; called from a context's thread.
 
         Raises `UsageError` E7101 when no batch is suspended, E7102 from a context that does not handle it.
         """
-        if context not in self._targets.names:
+        if context not in self.targets.names:
             raise UsageError(
                 "E7102",
                 f"receiver {self.settings.id}",
                 f"context '{context}' cannot acknowledge",
-                f"Only '{self._targets.names[0]}', which handles its messages",
+                f"Only '{self.targets.names[0]}', which handles its messages",
             )
         if self.state is not State.SUSPENDED or self._resumed:
             raise UsageError("E7101", f"receiver {self.settings.id}", "no batch is suspended, or it is acknowledged")
@@ -157,6 +160,8 @@ class Receiver(Actor):
         """Go on as far as possible in the present state."""
         if not self.open:
             return None
+        if self.draining and (self.state is State.SUSPENDED or not (self._batch.messages or self._request)):
+            self._drained = True
         try:
             return self._act()
         except ConnectionLost as error:
@@ -210,7 +215,7 @@ class Receiver(Actor):
     def _receive(self) -> float | None:
         if self.draining and not self._batch.messages:
             return None
-        if self._targets.backlog(self.settings.id) >= self._max_backlog or self._hold():
+        if self.targets.backlog(self.settings.id) >= self._max_backlog or self._hold():
             point("rx.flow.wait")
             return BACK_PRESSURE_WAIT_S
         point("rx.poll")
@@ -328,7 +333,7 @@ class Receiver(Actor):
         if state is State.SUSPENDED:
             point("ac.suspend")
             notice = ReceivingSuspended(receiver=self.settings.id)
-            self._targets.deliver(lambda: Run("", 0, (), (notice,), stored=False))
+            self.targets.deliver(lambda: Run("", 0, (), (notice,), stored=False))
         else:
             self._acknowledge()
 
@@ -337,7 +342,7 @@ class Receiver(Actor):
         self.counters.delivered += len(messages)
         if messages:
             stored = self._mode.stored
-            self._targets.deliver(lambda: Run(self.settings.id, first, messages, events, stored=stored))
+            self.targets.deliver(lambda: Run(self.settings.id, first, messages, events, stored=stored))
 
     def _acknowledge_suspended(self) -> float | None:
         if not self._resumed:
@@ -359,11 +364,13 @@ class Receiver(Actor):
     def _confirm(self, acknowledged: int) -> None:
         """Unpin what the broker surely knows: not before what may come again has had its turn (RELIABILITY 1.7).
 
-        Unacknowledged messages come again first, so as many messages as were in doubt have passed when they have.
+        Unacknowledged messages come again first, so as many messages as were in doubt have passed when they have. A
+        broker that does not answer to an acknowledgement has it when it has taken the next ones as well.
         """
         self._may_come_again = max(0, self._may_come_again - acknowledged)
-        if self._surely and not self._may_come_again:
-            self._confirmed_batch = self._next_batch - 1
+        if not self._may_come_again:
+            in_doubt = 0 if self._surely else UNANSWERED_ACKNOWLEDGEMENTS
+            self._confirmed_batch = max(self._confirmed_batch, self._next_batch - 1 - in_doubt)
 
     def _new_batch(self) -> Batch:
         settings = self.settings

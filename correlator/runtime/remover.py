@@ -1,6 +1,8 @@
 """Removes dynamic receivers and senders once what they hold is handled or sent (FEATURES A1.16, A1.17)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
 
 from correlator.core.commit import RegistryCommit
 from correlator.runtime.actor import Actor
@@ -29,7 +31,7 @@ class Remover(Actor):
         self._writer = writer
         self._checkpointer = checkpointer
         self._removed = removed
-        self._pending: dict[str, int | RegistryRequest | None] = {}
+        self._pending: dict[str, _Removal] = {}
 
     def begin(self, part_id: str) -> None:
         """Stop a part from taking anything new; any thread may call it."""
@@ -39,25 +41,37 @@ class Remover(Actor):
             receiver.wake()
         else:
             self._parts.routes.closing |= {part_id}
-        self._pending.setdefault(part_id, None)
+        self._pending.setdefault(part_id, _Removal(part_id))
         self.wake()
+
+    def removing(self, part_id: str) -> bool:
+        """Whether a part is on its way out."""
+        return part_id in self._pending
 
     def step(self) -> float | None:
         """Look at every removal under way."""
-        for part_id, stage in list(self._pending.items()):
-            self._advance(part_id, stage)
+        for removal in list(self._pending.values()):
+            while self._advance(removal):
+                pass
         return LOOK_AGAIN_S if self._pending else None
 
-    def _advance(self, part_id: str, stage: int | RegistryRequest | None) -> None:
-        if isinstance(stage, RegistryRequest):
-            if stage.committed:
-                self._end(part_id)
-        elif not self._empty(part_id):
-            self._pending[part_id] = None
-        elif stage is None:
-            self._pending[part_id] = self._checkpointer.ask() if self._checkpointer is not None else 0
-        elif self._checkpointer is None or self._checkpointer.answered(stage):
-            self._delete(part_id)
+    def _advance(self, removal: "_Removal") -> bool:
+        """Go one stage on if that is possible now; says whether it was."""
+        stage = removal.stage
+        if stage is _Stage.EMPTYING and self._empty(removal.part_id):
+            removal.asked = self._ask()
+            removal.stage = _Stage.RECORDING_EMPTY
+        elif stage is _Stage.RECORDING_EMPTY and self._answered(removal.asked):
+            removal.stage = _Stage.EMPTYING
+            if self._empty(removal.part_id):  # nothing was staged for it meanwhile: what it held is recorded as done
+                self._let_go(removal)
+        elif stage is _Stage.RECORDING_GONE and self._answered(removal.asked):
+            self._delete(removal)
+        elif stage is _Stage.DELETING and removal.request is not None and removal.request.committed:
+            del self._pending[removal.part_id]
+            self._removed(removal.part_id)
+            return False
+        return removal.stage is not stage
 
     def _empty(self, part_id: str) -> bool:
         receiver = self._parts.receivers.get(part_id)
@@ -66,18 +80,48 @@ class Remover(Actor):
             return receiver.quiet and not any(queue.backlog(part_id) for queue in queues)
         return self._parts.senders[part_id].idle
 
-    def _delete(self, part_id: str) -> None:
-        domains = self._parts.domains_only_of(part_id)
-        request = RegistryRequest(RegistryCommit(removed=[part_id]), self.wake, domains)
-        self._pending[part_id] = request
-        if self._writer is None:
-            request.committed = True
-        else:
-            self._writer.submit(request)
+    def _ask(self) -> int:
+        return self._checkpointer.ask() if self._checkpointer is not None else 0
 
-    def _end(self, part_id: str) -> None:
+    def _answered(self, number: int) -> bool:
+        return self._checkpointer is None or self._checkpointer.answered(number)
+
+    def _let_go(self, removal: "_Removal") -> None:
+        """Forget it here, then have a checkpoint that no longer knows it, so that none can bring it back."""
+        part_id = removal.part_id
+        removal.domains = self._parts.domains_only_of(part_id)
         part = self._parts.receivers.get(part_id) or self._parts.senders[part_id]
         part.stop()
+        part.join()
         self._parts.forget(part_id)
-        del self._pending[part_id]
-        self._removed(part_id)
+        removal.asked = self._ask()
+        removal.stage = _Stage.RECORDING_GONE
+
+    def _delete(self, removal: "_Removal") -> None:
+        commit = RegistryCommit(removed=[removal.part_id])
+        removal.request = RegistryRequest(commit, self.wake, removal.domains)
+        removal.stage = _Stage.DELETING
+        if self._writer is None:
+            removal.request.committed = True
+        else:
+            self._writer.submit(removal.request)
+
+
+class _Stage(Enum):
+    """How far a removal is."""
+
+    EMPTYING = auto()
+    RECORDING_EMPTY = auto()
+    RECORDING_GONE = auto()
+    DELETING = auto()
+
+
+@dataclass(slots=True)
+class _Removal:
+    """A removal under way."""
+
+    part_id: str
+    stage: _Stage = _Stage.EMPTYING
+    asked: int = 0
+    domains: Sequence[str] = ()
+    request: RegistryRequest | None = None

@@ -102,9 +102,8 @@ class Restart:
         for context, monitor in self._fresh:
             context.call_one(monitor, "onload")
         if again:
-            for thread in threads:
-                while thread.context.work(thread.slice, self._parts.engine_time.now()):
-                    pass
+            while sum(thread.context.work(thread.slice, self._parts.engine_time.now()) for thread in threads):
+                pass  # in turn, so that no context floods another one's queue
             self._call_restored("rec.on_conclude", "on_conclude_recovery")
 
     def _call_restored(self, name: str, hook: str) -> None:
@@ -128,17 +127,36 @@ class Restart:
             self._parts.context("main", self._failed)
         for cut in self._recovered.contexts:
             if cut.context not in self._parts.contexts and cut.queue:
-                raise _not_configured("E4312", f"context '{cut.context}'", f"{len(cut.queue)} runs of events waiting")
+                raise _not_configured("E4315", f"context '{cut.context}'", f"{len(cut.queue)} runs of events waiting")
 
     def _load_monitors(self, state: State) -> None:
         restored: set[str] = set()
+        seen: set[str] = set()
         for settings in self._settings.monitors:
             cls = self._monitor_class(settings)
+            if cls.persistent and cls.state_name in seen:
+                raise ConfigError(
+                    "E1506",
+                    f"monitor {settings.type}",
+                    f"its state name '{cls.state_name}' is used twice",
+                    "Persistent monitors share no state",
+                    "Make one of them spawn the others, or give the class a name=",
+                )
+            seen.add(cls.state_name)
             context = self._parts.context(settings.context, self._failed)
             stored = state.get(f"monitor:{cls.state_name}", {}).get(b"0")
             if cls.persistent and stored is not None:
                 restored.add(cls.state_name)
-                self._restore(context, cls, 0, _stored(stored), state, settings.on_error)
+                lived = _stored(stored).context
+                if lived != settings.context:
+                    raise RecoveryRefused(
+                        "E4313",
+                        f"monitor '{cls.state_name}'",
+                        f"lived in context '{lived}', is configured for '{settings.context}'",
+                        "What a context has handled is recorded by its name",
+                        "Put it back",
+                    )
+                self._restore(context, cls, "0", _stored(stored), state, settings.on_error)
             else:
                 monitor = cls(**settings.options)
                 context.load(monitor, settings.on_error)
@@ -146,6 +164,21 @@ class Restart:
         for owner, instances in state.items():
             if owner.startswith("monitor:"):
                 self._restore_spawned(owner.removeprefix("monitor:"), instances, restored, state)
+        self._refuse_leftover_tables(state)
+
+    def _refuse_leftover_tables(self, state: State) -> None:
+        """A table that no monitor has claimed was renamed or removed: never guess (RELIABILITY T31)."""
+        monitors = [monitor for thread in self._parts.monitor_threads() for monitor in thread.context.monitors()]
+        claimed = {table.owner for monitor in monitors for table in monitor.tables()}
+        for owner, kept in state.items():
+            if owner.startswith("table:") and kept and owner not in claimed:
+                raise RecoveryRefused(
+                    "E4203",
+                    owner,
+                    f"{len(kept)} keys are in the store, but no monitor has this table",
+                    "State is never guessed",
+                    "Put the attribute back under its old name",
+                )
 
     def _monitor_class(self, settings: MonitorSettings) -> type[Monitor]:
         cls = resolve(settings.type, f"monitor {settings.type}")
@@ -168,12 +201,12 @@ class Restart:
                 continue
             thread = self._parts.contexts.get(stored.context)
             if not isinstance(thread, MonitorThread):
-                raise _not_configured("E4312", f"context '{stored.context}'", f"a monitor {stored.type}")
-            self._restore(thread.context, resolve(stored.type), int(key), stored, state, stored.on_error)
+                raise _not_configured("E4315", f"context '{stored.context}'", f"a monitor {stored.type}")
+            self._restore(thread.context, resolve(stored.type), key.decode(), stored, state, stored.on_error)
 
     @staticmethod
     def _restore(
-        context: Context, cls: type[Monitor], number: int, stored: StoredMonitor, state: State, on_error: OnError
+        context: Context, cls: type[Monitor], number: str, stored: StoredMonitor, state: State, on_error: OnError
     ) -> None:
         point("rec.load.state")
         context.load(restore_monitor(cls, number, stored, state), on_error, number, stored)
@@ -185,7 +218,7 @@ class Restart:
         for settings in (*self._settings.senders, *self._dynamic("sender", SenderSettings)):
             outbound = [segment for segment in self._recovered.outbound if segment.sender == settings.id]
             source = source_of(self._registry[settings.id])
-            self._parts.make_sender(settings, source, cuts.get(settings.id), outbound)
+            self._parts.add_sender(self._parts.make_sender(settings, source, cuts.get(settings.id), outbound))
 
     def _restore_detectors(self) -> None:
         point("rec.load.dedup")
@@ -198,7 +231,7 @@ class Restart:
 
     def _make_receivers(self) -> None:
         for settings in (*self._settings.receivers, *self._dynamic("receiver", ReceiverSettings)):
-            self._parts.make_receiver(settings, self._numbers(settings.id))
+            self._parts.add_receiver(self._parts.make_receiver(settings, self._numbers(settings.id)))
 
     def _dynamic(self, kind: str, settings: type[Any]) -> list[Any]:
         return [

@@ -180,7 +180,9 @@ class ModelStore:
     def _check_owner(self, *numbers: int) -> None:
         disk = self._disk
         if disk.epoch != self._epoch or disk.commit + 1 not in numbers:
-            raise Fenced("E3202", "model store", f"epoch {self._epoch} is not {disk.epoch}: another engine has taken over")
+            raise Fenced(
+                "E3202", "model store", f"epoch {self._epoch} is not {disk.epoch}: another engine has taken over"
+            )
 
 
 def _kind(writes: Sequence[Write]) -> str:
@@ -200,9 +202,7 @@ def _prepare(write: Write) -> _Prepared:
 
 def _prepare_receive(write: ReceiveCommit) -> _Prepared:
     segment = None if write.segment is None else _span(write.segment)
-    ids = {
-        (one.domain, one.number): _encode(one) for one in (write.ids, *write.rewritten) if one is not None
-    }
+    ids = {(one.domain, one.number): _encode(one) for one in (write.ids, *write.rewritten) if one is not None}
     dead = [_encode(letter) for letter in write.dead_letters]
 
     def apply(disk: Disk) -> None:

@@ -95,7 +95,10 @@ case(
 case(
     "M6",
     lambda: (
-        Story().add("ticked", "Relay", (0.4, 9.0)).add("ticked", "Relay", (0.4, 9.0)).add("began", data=began(0, b"", 9.0))
+        Story()
+        .add("ticked", "Relay", (0.4, 9.0))
+        .add("ticked", "Relay", (0.4, 9.0))
+        .add("began", data=began(0, b"", 9.0))
     ),
     lambda: Story().add("ticked", "Relay", (0.4, 9.4)).add("began", data=began(0, b"", 9.0)),
 )
@@ -145,7 +148,9 @@ case(
 )
 case(
     "E1",
-    lambda: Story().order("a", "1:P").order("a'", "1:P").received("orders", 1, "a", ids=["1:P"]).received("orders", 2, "a'"),
+    lambda: (
+        Story().order("a", "1:P").order("a'", "1:P").received("orders", 1, "a", ids=["1:P"]).received("orders", 2, "a'")
+    ),
     lambda: Story().order("a", "1:P").order("a'", "1:P").received("orders", 1, "a", ids=["1:P"]).received("orders", 0),
 )
 case(
@@ -177,6 +182,11 @@ case(
     "E6",
     lambda: Story().rest(memory={"d1": (("1:P",), ())}),
     lambda: Story().rest(memory={"d1": (("1:P",), ("1:P",))}),
+)
+case(
+    "E6",
+    lambda: repeated().received("orders", 0, ids=()).acknowledged("orders", "a'"),
+    lambda: repeated().received("orders", 0, ids=["1:P"]).acknowledged("orders", "a'"),
 )
 case("E7", lambda: Story().rest(ids={"d1": (9, 5, 9)}), lambda: Story().rest(ids={"d1": (5, 5, 9)}))
 case(
@@ -307,6 +317,11 @@ def hint(name: str) -> Published:
 
 def two_orders() -> Story:
     return Story().order("a").order("b")
+
+
+def repeated() -> Story:
+    story = Story().order("a", "1:P").order("a'", "1:P")
+    return story.received("orders", 1, "a", ids=["1:P"]).acknowledged("orders", "a")
 
 
 def two_domains() -> Story:

@@ -65,7 +65,12 @@ def test_both_stores_read_back_the_same(seed: int, tmp_path: Path) -> None:
 def test_both_stores_forget_the_same(shared: bool, tmp_path: Path) -> None:
     domain = "orders" if shared else "other"
     other = Endpoint(
-        id="other", kind="receiver", origin="dynamic", reliability="EXACTLY_ONCE", connection="c", destination="queue:o",
+        id="other",
+        kind="receiver",
+        origin="dynamic",
+        reliability="EXACTLY_ONCE",
+        connection="c",
+        destination="queue:o",
         domain=domain,
     )
     writes: list[list[Write]] = [

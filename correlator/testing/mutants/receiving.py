@@ -55,7 +55,7 @@ def ids_not_persisted(patches: Patches) -> None:
     _change_write(patches, ids=None, rewritten=(), forgotten=())
 
 
-@mutant("ids_not_reloaded", "a start does not read the ids", "E1")
+@mutant("ids_not_reloaded", "a start does not read the ids", "E1", "E6")
 def ids_not_reloaded(patches: Patches) -> None:
     """6."""
     patches.replace(DuplicateDetector, "restore", lambda _: lambda self, segments, confirmed: None)
@@ -147,7 +147,7 @@ def pins_ignored(patches: Patches) -> None:
     patches.replace(DuplicateDetector, "_enter", make)
 
 
-@mutant("repeat_not_renewed", "an id that is seen again keeps its old place in the windows", "E1", budget=1500)
+@mutant("repeat_not_renewed", "an id that is seen again keeps its old place in the windows", "E1", "E6", budget=1500)
 def repeat_not_renewed(patches: Patches) -> None:
     """The re-armed id is not re-armed."""
 
@@ -167,7 +167,7 @@ def repeat_not_renewed(patches: Patches) -> None:
     patches.replace(DuplicateDetector, "plan", make)
 
 
-@mutant("survivor_lost", "a rewritten segment of ids loses one that is alive", "E1", budget=2500)
+@mutant("survivor_lost", "a rewritten segment of ids loses one that is alive", "E1", "E6", budget=2500)
 def survivor_lost(patches: Patches) -> None:
     """Seen only after a crash, within the windows."""
 
@@ -234,7 +234,14 @@ def duplicates_unacknowledged(patches: Patches) -> None:
     Receiver._dropped_all = False  # type: ignore[attr-defined]
 
 
-@mutant("dead_letter_not_persisted", "a message that cannot be mapped is acknowledged and kept nowhere", "A1", "C7", "E3", "G6")
+@mutant(
+    "dead_letter_not_persisted",
+    "a message that cannot be mapped is acknowledged and kept nowhere",
+    "A1",
+    "C7",
+    "E3",
+    "G6",
+)
 def dead_letter_not_persisted(patches: Patches) -> None:
     """G6."""
     _change_write(patches, dead_letters=())
@@ -254,7 +261,7 @@ def best_effort_stored(patches: Patches) -> None:
     _change_mode(patches, Reliability.BEST_EFFORT, mode)
 
 
-@mutant("receives_while_suspended", "a suspended receiver goes on receiving", "C2", "C3", "A5", "C1", "X1", "G8")
+@mutant("receives_while_suspended", "a suspended receiver goes on receiving", "C2", "C3", "A5", "C1", "X1")
 def receives_while_suspended(patches: Patches) -> None:
     """C3."""
 
@@ -283,7 +290,13 @@ def resumed_twice(patches: Patches) -> None:
     patches.replace(Receiver, "resume", lambda _: resume)
 
 
-@mutant("resume_survives_the_connection", "a call made before the connection was lost acknowledges the next batch", "C1", "X1", budget=600)
+@mutant(
+    "resume_survives_the_connection",
+    "a call made before the connection was lost acknowledges the next batch",
+    "C1",
+    "X1",
+    budget=600,
+)
 def resume_survives_the_connection(patches: Patches) -> None:
     """C5."""
 
@@ -301,6 +314,7 @@ def resume_survives_the_connection(patches: Patches) -> None:
 @mutant("batch_too_large", "more is received than the batch size allows", "A5")
 def batch_too_large(patches: Patches) -> None:
     """A5: a lost limit in the source."""
+
     def make(original: Any) -> Any:
         def init(self, broker, receiver):
             original(self, broker, receiver)
@@ -341,5 +355,3 @@ def _change_mode(patches: Patches, reliability: Reliability, mode: Receiving) ->
     changed = {**RECEIVING, reliability: mode}
     for module in (receiving, receiver_module, parts):
         patches.replace(module, "RECEIVING", lambda _: changed)
-
-

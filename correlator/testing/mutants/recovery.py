@@ -1,5 +1,5 @@
 """Bugs of a start: what is read back, in which order, and what opens when."""
-# ruff: noqa: SLF001, ANN001, ANN202 - mutants reach into the classes that they break
+# ruff: noqa: ANN001, ANN202 - mutants reach into the classes that they break
 
 from typing import Any
 
@@ -66,7 +66,13 @@ def spawned_not_restored(patches: Patches) -> None:
     patches.replace(Restart, "_restore_spawned", lambda _: lambda self, name, instances, restored, state: None)
 
 
-@mutant("spawn_numbers_not_restored", "instance numbers begin anew and one monitor overwrites another", "M3", "G1", budget=300)
+@mutant(
+    "spawn_numbers_not_restored",
+    "instance numbers begin anew and one monitor overwrites another",
+    "M3",
+    "G1",
+    budget=300,
+)
 def spawn_numbers_not_restored(patches: Patches) -> None:
     """Numbers are never used again."""
 

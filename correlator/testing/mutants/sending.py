@@ -32,7 +32,7 @@ def sent_at_once(patches: Patches) -> None:
     patches.replace(Context, "send", make)
 
 
-@mutant("number_not_persisted", "the next number of a sender is not in the checkpoint", "S3", "S4", "S9", "G8")
+@mutant("number_not_persisted", "the next number of a sender is not in the checkpoint", "S3", "S4", "S9")
 def number_not_persisted(patches: Patches) -> None:
     """9."""
 
@@ -98,9 +98,10 @@ def new_id_on_resend(patches: Patches) -> None:
     patches.replace(Sender, "_lost", make)
 
 
-@mutant("sent_in_reverse", "a batch leaves in reverse", "S5", "S6")
+@mutant("sent_in_reverse", "a batch leaves in reverse", "S5", "S6", "F1", "X1")
 def sent_in_reverse(patches: Patches) -> None:
     """21."""
+
     def make(original: Any) -> Any:
         return lambda self, batch: list(reversed(original(self, list(reversed(batch)))))
 
@@ -211,20 +212,33 @@ def dead_sends_not_persisted(patches: Patches) -> None:
     patches.replace(Outbox, "cut", make)
 
 
-@mutant("dead_sends_forgotten_early", "dead letters that arose after the cut are dropped with those in it", "S7", budget=1500)
+@mutant(
+    "dead_sends_forgotten_early",
+    "dead letters that arose after the cut are dropped with those in it",
+    "S7",
+    budget=1500,
+)
 def dead_sends_forgotten_early(patches: Patches) -> None:
     """Between the cut and its commit a sender goes on."""
     patches.replace(Outbox, "forget_settled", lambda _: lambda self, cut: self._dead.clear())
 
 
-@mutant("best_effort_staged", "BEST_EFFORT sends wait for a checkpoint and enter the store", "B3", "S4", "B2", "G8")
+@mutant("best_effort_staged", "BEST_EFFORT sends wait for a checkpoint and enter the store", "B3", "S4", "B2", "G7")
 def best_effort_staged(patches: Patches) -> None:
     """B1, B3."""
     changed = {**SENDING, Reliability.BEST_EFFORT: Sending(stored=True, stamps_id=True)}
     patches.replace(outboxes, "SENDING", lambda _: changed)
 
 
-@mutant("sends_skipped_behind_a_batch", "a batch that ends inside a segment skips the rest of it", "S2", "S3", "S7", "G7", "S9")
+@mutant(
+    "sends_skipped_behind_a_batch",
+    "a batch that ends inside a segment skips the rest of it",
+    "S2",
+    "S3",
+    "S7",
+    "G7",
+    "S9",
+)
 def sends_skipped_behind_a_batch(patches: Patches) -> None:
     """The position within a segment is lost."""
 

@@ -1,5 +1,5 @@
 """Bugs in contexts: what a handler does, undoes, leaves behind."""
-# ruff: noqa: SLF001, ANN001, ANN202 - mutants reach into the classes that they break
+# ruff: noqa: ANN001, ANN202 - mutants reach into the classes that they break
 
 from typing import Any
 
@@ -9,7 +9,9 @@ from correlator.runtime.checkpointer import Checkpointer
 from correlator.testing.mutants.catalogue import Patches, mutant
 
 
-@mutant("failed_handler_sends", "the sends of a handler that failed leave all the same", "S9", "M4", "M1", "M3", "G5", "M2")
+@mutant(
+    "failed_handler_sends", "the sends of a handler that failed leave all the same", "S9", "M4", "M1", "M3", "G5", "M2"
+)
 def failed_handler_sends(patches: Patches) -> None:
     """T27."""
 
@@ -25,13 +27,27 @@ def failed_handler_sends(patches: Patches) -> None:
     patches.replace(Context, "_undo", make)
 
 
-@mutant("failed_handler_changes_state", "the state of a handler that failed is not put back", "A3", "S9", "M5", "S3", "M1", "M4", "M3", "M2", "G1")
+@mutant(
+    "failed_handler_changes_state",
+    "the state of a handler that failed is not put back",
+    "A3",
+    "S9",
+    "M5",
+    "S3",
+    "M1",
+    "M4",
+    "M3",
+    "M2",
+    "G1",
+)
 def failed_handler_changes_state(patches: Patches) -> None:
     """T27."""
     patches.replace(Context, "_undo", lambda _: lambda self, instance, before: self._effects.clear())
 
 
-@mutant("failure_passed_over", "a handler that must not fail is skipped when it does", "A2", "A3")
+@mutant(
+    "failure_passed_over", "a handler that must not fail is skipped when it does", "A2", "A3", "M1", "M3", "M4", "S9"
+)
 def failure_passed_over(patches: Patches) -> None:
     """on_error: stop."""
 
@@ -47,7 +63,16 @@ def failure_passed_over(patches: Patches) -> None:
     patches.replace(Context, "_invoke", make)
 
 
-@mutant("checkpoint_after_failure", "a handler failed half-way, and what it changed is written before the engine stops", "A3", "G1", "S9", "M5", "A2", budget=600)
+@mutant(
+    "checkpoint_after_failure",
+    "a handler failed half-way, and what it changed is written before the engine stops",
+    "A3",
+    "G1",
+    "S9",
+    "M5",
+    "A2",
+    budget=600,
+)
 def checkpoint_after_failure(patches: Patches) -> None:
     """The race between the failing thread and a waiting checkpoint."""
     patches.replace(Checkpointer, "_whole", lambda _: property(lambda self: True))
@@ -124,7 +149,15 @@ def channel_sent_twice(patches: Patches) -> None:
     patches.replace(Context, "_send_to_channel", make)
 
 
-@mutant("half_an_event_in_the_cut", "a cut is taken when the first of several listeners has returned", "A3", "G1", "M2", "M3", "A2")
+@mutant(
+    "half_an_event_in_the_cut",
+    "a cut is taken when the first of several listeners has returned",
+    "A3",
+    "G1",
+    "M2",
+    "M3",
+    "A2",
+)
 def half_an_event_in_the_cut(patches: Patches) -> None:
     """The event counts as handled before its handlers ran."""
 

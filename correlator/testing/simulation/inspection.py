@@ -46,7 +46,14 @@ def _monitors(thread: MonitorThread) -> tuple[Any, ...]:
             _encode(instance.monitor.attributes()),
             tuple(_table(table) for table in instance.monitor.tables()),
             tuple(
-                (number, type_name(one.pattern.event_type), one.pattern.fields, one.pattern.values, one.handler, one.once)
+                (
+                    number,
+                    type_name(one.pattern.event_type),
+                    one.pattern.fields,
+                    one.pattern.values,
+                    one.handler,
+                    one.once,
+                )
                 for number, one in sorted(instance.listeners.items())
             ),
             tuple((number, one.due, one.period, one.handler) for number, one in sorted(instance.timers.items())),

@@ -104,7 +104,11 @@ def nothing_is_invented(facts: Facts) -> Iterator[str]:
     said = {body for _, record in facts.history.of("sent") for body in [record.data[1]]}
     for sender, sends in facts.accepted.items():
         for _, _, one in sends:
-            invented = (sender, one.sequence) not in facts.released if sender in facts.stored_senders() else one.body not in said
+            invented = (
+                (sender, one.sequence) not in facts.released
+                if sender in facts.stored_senders()
+                else one.body not in said
+            )
             if invented:
                 yield f"sender {sender} sent {one.body!r}, which nobody asked for"
     for name, attribute in (("Ledger", "handled"), ("Ledger", "readings"), ("Audit", "orders")):
@@ -165,7 +169,9 @@ def engine_time_grows(facts: Facts) -> Iterator[str]:
     for at, record in facts.history.of("began"):
         done = facts.before(places, at)
         before = facts.checkpoints[done - 1][2].engine_time if done else 0.0
-        received = max((segment.data.time for place, segment in facts.history.of("received") if place < at), default=0.0)
+        received = max(
+            (segment.data.time for place, segment in facts.history.of("received") if place < at), default=0.0
+        )
         if not before - _SLACK_S <= record.data[3] <= max(before, received) + _SLACK_S:
             yield f"life {record.life} began at {record.data[3]}, the checkpoint was at {before}"
     for (_, _, one), (_, _, other) in zip(facts.checkpoints, facts.checkpoints[1:], strict=False):

@@ -26,7 +26,9 @@ def best_effort_is_in_order(facts: Facts) -> Iterator[str]:
     """Only asked of runs in which nothing went wrong."""
     for name in facts.of_mode(BEST_EFFORT):
         wanted = [
-            one.id for one in facts.published_to.get(facts.setup.receivers[name].destination, []) if one.flaw != "mapping"
+            one.id
+            for one in facts.published_to.get(facts.setup.receivers[name].destination, [])
+            if one.flaw != "mapping"
         ]
         handled = [record.data for _, record in facts.history.of("handled")]
         if not facts.faulty and facts.rest is not None and handled != wanted:
@@ -254,16 +256,35 @@ def duplicates_are_acknowledged(facts: Facts) -> Iterator[str]:
 
 @invariant("E6", "an id and its message are in one commit, and memory is what the store holds")
 def ids_and_messages_together(facts: Facts) -> Iterator[str]:
-    """Each accepted message with an id brings its id; a start reads back every id that was remembered."""
+    """Each accepted message with an id brings its id, a repeat brings it again; a start reads back what was known."""
     for name in facts.of_mode(EXACTLY_ONCE):
         for _, life, received in facts.streams[name].segments if name in facts.streams else ():
             for pid in received.pids:
                 uid = facts.published[pid].uid if pid in facts.published else ""
                 if uid and uid not in received.ids:
                     yield f"life {life}: {name} stored {pid} without its id '{uid}'"
+    yield from _acknowledged_without_id(facts)
     for domain, (before, after) in (facts.rest.memory if facts.rest else {}).items():
         if lost := sorted(set(before) - set(after)):
             yield f"{domain}: {lost} were remembered, and are not after a start"
+
+
+def _acknowledged_without_id(facts: Facts) -> Iterator[str]:
+    """What is acknowledged had its id written by the commit of its batch, a duplicate too (FEATURES A8.14)."""
+    written: dict[tuple[str, int], set[str]] = {}
+    records = sorted([*facts.history.of("received"), *facts.history.of("acknowledged")], key=lambda event: event[0])
+    for _, record in records:
+        if record.who not in facts.setup.receivers or not facts.setup.receivers[record.who].domain:
+            continue
+        mine = written.setdefault((record.who, record.life), set())
+        if record.kind == "received":
+            mine.update(record.data.ids)
+            continue
+        for pid in record.data:
+            one = facts.published[pid]
+            if one.uid and one.flaw != "mapping" and one.uid not in mine:
+                yield f"life {record.life}: {record.who} acknowledged {pid}, its id '{one.uid}' was not written (again)"
+        mine.clear()
 
 
 @invariant("E7", "ids remembered stay within windows and pins, ids stored within four times that")
@@ -358,7 +379,9 @@ def forbidden_acknowledgements(facts: Facts) -> Iterator[str]:
             yield f"life {record.life}: {record.who} was allowed"
 
 
-@invariant("C7", "an APP_CONTROLLED message that cannot be mapped is a committed dead letter before its acknowledgement")
+@invariant(
+    "C7", "an APP_CONTROLLED message that cannot be mapped is a committed dead letter before its acknowledgement"
+)
 def unmapped_are_kept(facts: Facts) -> Iterator[str]:
     """Where there is a store."""
     if not facts.of_mode(AT_LEAST_ONCE, EXACTLY_ONCE):

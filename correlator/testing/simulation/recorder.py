@@ -75,7 +75,9 @@ class WorldProbe(Probe):
         open_receivers: which receivers of the acting engine are open.
     """
 
-    def __init__(self, record: Callable[[Kind, str, object], None], open_receivers: Callable[[], tuple[str, ...]]) -> None:
+    def __init__(
+        self, record: Callable[[Kind, str, object], None], open_receivers: Callable[[], tuple[str, ...]]
+    ) -> None:
         self._record = record
         self._open_receivers = open_receivers
         self._failed: set[str] = set()

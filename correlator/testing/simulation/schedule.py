@@ -65,7 +65,7 @@ class Schedule:
             self.fired.append(Fault(kind, n))
         return struck
 
-    def kills(self, planned: bool) -> bool:  # noqa: FBT001
+    def kills(self, planned: bool) -> bool:
         """Whether the engine dies at this fault point: as the world has planned, or as given."""
         n = self._counts[KILL] = self._counts[KILL] + 1
         if not self.on:

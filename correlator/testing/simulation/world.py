@@ -115,6 +115,7 @@ class World:
         self._zombie_steps = 0
         self._lives = 0
         self._asked: int | None = None
+        self._holder: dict[tuple[str, str], int] = {}
         self._kills = KILL in schedule.rates
         self._hits_left = 0
         self._down_until: float | None = None
@@ -358,10 +359,15 @@ class World:
         if kind == "published":
             return
         if kind in ("accepted", "refused"):
-            data: tuple[Any, ...] = tuple(_sent(one) for one in messages)
-        else:
-            data = tuple(_pid(one) for one in messages)
-        self.record(kind, endpoint, data)  # type: ignore[arg-type]
+            self.record(kind, endpoint, tuple(_sent(one) for one in messages))  # type: ignore[arg-type]
+            return
+        pids = tuple(_pid(one) for one in messages)
+        life = self.acting
+        if kind == "delivered":
+            self._holder.update(((endpoint, pid), life) for pid in pids)
+        elif kind == "returned":  # perhaps by a cut, which comes from nobody's step
+            life = self._holder.get((endpoint, pids[0]), life) if pids else life
+        self.history.add(life, kind, endpoint, pids)  # type: ignore[arg-type]
 
     # --- the end ---
 

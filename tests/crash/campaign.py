@@ -25,6 +25,7 @@ from correlator.events import Message, Outgoing
 from correlator.settings import ConnectionSettings, SenderSettings
 from correlator.storage.store import SqlStore
 from tests.crash.child import Job, run
+from tests.servers import PostgresServer
 
 ORDERS_OF_A_LIFE = 40
 LIVES = 15
@@ -226,8 +227,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _on(store: str, directory: Path, kills: int, seed: int) -> Figures:
     if store == "sqlite":
         return campaign(sqlite_stores(directory), directory, kills=kills, seed=seed)
-    from tests.servers import PostgresServer  # needed here alone, and needs a driver
-
     server = PostgresServer()
     try:
         server.start()

@@ -3,6 +3,7 @@
 import pytest
 
 from correlator.testing import mutants
+from correlator.testing.simulation.campaign import run_seed, small_world
 
 
 @pytest.mark.parametrize("name", mutants.CATALOGUE)
@@ -14,8 +15,6 @@ def test_a_mutant_is_caught(name: str) -> None:
 
 
 def test_a_mutant_leaves_nothing_behind() -> None:
-    from correlator.testing.simulation.campaign import run_seed, small_world
-
     for name in mutants.CATALOGUE:
         with mutants.applied(name):
             pass

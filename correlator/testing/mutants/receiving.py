@@ -1,11 +1,12 @@
 """Bugs on the way in: acknowledgement, numbering, duplicate detection."""
-# ruff: noqa: SLF001, ANN001, ANN202 - mutants reach into the classes that they break
+# ruff: noqa: SLF001, ARG005 - mutants reach into the classes that they break, and leave out what these do
 
 from typing import Any
 
 import msgspec
 
 from correlator.core import receiving
+from correlator.core.commit import IdRun
 from correlator.core.dedup import DuplicateDetector, Plan
 from correlator.core.receiving import State
 from correlator.core.reliability import RECEIVING, Receiving, Reliability
@@ -23,7 +24,7 @@ def acknowledged_before_commit(patches: Patches) -> None:
     """1."""
 
     def make(original: Any) -> Any:
-        def store(self, mapped, writer):
+        def store(self: Any, mapped: Any, writer: Any) -> Any:
             self._source.acknowledge(self._batch.tokens)
             original(self, mapped, writer)
 
@@ -37,7 +38,7 @@ def memory_before_commit(patches: Patches) -> None:
     """4."""
 
     def make(original: Any) -> Any:
-        def plan(self, writer, group):
+        def plan(self: Any, writer: Any, group: Any) -> Any:
             write = original(self, writer, group)
             if self._plan is not None:
                 writer.detectors[self.domain].apply(self._plan)
@@ -71,7 +72,7 @@ def no_duplicate_detection(patches: Patches) -> None:
 def duplicates_in_a_batch_unseen(patches: Patches) -> None:
     """8."""
 
-    def duplicates(self, candidates, seen):
+    def duplicates(self: Any, candidates: Any, seen: Any) -> Any:
         found = [at for at, one in enumerate(candidates.ids) if one and (one in self._entries or one in seen)]
         return found, []
 
@@ -83,7 +84,7 @@ def ids_in_another_commit(patches: Patches) -> None:
     """10."""
 
     def make(original: Any) -> Any:
-        def plan(self, writer, group):
+        def plan(self: Any, writer: Any, group: Any) -> Any:
             write = original(self, writer, group)
             late, writer.late = getattr(writer, "late", None), write.ids
             return msgspec.structs.replace(write, ids=late)
@@ -98,7 +99,7 @@ def window_too_small(patches: Patches) -> None:
     """26."""
 
     def make(original: Any) -> Any:
-        def init(self, domain, per_source_window_size, expiry_time):
+        def init(self: Any, domain: Any, per_source_window_size: Any, expiry_time: Any) -> Any:
             original(self, domain, per_source_window_size // 4, expiry_time / 10)
 
         return init
@@ -111,7 +112,7 @@ def batch_in_reverse(patches: Patches) -> None:
     """27."""
 
     def make(original: Any) -> Any:
-        def enqueue(self, first, messages, events):
+        def enqueue(self: Any, first: Any, messages: Any, events: Any) -> Any:
             original(self, first, list(reversed(messages)), list(reversed(events)))
 
         return enqueue
@@ -124,7 +125,7 @@ def number_used_again(patches: Patches) -> None:
     """The counter is taken from the rows that are left."""
 
     def make(original: Any) -> Any:
-        def numbers(self, receiver):
+        def numbers(self: Any, receiver: Any) -> Any:
             found = original(self, receiver)
             return msgspec.structs.replace(found, next_number=self._receive_log.last_number(receiver) + 1)
 
@@ -138,7 +139,7 @@ def pins_ignored(patches: Patches) -> None:
     """Only where windows are smaller than what may come again."""
 
     def make(original: Any) -> Any:
-        def enter(self, stored, *, pinned):
+        def enter(self: Any, stored: Any, *, pinned: Any) -> Any:
             del pinned
             original(self, stored, pinned=False)
 
@@ -152,14 +153,13 @@ def repeat_not_renewed(patches: Patches) -> None:
     """The re-armed id is not re-armed."""
 
     def make(original: Any) -> Any:
-        def plan(self, candidates, now, after=()):
+        def plan(self: Any, candidates: Any, now: Any, after: Any = ()) -> Any:
             made: Plan = original(self, candidates, now, after)
             if made.segment is None or not made.duplicates:
                 return made
             run = made.segment.runs[0]
             new = [at for at, one in enumerate(run.ids) if one not in self._entries]
-            columns = ([column[at] for at in new] for column in (run.ids, run.sources, run.digests))
-            kept = msgspec.structs.replace(made.segment, runs=[type(run)(run.time, *columns)])
+            kept = msgspec.structs.replace(made.segment, runs=[_at(run, new)])
             return msgspec.structs.replace(made, segment=kept if new else None)
 
         return plan
@@ -172,7 +172,7 @@ def survivor_lost(patches: Patches) -> None:
     """Seen only after a crash, within the windows."""
 
     def make(original: Any) -> Any:
-        def survivors(self, number):
+        def survivors(self: Any, number: Any) -> Any:
             segment = original(self, number)
             run = segment.runs[-1]
             fewer = type(run)(run.time, run.ids[:-1], run.sources[:-1], run.digests[:-1])
@@ -194,7 +194,7 @@ def missing_id_is_an_id(patches: Patches) -> None:
     """E3."""
 
     def make(original: Any) -> Any:
-        def duplicates(self, candidates, seen):
+        def duplicates(self: Any, candidates: Any, seen: Any) -> Any:
             found, conflicts = original(self, candidates, seen)
             without = [at for at, one in enumerate(candidates.ids) if not one]
             return sorted({*found, *without[1:]}), conflicts
@@ -215,7 +215,7 @@ def duplicates_unacknowledged(patches: Patches) -> None:
     """E5."""
 
     def make(original: Any) -> Any:
-        def acknowledge(self):
+        def acknowledge(self: Any) -> Any:
             if self._dropped_all:
                 self._batch.tokens.clear()
             original(self)
@@ -223,7 +223,7 @@ def duplicates_unacknowledged(patches: Patches) -> None:
         return acknowledge
 
     def count(original: Any) -> Any:
-        def counted(self, request):
+        def counted(self: Any, request: Any) -> Any:
             self._dropped_all = request.segment is None and bool(request.duplicates)
             original(self, request)
 
@@ -266,7 +266,7 @@ def receives_while_suspended(patches: Patches) -> None:
     """C3."""
 
     def make(original: Any) -> Any:
-        def act(self):
+        def act(self: Any) -> Any:
             if self._state.now is State.SUSPENDED and not self._resumed and self._batch.room:
                 chunk = self._source.receive(self._batch.room, 0.0)
                 if chunk.messages:
@@ -282,7 +282,7 @@ def receives_while_suspended(patches: Patches) -> None:
 def resumed_twice(patches: Patches) -> None:
     """C6."""
 
-    def resume(self, context):
+    def resume(self: Any, context: Any) -> Any:
         del context
         self._resumed = True
         self.wake()
@@ -301,7 +301,7 @@ def resume_survives_the_connection(patches: Patches) -> None:
     """C5."""
 
     def make(original: Any) -> Any:
-        def lost(self, error):
+        def lost(self: Any, error: Any) -> Any:
             delay = original(self, error)
             self._resumed = self._mode.acknowledged_by_application
             return delay
@@ -316,7 +316,7 @@ def batch_too_large(patches: Patches) -> None:
     """A5: a lost limit in the source."""
 
     def make(original: Any) -> Any:
-        def init(self, broker, receiver):
+        def init(self: Any, broker: Any, receiver: Any) -> Any:
             original(self, broker, receiver)
             self._max_held += 3
 
@@ -334,7 +334,7 @@ def duplicates_by_state_of_entry(patches: Patches) -> None:
     """The time queue is not asked."""
 
     def make(original: Any) -> Any:
-        def duplicates(self, candidates, seen):
+        def duplicates(self: Any, candidates: Any, seen: Any) -> Any:
             found, conflicts = original(self, candidates, seen)
             windows = {entry.id for window in self._windows.values() for entry in window.queue if entry.place == 0}
             return [at for at in found if candidates.ids[at] in windows or candidates.ids[at] in seen], conflicts
@@ -342,6 +342,15 @@ def duplicates_by_state_of_entry(patches: Patches) -> None:
         return duplicates
 
     patches.replace(DuplicateDetector, "_duplicates", make)
+
+
+def _at(run: IdRun, positions: list[int]) -> IdRun:
+    return IdRun(
+        run.time,
+        [run.ids[at] for at in positions],
+        [run.sources[at] for at in positions],
+        [run.digests[at] for at in positions],
+    )
 
 
 def _change_write(patches: Patches, **fields: Any) -> None:

@@ -1,5 +1,5 @@
 """Bugs of a start: what is read back, in which order, and what opens when."""
-# ruff: noqa: ANN001, ANN202 - mutants reach into the classes that they break
+# ruff: noqa: ARG005 - mutants reach into the classes that they break, and leave out what these do
 
 from typing import Any
 
@@ -27,7 +27,7 @@ def replayed_in_reverse(patches: Patches) -> None:
     """28."""
 
     def make(original: Any) -> Any:
-        def beyond(self, receiver, entered):
+        def beyond(self: Any, receiver: Any, entered: Any) -> Any:
             for first, messages in original(self, receiver, entered):
                 yield first, list(reversed(messages))
 
@@ -51,7 +51,7 @@ def outbox_not_restored(patches: Patches) -> None:
     """17."""
 
     def make(original: Any) -> Any:
-        def restore(self, cut, segments):
+        def restore(self: Any, cut: Any, segments: Any) -> Any:
             del segments
             original(self, msgspec.structs.replace(cut, confirmed_through=cut.next_sequence - 1), ())
 
@@ -107,7 +107,7 @@ def receivers_open_early(patches: Patches) -> None:
     """A6."""
 
     def make(original: Any) -> Any:
-        def run_hooks(self):
+        def run_hooks(self: Any) -> Any:
             for receiver in self._parts.receivers.values():
                 receiver.open = True
             original(self)

@@ -1,5 +1,5 @@
 """Bugs on the way out: numbers, order, confirms, flush notices."""
-# ruff: noqa: SLF001, ANN001, ANN202 - mutants reach into the classes that they break
+# ruff: noqa: SLF001, ARG005 - mutants reach into the classes that they break, and leave out what these do
 
 from typing import Any
 
@@ -20,7 +20,7 @@ def sent_at_once(patches: Patches) -> None:
     """2."""
 
     def make(original: Any) -> Any:
-        def send(self, monitor, event, to, key, properties):
+        def send(self: Any, monitor: Any, event: Any, to: Any, key: Any, properties: Any) -> Any:
             original(self, monitor, event, to, key, properties)
             outbox = self._routes.outboxes.get(to)
             if outbox is not None and outbox.stored:
@@ -37,7 +37,7 @@ def number_not_persisted(patches: Patches) -> None:
     """9."""
 
     def make(original: Any) -> Any:
-        def restore(self, cut, segments):
+        def restore(self: Any, cut: Any, segments: Any) -> Any:
             original(self, cut, segments)
             self._next_sequence = max(1, cut.next_sequence - 1)
 
@@ -51,7 +51,7 @@ def deleted_before_sent(patches: Patches) -> None:
     """18."""
 
     def make(original: Any) -> Any:
-        def cut(self, staged):
+        def cut(self: Any, staged: Any) -> Any:
             through = self._next_sequence - 1
             made, segment, dead = original(self, staged)
             return msgspec.structs.replace(made, confirmed_through=through), segment, dead
@@ -72,7 +72,7 @@ def loss_ignored(patches: Patches) -> None:
     """19, the other half."""
 
     def make(original: Any) -> Any:
-        def settle(self, batch):
+        def settle(self: Any, batch: Any) -> Any:
             try:
                 original(self, batch)
             except ConnectionLost:
@@ -89,7 +89,7 @@ def new_id_on_resend(patches: Patches) -> None:
     """20."""
 
     def make(original: Any) -> Any:
-        def lost(self, error):
+        def lost(self: Any, error: Any) -> Any:
             self.outbox.source += "'"
             return original(self, error)
 
@@ -112,7 +112,7 @@ def sent_in_reverse(patches: Patches) -> None:
 def flushed_on_handover(patches: Patches) -> None:
     """22."""
 
-    def take_flush(self):
+    def take_flush(self: Any) -> Any:
         for position, item in enumerate(self._live):
             if isinstance(item, FlushRequest):
                 del self._live[position]
@@ -127,7 +127,7 @@ def flush_overtakes(patches: Patches) -> None:
     """The marker is put to the front."""
 
     def make(original: Any) -> Any:
-        def enqueue(self, item):
+        def enqueue(self: Any, item: Any) -> Any:
             if isinstance(item, FlushRequest):
                 self._live.appendleft(item)
             else:
@@ -143,7 +143,7 @@ def flush_notified_twice(patches: Patches) -> None:
     """F2."""
 
     def make(original: Any) -> Any:
-        def send_next(self):
+        def send_next(self: Any) -> Any:
             if self.outbox._live and isinstance(self.outbox._live[0], FlushRequest):
                 self._flushed(self.settings.id, self.outbox._live[0], 0)
             return original(self)
@@ -158,7 +158,7 @@ def flush_lost(patches: Patches) -> None:
     """F4, F6."""
 
     def make(original: Any) -> Any:
-        def take_flush(self):
+        def take_flush(self: Any) -> Any:
             if len(self._live) == 1 and self._settled_through == 0 and isinstance(self._live[0], FlushRequest):
                 self._live.clear()
             return original(self)
@@ -173,7 +173,7 @@ def outbox_never_pruned(patches: Patches) -> None:
     """29."""
 
     def make(original: Any) -> Any:
-        def cut(self, staged):
+        def cut(self: Any, staged: Any) -> Any:
             made, segment, dead = original(self, staged)
             return msgspec.structs.replace(made, confirmed_through=0), segment, dead
 
@@ -187,7 +187,7 @@ def given_up_after_losses(patches: Patches) -> None:
     """A2.12."""
 
     def make(original: Any) -> Any:
-        def lost(self, error):
+        def lost(self: Any, error: Any) -> Any:
             batch = self.outbox.take(self.settings.max_batch_size)
             if self.counters.connection_errors % 3 == 2 and batch:
                 self.outbox.settle(batch, [])
@@ -203,7 +203,7 @@ def dead_sends_not_persisted(patches: Patches) -> None:
     """Z7."""
 
     def make(original: Any) -> Any:
-        def cut(self, staged):
+        def cut(self: Any, staged: Any) -> Any:
             made, segment, _ = original(self, staged)
             return made, segment, []
 
@@ -243,7 +243,7 @@ def sends_skipped_behind_a_batch(patches: Patches) -> None:
     """The position within a segment is lost."""
 
     def make(original: Any) -> Any:
-        def settle(self, batch, dead):
+        def settle(self: Any, batch: Any, dead: Any) -> Any:
             before = len(self._waiting)
             original(self, batch, dead)
             if self.stored and before and len(self._waiting) == before and len(batch) > 1:
@@ -260,7 +260,7 @@ def sender_not_woken(patches: Patches) -> None:
     """Liveness."""
 
     def make(original: Any) -> Any:
-        def step(self):
+        def step(self: Any) -> Any:
             delay = original(self)
             self._woken.clear()
             self.wake = lambda: None
@@ -273,7 +273,7 @@ def sender_not_woken(patches: Patches) -> None:
 
 def _change_sink(patches: Patches, change: Any) -> None:
     def make(original: Any) -> Any:
-        def settle(self, batch):
+        def settle(self: Any, batch: Any) -> Any:
             sink = self._sink
             self._sink = _ChangedSink(sink, change)
             try:

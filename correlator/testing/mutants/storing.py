@@ -1,5 +1,5 @@
 """Bugs between memory and the store: what a checkpoint holds, when it counts, who may write."""
-# ruff: noqa: ANN001, ANN202 - mutants reach into the classes that they break
+# ruff: noqa: ARG005 - mutants reach into the classes that they break, and leave out what these do
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def released_before_commit(patches: Patches) -> None:
     """3."""
 
     def make(original: Any) -> Any:
-        def plan(self, writer, group):
+        def plan(self: Any, writer: Any, group: Any) -> Any:
             if not getattr(self, "released", False):
                 self.released = True
                 self.cut.release()
@@ -34,7 +34,7 @@ def released_before_commit(patches: Patches) -> None:
         return plan
 
     def begin(original: Any) -> Any:
-        def begun(self, now):
+        def begun(self: Any, now: Any) -> Any:
             self._writer.wake_senders = lambda: [
                 actor for actor in self._released.__self__.senders.values() if actor.open
             ]
@@ -54,7 +54,7 @@ def _release_nothing(original: Any) -> Any:
         def release(self) -> None:
             """Nothing again."""
 
-    def release(self, cut):
+    def release(self: Any, cut: Any) -> Any:
         del cut
         original(self, Released())
 
@@ -72,7 +72,7 @@ def state_in_another_commit(patches: Patches) -> None:
     """15."""
 
     def make(original: Any) -> Any:
-        def cut(self, *arguments, **options):
+        def cut(self: Any, *arguments: Any, **options: Any) -> Any:
             made = original(self, *arguments, **options)
             if made is None:
                 return None
@@ -94,7 +94,7 @@ def state_without_queue(patches: Patches) -> None:
     """16: the second context works on between the cut of the queue and that of the state."""
 
     def make(original: Any) -> Any:
-        def take_state(self):
+        def take_state(self: Any) -> Any:
             requested, self.cut_requested = self.cut_requested, False
             self.work(2, self._engine_time)
             self.cut_requested = requested
@@ -120,7 +120,7 @@ def store_error_swallowed(patches: Patches) -> None:
     """24."""
 
     def make(original: Any) -> Any:
-        def commit(self, number, writes):
+        def commit(self: Any, number: Any, writes: Any) -> Any:
             try:
                 original(self, number, writes)
             except StoreBusy:
@@ -146,7 +146,7 @@ def unknown_taken_for_done(patches: Patches) -> None:
     """T1."""
 
     def make(original: Any) -> Any:
-        def resolve(self, number):
+        def resolve(self: Any, number: Any) -> Any:
             original(self, number)
             self._disk.commit = number
             return True
@@ -170,7 +170,7 @@ def unknown_taken_for_done(patches: Patches) -> None:
 def no_epoch(patches: Patches) -> None:
     """No fence."""
 
-    def check(self, *numbers):
+    def check(self: Any, *numbers: Any) -> Any:
         del numbers
         self._epoch = self._epoch or self._disk.epoch
 
@@ -182,7 +182,7 @@ def checkpoint_number_stands(patches: Patches) -> None:
     """G3."""
 
     def make(original: Any) -> Any:
-        def cut(self, *arguments, **options):
+        def cut(self: Any, *arguments: Any, **options: Any) -> Any:
             made = original(self, *arguments, **options)
             if made is not None and self.number > 2:
                 self.number -= 1
@@ -198,7 +198,7 @@ def inbox_not_drained(patches: Patches) -> None:
     """An event in the inbox is in no cut, the state of its sender is."""
 
     def make(original: Any) -> Any:
-        def cut(self, encode):
+        def cut(self: Any, encode: Any) -> Any:
             inbox, self._inbox = self._inbox, type(self._inbox)()
             made = original(self, encode)
             self._inbox = inbox
@@ -214,7 +214,7 @@ def channel_events_lost(patches: Patches) -> None:
     """Only references to the receive log are."""
 
     def make(original: Any) -> Any:
-        def cut(self, encode):
+        def cut(self: Any, encode: Any) -> Any:
             entered, recorded = original(self, encode)
             return entered, [run for run in recorded if run.receiver]
 
@@ -228,7 +228,7 @@ def notices_recorded(patches: Patches) -> None:
     """F2."""
 
     def make(original: Any) -> Any:
-        def init(self, receiver, first, messages, events, *, stored):
+        def init(self: Any, receiver: Any, first: Any, messages: Any, events: Any, *, stored: Any) -> Any:
             original(self, receiver, first, messages, events, stored=stored or not receiver)
 
         return init
@@ -241,7 +241,7 @@ def head_counted_twice(patches: Patches) -> None:
     """One handler too many after a start."""
 
     def make(original: Any) -> Any:
-        def cut(self, encode):
+        def cut(self: Any, encode: Any) -> Any:
             for run in self._runs:
                 run.position = max(0, run.position - 1)
                 break
@@ -256,7 +256,7 @@ def head_counted_twice(patches: Patches) -> None:
 def unhandled_rows_consumed(patches: Patches) -> None:
     """Minimum and maximum confused."""
 
-    def consumed(queues, routes):
+    def consumed(queues: Any, routes: Any) -> Any:
         done = {}
         for receiver, names in routes.items():
             through = [
@@ -274,7 +274,7 @@ def monitor_not_marked(patches: Patches) -> None:
     """The cost of a checkpoint follows what changed, and this forgets what."""
 
     def make(original: Any) -> Any:
-        def take_state(self):
+        def take_state(self: Any) -> Any:
             for instance in list(self._dirty)[1:]:
                 del self._dirty[instance]
             return original(self)
@@ -289,7 +289,7 @@ def table_reads_untracked(patches: Patches) -> None:
     """T46."""
 
     def make(original: Any) -> Any:
-        def init(self, *arguments):
+        def init(self: Any, *arguments: Any) -> Any:
             original(self, *arguments)
             self._tracks_reads = False
 
@@ -312,7 +312,7 @@ def living_entry_cleaned(patches: Patches) -> None:
     """The last survivor of what is cleaned."""
 
     def make(original: Any) -> Any:
-        def plan(self, changes, cleaned):
+        def plan(self: Any, changes: Any, cleaned: Any) -> Any:
             made = original(self, changes, cleaned)
             survivors = sum(len(one.entries) for one in made.segments) - len(changes)
             if not survivors:
@@ -331,7 +331,7 @@ def handler_dead_letters_lost(patches: Patches) -> None:
     """Z7."""
 
     def make(original: Any) -> Any:
-        def take(self):
+        def take(self: Any) -> Any:
             original(self)
             return []
 
@@ -345,7 +345,7 @@ def order_of_a_set(patches: Patches) -> None:
     """Another process, another history."""
 
     def make(original: Any) -> Any:
-        def cut(self, contexts, outboxes, *arguments, **options):
+        def cut(self: Any, contexts: Any, outboxes: Any, *arguments: Any, **options: Any) -> Any:
             by_name = {outbox.sender: outbox for outbox in outboxes}
             return original(self, contexts, [by_name[name] for name in set(by_name)], *arguments, **options)
 
@@ -370,7 +370,7 @@ def group_commit_loses_one(patches: Patches) -> None:
     """Acknowledged, and nowhere."""
 
     def make(original: Any) -> Any:
-        def commit_waiting(self):
+        def commit_waiting(self: Any) -> Any:
             store = self.store
             self.store = _ShortStore(store)
             try:

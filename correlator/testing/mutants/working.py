@@ -1,5 +1,5 @@
 """Bugs in contexts: what a handler does, undoes, leaves behind."""
-# ruff: noqa: ANN001, ANN202 - mutants reach into the classes that they break
+# ruff: noqa: ARG005 - mutants reach into the classes that they break, and leave out what these do
 
 from typing import Any
 
@@ -16,7 +16,7 @@ def failed_handler_sends(patches: Patches) -> None:
     """T27."""
 
     def make(original: Any) -> Any:
-        def undo(self, instance, before):
+        def undo(self: Any, instance: Any, before: Any) -> Any:
             effects = list(self._effects)
             original(self, instance, before)
             self._effects.extend(effects)
@@ -52,7 +52,7 @@ def failure_passed_over(patches: Patches) -> None:
     """on_error: stop."""
 
     def make(original: Any) -> Any:
-        def invoke(self, instance, method, event):
+        def invoke(self: Any, instance: Any, method: Any, event: Any) -> Any:
             try:
                 original(self, instance, method, event)
             except HandlerFailed:
@@ -89,7 +89,7 @@ def timer_fires_again(patches: Patches) -> None:
     """It is in the state, and comes back with it."""
 
     def make(original: Any) -> Any:
-        def call(self, instance, name):
+        def call(self: Any, instance: Any, name: Any) -> Any:
             original(self, instance, name)
             if name == "due":
                 self._push_timer(instance, 10**6, self._engine_time, None, name)
@@ -105,7 +105,7 @@ def ended_monitor_stays(patches: Patches) -> None:
     """It comes back after a start."""
 
     def make(original: Any) -> Any:
-        def end(self, monitor):
+        def end(self: Any, monitor: Any) -> Any:
             before = list(self._removed)
             original(self, monitor)
             self._removed = before
@@ -126,7 +126,7 @@ def fresh_timers_count_from_zero(patches: Patches) -> None:
     """A monitor without lasting state gets all beats since then at once."""
 
     def make(original: Any) -> Any:
-        def init(self, name, routes, resolve, failed, engine_time=0.0):
+        def init(self: Any, name: Any, routes: Any, resolve: Any, failed: Any, engine_time: Any = 0.0) -> Any:
             del engine_time
             original(self, name, routes, resolve, failed, 0.0)
 
@@ -140,7 +140,7 @@ def channel_sent_twice(patches: Patches) -> None:
     """M4."""
 
     def make(original: Any) -> Any:
-        def send(self, monitor, event, channel):
+        def send(self: Any, monitor: Any, event: Any, channel: Any) -> Any:
             original(self, monitor, event, channel)
             original(self, monitor, event, channel)
 
@@ -162,7 +162,7 @@ def half_an_event_in_the_cut(patches: Patches) -> None:
     """The event counts as handled before its handlers ran."""
 
     def make(original: Any) -> Any:
-        def work(self, most, engine_time):
+        def work(self: Any, most: Any, engine_time: Any) -> Any:
             for run in self.queue.runs():
                 if run.stored and run.receiver and run.position < len(run) - 1 and self.handled % 7 == 3:
                     run.position += 1

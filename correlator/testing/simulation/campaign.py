@@ -35,7 +35,6 @@ class Outcome:
         found: what contradicts an invariant.
         history: all of it.
         killed_at: kills by fault point.
-        error: what the engine raised that no engine may raise.
     """
 
     seed: int
@@ -148,15 +147,15 @@ def shrink(failure: Outcome) -> Outcome:
 
 def report(failure: Outcome, shrunk: Outcome) -> str:
     """One screen: what is violated, how to repeat it, the faults that are needed, the end of the history."""
-    first = shrunk.found[0]
+    first, setup = shrunk.found[0], shrunk.history.setup
+    windows = f"window={setup.window} expiry={setup.expiry}"
     faults = "  ".join(f"{fault.kind}#{fault.n}" for fault in shrunk.faults) or "none"
     return "\n".join(
         (
             f"{first}",
             f"  reproduce: python -m correlator.testing.simulation --only {failure.seed}",
             f"  shrunk from {len(failure.faults)} faults to {len(shrunk.faults)}: {faults}",
-            f"  setup: {shrunk.history.setup.on_error=!s} window={shrunk.history.setup.window} "
-            f"expiry={shrunk.history.setup.expiry} receivers={', '.join(shrunk.history.setup.receivers)}",
+            f"  setup: on_error={setup.on_error} {windows} receivers={', '.join(setup.receivers)}",
             f"  timeline (last {LINES} of {len(shrunk.history)}):",
             *(f"    {line}" for line in shrunk.history.last(LINES)),
         )

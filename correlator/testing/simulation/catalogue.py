@@ -1,4 +1,4 @@
-"""What an invariant is, and the list of all: an id, a sentence, and a function from a history to what contradicts it."""
+"""What an invariant is: an id, a sentence, a function from a history to what contradicts it; and the list of all."""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple

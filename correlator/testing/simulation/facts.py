@@ -159,7 +159,7 @@ class Facts:
     def rest(self) -> Rest | None:
         """How it ended, if it came so far."""
         records = self.history.of("rest")
-        return records[-1][1].data if records else None  # type: ignore[no-any-return]
+        return records[-1][1].data if records else None
 
     @cached_property
     def faulty(self) -> bool:

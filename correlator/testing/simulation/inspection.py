@@ -1,7 +1,7 @@
 """Looks into engines and disks, for the history: what contexts hold, whether anything is left to do.
 
-It reads what the product keeps to itself, on purpose: the invariants compare the inside of an engine before a crash with
-the inside after it, which no public method shows.
+It reads what the product keeps to itself, on purpose: the invariants compare the inside of an engine before a crash
+with the inside after it, which no public method shows.
 """
 # ruff: noqa: SLF001
 

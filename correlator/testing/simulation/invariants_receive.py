@@ -154,7 +154,7 @@ def once(facts: Facts) -> Iterator[str]:
     """Each second acceptance of an id is held against the windows.
 
     The pin holds for the receiver whose acknowledgement is in doubt. What another receiver of the same queue is given
-    instead, and holds while the first goes on, is protected by the windows alone.
+    in between, and holds while the first goes on, is protected by the windows alone.
     """
     for domain, names in _domains(facts).items():
         yield from _second_acceptances(facts, domain, names)
@@ -452,7 +452,7 @@ def _between(facts: Facts, receiver: str, *kinds: Any) -> Iterator[tuple[int, An
 def _held(facts: Facts) -> Iterator[tuple[str, int, set[str]]]:
     """What each receiver held after each delivery."""
     held: dict[tuple[str, int], set[str]] = {}
-    records = [event for kind in ("delivered", "acknowledged", "returned") for event in facts.history.of(kind)]  # type: ignore[arg-type]
+    records = [event for kind in ("delivered", "acknowledged", "returned") for event in facts.history.of(kind)]
     for _, record in sorted(records, key=lambda event: event[0]):
         mine = held.setdefault((record.who, record.life), set())
         if record.kind == "delivered":

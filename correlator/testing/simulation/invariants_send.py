@@ -114,7 +114,7 @@ def deleted_after_confirm(facts: Facts) -> Iterator[str]:
             for number in range(done + 1, through + 1):
                 _, body = facts.released.get((sender, number), (NEVER, b""))
                 if facts.settled_at(sender, body) > at:
-                    yield f"life {life}: checkpoint {checkpoint.number} deletes number {number} of {sender}, unconfirmed"
+                    yield f"life {life}: checkpoint {checkpoint.number} deletes {number} of {sender}, unconfirmed"
             if through < done:
                 yield f"life {life}: {sender} was confirmed through {done}, now {through}"
             done = max(done, through)
@@ -161,9 +161,9 @@ def leave_at_once(facts: Facts) -> Iterator[str]:
     died = {record.life for _, record in facts.history.of("died")}
     for _, record in facts.history.of("sent"):
         context, body = record.data
-        if record.life == last and last not in died and context == "relay":
-            if facts.settled_at(record.who, body) == NEVER:
-                yield f"{body!r} was sent in the last life and never arrived"
+        promised = record.life == last and last not in died and context == "relay"
+        if promised and facts.settled_at(record.who, body) == NEVER:
+            yield f"{body!r} was sent in the last life and never arrived"
 
 
 @invariant("B2", "a BEST_EFFORT sender has a new source in each life")

@@ -1,4 +1,4 @@
-"""The eyes and hands of the world: what the disk and the application tell becomes history, what the broker does wrong."""
+"""The eyes and hands of the world: what disk and application tell becomes history; what the broker does wrong."""
 
 from collections.abc import Callable, Mapping, Sequence
 

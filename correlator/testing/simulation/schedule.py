@@ -1,7 +1,7 @@
 """Which faults strike when: drawn from a seed, or given as a list when a failure is replayed and shrunk.
 
 A fault is named by its kind and by the count of opportunities of that kind, so that a run can be repeated with some of
-its faults left out. The order in which actors run comes from another generator: leaving out a fault does not shuffle it.
+its faults left out. The order in which actors run comes from another generator: that does not shuffle it.
 """
 
 import random
@@ -49,6 +49,7 @@ class Schedule:
         self._seed = seed
         self.rates = rates
         self._exactly = None if exactly is None else frozenset(exactly)
+        self._given = self._exactly or frozenset()
         self._possible = frozenset(rates if exactly is None else [kind for kind, _ in exactly])
         self._counts = dict.fromkeys(KINDS, 0)
 
@@ -57,10 +58,8 @@ class Schedule:
         if kind not in self._possible or not self.on:
             return False
         n = self._counts[kind] = self._counts[kind] + 1
-        if self._exactly is not None:
-            struck = (kind, n) in self._exactly
-        else:
-            struck = self.random.random() < self.rates[kind]
+        drawn = self._exactly is None
+        struck = self.random.random() < self.rates[kind] if drawn else (kind, n) in self._given
         if struck:
             self.fired.append(Fault(kind, n))
         return struck
@@ -70,13 +69,13 @@ class Schedule:
         n = self._counts[KILL] = self._counts[KILL] + 1
         if not self.on:
             return False
-        struck = planned if self._exactly is None else (KILL, n) in self._exactly
+        struck = planned if self._exactly is None else (KILL, n) in self._given
         if struck:
             self.fired.append(Fault(KILL, n))
         return struck
 
     def detail(self, kind: str, limit: int) -> int:
-        """A number from 0 to `limit` (with) that belongs to the present opportunity of the kind, whoever else strikes."""
+        """A number from 0 to `limit` (with) that belongs to the present opportunity of the kind."""
         return random.Random(f"{self._seed} {kind} {self._counts[kind]}").randint(0, limit)
 
 

@@ -355,7 +355,7 @@ class World:
         assert self.engine is not None
         return tuple(name for name, receiver in self.engine.receivers.items() if receiver.open)
 
-    def _on_broker(self, kind: str, endpoint: str, destination: str, messages: Sequence[Any]) -> None:
+    def _on_broker(self, kind: str, endpoint: str, _destination: str, messages: Sequence[Any]) -> None:
         if kind == "published":
             return
         if kind in ("accepted", "refused"):

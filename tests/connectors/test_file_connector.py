@@ -126,7 +126,7 @@ def test_properties_by_default(files, tmp_path) -> None:
     }
     assert message.headers is not None
     assert message.headers.message_id == "sub/a.csv:2"
-    assert message.destination == "queue:sub/a.csv"
+    assert message.destination is None
 
 
 def test_columns_that_templates_mention(files, tmp_path) -> None:

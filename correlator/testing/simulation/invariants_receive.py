@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from correlator.core.reliability import Reliability
 from correlator.testing.simulation.catalogue import invariant
@@ -160,45 +160,54 @@ def once(facts: Facts) -> Iterator[str]:
         yield from _second_acceptances(facts, domain, names)
 
 
+class _Seen(NamedTuple):
+    """An id as it was last seen: place among the ids of its source, engine time, message, place in the history."""
+
+    place: int
+    time: float
+    pid: str
+    at: int
+
+
 def _second_acceptances(facts: Facts, domain: str, names: list[str]) -> Iterator[str]:
     setup = facts.setup
     commits = sorted(
         ((*segment, name) for name in names if name in facts.streams for segment in facts.streams[name].segments),
         key=lambda segment: segment[0],
     )
-    acknowledged = _acknowledgements(facts, names)
-    seen: dict[str, tuple[int, float, str, str]] = {}
+    seen: dict[str, _Seen] = {}
     order: dict[str, list[str]] = {}
-    uid_source = {one.uid: one.source for one in facts.published.values() if one.uid}
+    sources = {one.uid: one.source for one in facts.published.values() if one.uid}
     for at, life, received, name in commits:
         for pid in received.pids:
             one = facts.published.get(pid)
             if one is None or not one.uid or one.uid not in seen:
                 continue
-            place, time, last_pid, last_name = seen[one.uid]
-            newer = len(set(order[one.source][place + 1 :]) - {one.uid})
-            recent = setup.expiry > 0 and received.time - time <= setup.expiry
-            unsure = (last_pid, last_name) == (pid, name) and not any(done < at for done in acknowledged.get(pid, ()))
-            if newer < setup.window or recent or unsure:
+            last = seen[one.uid]
+            newer = len(set(order[one.source][last.place + 1 :]) - {one.uid})
+            recent = setup.expiry > 0 and received.time - last.time <= setup.expiry
+            if newer < setup.window or recent or (last.pid == pid and _in_doubt(facts, pid, name, last.at, at)):
                 yield (
-                    f"'{one.uid}' ({pid}, before {last_pid}) was accepted again in domain {domain} in life {life}: "
-                    f"{newer} newer ids of its source, {received.time - time:.2f} s later"
+                    f"'{one.uid}' ({pid}, before {last.pid}) was accepted again in domain {domain} in life {life}: "
+                    f"{newer} newer ids of its source, {received.time - last.time:.2f} s later"
                 )
         by_uid = {facts.published[pid].uid: pid for pid in received.pids if pid in facts.published}
         for uid in received.ids:
-            source = uid_source.get(uid, "")
-            order.setdefault(source, []).append(uid)
-            last_pid = by_uid.get(uid, seen[uid][2] if uid in seen else "")
-            seen[uid] = (len(order[source]) - 1, received.time, last_pid, name)
+            of_source = order.setdefault(sources.get(uid, ""), [])
+            of_source.append(uid)
+            pid = by_uid.get(uid, seen[uid].pid if uid in seen else "")
+            seen[uid] = _Seen(len(of_source) - 1, received.time, pid, at)
 
 
-def _acknowledgements(facts: Facts, names: list[str]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
-    for at, record in facts.history.of("acknowledged"):
-        if record.who in names:
-            for pid in record.data:
-                found.setdefault(pid, []).append(at)
-    return found
+def _in_doubt(facts: Facts, pid: str, receiver: str, first: int, second: int) -> bool:
+    """Whether between the two acceptances the broker was told nothing of it, and gave it to no other receiver."""
+    between = [
+        record.who
+        for kind in ("delivered", "acknowledged")
+        for at, record in facts.history.of(kind)
+        if first < at < second and pid in record.data and (kind == "acknowledged" or record.who != receiver)
+    ]
+    return not between
 
 
 @invariant("E2", "a message whose id was not accepted before in its domain is never dropped")

@@ -170,7 +170,7 @@ def test_connectors_see_ports_and_values_only():
 
 
 @pytest.mark.parametrize("package", ONLY_IN)
-def test_a_foreign_package_is_imported_in_its_place_only(package):
+def test_u10_a_foreign_package_is_imported_in_its_place_only(package):
     wrong = [
         str(one)
         for one in all_imports(*PACKAGES)

@@ -18,7 +18,7 @@ def rows(table: str) -> dict[str, dict[str, str]]:
     return {line[0]: dict(zip(header, line, strict=True)) for line in lines}
 
 
-def test_a_file_is_run_to_its_end(place):
+def test_u6_a_file_is_run_to_its_end(place):
     result = run("run", "engine.yaml", cwd=place)
     assert result.returncode == 0, result.stderr
     table = rows(result.stdout)

@@ -52,6 +52,7 @@ LEDGER: dict[str, Any] = {
     "last_tick": 0.0,
     "counts": {},
     "baskets": {},
+    "beats": [0.4],
     "once listeners": [],
 }
 AUDIT: dict[str, Any] = {"orders": [], "noted": [], "replies": []}

@@ -89,8 +89,8 @@ case(
 )
 case(
     "M6",
-    lambda: Story().rest({"ticks": 9, "last_tick": 1.2}),
-    lambda: Story().rest({"ticks": 3, "last_tick": 1.2}),
+    lambda: Story().rest({"ticks": 9, "last_tick": 1.2, "beats": [4.0]}),
+    lambda: Story().rest({"ticks": 3, "last_tick": 1.2, "beats": [1.6]}),
 )
 case(
     "M6",

@@ -30,7 +30,7 @@ def test_the_head_is_the_last_revision() -> None:
     assert ScriptDirectory(str(migrate._installed_scripts())).get_heads() == [migrate.HEAD]
 
 
-def test_an_upgrade_by_command(make_store: MakeStore, url: str) -> None:
+def test_u10_an_upgrade_by_command(make_store: MakeStore, url: str) -> None:
     assert migrate.upgrade(url) == ("", migrate.HEAD)
     assert migrate.upgrade(url) == (migrate.HEAD, migrate.HEAD)
     store = make_store(url)
@@ -44,7 +44,7 @@ def test_there_is_no_way_down() -> None:
         assert not hasattr(script.module, "downgrade")
 
 
-def test_a_copy_is_made_before_an_upgrade(make_store: MakeStore, tmp_path: Path) -> None:
+def test_u10_a_copy_is_made_before_an_upgrade(make_store: MakeStore, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/store.db"
     store = make_store(url)
     store.open()

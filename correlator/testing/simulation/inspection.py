@@ -164,6 +164,7 @@ def _monitor_of(name: str, key: bytes, data: bytes, values: Mapping[str, Mapping
         attributes[attribute] = {
             msgspec.msgpack.decode(key): msgspec.msgpack.decode(value) for key, value in table.items()
         }
+    attributes["beats"] = [one.due for one in stored.timers if one.period is not None]
     attributes["once listeners"] = [(one.handler, list(one.values)) for one in stored.listeners if one.once]
     return attributes
 

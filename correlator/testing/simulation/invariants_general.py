@@ -244,10 +244,12 @@ def state_is_of_one_moment(facts: Facts) -> Iterator[str]:
 def beats_are_regular(facts: Facts) -> Iterator[str]:
     """For lasting state from the state, for the rest within each life."""
     ledger: Any = facts.monitor("Ledger")
-    if ledger is not None and ledger["ticks"]:
-        expected = (ledger["last_tick"] - ledger["born"]) / TICK_S
-        if not expected - 1.5 < ledger["ticks"] < expected + 1.5:
-            yield f"{ledger['ticks']} ticks from engine time {ledger['born']:.2f} to {ledger['last_tick']:.2f}"
+    if ledger is not None:
+        expected = ledger["born"] + (ledger["ticks"] + 1) * TICK_S
+        if len(ledger["beats"]) != 1 or abs(ledger["beats"][0] - expected) > 0.001:
+            yield f"{ledger['ticks']} ticks since {ledger['born']:.2f}, the next are due at {ledger['beats']}"
+        if ledger["last_tick"] < ledger["born"] + ledger["ticks"] * TICK_S - 0.001:
+            yield f"{ledger['ticks']} ticks since {ledger['born']:.2f} by engine time {ledger['last_tick']:.2f}"
     began = {record.life: record.data[3] for _, record in facts.history.of("began")}
     beats: dict[int, list[float]] = {}
     for _, record in facts.history.of("ticked"):

@@ -161,11 +161,12 @@ def once(facts: Facts) -> Iterator[str]:
 
 
 class _Seen(NamedTuple):
-    """An id as it was last seen: place among the ids of its source, engine time, message, place in the history."""
+    """An id as it was last seen: place among the ids of its source, engine time, message, receiver, place in history."""
 
     place: int
     time: float
     pid: str
+    receiver: str
     at: int
 
 
@@ -186,7 +187,8 @@ def _second_acceptances(facts: Facts, domain: str, names: list[str]) -> Iterator
             last = seen[one.uid]
             newer = len(set(order[one.source][last.place + 1 :]) - {one.uid})
             recent = setup.expiry > 0 and received.time - last.time <= setup.expiry
-            if newer < setup.window or recent or (last.pid == pid and _in_doubt(facts, pid, name, last.at, at)):
+            mine = (last.pid, last.receiver) == (pid, name)
+            if newer < setup.window or recent or (mine and _in_doubt(facts, pid, name, last.at, at)):
                 yield (
                     f"'{one.uid}' ({pid}, before {last.pid}) was accepted again in domain {domain} in life {life}: "
                     f"{newer} newer ids of its source, {received.time - last.time:.2f} s later"
@@ -196,7 +198,7 @@ def _second_acceptances(facts: Facts, domain: str, names: list[str]) -> Iterator
             of_source = order.setdefault(sources.get(uid, ""), [])
             of_source.append(uid)
             pid = by_uid.get(uid, seen[uid].pid if uid in seen else "")
-            seen[uid] = _Seen(len(of_source) - 1, received.time, pid, at)
+            seen[uid] = _Seen(len(of_source) - 1, received.time, pid, name, at)
 
 
 def _in_doubt(facts: Facts, pid: str, receiver: str, first: int, second: int) -> bool:

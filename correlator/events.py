@@ -149,12 +149,14 @@ class Pattern(msgspec.Struct, frozen=True):
                 raise UsageError(
                     "E4108", f"event {event_type.__name__}", f"has no field '{name}'", f"Fields: {', '.join(known)}"
                 )
-            if getattr(type(fields[name]), "__hash__", None) is None:
+            try:
+                hash(fields[name])
+            except TypeError as error:
                 raise UsageError(
                     "E4108",
                     f"event {event_type.__name__}",
                     f"field '{name}' cannot be matched with a value that changes",
-                )
+                ) from error
         names = tuple(sorted(fields))
         return cls(event_type, names, tuple(fields[name] for name in names))
 

@@ -22,7 +22,7 @@ class Position(NamedTuple):
     column: int
 
 
-class InvalidConfiguration(ConfigError):  # noqa: N818 - named like the other errors of the tree
+class InvalidConfiguration(ConfigError):
     """A configuration that cannot be used.
 
     Attributes:

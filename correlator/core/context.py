@@ -514,12 +514,18 @@ def decode_event(resolve: Callable[[str], type[Any]], recorded: tuple[str, bytes
 
 
 def to_message(event: Any, key: str | None, properties: Mapping[str, Any] | None) -> Message:
-    """The message that carries an event: JSON of an event, bytes and messages as they are."""
+    """The message that carries an event: JSON of an event, bytes and messages as they are.
+
+    Raises `MappingError` E5201 for an event that cannot become a message, E5202 for properties or a key that cannot
+    travel.
+    """
     kind = type(event)
     if kind is Message:
-        _check_properties(event.properties)
+        _check_travels(event.properties, event.key)
         return event  # type: ignore[no-any-return]
-    kept = _check_properties(dict(properties)) if properties else _NO_PROPERTIES
+    kept = dict(properties) if properties else _NO_PROPERTIES
+    if kept or key is not None:
+        _check_travels(kept, key)
     if kind is bytes:
         return Message(event, kept, key)
     try:
@@ -528,18 +534,19 @@ def to_message(event: Any, key: str | None, properties: Mapping[str, Any] | None
         raise MappingError("E5201", "send", f"{kind.__name__} cannot become a message: {error}") from error
 
 
-def _check_properties(properties: dict[str, PropertyValue]) -> dict[str, PropertyValue]:
-    """The same, when each value can travel; raises `MappingError` E5202."""
-    for name, value in properties.items():
-        fits = not isinstance(value, int) or -(1 << 63) <= value < 1 << 63
-        if not fits or not isinstance(value, _PROPERTY_TYPES):
-            raise MappingError(
-                "E5202",
-                "send",
-                f"property {quoted(name)} has a value that cannot travel: {quoted(value)}",
-                "Allowed: None, bool, int of 64 bits, float, str, bytes",
-            )
-    return properties
+def _check_travels(properties: Mapping[str, PropertyValue], key: str | None) -> None:
+    allowed = all(type(name) is str and isinstance(value, _PROPERTY_TYPES) for name, value in properties.items())
+    try:
+        msgspec.msgpack.encode((properties, key))
+    except (TypeError, ValueError, OverflowError):  # an integer of more than 64 bits, half a surrogate pair
+        allowed = False
+    if not allowed or not isinstance(key, str | None):
+        raise MappingError(
+            "E5202",
+            "send",
+            f"properties or key cannot travel: {quoted((dict(properties), key))}",
+            "Allowed: text for names and key; None, bool, int of 64 bits, float, str, bytes for values",
+        )
 
 
 def _encode_event(event: Any) -> tuple[str, bytes]:

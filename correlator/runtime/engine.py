@@ -89,6 +89,7 @@ class Engine:
         self._blocking = blocking
         self._changed = threading.Condition()
         self._changing = threading.Lock()
+        self._registering = threading.Lock()
         self._started = False
         self._threads_running = False
         self._stop_asked = threading.Event()
@@ -300,20 +301,21 @@ class Engine:
         Returns at once; `removed` tells when it is done. Raises `UsageError` E8301 for a static part and E8302 for
         an unknown id.
         """
-        endpoint = self.registry.get(part_id)
-        if endpoint is None:
-            raise UsageError("E8302", f"'{part_id}'", "no such receiver or sender", ", ".join(sorted(self.registry)))
-        if endpoint.origin == "static":
-            raise UsageError(
-                "E8301", f"{endpoint.kind} '{part_id}'", "is static; remove is only possible for dynamic ones"
-            )
-        assert self.remover is not None
         with self._changing:
+            endpoint = self.registry.get(part_id)
+            if endpoint is None:
+                known = ", ".join(sorted(self.registry))
+                raise UsageError("E8302", f"'{part_id}'", "no such receiver or sender", known)
+            if endpoint.origin == "static":
+                raise UsageError(
+                    "E8301", f"{endpoint.kind} '{part_id}'", "is static; remove is only possible for dynamic ones"
+                )
+            assert self.remover is not None
             self.remover.begin(part_id)
 
     def removed(self, part_id: str) -> bool:
         """Whether no such part exists (any more)."""
-        return part_id not in self.registry
+        return part_id not in self.registry and not (self.remover is not None and self.remover.removing(part_id))
 
     # --- building ---
 
@@ -411,13 +413,11 @@ class Engine:
     # --- while running ---
 
     def _known(self, settings: ReceiverSettings | SenderSettings) -> bool:
+        if self.remover is not None and self.remover.removing(settings.id):
+            raise UsageError("E8304", f"'{settings.id}'", "is being removed", "", "Add it again once it is removed")
         endpoint = self.registry.get(settings.id)
         if endpoint is None:
             return False
-        if self.remover is not None and self.remover.removing(settings.id):
-            raise UsageError(
-                "E8304", f"{endpoint.kind} '{settings.id}'", "is being removed", "", "Add it again once it is removed"
-            )
         if endpoint == endpoint_of(settings, dynamic=True, source=endpoint.source):
             return True
         raise UsageError(
@@ -430,7 +430,8 @@ class Engine:
 
     def _record(self, endpoint: Endpoint) -> None:
         self.commit_registry(RegistryCommit(put=[endpoint]))
-        self.registry = {**self.registry, endpoint.id: endpoint}
+        with self._registering:
+            self.registry = {**self.registry, endpoint.id: endpoint}
 
     def commit_registry(self, commit: RegistryCommit) -> None:
         """Have a registry change committed and wait for it; a no-op without persistence."""
@@ -445,7 +446,8 @@ class Engine:
             raise StoreError("E3110", "store", f"a registry change was not committed in {COMMIT_PATIENCE_S:.0f} s")
 
     def _removed(self, part_id: str) -> None:
-        self.registry = {name: endpoint for name, endpoint in self.registry.items() if name != part_id}
+        with self._registering:
+            self.registry = {name: endpoint for name, endpoint in self.registry.items() if name != part_id}
         self._notify()
 
     def _commit_waiting(self) -> None:

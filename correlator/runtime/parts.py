@@ -167,6 +167,11 @@ class Parts:
             self.senders = {**self.senders, name: sender}
             self.routes.outboxes = {**self.routes.outboxes, name: sender.outbox}
 
+    def close_to_sends(self, name: str) -> None:
+        """Refuse what is sent to a sender from now on: it is being removed."""
+        with self._changing:
+            self.routes.closing |= {name}
+
     def _flushed(self, sender: str, request: FlushRequest, failed: int) -> None:
         event = SenderFlushed(sender=sender, request_id=request.request_id, failed=failed)
         thread = self.contexts[request.context]

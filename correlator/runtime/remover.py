@@ -34,14 +34,16 @@ class Remover(Actor):
         self._pending: dict[str, _Removal] = {}
 
     def begin(self, part_id: str) -> None:
-        """Stop a part from taking anything new; any thread may call it."""
+        """Stop a part from taking anything new, unless it is on its way out; one thread at a time may call it."""
+        if self.removing(part_id):
+            return
         receiver = self._parts.receivers.get(part_id)
         if receiver is not None:
             receiver.draining = True
             receiver.wake()
         else:
-            self._parts.routes.closing |= {part_id}
-        self._pending.setdefault(part_id, _Removal(part_id))
+            self._parts.close_to_sends(part_id)
+        self._pending[part_id] = _Removal(part_id)
         self.wake()
 
     def removing(self, part_id: str) -> bool:
@@ -68,8 +70,8 @@ class Remover(Actor):
         elif stage is _Stage.RECORDING_GONE and self._answered(removal.asked):
             self._delete(removal)
         elif stage is _Stage.DELETING and removal.request is not None and removal.request.committed:
-            del self._pending[removal.part_id]
             self._removed(removal.part_id)
+            del self._pending[removal.part_id]  # last: until then nobody may add the id again
             return False
         return removal.stage is not stage
 

@@ -651,3 +651,14 @@ def test_c111_a_flood_of_sends_for_one_event_is_refused(monkeypatch):
     deliver(context, Tick(kind="red", number=101), Tick(kind="red", number=100))
     context.work(10, 0.0)
     assert len(context.take_staged()["out"]) == 100
+
+
+@pytest.mark.parametrize(
+    ("properties", "key"),
+    [({"p": "\ud800"}, None), ({1 << 70: 1}, None), ({"p": 1 << 70}, None), ({"p": [1]}, None), ({}, 1 << 70), ({}, 5)],
+    ids=["surrogate", "name", "integer", "list", "long key", "number as key"],
+)
+def test_c112_properties_and_keys_that_cannot_travel_are_the_handlers_failure(properties, key):
+    error = error_of(lambda monitor: monitor.send(b"x", to="out", properties=properties, key=key))
+    assert isinstance(error, MappingError)
+    assert error.code == "E5202"

@@ -529,7 +529,7 @@ def test_an_id_comes_again_only_when_its_removal_is_done(any_world, script):
         any_world.publish("a")
         any_world.wait(lambda: engine.status().senders["out"][2] == 1)
         engine.remove("out")
-        with pytest.raises(UsageError, match="E8304 sender 'out': is being removed"):
+        with pytest.raises(UsageError, match="E8304 'out': is being removed"):
             engine.add_sender(again)
         engine.remove("out")
         assert not engine.removed("out")
@@ -566,6 +566,29 @@ def test_a_second_remove_of_a_sender_that_is_let_go_closes_nobody(world, script)
         world.publish("a")
         world.wait_for("a")
     assert engine.failure is None
+
+
+def test_an_id_is_not_free_before_its_removal_has_ended_everywhere(world, gate):
+    """Given a removal at its last moment, when the id is added again, then it is refused and not half found."""
+    with world.engine(monitors=[Hears]) as engine:
+        engine.add_sender(sender("out"))
+        tell, telling = engine.remover._removed, threading.Event()
+
+        def late(part_id: str) -> None:
+            telling.set()
+            gate.wait(20)
+            tell(part_id)
+
+        engine.remover._removed = late
+        engine.remove("out")
+        assert telling.wait(20)
+        with pytest.raises(UsageError, match="E8304"):
+            engine.add_sender(sender("out"))
+        assert not engine.removed("out")
+        gate.set()
+        world.wait(lambda: engine.removed("out"))
+        engine.add_sender(sender("out"))
+        assert list(engine.senders) == ["out"]
 
 
 @pytest.mark.parametrize("reliability", [EXACTLY_ONCE, AT_LEAST_ONCE])

@@ -12,6 +12,8 @@ from correlator.runtime.clock import Clock, EngineTime
 from correlator.runtime.status import CheckpointCounters
 from correlator.runtime.writer import CheckpointRequest, Writer
 
+FAILED_HANDLER_WAIT_S = 0.05
+"""Wait while a context holds what a failed handler left: the engine is about to stop."""
 CUT_PATIENCE_S = 1.0
 """How long one attempt waits for a handler to return before it is counted as a retry (FEATURES A2.10)."""
 
@@ -126,7 +128,9 @@ class Checkpointer(Actor):
         if self._asked == self._answered and now < self._due:
             return self._due - now
         self._begin(now)
-        return 0 if self._request is None else None
+        if self._request is not None:
+            return None
+        return 0 if self._whole else FAILED_HANDLER_WAIT_S
 
     def _begin(self, now: float) -> None:
         point("ck.trigger")

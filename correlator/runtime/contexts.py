@@ -14,6 +14,7 @@ from correlator.events import DeadLetter, Message
 from correlator.ports import Delivered, Effects, Processor
 from correlator.runtime.actor import Actor
 from correlator.runtime.clock import EngineTime
+from correlator.runtime.logs import get_logger
 
 SLICE = 1000
 """Most events between two looks at the clock and at the outboxes."""
@@ -209,6 +210,7 @@ class ProcessorThread(Actor):
         self.dead_letters = 0
         self.concluded = False
         self.on_processed: Callable[[], None] = lambda: None
+        self._log = get_logger(pipeline=context.name)
         self._persistent = persistent
         self._may_conclude = False
         self._opened = False
@@ -242,6 +244,7 @@ class ProcessorThread(Actor):
     def step(self) -> float | None:
         """Process one batch."""
         if not self._opened:
+            self._log.info("starting the processor; what is received waits")
             self.processor.open()
             self._opened = True
         if self._hold():
@@ -275,7 +278,10 @@ class ProcessorThread(Actor):
             self.whole = True
             if not self._persistent:
                 self.context.take_dead_letters()
-        self.dead_letters += len(effects.dead_letters)
+        if effects.dead_letters:
+            self.dead_letters += len(effects.dead_letters)
+            first = effects.dead_letters[0].reason
+            self._log.error("rows became dead letters", count=len(effects.dead_letters), first=first)
         self._routes.woken()
 
 

@@ -489,12 +489,14 @@ class Engine:
 
     def _failed(self, actor: Actor, error: BaseException) -> None:
         """A thread ended by an exception: nothing may be committed, acknowledged or sent any more."""
-        if self.failure is None:
+        first = self.failure is None
+        if first:
             self.failure = error
-            self._log.critical("the engine stops", part=actor.name, error=error)
         for other in self.actors():
             other.stop()
         self.request_stop()
+        if first:
+            self._log.critical("the engine stops", part=actor.name, error=error)
 
     def _notify(self) -> None:
         with self._changed:

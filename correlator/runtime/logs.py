@@ -1,5 +1,6 @@
 """Structured logs: one event, one line; control characters escaped; nothing per message above DEBUG."""
 
+import contextlib
 import logging
 import sys
 from collections.abc import Callable, MutableMapping
@@ -27,9 +28,24 @@ def configure(*, level: str = "INFO", json: bool = False, redact: Redact = lambd
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level]),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(_StandardError()),  # type: ignore[arg-type]
         cache_logger_on_first_use=False,
     )
+
+
+class _StandardError:
+    """Standard error as it is at the moment; a log that nobody can read any more stops nothing."""
+
+    def write(self, text: str) -> int:
+        """Write, if that is possible."""
+        with contextlib.suppress(OSError, ValueError):
+            return sys.stderr.write(text)
+        return 0
+
+    def flush(self) -> None:
+        """Flush, if that is possible."""
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.flush()
 
 
 def get_logger(**values: Any) -> Any:

@@ -125,6 +125,8 @@ class Restart:
             self._parts.add_processor(processor, state)
         if not self._parts.contexts:
             self._parts.context("main", self._failed)
+        if self._settings.receivers and not self._settings.monitors and not processors:
+            self._log.warning("there is neither a monitor nor a pipeline: what is received is handled by nobody")
         for cut in self._recovered.contexts:
             if cut.context not in self._parts.contexts and cut.queue:
                 raise _not_configured("E4315", f"context '{cut.context}'", f"{len(cut.queue)} runs of events waiting")

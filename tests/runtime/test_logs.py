@@ -1,0 +1,45 @@
+"""Logging goes where standard error is now, and never stops an engine."""
+
+import io
+import sys
+
+import pytest
+import structlog
+
+from correlator.core.reliability import Reliability
+from correlator.errors import HandlerFailed
+from correlator.runtime import logs
+from tests.runtime.flows import Hears
+from tests.runtime.world import World, message, receiver
+
+
+@pytest.fixture
+def configured():
+    """Logging as the command line sets it up; as it was before afterwards."""
+    before = structlog.get_config()
+    logs.configure()
+    yield
+    structlog.configure(**before)
+
+
+def test_a_log_goes_to_standard_error_as_it_is_now(configured, monkeypatch):
+    now = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", now)
+    logs.get_logger(part="x").info("heard\x1b[31m")
+    assert "heard\\x1b[31m" in now.getvalue()
+
+
+def test_an_engine_stops_in_order_when_nobody_can_read_its_log(configured, script, monkeypatch):
+    closed = io.StringIO()
+    closed.close()
+    monkeypatch.setattr(sys, "stderr", closed)
+
+    def fails(monitor, event):
+        raise ValueError("no")
+
+    script.message = fails
+    world = World(None)
+    with world.engine(receiver(reliability=Reliability.BEST_EFFORT), monitors=[Hears]) as engine:
+        world.publish(message("a"))
+        with pytest.raises(HandlerFailed, match="E5500"):
+            engine.run_forever()

@@ -91,9 +91,9 @@ def timer_fires_again(patches: Patches) -> None:
     def make(original: Any) -> Any:
         def call(self: Any, instance: Any, name: Any) -> Any:
             original(self, instance, name)
-            if name == "due":
+            self.again = name == "due" and not getattr(self, "again", False)
+            if self.again:
                 self._push_timer(instance, 10**6, self._engine_time, None, name)
-                instance.timers.pop(10**6 - 1, None)
 
         return call
 

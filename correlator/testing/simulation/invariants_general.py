@@ -248,7 +248,7 @@ def beats_are_regular(facts: Facts) -> Iterator[str]:
         expected = ledger["born"] + (ledger["ticks"] + 1) * TICK_S
         if len(ledger["beats"]) != 1 or abs(ledger["beats"][0] - expected) > 0.001:
             yield f"{ledger['ticks']} ticks since {ledger['born']:.2f}, the next are due at {ledger['beats']}"
-        if ledger["last_tick"] < ledger["born"] + ledger["ticks"] * TICK_S - 0.001:
+        if ledger["ticks"] and ledger["last_tick"] < ledger["born"] + ledger["ticks"] * TICK_S - 0.001:
             yield f"{ledger['ticks']} ticks since {ledger['born']:.2f} by engine time {ledger['last_tick']:.2f}"
     began = {record.life: record.data[3] for _, record in facts.history.of("began")}
     beats: dict[int, list[float]] = {}

@@ -146,7 +146,9 @@ def test_a_waiting_source_hears_of_another_process(connection, tmp_path) -> None
 
 
 def test_t59_the_files_of_the_broker_are_private(tmp_path):
-    connection = EmbeddedConnection("local", ConnectionSettings(type="embedded", options={"store": f"sqlite:///{tmp_path}/b.db"}))
+    connection = EmbeddedConnection(
+        "local", ConnectionSettings(type="embedded", options={"store": f"sqlite:///{tmp_path}/b.db"})
+    )
     sink = connection.sink(SenderSettings(id="s", connection="local", destination="queue:q"))
     sink.connect()
     assert sink.send([Outgoing(1, "src", "queue:q", Message(b"x"))]) == [None]

@@ -75,7 +75,12 @@ def test_a_stamped_message_keeps_everything_else():
     message = Message(b"x", {"a": 1}, "group", None, Headers(priority=7))
     outbox.release(outbox.cut([message])[1])
     sent = outbox.take(1)[0].message
-    assert (sent.body, sent.key, sent.headers, sent.properties["a"]) == (b"x", "group", Headers(priority=7, persistent=True), 1)
+    assert (sent.body, sent.key, sent.headers, sent.properties["a"]) == (
+        b"x",
+        "group",
+        Headers(priority=7, persistent=True),
+        1,
+    )
     assert message.properties == {"a": 1}
 
 

@@ -32,9 +32,7 @@ def begin(directory: Path) -> subprocess.Popen[bytes]:
     """The command, in a session of its own, so that its JVM dies with it."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with (directory / "run.log").open("ab") as log:
-        return subprocess.Popen(
-            COMMAND, cwd=directory, stdout=log, stderr=log, env=environment, start_new_session=True
-        )
+        return subprocess.Popen(COMMAND, cwd=directory, stdout=log, stderr=log, env=environment, start_new_session=True)
 
 
 def finish(directory: Path) -> float:

@@ -81,7 +81,7 @@ def test_a3_3_no_context_sees_a_batch_before_its_commit(world, script, reliabili
     script.message = lambda monitor, message: world.trace.append(Heard(type(monitor).__name__))
     both = [monitor(Hears), monitor(AlsoHears, context="other")]
     world.publish("a")
-    with world.engine(receiver("in", reliability), monitors=both):
+    with world.engine(receiver("in", reliability), monitors=both, interval=3600):
         world.wait(lambda: len(script.heard) == 2)
     order = world.happened("rx.tx.commit.after", "Hears", "AlsoHears")
     assert order[0] == "rx.tx.commit.after"

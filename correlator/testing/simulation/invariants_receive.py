@@ -161,7 +161,7 @@ def once(facts: Facts) -> Iterator[str]:
 
 
 class _Seen(NamedTuple):
-    """An id as it was last seen: place among the ids of its source, engine time, message, receiver, place in history."""
+    """An id as it was last seen: place among the ids of its source, engine time, message, receiver, place of commit."""
 
     place: int
     time: float

@@ -65,7 +65,7 @@ def draw(seed: int) -> Scenario:
             DuplicateDetectionSettings(per_source_window_size=3, expiry_time=0.5),
             DuplicateDetectionSettings(per_source_window_size=4, expiry_time=0.02),
             DuplicateDetectionSettings(per_source_window_size=0, expiry_time=2.0),
-            DuplicateDetectionSettings(per_source_window_size=5, expiry_time=0.0),
+            DuplicateDetectionSettings(per_source_window_size=2, expiry_time=0.0),
         )
     )
     deduplicating = rng.random() < 0.3

@@ -154,6 +154,16 @@ case(
     lambda: Story().order("a", "1:P").order("a'", "1:P").received("orders", 1, "a", ids=["1:P"]).received("orders", 0),
 )
 case(
+    "E1",
+    lambda: doubtful().add("returned", "orders", ("a",)).received("orders", 3, "a", ids=["1:P"]),
+    lambda: (
+        doubtful()
+        .add("began", data=began(0, b""), life=2)
+        .add("returned", "orders", ("a",))
+        .received("orders", 3, "a", ids=["1:P"])
+    ),
+)
+case(
     "E2",
     lambda: Story().order("a", "1:P").received("orders", 0, ids=["1:P"]),
     lambda: Story().order("a", "1:P").received("orders", 1, "a", ids=["1:P"]).received("orders", 0, ids=["1:P"]),
@@ -317,6 +327,12 @@ def hint(name: str) -> Published:
 
 def two_orders() -> Story:
     return Story().order("a").order("b")
+
+
+def doubtful() -> Story:
+    """Accepted, never acknowledged, and pushed out of a window of one."""
+    story = Story(window=1, expiry=0.0).order("a", "1:P").order("b", "2:P")
+    return story.received("orders", 1, "a", ids=["1:P"]).received("orders", 2, "b", ids=["2:P"])
 
 
 def repeated() -> Story:

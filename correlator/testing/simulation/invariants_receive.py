@@ -202,14 +202,22 @@ def _second_acceptances(facts: Facts, domain: str, names: list[str]) -> Iterator
 
 
 def _in_doubt(facts: Facts, pid: str, receiver: str, first: int, second: int) -> bool:
-    """Whether between the two acceptances the broker was told nothing of it, and gave it to no other receiver."""
+    """Whether between the two acceptances the broker was told nothing of it, and gave it to nobody else.
+
+    An engine that was paused and overtaken is somebody else: what it holds comes back when its connection ends.
+    """
+    began = facts.history.of("began")
     between = [
         record.who
         for kind in ("delivered", "acknowledged")
         for at, record in facts.history.of(kind)
         if first < at < second and pid in record.data and (kind == "acknowledged" or record.who != receiver)
     ]
-    return not between
+    overtaken = any(
+        first < at < second and pid in record.data and any(p < at and r.life > record.life for p, r in began)
+        for at, record in facts.history.of("returned")
+    )
+    return not between and not overtaken
 
 
 @invariant("E2", "a message whose id was not accepted before in its domain is never dropped")

@@ -41,10 +41,15 @@ class ConnectionSettings:
 
     Attributes:
         type: the connector: an entry point of `correlator.connectors`.
+        default_receiver_reliability: of the receivers in the file that name none.
+        default_sender_reliability: of the senders in the file that name none, and of the default sender, which a
+            connection without senders has under the id `CONNECTION-default-sender` (A1.20).
         options: what only this connector knows; in the file these keys stand beside `type`.
     """
 
     type: str
+    default_receiver_reliability: Reliability = Reliability.BEST_EFFORT
+    default_sender_reliability: Reliability = Reliability.BEST_EFFORT
     options: RemainingKeys = field(default_factory=dict)
 
 
@@ -101,7 +106,7 @@ class SenderSettings:
     Attributes:
         id: unique among all receivers and senders, static and dynamic, for the life of the store.
         connection: name of a connection.
-        destination: where messages go unless a message names another.
+        destination: where messages go that name no other; without one, each message names its own.
         reliability: what the sender promises; `APP_CONTROLLED` is refused.
         unique_message_id_property: property that carries `seqNo:messageSourceId` (A2.6, A2.7).
         message_source_id_property: property that carries the source.
@@ -115,7 +120,7 @@ class SenderSettings:
 
     id: Identifier
     connection: str
-    destination: str
+    destination: str | None = None
     reliability: Reliability = Reliability.BEST_EFFORT
     unique_message_id_property: str = "uniqueMessageId"
     message_source_id_property: str = "messageSourceId"

@@ -43,7 +43,8 @@ class EmbeddedConnection:
         """A producer."""
         where = f"senders.{sender.id}"
         check_options(where, sender.options, ())
-        check_destination(where, sender.destination)
+        if sender.destination is not None:
+            check_destination(where, sender.destination)
         return EmbeddedSink(where, self._store)
 
     def browse(self, destination: str, limit: int) -> Sequence[Message]:

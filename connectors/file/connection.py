@@ -41,7 +41,8 @@ class FileConnection:
         """A writer of the file."""
         where = f"senders.{sender.id}"
         check_options(where, sender.options, ())
-        return FileSink(where, self._directory, _file(where, sender.destination, WRITABLE))
+        named = sender.destination
+        return FileSink(where, self._directory, None if named is None else _file(where, named, WRITABLE))
 
     def close(self) -> None:
         """Nothing is shared."""

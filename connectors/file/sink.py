@@ -16,9 +16,9 @@ _MOST_OPEN_FILES = 64
 
 
 class FileSink:
-    """Appends to the sender's file, and to others that single messages name as their destination."""
+    """Appends to the sender's file, if it has one, and to others that single messages name as their destination."""
 
-    def __init__(self, where: str, directory: Directory, name: str) -> None:
+    def __init__(self, where: str, directory: Directory, name: str | None) -> None:
         self._where = where
         self._directory = directory
         self._name = name
@@ -28,8 +28,9 @@ class FileSink:
     def connect(self) -> None:
         """Open the sender's file and cut off what was never confirmed."""
         self.close()
-        with self._translated():
-            self._journal(self._name)
+        if self._name is not None:
+            with self._translated():
+                self._journal(self._name)
         self._connected = True
 
     def send(self, batch: Sequence[Outgoing]) -> Sequence[SendRejected | None]:

@@ -81,6 +81,7 @@ def _check_names(settings: PipelineFile, findings: Findings) -> None:
 def _check_sources_and_routes(settings: PipelineFile, findings: Findings) -> None:
     receivers = [receiver.id for receiver in settings.receivers]
     senders = [sender.id for sender in settings.senders]
+    homeless = {sender.id for sender in settings.senders if sender.destination is None}
     for index, pipeline in enumerate(settings.pipelines):
         if not pipeline.from_:
             findings.error("E1521", f"pipelines[{index}].from", "names no receiver", _known(receivers))
@@ -89,6 +90,9 @@ def _check_sources_and_routes(settings: PipelineFile, findings: Findings) -> Non
     for path, step in _steps(settings):
         if isinstance(step, RouteStep):
             _check_known("E1522", f"{path}.route.to", "sender", step.to, senders, findings)
+            if step.to in homeless and step.destination is None:
+                what = f"sender {findings.show(step.to)} has no destination"
+                findings.error("E1524", f"{path}.route", what, "", "Give the route or the sender a 'destination'")
 
 
 def _check_known(code: str, path: str, kind: str, name: str, known: list[str], findings: Findings) -> None:
@@ -180,12 +184,14 @@ def _check_endpoint(
     settings: PipelineFile,
     findings: Findings,
 ) -> None:
-    destination = settings.destinations.get(endpoint.destination, endpoint.destination)
+    placed = endpoint
+    if endpoint.destination is not None and endpoint.destination in settings.destinations:
+        placed = dataclasses.replace(endpoint, destination=settings.destinations[endpoint.destination])
     try:
-        if isinstance(endpoint, ReceiverSettings):
-            connection.source(dataclasses.replace(endpoint, destination=destination))
+        if isinstance(placed, ReceiverSettings):
+            connection.source(placed)
         else:
-            connection.sink(dataclasses.replace(endpoint, destination=destination))
+            connection.sink(placed)
     except ConfigError as error:
         kind = path.partition("[")[0]
         place = error.where.replace(f"{kind}.{endpoint.id}", path, 1)

@@ -9,13 +9,19 @@ import stat
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 from correlator.configuration.document import MOST_BYTES, compose, decode
 from correlator.configuration.interpolation import Interpolation
 from correlator.configuration.problems import Findings, InvalidConfiguration, Position, printable
 from correlator.configuration.reader import Reader
-from correlator.configuration.rules import check_engine, check_imports, check_plain_secrets, check_version
+from correlator.configuration.rules import (
+    check_engine,
+    check_imports,
+    check_plain_secrets,
+    check_version,
+    with_default_reliabilities,
+)
 from correlator.configuration.secrets import Secrets
 from correlator.configuration.values import Values
 from correlator.errors import ConfigError
@@ -151,7 +157,9 @@ def _read(
     if check_import is not None:
         check_imports(values.import_paths, check_import, findings)
     if isinstance(settings, EngineSettings):
-        check_engine(settings, connectors, findings)
+        complete = with_default_reliabilities(settings, findings)
+        check_engine(complete, connectors, findings)
+        settings = cast("T", complete)
     if settings is not None:
         for check in checks:
             check(settings, findings)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from typing import Any
@@ -19,6 +20,7 @@ from correlator.settings import ConnectionSettings, EngineSettings, ReceiverSett
 
 VERSION = 1
 _MOST_SHOWN = 20
+_SENDER_MODES = "Use BEST_EFFORT, AT_LEAST_ONCE or EXACTLY_ONCE"
 _DESTINATION = re.compile(r"(?:queue|topic):(?P<name>.+)", re.DOTALL)
 
 # Connectors whose broker needs a client that is not always installed: module, package, extra of this product.
@@ -84,6 +86,9 @@ def _check_connections(
     for name, connection in connections.items():
         path = member("connections", name)
         _check_type(path, connection.type, known, findings)
+        if connection.default_sender_reliability not in SENDING:
+            place, mode = member(path, "default_sender_reliability"), connection.default_sender_reliability
+            findings.error("E1204", place, f"{mode} is for receivers only", _SENDER_MODES)
         url = connection.options.get("url")
         if isinstance(url, str):
             _check_broker_url(member(path, "url"), url, connection.type, findings)
@@ -133,6 +138,24 @@ def _check_ids(settings: EngineSettings, findings: Findings) -> None:
         lines.setdefault(endpoint.id, findings.position(place).line)
 
 
+def with_default_reliabilities(settings: EngineSettings, findings: Findings) -> EngineSettings:
+    """The settings, in which receivers and senders that name no reliability have that of their connection (A1.20)."""
+
+    def names_none(path: str) -> bool:
+        return member(path, "reliability") not in findings.positions
+
+    receivers, senders = list(settings.receivers), list(settings.senders)
+    for index, receiver in enumerate(receivers):
+        connection = settings.connections.get(receiver.connection)
+        if connection is not None and names_none(item("receivers", index)):
+            receivers[index] = replace(receiver, reliability=connection.default_receiver_reliability)
+    for index, sender in enumerate(senders):
+        connection = settings.connections.get(sender.connection)
+        if connection is not None and names_none(item("senders", index)):
+            senders[index] = replace(sender, reliability=connection.default_sender_reliability)
+    return replace(settings, receivers=tuple(receivers), senders=tuple(senders))
+
+
 def _endpoints(settings: EngineSettings) -> Iterator[tuple[str, Endpoint]]:
     for index, receiver in enumerate(settings.receivers):
         yield item("receivers", index), receiver
@@ -146,15 +169,15 @@ def _check_endpoint(path: str, endpoint: Endpoint, settings: EngineSettings, fin
         what = f"{findings.show(endpoint.connection)} is not defined"
         hint = findings.hint(endpoint.connection, connections)
         findings.error("E1211", member(path, "connection"), what, f"Defined: {_few(connections) or 'none'}", hint)
-    _check_destination(member(path, "destination"), endpoint.destination, settings.destinations, findings)
+    if endpoint.destination is not None:
+        _check_destination(member(path, "destination"), endpoint.destination, settings.destinations, findings)
 
 
 def _check_reliability(path: str, endpoint: Endpoint, settings: EngineSettings, findings: Findings) -> None:
     place, mode = member(path, "reliability"), endpoint.reliability
     receives = isinstance(endpoint, ReceiverSettings)
     if not receives and mode not in SENDING:
-        use = "Use BEST_EFFORT, AT_LEAST_ONCE or EXACTLY_ONCE"
-        findings.error("E1204", place, f"{mode} is for receivers only", use)
+        findings.error("E1204", place, f"{mode} is for receivers only", _SENDER_MODES)
         return
     promise = RECEIVING[mode] if receives else SENDING[mode]
     if promise.needs_persistence and settings.store is None:

@@ -49,6 +49,7 @@ class Routes:
 
     def __init__(self) -> None:
         self.outboxes: dict[str, Outbox] = {}
+        self.default_outbox: Callable[[str], Outbox | None] = lambda _: None
         self.channels: dict[str, list[InputQueue]] = {}
         self.resume: dict[str, Callable[[str], None]] = {}
         self.woken: Callable[[], None] = lambda: None
@@ -283,18 +284,31 @@ class Context:
         return self._engine_time
 
     def send(
-        self, monitor: Monitor, event: Any, to: str, key: str | None, properties: Mapping[str, Any] | None
+        self,
+        monitor: Monitor,
+        event: Any,
+        to: str,
+        key: str | None,
+        properties: Mapping[str, Any] | None,
+        destination: str | None,
     ) -> None:
         """Stage a send."""
-        outbox = self._routes.outboxes.get(to)
-        if outbox is None or to in self._routes.closing:
-            self._send_elsewhere(monitor, event, to)
+        if to.startswith("channel:"):
+            self._send_to_channel(monitor, event, to[8:])
             return
+        outbox = self._routes.outboxes.get(to) or self._routes.default_outbox(to)
+        if outbox is None or to in self._routes.closing:
+            raise self._unsendable(monitor, to)
         if len(self._effects) >= MAX_EFFECTS:
             raise UsageError(
                 "E8010", f"monitor {monitor.state_name}", f"{MAX_EFFECTS} sends for one event", "", "Send less"
             )
         message = to_message(event, key, properties)
+        if destination is not None:
+            message = msgspec.structs.replace(message, destination=destination)
+        elif not outbox.destination and message.destination is None:
+            where = f"monitor {monitor.state_name}"
+            raise UsageError("E8004", where, f"sender '{to}' has no destination", "", "Send with destination=")
         if outbox.stored:
             staged = self._staged.get(to)
             if staged is None:
@@ -304,21 +318,20 @@ class Context:
             self._effects.append((outbox.enqueue, message))
             self._others_concerned = True
 
-    def _send_elsewhere(self, monitor: Monitor, event: Any, to: str) -> None:
-        if to.startswith("channel:"):
-            self._send_to_channel(monitor, event, to[8:])
-            return
+    def _unsendable(self, monitor: Monitor, to: str) -> UsageError:
         where = f"monitor {monitor.state_name}"
         if to in self._routes.closing:
-            raise UsageError("E8002", where, f"sender '{to}' is being removed")
+            return UsageError("E8002", where, f"sender '{to}' is being removed")
         known = ", ".join(sorted(self._routes.outboxes)) or "none"
-        raise UsageError("E8001", where, f"no sender '{to}'", f"Senders: {known}")
+        return UsageError("E8001", where, f"no sender '{to}'", f"Senders: {known}")
 
     def _send_to_channel(self, monitor: Monitor, event: Any, channel: str) -> None:
         queues = self._routes.channels.get(channel)
         where = f"monitor {monitor.state_name}"
         if not queues:
             raise UsageError("E8001", where, f"no context receives channel '{channel}'", "A context receives its name")
+        if self._instances[monitor].on_error != "stop":
+            _encode_event(event)  # what cannot be stored is this handler's failure, not the next checkpoint's
         for queue in queues:
             if len(queue) >= MAX_WAITING_FROM_INSIDE:
                 raise UsageError("E8010", where, f"{len(queue)} events wait in channel '{channel}'", "", "Send less")
@@ -349,6 +362,8 @@ class Context:
         """Stage another instance; it takes over what happens when a handler fails."""
         on_error = self._instances[monitor].on_error
         made = cls(**attributes)
+        if on_error != "stop" and made.persistent:
+            made.state_codec().encode(made.attributes())
         self._effects.append((lambda _: self._begin(made, on_error), None))
 
     def stop(self, monitor: Monitor) -> None:

@@ -62,7 +62,13 @@ class Binding(Protocol):
     """What a monitor instance asks of its context."""
 
     def send(
-        self, monitor: "Monitor", event: Any, to: str, key: str | None, properties: Mapping[str, Any] | None
+        self,
+        monitor: "Monitor",
+        event: Any,
+        to: str,
+        key: str | None,
+        properties: Mapping[str, Any] | None,
+        destination: str | None,
     ) -> None:
         """Stage a send."""
         ...
@@ -154,13 +160,23 @@ class Monitor:
 
     # --- for application code ---
 
-    def send(self, event: Any, to: str, *, key: str | None = None, properties: Mapping[str, Any] | None = None) -> None:
+    def send(
+        self,
+        event: Any,
+        to: str,
+        *,
+        key: str | None = None,
+        properties: Mapping[str, Any] | None = None,
+        destination: str | None = None,
+    ) -> None:
         """Send an event to a sender by its id, or to `channel:NAME`; leaves as the sender's reliability says.
 
-        A `bytes` or `Message` value is sent as it is, an event as JSON. Raises `UsageError` E8001 for an unknown
-        sender and `MappingError` E5201 for a value that cannot become a message.
+        A `bytes` or `Message` value is sent as it is, an event as JSON; `destination` takes the place of the sender's.
+        A connection without configured senders has one named `CONNECTION-default-sender` (FEATURES A1.20). Raises
+        `UsageError` E8001 for an unknown sender, E8004 when neither it nor the call names a destination, and
+        `MappingError` E5201 for a value that cannot become a message.
         """
-        (self._binding or self._bound).send(self, event, to, key, properties)
+        (self._binding or self._bound).send(self, event, to, key, properties, destination)
 
     def once(self, pattern: Pattern, then: Handler) -> int:
         """Call `then` (a method of this monitor) for the first matching event; returns a number for `cancel`."""

@@ -12,7 +12,7 @@ sender's. Between them only deques and one integer pass, each written by one sid
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -35,7 +35,8 @@ class Outbox:
         sender: id of the sender.
         reliability: its mode.
         source: its messageSourceId.
-        destination: where messages go that name no other.
+        destination: where messages go that name no other; empty when each message names its own.
+        physical: the destination behind a logical name, and any other one as it is (FEATURES A1.14).
         id_property: property that carries the unique id.
         source_property: property that carries the source.
     """
@@ -48,13 +49,15 @@ class Outbox:
         destination: str,
         id_property: str,
         source_property: str,
+        physical: Callable[[str], str] = str,
     ) -> None:
         self.sender = sender
         self.source = source
         self.stored = SENDING[reliability].stored
         self._stamps_id = SENDING[reliability].stamps_id
         self._headers = Headers(persistent=self.stored)
-        self._destination = destination
+        self.destination = destination
+        self._physical = physical
         self._id_property = id_property
         self._source_property = source_property
         self._next_sequence = 1
@@ -165,7 +168,9 @@ class Outbox:
             properties = {**properties, **stamp} if properties else stamp
         headers = self._headers if message.headers is None else self._with_delivery(message.headers)
         stamped = Message(message.body, properties, message.key, None, headers)
-        return Outgoing(sequence, self.source, message.destination or self._destination, stamped)
+        named = message.destination
+        destination = self.destination if named is None else self._physical(named)
+        return Outgoing(sequence, self.source, destination, stamped)
 
     def _with_delivery(self, headers: Headers) -> Headers:
         """Reliable sends are persistent, BEST_EFFORT ones are not, unless the message says so (FEATURES A2.3)."""

@@ -34,15 +34,19 @@ def endpoint_of(settings: ReceiverSettings | SenderSettings, *, dynamic: bool, s
         origin="dynamic" if dynamic else "static",
         reliability=str(settings.reliability),
         connection=settings.connection,
-        destination=settings.destination,
+        destination=settings.destination or "",
         domain=default_domain(settings) if isinstance(settings, ReceiverSettings) else "",
         source=source,
         settings=msgspec.json.encode(settings),
     )
 
 
-def reconcile(stored: Iterable[Endpoint], configured: Sequence[ReceiverSettings | SenderSettings]) -> RegistryCommit:
-    """Compare the static parts with the registry; returns what to write.
+def reconcile(
+    stored: Iterable[Endpoint],
+    configured: Sequence[ReceiverSettings | SenderSettings],
+    defaults: Iterable[SenderSettings] = (),
+) -> RegistryCommit:
+    """Compare the static parts, and default senders that were made before, with the registry; returns what to write.
 
     Raises `RecoveryRefused` E4301-E4304 that names every difference and the way out; nothing has been written.
     """
@@ -60,6 +64,10 @@ def reconcile(stored: Iterable[Endpoint], configured: Sequence[ReceiverSettings 
             refusals.extend(_changes(known, wanted, settings))
             if known != wanted:
                 put.append(wanted)
+    for settings in defaults:
+        known = by_id.get(settings.id)
+        if known is not None and known.origin == "dynamic":
+            refusals.extend(_changes(known, endpoint_of(settings, dynamic=True, source=known.source), settings))
     names = {settings.id for settings in configured}
     refusals.extend(
         _refusal(

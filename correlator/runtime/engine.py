@@ -9,7 +9,7 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -20,6 +20,7 @@ from correlator.configuration import EngineFile, read_file
 from correlator.core.checkpoint import Checkpoint
 from correlator.core.commit import Endpoint, Recovered, RegistryCommit
 from correlator.core.faults import point
+from correlator.core.outbox import Outbox
 from correlator.core.receiving import State
 from correlator.core.recovery import endpoint_of, reconcile
 from correlator.core.reliability import RECEIVING, SENDING, Reliability
@@ -98,6 +99,7 @@ class Engine:
         if store is None and settings.store is not None:
             self._store = SqlStore(settings.store, settings.name)
         self._parts = self._make_parts(EngineTime(self._clock))
+        self._default_senders = {sender.id: sender for sender in self._implicit_senders()}
 
     @classmethod
     def from_yaml(cls, path: str | Path, **overrides: Any) -> Self:
@@ -284,6 +286,8 @@ class Engine:
     def add_sender(self, settings: SenderSettings) -> Sender:
         """Add a sender for the life of the store; sends are accepted at once (FEATURES A1.18). As `add_receiver`."""
         self._check_reliability(settings)
+        if settings != self._default_senders.get(settings.id, settings):
+            raise UsageError("E8303", f"sender '{settings.id}'", "is the default sender", "", "Choose another id")
         with self._changing:
             if self._known(settings):
                 return self.senders[settings.id]
@@ -317,7 +321,21 @@ class Engine:
         """Whether no such part exists (any more)."""
         return part_id not in self.registry and not (self.remover is not None and self.remover.removing(part_id))
 
+    def _default_outbox(self, name: str) -> Outbox | None:
+        """The outbox of a default sender, made by the first send to it (FEATURES A1.20); in the sending thread."""
+        settings = self._default_senders.get(name)
+        return self.add_sender(settings).outbox if settings is not None else None
+
     # --- building ---
+
+    def _implicit_senders(self) -> Iterator[SenderSettings]:
+        """The default sender of every connection without configured senders."""
+        sent_to = {sender.connection for sender in self.settings.senders}
+        for name in {**self.settings.connections, **self._connections}:
+            if name not in sent_to:
+                connection = self.settings.connections.get(name)
+                reliability = connection.default_sender_reliability if connection else Reliability.BEST_EFFORT
+                yield SenderSettings(id=f"{name}-default-sender", connection=name, reliability=reliability)
 
     def _check(self) -> None:
         parts: list[ReceiverSettings | SenderSettings] = [*self.settings.receivers, *self.settings.senders]
@@ -345,7 +363,7 @@ class Engine:
             )
 
     def _make_parts(self, engine_time: EngineTime) -> Parts:
-        return Parts(
+        parts = Parts(
             self.settings,
             self._connections,
             clock=self._clock,
@@ -353,6 +371,8 @@ class Engine:
             writer=self.writer,
             blocking=self._blocking,
         )
+        parts.routes.default_outbox = self._default_outbox
+        return parts
 
     def _open_store(self) -> Recovered:
         if self._store is None:
@@ -363,7 +383,8 @@ class Engine:
     def _check_recovered(self, recovered: Recovered) -> None:
         """Compare configuration and registry; a refusal leaves the store as it was (FEATURES A1.7)."""
         point("cfg.compare")
-        changes = reconcile(recovered.endpoints, (*self.settings.receivers, *self.settings.senders))
+        static: list[ReceiverSettings | SenderSettings] = [*self.settings.receivers, *self.settings.senders]
+        changes = reconcile(recovered.endpoints, static, self._default_senders.values())
         self._registry_changes = RegistryCommit(put=[self._with_source(endpoint) for endpoint in changes.put])
         self.registry = {endpoint.id: endpoint for endpoint in (*recovered.endpoints, *self._registry_changes.put)}
 

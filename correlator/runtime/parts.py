@@ -136,14 +136,17 @@ class Parts:
         outbound: Sequence[OutboundSegment] = (),
     ) -> Sender:
         """A sender with its outbox, as the last checkpoint left it; nobody can send to it before `add_sender`."""
-        placed = dataclasses.replace(settings, destination=self._destination(settings.destination))
+        placed = settings
+        if settings.destination is not None:
+            placed = dataclasses.replace(settings, destination=self._destination(settings.destination))
         outbox = Outbox(
             settings.id,
             settings.reliability,
             source,
-            placed.destination,
+            placed.destination or "",
             settings.unique_message_id_property,
             settings.message_source_id_property,
+            self._destination,
         )
         if cut is not None and outbox.stored:
             point("rec.load.outbox")

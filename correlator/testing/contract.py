@@ -128,7 +128,7 @@ class _Ends:
         source.connect()
         return source
 
-    def sink(self, destination: str, name: str = "giver") -> Sink:
+    def sink(self, destination: str | None, name: str = "giver") -> Sink:
         """A connected sink."""
         sink = self._connection.sink(sender(destination, name))
         self._open.append(sink)
@@ -141,7 +141,7 @@ def receiver(destination: str, name: str = "taker", max_batch_size: int = 1000) 
     return ReceiverSettings(id=name, connection="contract", destination=destination, max_batch_size=max_batch_size)
 
 
-def sender(destination: str, name: str = "giver") -> SenderSettings:
+def sender(destination: str | None, name: str = "giver") -> SenderSettings:
     """Settings of a sender."""
     return SenderSettings(id=name, connection="contract", destination=destination)
 
@@ -584,6 +584,16 @@ def check_refused_messages_do_not_block_others(world: ContractWorld) -> None:
         assert [result is not None for result in results] == [False, False, True, False, False]
         assert sink.send([batch[2]])[0] is not None, "refused first, then taken for a repeat"
     assert [message.body for message in world.collect(destination, 4)] == wanted
+
+
+@_check("sends")
+def check_a_sink_needs_no_destination_of_its_own(world: ContractWorld) -> None:
+    """A sender without destination sends messages that name theirs (FEATURES A1.20)."""
+    destination = world.destination()
+    wanted = _bodies(world, 3)
+    with _Ends(world) as ends:
+        _sent(ends.sink(None), outgoing(destination, wanted, "life"))
+    assert [message.body for message in world.collect(destination, 3)] == wanted
 
 
 @_check("sends")

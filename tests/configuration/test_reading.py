@@ -331,3 +331,39 @@ def test_warnings_come_with_errors():
     with pytest.raises(ConfigError) as caught:
         read_text("name: x\nconnections: {c: {type: nope, password: x}}", EngineFile)
     assert [warning.code for warning in caught.value.warnings] == ["W9001"]
+
+
+def test_a1_20_parts_that_name_no_reliability_have_that_of_their_connection():
+    text = """
+    name: n
+    store: sqlite:///n.db
+    connections:
+      files: {type: file, path: data, default_receiver_reliability: AT_LEAST_ONCE}
+      local: {type: embedded, default_sender_reliability: EXACTLY_ONCE}
+    receivers:
+      - {id: a, connection: files, destination: "queue:a.csv"}
+      - {id: b, connection: files, destination: "queue:b.csv", reliability: EXACTLY_ONCE}
+      - {id: c, connection: local, destination: "queue:c"}
+    senders:
+      - {id: d, connection: local, destination: "queue:d"}
+      - {id: e, connection: files}
+    """
+    settings = read_text(text, EngineFile).settings
+    modes = {part.id: str(part.reliability) for part in (*settings.receivers, *settings.senders)}
+    assert modes == {
+        "a": "AT_LEAST_ONCE",
+        "b": "EXACTLY_ONCE",
+        "c": "BEST_EFFORT",
+        "d": "EXACTLY_ONCE",
+        "e": "BEST_EFFORT",
+    }
+    assert settings.connections["files"].options == {"path": "data"}
+
+
+def test_a1_20_app_controlled_is_no_default_of_senders():
+    text = """
+    name: n
+    connections: {local: {type: embedded, default_sender_reliability: APP_CONTROLLED}}
+    """
+    with pytest.raises(ConfigError, match=r"E1204 .*connections.local.default_sender_reliability"):
+        read_text(text, EngineFile)

@@ -1,11 +1,14 @@
 """Persistence on and off, and the registry of receivers and senders (FEATURES A1)."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from correlator import Engine, Reliability
 from correlator.errors import ConfigError, RecoveryRefused, UsageError
+from correlator.settings import ConnectionSettings
 from correlator.storage import inspect
 from tests.runtime.flows import AlsoHears, Forwards, Hears, Keeps
 from tests.runtime.world import (
@@ -382,6 +385,86 @@ def test_a1_19_a_dynamic_durable_subscription_receives_from_its_making(world, sc
     world.publish("b", to="topic:news")
     with world.engine(monitors=[Hears]):
         world.wait(lambda: script.of("Hears") == ["a", "b"])
+
+
+def sends_by_default(monitor, message):
+    monitor.send(message.body, to="memory-default-sender", destination="results")
+
+
+def with_defaults(engine: Engine, connection: str, reliability: Reliability) -> Engine:
+    """The engine, but the senders of a connection are of this reliability by default."""
+    settings = ConnectionSettings(type="memory", default_sender_reliability=reliability)
+    destinations = {"results": "queue:out"}
+    changed = replace(engine.settings, connections={connection: settings}, destinations=destinations)
+    return Engine(changed, connections=engine.parts._connections)
+
+
+@pytest.mark.parametrize("reliability", [BEST_EFFORT, AT_LEAST_ONCE, EXACTLY_ONCE])
+def test_a1_20_a_connection_without_senders_has_a_default_sender(any_world, script, reliability):
+    script.message = sends_by_default
+    made = any_world.engine(receiver("in", AT_LEAST_ONCE), monitors=[Hears])
+    with with_defaults(made, "memory", reliability) as engine:
+        assert "memory-default-sender" not in engine.status().senders
+        any_world.publish("a", "b")
+        any_world.wait_for("a", "b")
+        assert engine.status().senders["memory-default-sender"][0] == "ok"
+        recorded = {one.id: one for one in inspect.registry(any_world.store)}["memory-default-sender"]
+        assert (recorded.origin, recorded.reliability) == ("dynamic", reliability)
+
+
+def test_a1_20_what_a_default_sender_holds_leaves_after_a_restart(any_world, script):
+    script.message = lambda monitor, message: monitor.send(message.body, "away-default-sender", destination="results")
+    parts = [receiver("in", AT_LEAST_ONCE)]
+    connections = two(any_world)
+    any_world.away.down = True
+    first = any_world.engine(*parts, monitors=[Hears], connections=connections)
+    with with_defaults(first, "away", EXACTLY_ONCE) as engine:
+        any_world.publish("a")
+        any_world.wait(lambda: script.of("Hears") == ["a"])
+        assert engine.checkpoint()
+        any_world.crash(engine)
+    any_world.away.down = False
+    parts.append(sender("late", connection="away"))  # configured from now on: the default one stays
+    second = any_world.engine(*parts, monitors=[Hears], connections=connections)
+    with with_defaults(second, "away", EXACTLY_ONCE) as engine:
+        any_world.wait(lambda: any_world.away.received("queue:out"))
+        assert set(engine.senders) == {"late", "away-default-sender"}
+
+
+def test_a1_20_a_connection_with_a_sender_has_no_default_sender(world, script):
+    script.message = sends_by_default
+    made = world.engine(receiver("in", BEST_EFFORT), sender("out"), monitors=[Hears])
+    engine = with_defaults(made, "memory", BEST_EFFORT)
+    with engine:
+        world.publish("a")
+        world.wait(lambda: engine.failure is not None)
+    assert "E8001 monitor Hears: no sender 'memory-default-sender'. Senders: out" in str(engine.failure)
+
+
+def test_a1_20_a_send_without_any_destination_is_refused(world, script):
+    script.message = lambda monitor, message: monitor.send(message.body, to="memory-default-sender")
+    engine = world.engine(receiver("in", BEST_EFFORT), monitors=[Hears])
+    with engine:
+        world.publish("a")
+        world.wait(lambda: engine.failure is not None)
+    assert str(engine.failure).startswith("E8004 monitor Hears: sender 'memory-default-sender' has no destination.")
+
+
+def test_a1_20_the_reliability_of_a_default_sender_never_changes(world, script):
+    script.message = sends_by_default
+    made = world.engine(receiver("in"), monitors=[Hears])
+    with with_defaults(made, "memory", EXACTLY_ONCE):
+        world.publish("a")
+        world.wait_for("a")
+    before = contents(world.store)
+    with pytest.raises(RecoveryRefused, match="E4302 sender 'memory-default-sender': reliability changed"):
+        with_defaults(made, "memory", BEST_EFFORT).start()
+    assert contents(world.store) == before
+
+
+def test_a1_20_its_id_is_taken(world):
+    with world.engine(monitors=[Hears]) as engine, pytest.raises(UsageError, match="E8303 .* is the default sender"):
+        engine.add_sender(sender("memory-default-sender"))
 
 
 def test_a_dynamic_best_effort_sender_has_a_fresh_source_in_each_life(world, script):

@@ -200,7 +200,9 @@ class StateView(Protocol):
 
 
 class Processor(Protocol):
-    """What a context does with whole batches: a pipeline on Spark. One thread calls it, `open` first.
+    """What a context does with whole batches: a pipeline on Spark.
+
+    The thread that starts the engine calls `open`, afterwards one thread all else.
 
     `process` must be a function of its arguments alone: after a crash the same messages come again, perhaps cut into
     other batches. It changes nothing itself; the engine applies the effects. An exception stops the engine.
@@ -212,7 +214,7 @@ class Processor(Protocol):
     max_bytes: int
 
     def open(self) -> None:
-        """Start what processing needs."""
+        """Start what processing needs, before the store lets the engine write; raises `ConfigError`."""
         ...
 
     def process(self, batch: Sequence[Delivered], state: StateView, engine_time: float) -> Effects:

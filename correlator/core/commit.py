@@ -20,12 +20,14 @@ class IdRun(msgspec.Struct, frozen=True, gc=False, array_like=True):
         ids: unique message ids.
         sources: the source of each id.
         digests: CRC-32 of each body, to tell a repeat from a conflict (RELIABILITY T19).
+        held: whether they have left the windows and are kept only until their acknowledgement is sure.
     """
 
     time: float
     ids: list[str]
     sources: list[str]
     digests: list[int]
+    held: bool = False
 
 
 class IdSegment(msgspec.Struct, frozen=True, gc=False):

@@ -12,14 +12,17 @@ Theory of operation. Every accepted id is an *entry* in exactly one place:
 Look-up is by id over all sources of the domain (Z10). The order is plan, commit, apply: `plan` changes nothing, so
 that a commit that fails leaves memory as the store is.
 
-The store holds the ids of a batch as one segment. A segment with no living entry is deleted, one that is three quarters
-dead is replaced by its survivors, both by the next transaction: storage stays below four times the living ids. The
-detector is a function of the segments: `restore` replays them. A segment that still holds dead ids forgets them again.
+The store holds the ids of a batch as one segment, and the detector is a function of the segments: `restore` replays
+them. What ends an entry always came after it, so replaying leaves it ended as long as that is still stored. Therefore
+only the oldest segments are deleted, once all their entries have ended; and when three quarters of what is stored have
+ended, all segments are cleaned in one transaction: each is replaced by its survivors, those that are held marked as
+such. Storage stays below four times the living ids, and cleaning costs less than storing did.
 
 Owner: the store writer's thread.
 """
 
 import heapq
+import itertools
 import sys
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,7 +36,10 @@ from correlator.core.commit import IdRun, IdSegment
 MAX_SOURCES = 100_000
 """Sources with a window of their own; beyond it the least recent window moves to the time queue (RELIABILITY T21)."""
 
-_SPARSE = 4
+SPARSE = 4
+"""Ids stored for each living one before cleaning."""
+SLACK = 10_000
+"""Ended ids that may be stored beyond three quarters: cleaning is for many at once."""
 
 
 class Place(IntEnum):
@@ -58,9 +64,9 @@ class _Entry(msgspec.Struct, gc=False):
 
 
 class _Segment:
-    """What the store holds under one number, and how much of it is alive."""
+    """What the store holds under one number, how much of it is alive, and how many are stored as held."""
 
-    __slots__ = ("batch", "entries", "held", "live", "pinned", "receiver")
+    __slots__ = ("batch", "entries", "held", "live", "marked", "pinned", "receiver")
 
     def __init__(self, receiver: str, batch: int, *, pinned: bool) -> None:
         self.receiver = receiver
@@ -68,7 +74,13 @@ class _Segment:
         self.pinned = pinned
         self.entries: list[_Entry] = []
         self.live = 0
+        self.marked = 0
         self.held: list[_Entry] = []
+
+    @property
+    def clean(self) -> bool:
+        """Whether what is stored is what lives."""
+        return self.live == len(self.entries) and self.marked == len(self.held)
 
 
 class _Window:
@@ -130,9 +142,10 @@ class DuplicateDetector:
         self._segments: dict[int, _Segment] = {}
         self._pinned: dict[int, None] = {}
         self._held: dict[str, list[_Entry]] = {}
-        self._dead: dict[int, None] = {}
-        self._sparse: dict[int, None] = {}
+        self._stored = 0
+        self._living = 0
         self._last_number = 0
+        self._last_batches: dict[str, int] = {}
 
     def __len__(self) -> int:
         """Ids remembered."""
@@ -146,6 +159,10 @@ class DuplicateDetector:
         """Where the newest entry of an id is; `GONE` for one that is not remembered."""
         entry = self._entries.get(unique_id)
         return entry.place if entry else Place.GONE
+
+    def last_batch(self, receiver: str) -> int:
+        """The highest batch of a receiver that it has seen, 0 for none; any thread may ask."""
+        return self._last_batches.get(receiver, 0)
 
     def plan(self, candidates: Candidates, now: float, after: Sequence[Plan] = ()) -> Plan:
         """Tell duplicates from new messages, changing nothing.
@@ -169,7 +186,7 @@ class DuplicateDetector:
         for segment in plan.rewritten:
             self._shrink(segment.number)
         for number in plan.forgotten:
-            del self._segments[number], self._dead[number]
+            self._stored -= len(self._segments.pop(number).entries)
         if plan.segment is not None:
             self._enter(plan.segment, pinned=True)
 
@@ -229,8 +246,13 @@ class DuplicateDetector:
         return IdSegment(self.domain, number, candidates.receiver, candidates.batch, [run])
 
     def _reclaimable(self) -> tuple[list[IdSegment], list[int]]:
-        rewritten = [self._survivors(number) for number in self._sparse]
-        return rewritten, list(self._dead)
+        """Segments to replace and numbers to delete in the next transaction."""
+        if self._stored > SPARSE * self._living + SLACK:
+            dirty = [number for number, segment in self._segments.items() if segment.live and not segment.clean]
+            ended = [number for number, segment in self._segments.items() if not segment.live]
+            return [self._survivors(number) for number in dirty], ended
+        oldest = itertools.takewhile(lambda item: not item[1].live, self._segments.items())
+        return [], [number for number, _ in oldest]
 
     def _survivors(self, number: int) -> IdSegment:
         segment = self._segments[number]
@@ -238,8 +260,9 @@ class DuplicateDetector:
         for entry in segment.entries:
             if entry.place is _GONE:
                 continue
-            if not runs or runs[-1].time != entry.time:
-                runs.append(IdRun(entry.time, [], [], []))
+            held = entry.place is _HELD
+            if not runs or (runs[-1].time, runs[-1].held) != (entry.time, held):
+                runs.append(IdRun(entry.time, [], [], [], held))
             runs[-1].ids.append(entry.id)
             runs[-1].sources.append(entry.source)
             runs[-1].digests.append(entry.digest)
@@ -247,21 +270,28 @@ class DuplicateDetector:
 
     def _shrink(self, number: int) -> None:
         segment = self._segments[number]
+        self._stored -= len(segment.entries) - segment.live
         segment.entries = [entry for entry in segment.entries if entry.place is not _GONE]
-        self._sparse.pop(number, None)
+        segment.marked = len(segment.held)
 
     def _enter(self, stored: IdSegment, *, pinned: bool) -> None:
         number = stored.number
         segment = self._segments[number] = _Segment(stored.receiver, stored.batch, pinned=pinned)
         self._last_number = max(self._last_number, number)
+        self._last_batches[stored.receiver] = max(self.last_batch(stored.receiver), stored.batch)
         if pinned:
             self._pinned[number] = None
         for run in stored.runs:
-            self._enter_run(number, segment, run)
-        if not segment.live:
-            self._dead[number] = None
+            made = self._enter_run(number, segment, run)
+            if run.held:
+                segment.marked += len(made)
+                for entry in made:
+                    self._entries[entry.id] = entry
+                    self._forget(entry)
+            else:
+                self._enter_living(made, run)
 
-    def _enter_run(self, number: int, segment: _Segment, run: IdRun) -> None:
+    def _enter_run(self, number: int, segment: _Segment, run: IdRun) -> list[_Entry]:
         time = run.time
         names = {source: sys.intern(source) for source in dict.fromkeys(run.sources)}  # one string for all its ids
         made = [
@@ -270,6 +300,11 @@ class DuplicateDetector:
         ]
         segment.entries.extend(made)
         segment.live += len(made)
+        self._stored += len(made)
+        self._living += len(made)
+        return made
+
+    def _enter_living(self, made: list[_Entry], run: IdRun) -> None:
         if self._all_new(run.ids, {}):
             self._entries.update(zip(run.ids, made, strict=True))
             self._enter_windows(made, run.sources)
@@ -329,7 +364,9 @@ class DuplicateDetector:
         window = self._windows[entry.source]
         window.live -= 1
         self._enter_time_queue(entry)
-        if len(window.queue) > 2 * window.live + 16:
+        if not window.live:
+            del self._windows[entry.source]
+        elif len(window.queue) > 2 * window.live + 16:
             window.queue = deque(kept for kept in window.queue if kept.place is _WINDOW)
 
     def _enter_time_queue(self, entry: _Entry) -> None:
@@ -362,11 +399,7 @@ class DuplicateDetector:
         if self._entries.get(entry.id) is entry:
             self._look_up_held(entry.id)
         segment.live -= 1
-        if not segment.live:
-            self._dead[entry.segment] = None
-            self._sparse.pop(entry.segment, None)
-        elif segment.live * _SPARSE < len(segment.entries):
-            self._sparse[entry.segment] = None
+        self._living -= 1
 
     def _look_up_held(self, unique_id: str) -> None:
         """The newest entry is gone; an older one may be held for another receiver, whose redelivery may still come."""

@@ -213,7 +213,6 @@ class ProcessorThread(Actor):
         self._log = get_logger(pipeline=context.name)
         self._persistent = persistent
         self._may_conclude = False
-        self._opened = False
         self._routes = routes
         self._engine_time = engine_time
         self._hold = hold
@@ -243,10 +242,6 @@ class ProcessorThread(Actor):
 
     def step(self) -> float | None:
         """Process one batch."""
-        if not self._opened:
-            self._log.info("starting the processor; what is received waits")
-            self.processor.open()
-            self._opened = True
         if self._hold():
             return FULL_OUTBOX_WAIT_S
         with self.lock:

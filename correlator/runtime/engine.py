@@ -30,7 +30,7 @@ from correlator.runtime.actor import Actor
 from correlator.runtime.checkpointer import Checkpointer
 from correlator.runtime.clock import Clock, EngineTime, SystemClock
 from correlator.runtime.logs import get_logger
-from correlator.runtime.parts import ContextThread, Numbers, Parts
+from correlator.runtime.parts import ContextThread, Parts
 from correlator.runtime.receiver import Receiver
 from correlator.runtime.remover import Remover
 from correlator.runtime.restart import NOTHING, Restart
@@ -163,16 +163,10 @@ class Engine:
     def recover(self) -> None:
         """Everything from opening the store to opening the receivers, without starting a thread."""
         self._started = True
-        recovered = self._open_store()
-        engine_time = EngineTime(self._clock, recovered.engine_time)
-        if self._store is not None:
-            self.writer = Writer(self._store, recovered.commit, engine_time.now)
-        self._parts = self._make_parts(engine_time)
-        restart = Restart(self.settings, self._parts, recovered, self.registry, self._handler_failed)
-        restart.make_parts(self.processors, lambda endpoint: endpoint.source or self._new_source())
+        restart = self._open_store()
         self._commit_registry_changes()
         self._watch_parts()
-        self._make_checkpointer(recovered)
+        self._make_checkpointer(restart.recovered)
         restart.run_hooks()
         self._open_parts()
 
@@ -275,7 +269,7 @@ class Engine:
         with self._changing:
             if self._known(settings):
                 return self.receivers[settings.id]
-            receiver = self._parts.make_receiver(settings, Numbers(next_number=self._parts.entered(settings.id) + 1))
+            receiver = self._parts.make_receiver(settings, self._parts.numbers_of_new(settings.id))
             receiver.ended = self._source_ended
             self._record(endpoint_of(settings, dynamic=True))
             self._parts.add_receiver(receiver)
@@ -374,14 +368,32 @@ class Engine:
         parts.routes.default_outbox = self._default_outbox
         return parts
 
-    def _open_store(self) -> Recovered:
-        if self._store is None:
-            self._check_recovered(NOTHING)
-            return NOTHING
-        return self._store.open(self._check_recovered)
+    def _open_store(self) -> Restart:
+        """Open the store and make the parts from what it holds.
 
-    def _check_recovered(self, recovered: Recovered) -> None:
-        """Compare configuration and registry; a refusal leaves the store as it was (FEATURES A1.7)."""
+        They are made before the store lets this engine write: a refusal leaves it as it was (FEATURES A1.7).
+        """
+        made: list[Restart] = []
+        if self._store is None:
+            made.append(self._restart(NOTHING))
+        else:
+            self._store.open(lambda recovered: made.append(self._restart(recovered)))
+        return made[0]
+
+    def _restart(self, recovered: Recovered) -> Restart:
+        self._compare_registry(recovered)
+        engine_time = EngineTime(self._clock, recovered.engine_time)
+        if self._store is not None:
+            self.writer = Writer(self._store, recovered.commit, engine_time.now)
+        self._parts = self._make_parts(engine_time)
+        restart = Restart(self.settings, self._parts, recovered, self.registry, self._handler_failed)
+        restart.make_parts(self.processors, lambda endpoint: endpoint.source or self._new_source())
+        for processor in self.processors:
+            self._log.info("starting a pipeline", pipeline=processor.name)
+            processor.open()
+        return restart
+
+    def _compare_registry(self, recovered: Recovered) -> None:
         point("cfg.compare")
         static: list[ReceiverSettings | SenderSettings] = [*self.settings.receivers, *self.settings.senders]
         changes = reconcile(recovered.endpoints, static, self._default_senders.values())
@@ -555,5 +567,9 @@ class Engine:
 
     def _close_all(self) -> None:
         self._parts.close()
-        if self._store is not None and not self._threads_running:
+        if self._threads_running:
+            return  # each thread has let go of what it owns
+        for processor in self.processors:
+            processor.close()
+        if self._store is not None:
             self._store.close()

@@ -272,9 +272,12 @@ class Parts:
             self.writer.detectors[domain] = detector
         return detector
 
-    def entered(self, receiver: str) -> int:
-        """The last number that entered a context: a checkpoint may still know one of a removed receiver of this id."""
-        return max((thread.queue.entered.get(receiver, 0) for thread in self.contexts.values()), default=0)
+    def numbers_of_new(self, receiver: str) -> Numbers:
+        """Where a new receiver begins: beyond what a removed one of the same id has left in contexts and domains."""
+        entered = max((thread.queue.entered.get(receiver, 0) for thread in self.contexts.values()), default=0)
+        detectors = list(self.writer.detectors.values()) if self.writer is not None else []
+        batch = max((detector.last_batch(receiver) for detector in detectors), default=0)
+        return Numbers(next_number=entered + 1, next_batch=batch + 1, confirmed_batch=batch)
 
     def domains_only_of(self, receiver: str) -> list[str]:
         """The duplicate detection domain of a receiver, unless another one shares it."""

@@ -67,9 +67,9 @@ class Restart:
         registry: Mapping[str, Endpoint],
         failed: HandlerFailure,
     ) -> None:
+        self.recovered = recovered
         self._settings = settings
         self._parts = parts
-        self._recovered = recovered
         self._registry = registry
         self._failed = failed
         self._fresh: list[tuple[Context, Monitor]] = []
@@ -95,7 +95,7 @@ class Restart:
 
     def run_hooks(self) -> None:
         """Call the life-cycle methods of monitors, and handle what waited."""
-        again = self._recovered.checkpoint > 0
+        again = self.recovered.checkpoint > 0
         threads = self._parts.monitor_threads()
         if again:
             self._call_restored("rec.on_begin", "on_begin_recovery")
@@ -116,7 +116,7 @@ class Restart:
 
     def _load_state(self) -> State:
         writer = self._parts.writer
-        return writer.state_log.restore(self._recovered.state) if writer is not None else {}
+        return writer.state_log.restore(self.recovered.state) if writer is not None else {}
 
     def _make_contexts(self, processors: Sequence[Processor], state: State) -> None:
         for settings in self._settings.monitors:
@@ -127,7 +127,7 @@ class Restart:
             self._parts.context("main", self._failed)
         if self._settings.receivers and not self._settings.monitors and not processors:
             self._log.warning("there is neither a monitor nor a pipeline: what is received is handled by nobody")
-        for cut in self._recovered.contexts:
+        for cut in self.recovered.contexts:
             if cut.context not in self._parts.contexts and cut.queue:
                 raise _not_configured("E4315", f"context '{cut.context}'", f"{len(cut.queue)} runs of events waiting")
 
@@ -216,18 +216,20 @@ class Restart:
     # --- senders and receivers ---
 
     def _make_senders(self, source_of: Callable[[Endpoint], str]) -> None:
-        cuts = {cut.sender: cut for cut in self._recovered.senders}
+        cuts = {cut.sender: cut for cut in self.recovered.senders}
         for settings in (*self._settings.senders, *self._dynamic("sender", SenderSettings)):
-            outbound = [segment for segment in self._recovered.outbound if segment.sender == settings.id]
+            outbound = [segment for segment in self.recovered.outbound if segment.sender == settings.id]
             source = source_of(self._registry[settings.id])
             self._parts.add_sender(self._parts.make_sender(settings, source, cuts.get(settings.id), outbound))
 
     def _restore_detectors(self) -> None:
         point("rec.load.dedup")
-        confirmed = self._recovered.confirmed_batches
-        for segment in self._recovered.ids:
-            self._batches[segment.receiver] = max(self._batches.get(segment.receiver, 0), segment.batch)
-            self._parts.detector(segment.domain).restore([segment], confirmed)
+        confirmed = self.recovered.confirmed_batches
+        for segment in self.recovered.ids:
+            receiver = segment.receiver
+            self._batches[receiver] = max(self._batches.get(receiver, 0), segment.batch)
+            sure = confirmed if receiver in self._registry else {receiver: segment.batch}  # a removed one gets nothing
+            self._parts.detector(segment.domain).restore([segment], sure)
             for run in segment.runs:
                 self._parts.engine_time.catch_up(run.time)
 
@@ -243,24 +245,24 @@ class Restart:
         ]
 
     def _numbers(self, receiver: str) -> Numbers:
-        entered = max((cut.entered.get(receiver, 0) for cut in self._recovered.contexts), default=0)
-        last = max(entered, self._recovered.consumed.get(receiver, 0), self._receive_log.last_number(receiver))
+        entered = max((cut.entered.get(receiver, 0) for cut in self.recovered.contexts), default=0)
+        last = max(entered, self.recovered.consumed.get(receiver, 0), self._receive_log.last_number(receiver))
         return Numbers(
             next_number=last + 1,
             next_batch=self._batches.get(receiver, 0) + 1,
-            confirmed_batch=self._recovered.confirmed_batches.get(receiver, 0),
+            confirmed_batch=self.recovered.confirmed_batches.get(receiver, 0),
         )
 
     # --- queues ---
 
     def _restore_queues(self) -> None:
-        cuts = {cut.context: cut for cut in self._recovered.contexts}
+        cuts = {cut.context: cut for cut in self.recovered.contexts}
         events_of = {name: self._events_of(receiver) for name, receiver in self._parts.receivers.items()}
         for name, thread in self._parts.contexts.items():
             cut = cuts.get(name)
             if cut is not None:
                 runs = restored_runs(cut.queue, self._receive_log, events_of, lambda one: decode_event(resolve, one))
-                thread.context.restore(cut, runs, self._recovered.engine_time)
+                thread.context.restore(cut, runs, self.recovered.engine_time)
             for receiver, names in self._parts.receiver_routes.items():
                 if name in names:
                     self._deliver_beyond(thread.queue, receiver, events_of[receiver])

@@ -186,9 +186,12 @@ class RegistryRequest(Request):
         return self.registry
 
     def apply(self, writer: "Writer") -> None:
-        """Forget the domains that ended."""
+        """Forget the domains that ended; in those that go on, a removed receiver is given nothing any more."""
         for domain in self.domains:
             writer.detectors.pop(domain, None)
+        for receiver in self.registry.removed:
+            for detector in writer.detectors.values():
+                detector.confirm(receiver, detector.last_batch(receiver))
 
 
 class Writer(Actor):

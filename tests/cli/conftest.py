@@ -1,5 +1,6 @@
 """A working directory with engines that need no server."""
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,17 @@ class Positions(Monitor, persistent=True):
 
 def trade(number: int, account: str = "a") -> str:
     return f'{{"number": {number}, "account": "{account}"}}'
+
+
+@pytest.fixture(autouse=True, scope="session")
+def signals_reach_commands():
+    """Commands begin with the usual signals, also where the tests were started in the background or by `nohup`."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGHUP)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture

@@ -72,6 +72,16 @@ def test_what_connectors_refuse_has_its_place(place):
     assert_fails(result, "E1020", 2, "engine.yaml:5:", "connections.files.pth")
 
 
+def test_a_query_that_spark_refuses_is_told_before_anything_is_taken_in(place):
+    steps = "[{decode: {format: json, schema: 'number INT'}}, {where: nummer > 1}, {route: out}]"
+    pipeline = f"pipelines: [{{name: p, from: [trades], steps: {steps}}}]"
+    without_monitors = ENGINE.replace(', event: "positions:Trade"', "").partition("monitors:")[0]
+    write(place / "engine.yaml", [without_monitors, pipeline])
+    assert_fails(run("run", "engine.yaml", cwd=place), "E1511", 2, "pipeline p step 2 (where)", "`nummer`")
+    for part in ("registry", "receive-log"):
+        assert run("inspect", part, "engine.yaml", "--json", cwd=place).stdout == "[]\n"
+
+
 def test_a_handler_that_raises_stops_the_engine(place):
     write(place / "data" / "trades.jsonl", [trade(1, "boom")])
     result = run("run", "engine.yaml", cwd=place)

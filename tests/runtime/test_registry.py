@@ -8,7 +8,7 @@ import pytest
 
 from correlator import Engine, Reliability
 from correlator.errors import ConfigError, RecoveryRefused, UsageError
-from correlator.settings import ConnectionSettings
+from correlator.settings import ConnectionSettings, DuplicateDetectionSettings
 from correlator.storage import inspect
 from tests.runtime.flows import AlsoHears, Forwards, Hears, Keeps
 from tests.runtime.world import (
@@ -306,6 +306,27 @@ def test_a1_16_numbers_go_on_behind_those_that_a_checkpoint_still_knows(world, s
         world.wait(lambda: script.of("Keeps") == ["a"])
         world.wait(lambda: world.broker.unacknowledged("queue:in") == 0)
         assert engine.contexts["main"].queue.entered["in"] == 101
+
+
+def test_a1_16_ids_of_a_removed_receiver_are_held_for_nobody(any_world, script):
+    """Given windows of nothing in a domain that two receivers share, when one is removed, then its last id is gone."""
+    nothing = DuplicateDetectionSettings(per_source_window_size=0, expiry_time=0)
+    parts = receiver("stays", dup_detection_domain_id="shared")
+    goes = receiver("goes", dup_detection_domain_id="shared")
+    with any_world.engine(parts, monitors=[Keeps], duplicate_detection=nothing) as engine:
+        engine.add_receiver(goes)
+        any_world.publish("a", to="queue:goes")
+        any_world.wait(lambda: script.of("Keeps") == ["a"])
+        assert "a" in engine.writer.detectors["shared"]
+        engine.remove("goes")
+        any_world.wait(lambda: engine.removed("goes"))
+        assert "a" not in engine.writer.detectors["shared"]
+        any_world.crash(engine)
+    with any_world.engine(parts, monitors=[Keeps], duplicate_detection=nothing) as engine:
+        assert "a" not in engine.writer.detectors["shared"]
+        engine.add_receiver(goes)
+        any_world.publish("a", to="queue:goes")
+        any_world.wait(lambda: script.of("Keeps") == ["a", "a"])
 
 
 def test_a1_17_a_removed_sender_sends_what_it_has(any_world, script):

@@ -183,8 +183,9 @@ class TakesIn:
 
 
 def contents(url: str) -> str:
-    """All that a refused start must leave alone; its epoch it has taken, so that what it read could not change."""
+    """All that a refused start must leave alone."""
     looks = (
+        inspect.instance,
         inspect.registry,
         inspect.checkpoints,
         inspect.receive_log,

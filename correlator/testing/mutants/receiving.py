@@ -175,7 +175,7 @@ def survivor_lost(patches: Patches) -> None:
         def survivors(self: Any, number: Any) -> Any:
             segment = original(self, number)
             run = segment.runs[-1]
-            fewer = type(run)(run.time, run.ids[:-1], run.sources[:-1], run.digests[:-1])
+            fewer = _at(run, list(range(len(run.ids) - 1)))
             return msgspec.structs.replace(segment, runs=[*segment.runs[:-1], fewer])
 
         return survivors
@@ -350,6 +350,7 @@ def _at(run: IdRun, positions: list[int]) -> IdRun:
         [run.ids[at] for at in positions],
         [run.sources[at] for at in positions],
         [run.digests[at] for at in positions],
+        run.held,
     )
 
 

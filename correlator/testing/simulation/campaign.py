@@ -20,6 +20,7 @@ from correlator.testing.simulation.world import World
 SEGMENT_ENTRIES = 4
 """Entries of a state segment in the simulation: small, so that cleaning takes place in short runs."""
 SPARSE = 2
+SLACK = 0
 """A segment of ids is rewritten when one in so many is alive: often, with the small windows of the simulation."""
 LINES = 14
 
@@ -82,13 +83,13 @@ class Totals:
 @contextlib.contextmanager
 def small_world() -> Iterator[None]:
     """Constants that make short runs reach every mechanism, and logs that go nowhere."""
-    before = statelog.SEGMENT_ENTRIES, dedup._SPARSE, structlog.get_config()  # noqa: SLF001
-    statelog.SEGMENT_ENTRIES, dedup._SPARSE = SEGMENT_ENTRIES, SPARSE  # noqa: SLF001
+    before = statelog.SEGMENT_ENTRIES, dedup.SPARSE, dedup.SLACK, structlog.get_config()
+    statelog.SEGMENT_ENTRIES, dedup.SPARSE, dedup.SLACK = SEGMENT_ENTRIES, SPARSE, SLACK
     structlog.configure(processors=[_drop])
     try:
         yield
     finally:
-        statelog.SEGMENT_ENTRIES, dedup._SPARSE, configuration = before  # noqa: SLF001
+        statelog.SEGMENT_ENTRIES, dedup.SPARSE, dedup.SLACK, configuration = before
         structlog.configure(**configuration)
 
 

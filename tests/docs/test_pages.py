@@ -1,0 +1,43 @@
+"""Every Python example of the documentation runs.
+
+The examples of a page are one script, in an empty directory. A YAML example whose first line is `# NAME.yaml`, and any
+other one that begins with `# FILE NAME`, is written there before.
+"""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [page for page in sorted((ROOT / "docs").glob("*.md")) if "```python" in page.read_text()]
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_NAMED = re.compile(r"# (?:FILE )?(\S+\.\w+)\n")
+
+
+def blocks(page: Path) -> list[tuple[str, str]]:
+    """Language and text of each example."""
+    return _BLOCK.findall(page.read_text())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_examples_of_a_page_run(page, tmp_path):
+    script = []
+    for language, text in blocks(page):
+        named = _NAMED.match(text)
+        if named:
+            (tmp_path / named[1]).write_text(text)
+        elif language == "python":
+            script.append(text)
+    (tmp_path / "example.py").write_text("\n\n".join(script))
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "example.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -187,6 +187,7 @@ class DuplicateDetector:
             self._shrink(segment.number)
         for number in plan.forgotten:
             self._stored -= len(self._segments.pop(number).entries)
+            self._pinned.pop(number, None)
         if plan.segment is not None:
             self._enter(plan.segment, pinned=True)
 

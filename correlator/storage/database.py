@@ -398,12 +398,14 @@ class SqliteDatabase(Database):
 
     def _unlock(self) -> None:
         if self._lock is not None:
-            os.close(self._lock)
+            files.unlock(self._lock)
             self._lock = None
 
     def _leave_to_parent(self) -> None:
         """Closing a copy of the descriptor leaves the parent's lock; the connection must never be closed here."""
-        self._unlock()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
         if self._connection is not None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._connection.connection.driver_connection))
 

@@ -103,7 +103,7 @@ def lock(path: Path) -> int:
     removing it would let two engines lock two different files of one name.
 
     Returns:
-        The descriptor that holds the lock; closing it gives the lock up.
+        The descriptor that holds the lock, for `unlock`.
 
     Raises:
         Fenced: E3201, another process (or another part of this one) owns the store.
@@ -123,6 +123,12 @@ def lock(path: Path) -> int:
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"{owner_text()}\n".encode(), 0)
     return descriptor
+
+
+def unlock(descriptor: int) -> None:
+    """Give a lock up, also where a child that was forked a moment ago still has a copy of the descriptor."""
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    os.close(descriptor)
 
 
 def owner_text() -> str:

@@ -20,8 +20,8 @@ def sent_at_once(patches: Patches) -> None:
     """2."""
 
     def make(original: Any) -> Any:
-        def send(self: Any, monitor: Any, event: Any, to: Any, key: Any, properties: Any) -> Any:
-            original(self, monitor, event, to, key, properties)
+        def send(self: Any, monitor: Any, event: Any, to: Any, *details: Any) -> Any:
+            original(self, monitor, event, to, *details)
             outbox = self._routes.outboxes.get(to)
             if outbox is not None and outbox.stored:
                 message = self._effects[-1][1]

@@ -1,0 +1,28 @@
+"""What the references promise in words stands in the guarantees, in ours."""
+
+import re
+
+import pytest
+
+from tests.docs.test_pages import ROOT
+
+TEXT = re.sub(r"\s+", " ", (ROOT / "docs" / "guarantees.md").read_text())
+
+
+@pytest.mark.parametrize(
+    ("row", "statement"),
+    [
+        ("A6.1", "given stable storage that keeps what it has confirmed"),
+        ("A6.1", "a broker that keeps its word, and no message that cannot be mapped"),
+        ("A6.3", "Consider `AT_LEAST_ONCE` with consumers that tolerate repeats first"),
+        ("A6.3", "needs windows of the right size"),
+        (
+            "A8.11",
+            "Where selectors share a queue out among receivers, one domain for all of them does work that is not needed",
+        ),
+        ("A8.19", "`expiry_time` two to three times the broker's redelivery time-out"),
+        ("Z9", "The receiver on the other side deduplicates by the id, or the broker does"),
+    ],
+)
+def test_a6_1_a6_3_a8_11_it_is_said(row, statement):
+    assert statement in TEXT, row

@@ -1,4 +1,4 @@
-"""What a review found once and must not come back: spawned keys, removals, signals, drains and refusals."""
+"""Corner cases: spawned keys, removals, signals, drains and refusals that were wrong once."""
 
 import enum
 import signal
@@ -657,7 +657,7 @@ def test_threads_add_and_remove_at_once(world, script):
 RUNS = """
 import threading
 from correlator.core import faults
-from tests.runtime.test_reviewed import Blocks
+from tests.runtime.test_corner_cases import Blocks
 from tests.runtime.world import BEST_EFFORT, World, receiver
 
 class Asked(threading.Event):

@@ -9,41 +9,69 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from correlator.core.expressions import at, match, wait
     from correlator.core.keyed import KeyedMonitor
     from correlator.core.monitor import Monitor, every, on
     from correlator.core.reliability import Reliability
     from correlator.core.state import StateTable
-    from correlator.events import Message, ReceivingSuspended, SenderFlushed, event, match
+    from correlator.events import (
+        ConnectionStatus,
+        FlowControlMarker,
+        Message,
+        PartStatus,
+        ReceiverStatus,
+        ReceivingSuspended,
+        SenderFlushed,
+        SenderStatus,
+        event,
+    )
     from correlator.runtime.engine import Engine
+    from correlator.runtime.replay import replay
 
 _HOMES = {
+    "ConnectionStatus": "correlator.events",
     "Engine": "correlator.runtime.engine",
+    "FlowControlMarker": "correlator.events",
     "KeyedMonitor": "correlator.core.keyed",
     "Message": "correlator.events",
     "Monitor": "correlator.core.monitor",
+    "PartStatus": "correlator.events",
+    "ReceiverStatus": "correlator.events",
     "ReceivingSuspended": "correlator.events",
     "Reliability": "correlator.core.reliability",
     "SenderFlushed": "correlator.events",
+    "SenderStatus": "correlator.events",
     "StateTable": "correlator.core.state",
+    "at": "correlator.core.expressions",
     "event": "correlator.events",
     "every": "correlator.core.monitor",
-    "match": "correlator.events",
+    "match": "correlator.core.expressions",
     "on": "correlator.core.monitor",
+    "replay": "correlator.runtime.replay",
+    "wait": "correlator.core.expressions",
 }
 
 __all__ = [
+    "ConnectionStatus",
     "Engine",
+    "FlowControlMarker",
     "KeyedMonitor",
     "Message",
     "Monitor",
+    "PartStatus",
+    "ReceiverStatus",
     "ReceivingSuspended",
     "Reliability",
     "SenderFlushed",
+    "SenderStatus",
     "StateTable",
+    "at",
     "event",
     "every",
     "match",
     "on",
+    "replay",
+    "wait",
 ]
 
 

@@ -1,16 +1,18 @@
 """Values that travel: what application code sees (events) and what brokers carry (messages)."""
 
-from collections.abc import Mapping
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
 
 import msgspec
-
-from correlator.errors import UsageError
 
 if TYPE_CHECKING:
     PropertyValue = None | bool | int | float | str | bytes
 else:
     PropertyValue = Any  # msgspec refuses a union of str and bytes; MessagePack itself keeps them apart
+
+
+CUT_FROM = "cut_from_bytes"
+"""Property by which a source tells the size of a message that is too large to be taken whole: the body begins it."""
 
 
 class Headers(msgspec.Struct, frozen=True, kw_only=True, gc=False, array_like=True):
@@ -72,12 +74,14 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A message that could not be mapped, handled or sent, with the reason (FEATURES Z7, Z8).
 
     Attributes:
-        kind: `mapping`, `handler`, `step` or `send`.
+        kind: `mapping`, `handler`, `step`, `send`, or `poison` (it ended the process).
         origin: the id of the receiver, monitor, pipeline or sender where it failed.
         reason: the error text, beginning with its code.
         message: the message as it was.
         unique_id: its unique id if it has one.
         time: engine time in seconds.
+        receiver: the id of the receiver that took the message in; "" for a send, and for what came from inside.
+        number: its number in the receiver's stream, the same in all letters about it; 0 when it never got one.
     """
 
     kind: str
@@ -86,6 +90,8 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     message: Message
     unique_id: str | None = None
     time: float = 0.0
+    receiver: str = ""
+    number: int = 0
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=False):
@@ -127,45 +133,6 @@ def event(cls: type[T]) -> type[T]:
     return made  # type: ignore[return-value]
 
 
-class Pattern(msgspec.Struct, frozen=True):
-    """Events of one type whose fields have given values.
-
-    Attributes:
-        event_type: the type.
-        fields: names, sorted.
-        values: the wanted value of each.
-    """
-
-    event_type: type[Any]
-    fields: tuple[str, ...] = ()
-    values: tuple[Any, ...] = ()
-
-    @classmethod
-    def of(cls, event_type: type[Any], fields: Mapping[str, Any]) -> "Pattern":
-        """The pattern; raises `UsageError` E4108 for a field that the type does not have."""
-        known = getattr(event_type, "__struct_fields__", ())
-        for name in fields:
-            if name not in known:
-                raise UsageError(
-                    "E4108", f"event {event_type.__name__}", f"has no field '{name}'", f"Fields: {', '.join(known)}"
-                )
-            try:
-                hash(fields[name])
-            except TypeError as error:
-                raise UsageError(
-                    "E4108",
-                    f"event {event_type.__name__}",
-                    f"field '{name}' cannot be matched with a value that changes",
-                ) from error
-        names = tuple(sorted(fields))
-        return cls(event_type, names, tuple(fields[name] for name in names))
-
-
-def match(event_type: type[Any], **fields: Any) -> Pattern:
-    """Events of this type whose fields have these values, for `on_all` and `once`; raises `UsageError` E4108."""
-    return Pattern.of(event_type, fields)
-
-
 @event
 class SenderFlushed:
     """All sends before `request_flush` returned `request_id` are confirmed, or `failed` of them are dead letters."""
@@ -180,3 +147,56 @@ class ReceivingSuspended:
     """An APP_CONTROLLED receiver has delivered a batch and waits for `acknowledge_and_resume`."""
 
     receiver: str
+
+
+class PartStatus(StrEnum):
+    """How a connection, sender or receiver is (FEATURES A9.4)."""
+
+    CONNECTING = "CONNECTING"
+    OK = "OK"
+    ERROR = "ERROR"
+    """The connection is lost or was never made; the engine goes on trying."""
+    FATAL_ERROR = "FATAL_ERROR"
+    """The part failed and the engine stops."""
+    DESTINATION_NOT_FOUND = "DESTINATION_NOT_FOUND"
+    """The broker has no such destination yet; the engine goes on trying."""
+    REMOVED = "REMOVED"
+
+
+@event
+class ConnectionStatus:
+    """A connection is in another status than before: `CONNECTING`, `OK`, or `ERROR` while one of its parts is."""
+
+    connection: str
+    status: PartStatus
+    error: str = ""
+
+
+@event
+class SenderStatus:
+    """A sender is in another status than before; `error` says why when it is `ERROR` or `FATAL_ERROR`."""
+
+    sender: str
+    status: PartStatus
+    error: str = ""
+
+
+@event
+class ReceiverStatus:
+    """A receiver is in another status than before; `error` says why when it is neither `OK` nor on its way."""
+
+    receiver: str
+    status: PartStatus
+    error: str = ""
+
+
+@event
+class FlowControlMarker:
+    """Everything up to message `number` of a receiver with `flow_control` lies before this in the queue (A9.1).
+
+    Answer with `update_flow_control_window`. Numbers count what the receiver has delivered; they go on after a restart
+    where messages are stored.
+    """
+
+    receiver: str
+    number: int

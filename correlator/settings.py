@@ -12,8 +12,10 @@ import msgspec
 from correlator.core.reliability import Reliability
 
 Seconds = Annotated[float, msgspec.Meta(extra={"unit": "duration"})]
+Lifetime = Annotated[float, msgspec.Meta(ge=0.001, extra={"unit": "duration"})]
 Bytes = Annotated[int, msgspec.Meta(extra={"unit": "size"})]
 Count = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
+FewThreads = Annotated[int, msgspec.Meta(ge=0, le=64)]
 CountOrZero = Annotated[int, msgspec.Meta(ge=0, le=100_000_000)]
 Identifier = Annotated[str, msgspec.Meta(min_length=1, max_length=200, extra={"identifier": True})]
 Template = Annotated[str, msgspec.Meta(extra={"template": True})]
@@ -80,6 +82,11 @@ class ReceiverSettings:
         max_batch_interval_ms: how long a batch waits for more after its first message (A3.12).
         max_message_bytes: a larger message becomes a dead letter (E5001).
         on_mapping_error: what happens with a message that cannot be mapped (Z8).
+        mapping: for each field of `event` where its value is (docs/mapping.md); without it the body is the event.
+        flow_control: deliver only as far as the application allows by `update_flow_control_window` (A9.1).
+        no_local: drop what this engine's own senders sent.
+        max_extra_mapping_threads: threads that map while the receiver's own thread goes on receiving (A9.9).
+        log_performance_breakdown: log what the receiver's thread spends its time on (A9.6).
         options: what only this connector knows.
     """
 
@@ -96,6 +103,11 @@ class ReceiverSettings:
     max_batch_interval_ms: CountOrZero = 20
     max_message_bytes: Bytes = 10 * 1024 * 1024
     on_mapping_error: OnMappingError = "dead_letter"
+    mapping: Mapping[str, Template] = field(default_factory=dict)
+    flow_control: bool = False
+    no_local: bool = False
+    max_extra_mapping_threads: FewThreads = 0
+    log_performance_breakdown: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -115,6 +127,9 @@ class SenderSettings:
             sends together, so 0 (do not wait) is the default.
         max_tries: tries of a message that the broker refuses, before it becomes a dead letter (A2.11).
         max_outstanding: messages that wait for the broker; beyond it receiving pauses (RELIABILITY T24).
+        time_to_live: how long the broker may keep a message that says nothing itself; without it, for ever (A6.5).
+        mapping: for each part of a message where an event has it (docs/mapping.md); without it the event is the body.
+        log_performance_breakdown: log what the sender's thread spends its time on (A9.6).
         options: what only this connector knows.
     """
 
@@ -128,6 +143,9 @@ class SenderSettings:
     max_batch_interval_ms: CountOrZero = 0
     max_tries: Count = 3
     max_outstanding: Count = 200_000
+    time_to_live: Lifetime | None = None
+    mapping: Mapping[str, Template] = field(default_factory=dict)
+    log_performance_breakdown: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -159,6 +177,11 @@ class EngineSettings:
         connection_retry_interval: time between two attempts to connect (A9.5).
         stop_timeout: how long an orderly stop may wait for brokers.
         fail_fast: stop with an error instead of waiting when a broker cannot be reached at start.
+        status_interval: time between two lines `Messaging Status:` of the log; 0 for none (A9.2).
+        performance_breakdown_interval: time that a line of `log_performance_breakdown` tells about (A9.6).
+        input_log: file that records what monitors take in, for `correlator replay`; each start begins a new one, with
+            a number behind the name (A7).
+        handler_warning_after: how long a handler may run before the log says so (W5501); 0 for any time.
     """
 
     name: Identifier
@@ -174,3 +197,7 @@ class EngineSettings:
     connection_retry_interval: Seconds = 1.0
     stop_timeout: Seconds = 30.0
     fail_fast: bool = False
+    status_interval: Seconds = 5.0
+    performance_breakdown_interval: Seconds = 60.0
+    handler_warning_after: Seconds = 30.0
+    input_log: str | None = None

@@ -58,6 +58,11 @@ class EmbeddedConnection:
             rows = ledger.browse(connection, destination, limit)
         return [message_of(row, destination) for row in rows]
 
+    def queues(self) -> Sequence[str]:
+        """The queues that anything was ever sent to or received from; raises `ConnectionLost` as `browse`."""
+        with translated(f"connections.{self._name}"), reading(self._store) as connection:
+            return ledger.queues(connection)
+
     def close(self) -> None:
         """Nothing is shared."""
 

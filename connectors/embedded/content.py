@@ -12,11 +12,15 @@ _decoder = msgspec.msgpack.Decoder(Message)
 
 
 def encode(message: Message) -> bytes:
-    """The message as bytes, without what only the broker sets. Raises `ValueError` when it cannot be stored."""
+    """The message as bytes, without what only the broker sets.
+
+    Raises `ValueError` when it cannot be stored, or could not be read again: a part is of another type than it should.
+    """
     if message.headers is not None or message.destination is not None:
         message = msgspec.structs.replace(message, destination=None, headers=_of_sender(message.headers))
     try:
         content = _encoder.encode(message)
+        _decoder.decode(content)
     except (TypeError, OverflowError, ValueError, msgspec.MsgspecError) as error:
         raise ValueError(str(error)) from error
     if len(content) > MAX_CONTENT_BYTES:
@@ -33,8 +37,15 @@ def _of_sender(headers: Headers | None) -> Headers | None:
 
 
 def decode(content: bytes, *, destination: str, number: int, sent_at: int, deliveries: int) -> Message:
-    """The message as its consumer sees it, with the headers that the broker sets."""
-    message = _decoder.decode(content)
+    """The message as its consumer sees it, with the headers that the broker sets.
+
+    Content that is none of ours is the body of the message as it lies there: a receiver of events makes a dead letter
+    of it (E5101), and what was stored behind it is delivered.
+    """
+    try:
+        message = _decoder.decode(content)
+    except (ValueError, RecursionError):
+        message = Message(content)
     sent = message.headers or Headers()
     lives = sent.time_to_live_ms
     headers = Headers(

@@ -293,3 +293,9 @@ def browse(connection: Connection, destination: str, limit: int) -> Sequence[Sto
         .limit(limit)
     )
     return [Stored(*row) for row in rows]
+
+
+def queues(connection: Connection) -> Sequence[str]:
+    """Every queue by name."""
+    wanted = select(destinations.c.name).where(destinations.c.name.startswith("queue:")).order_by(destinations.c.name)
+    return connection.execute(wanted).scalars().all()

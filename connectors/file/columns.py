@@ -2,6 +2,7 @@
 
 import csv
 import re
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,10 +11,16 @@ import msgspec
 from correlator.errors import ConnectionLost, quoted
 from correlator.events import PropertyValue
 
+csv.field_size_limit(sys.maxsize)  # one for the whole process; how long a record may be is the reader's to say
+
 _MENTIONED = re.compile(r"\$\{row\.([^}]+)\}")
 
 ReadColumns = Callable[[bytes], dict[str, PropertyValue]]
-"""Gives the properties `row.NAME` of a record; a value that it does not have is left out."""
+"""Gives the properties `row.NAME` of a record; a value that it does not have is left out.
+
+Of a record that has no columns, however it is read, each is the whole record: bytes, of which no id can be made
+(E5403).
+"""
 
 
 def mentioned_columns(*templates: str) -> list[str]:
@@ -23,7 +30,10 @@ def mentioned_columns(*templates: str) -> list[str]:
 
 def csv_columns(where: str, header: bytes, names: Sequence[str]) -> ReadColumns:
     """For records of a CSV file with this header. Raises `ConnectionLost` when the header lacks a name."""
-    columns = _csv_fields(header)
+    try:
+        columns = _csv_fields(header)
+    except csv.Error as error:
+        raise ConnectionLost("E7015", where, f"has a header that is no CSV: {error}") from error
     for name in names:
         if name not in columns:
             known = ", ".join(quoted(column) for column in columns)
@@ -31,7 +41,10 @@ def csv_columns(where: str, header: bytes, names: Sequence[str]) -> ReadColumns:
     wanted = [(f"row.{name}", columns.index(name)) for name in names]
 
     def read(record: bytes) -> dict[str, PropertyValue]:
-        fields = _csv_fields(record)
+        try:
+            fields = _csv_fields(record)
+        except csv.Error:  # a carriage return outside of quotes
+            return {name: record for name, _ in wanted}
         return {name: fields[at] for name, at in wanted if at < len(fields)}
 
     return read

@@ -2,6 +2,9 @@
 
 A CSV record ends at a line end outside of quotes; a quote opens only at the beginning of a field, so that a stray one
 (`a 5" pipe`) is a character like any other. Everything is counted in bytes and physical lines of the file.
+
+A line that is too long to be kept is cut: its beginning is the record, the rest is passed over to the line's end. No
+record of CSV is cut: its end may be missing because of an open quote, and all the rest of the file would be passed over.
 """
 
 import os
@@ -15,6 +18,7 @@ from correlator.errors import ConnectionLost
 
 BLOCK_BYTES = 512 * 1024
 MAX_RECORD_BYTES = 64 * 1024 * 1024
+"""Longer ones are cut, unless the reader is to keep more."""
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 _REST_OF_QUOTED = re.compile(rb'[^"]*(?:""[^"]*)*("?)')
@@ -29,23 +33,36 @@ class Place(NamedTuple):
 
 
 class Records(NamedTuple):
-    """Records in parallel lists: bodies without line ends, their first lines, the places behind them."""
+    """Records in parallel lists: bodies without line ends, their first lines, the places behind them.
+
+    `cut_from` is how many bytes the record had that was cut; it comes alone.
+    """
 
     bodies: Sequence[bytes]
     lines: Sequence[int]
     ends: Sequence[Place]
+    cut_from: int | None = None
 
 
 _NONE = Records((), (), ())
 
 
 class RecordReader:
-    """Reads records from a file, from any place. Empty lines are no records."""
+    """Reads records from a file, from any place. Empty lines are no records.
 
-    def __init__(self, where: str, descriptor: int, *, quotes: bool) -> None:
+    Args:
+        where: names the file in messages.
+        descriptor: of the file.
+        quotes: whether line ends may stand within quotes.
+        kept: how many bytes of a record that must be cut are kept; one that is not longer is never cut.
+    """
+
+    def __init__(self, where: str, descriptor: int, *, quotes: bool, kept: int) -> None:
         self._where = where
         self._descriptor = descriptor
         self._quotes = quotes
+        self._kept = kept
+        self._most = max(MAX_RECORD_BYTES, kept)
         self.seek(Place(0, 1))
 
     def seek(self, place: Place) -> None:
@@ -57,6 +74,7 @@ class RecordReader:
         self._next = 0
         self._rest = b""
         self._rest_place = place
+        self._passed = 0
 
     def take(self, limit: int, max_bytes: int, until: int | None, *, final: bool) -> Records:
         """Up to `limit` records and `max_bytes`, at least one if there is any before the offset `until`.
@@ -76,33 +94,57 @@ class RecordReader:
         stop = min(first + limit, max(fitting, first + 1))
         self._next = stop
         self._place = self._ready.ends[stop - 1]
-        return Records(self._ready.bodies[first:stop], self._ready.lines[first:stop], self._ready.ends[first:stop])
+        ready = self._ready
+        return Records(ready.bodies[first:stop], ready.lines[first:stop], ready.ends[first:stop], ready.cut_from)
 
     def _fill(self, *, final: bool) -> bool:
         """Read one block further; false at the end of the file."""
-        block = os.pread(self._descriptor, BLOCK_BYTES, self._rest_place.offset + len(self._rest))
+        block = os.pread(self._descriptor, BLOCK_BYTES, self._rest_place.offset + len(self._rest) + self._passed)
         if not block:
             self._check_not_cut()
             if not (final and self._rest):
                 return False
-            rest, self._rest = self._rest, b""
-            self._ready, self._rest_place = whole(rest, self._rest_place)
+            if self._passed:
+                self._end_cut(self._passed, line_end=0)
+            else:
+                rest, self._rest = self._rest, b""
+                self._ready, self._rest_place = whole(rest, self._rest_place)
+        elif self._passed:
+            self._pass_over(block)
         else:
             cut = cut_quoted if self._quotes else cut_plain
             self._ready, self._rest, self._rest_place = cut(self._rest + block, self._rest_place)
-            self._check_rest()
+            if len(self._rest) > self._most:
+                self._begin_cut()
         self._next = 0
         return True
 
-    def _check_rest(self) -> None:
-        if len(self._rest) > MAX_RECORD_BYTES:
+    def _begin_cut(self) -> None:
+        if self._quotes:
             raise ConnectionLost(
                 "E7014",
                 self._where,
-                f"the record at line {self._rest_place.line} has no end within {MAX_RECORD_BYTES} bytes",
+                f"the record at line {self._rest_place.line} has no end within {self._most} bytes",
                 "",
                 "Look for a quote that is not closed",
             )
+        self._passed = len(self._rest) - self._kept
+        self._rest = self._rest[: self._kept]
+
+    def _pass_over(self, block: bytes) -> None:
+        end = block.find(b"\n")
+        if end < 0:
+            self._ready = _NONE
+            self._passed += len(block)
+        else:
+            self._end_cut(self._passed + end, line_end=1)
+
+    def _end_cut(self, passed: int, *, line_end: int) -> None:
+        """The record that is cut ends here, `passed` bytes behind what is kept of it."""
+        place, size = self._rest_place, len(self._rest) + passed
+        behind = Place(place.offset + size + line_end, place.line + line_end)
+        self._ready = Records([self._rest], [place.line], [behind], size)
+        self._rest, self._rest_place, self._passed = b"", behind, 0
 
     def _check_not_cut(self) -> None:
         size = os.fstat(self._descriptor).st_size

@@ -1,7 +1,9 @@
 """The source of the file connector: each record of a CSV or JSON lines file is a message."""
 
+import hashlib
 import os
 import time
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -12,19 +14,28 @@ from connectors.file.position import PositionFile
 from connectors.file.progress import Progress
 from connectors.file.records import BYTE_ORDER_MARK, Place, RecordReader, Records
 from correlator.errors import ConnectionLost
-from correlator.events import Headers, Message, PropertyValue
+from correlator.events import CUT_FROM, Headers, Message, PropertyValue
 from correlator.ports import Chunk
 from correlator.settings import ReceiverSettings
 
 _LOOK_AGAIN_S = 0.05
+_TOLD_APART_BY_BYTES = 4096
+_DIGEST_CHARACTERS = 8
 
 
 class FileSource:
     """Reads from the acknowledged position to the end of the file, or for ever when it follows the file.
 
     Properties of a message: `file` and `line`; `row.NAME` for columns that a template of the receiver mentions; and
-    for the default templates `uniqueMessageId` (`file:line`) and `messageSourceId` (`file`), by which a batch that is
-    read again after a crash is recognised.
+    for the default templates `uniqueMessageId` (`file:line:digest`) and `messageSourceId` (`file`), by which a batch
+    that is read again after a crash is recognised.
+
+    The digest is of the file's first 4096 bytes, or of what there is up to the end of the line. So the lines of the same
+    file have the same ids however often it is read and however it grows, and those of another file that takes its name
+    have others, from the first line on that differs among those bytes.
+
+    A JSON line that is too large to be kept comes as its beginning, larger than `max_message_bytes`, and has the
+    property `cut_from_bytes`: the engine makes a dead letter E5001 of it.
     """
 
     def __init__(
@@ -44,6 +55,7 @@ class FileSource:
         self._lock: Lock | None = None
         self._descriptor = -1
         self._reader: RecordReader | None = None
+        self._beginning = b""
         self._progress: Progress | None = None
         self._read_columns: ReadColumns | None = None
 
@@ -55,7 +67,9 @@ class FileSource:
             sidecar = self._directory.sidecar("position.lock", self._name, self._receiver.id)
             self._lock = Lock(sidecar, self._where)
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            self._reader = RecordReader(self._where, self._descriptor, quotes=self._csv)
+            kept = self._receiver.max_message_bytes + 1
+            self._reader = RecordReader(self._where, self._descriptor, quotes=self._csv, kept=kept)
+            self._beginning = b""
             self._progress = self._begin(self._reader)
 
     def receive(self, max_messages: int, timeout_s: float) -> Chunk:
@@ -148,12 +162,29 @@ class FileSource:
             return Chunk(self._messages(records), token)
 
     def _messages(self, records: Records) -> list[Message]:
-        name = self._name
-        ids = [f"{name}:{line}" for line in records.lines]
-        return [
+        messages = [
             Message(body, self._properties(body, line, unique), None, None, Headers(message_id=unique))
-            for body, line, unique in zip(records.bodies, records.lines, ids, strict=True)
+            for body, line, unique in zip(records.bodies, records.lines, self._ids(records), strict=True)
         ]
+        if records.cut_from is not None:
+            messages[0].properties[CUT_FROM] = records.cut_from
+        return messages
+
+    def _ids(self, records: Records) -> list[str]:
+        name = self._name
+        if len(self._beginning) < _TOLD_APART_BY_BYTES:
+            self._beginning = os.pread(self._descriptor, _TOLD_APART_BY_BYTES, 0)
+        within = bisect_left(records.ends, _TOLD_APART_BY_BYTES, key=lambda place: place.offset)
+        first = [
+            f"{name}:{line}:{self._digest(end.offset)}"
+            for line, end in zip(records.lines[:within], records.ends[:within], strict=True)
+        ]
+        digest = self._digest(_TOLD_APART_BY_BYTES)
+        return first + [f"{name}:{line}:{digest}" for line in records.lines[within:]]
+
+    def _digest(self, end: int) -> str:
+        """Of the file's beginning up to the end of a line, which is the same before and after it has its line end."""
+        return hashlib.sha256(self._beginning[:end].rstrip(b"\r\n")).hexdigest()[:_DIGEST_CHARACTERS]
 
     def _properties(self, body: bytes, line: int, unique: str) -> dict[str, PropertyValue]:
         properties: dict[str, PropertyValue] = {"file": self._name, "line": line}

@@ -7,15 +7,15 @@ from typing import Annotated, Protocol, runtime_checkable
 import typer
 
 from correlator.cli.failures import telling
-from correlator.cli.loading import importable, load
+from correlator.cli.loading import connection_of, importable, load
 from correlator.cli.output import Row, shortened, shown, write_table
 from correlator.configuration.words import did_you_mean
 from correlator.errors import UsageError, quoted
 from correlator.events import Message
 from correlator.pipeline.spec import PipelineFile
-from correlator.runtime.names import connector
 
 COLUMNS = ("message_id", "timestamp", "deliveries", "key", "properties", "body")
+MOST_NAMED = 20
 
 
 @runtime_checkable
@@ -24,6 +24,15 @@ class Browsable(Protocol):
 
     def browse(self, destination: str, limit: int) -> Sequence[Message]:
         """Copies of the oldest messages."""
+        ...
+
+
+@runtime_checkable
+class ListsQueues(Protocol):
+    """A connection whose broker can tell which queues there are."""
+
+    def queues(self) -> Sequence[str]:
+        """All of them, as destinations."""
         ...
 
 
@@ -50,18 +59,24 @@ def browse(
         broker = _browsable(connection, loaded.settings)
         place = loaded.settings.destinations.get(destination, destination)
         messages = broker.browse(place, limit)
+        if not messages and isinstance(broker, ListsQueues):
+            _refuse_unknown(place, broker.queues())
         write_table(f"Messages in {place}", COLUMNS, [_row(one, whole=json) for one in messages], as_json=json)
 
 
 def _browsable(name: str, settings: PipelineFile) -> Browsable:
-    if name not in settings.connections:
-        hint = did_you_mean(name, settings.connections) or f"Defined: {', '.join(settings.connections) or 'none'}"
-        raise UsageError("E2012", quoted(name), "no such connection in the file", hint)
-    configured = settings.connections[name]
-    made = connector(configured.type, f"connections.{name}")(name, configured)
+    made = connection_of(name, settings)
     if not isinstance(made, Browsable):
-        raise UsageError("E2014", f"connections.{name}", f"type '{configured.type}' cannot show messages")
+        kind = settings.connections[name].type
+        raise UsageError("E2014", f"connections.{name}", f"type '{kind}' cannot show messages")
     return made
+
+
+def _refuse_unknown(place: str, queues: Sequence[str]) -> None:
+    """A mistyped queue would look like an empty one."""
+    if place not in queues:
+        hint = did_you_mean(place, queues) or f"There are: {', '.join(queues[:MOST_NAMED]) or 'none'}"
+        raise UsageError("E2027", quoted(place), "the broker has no such queue", hint)
 
 
 def _row(message: Message, *, whole: bool) -> Row:

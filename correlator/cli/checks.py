@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from correlator.configuration import Findings, import_object
+from correlator.core.fields import FieldMapping, check_sources, check_targets
 from correlator.core.keyed import KeyedMonitor
 from correlator.core.mapping import Template
 from correlator.core.monitor import Monitor
@@ -29,6 +30,7 @@ def check_pipelines(settings: PipelineFile, findings: Findings) -> None:
     _check_tests(settings, findings)
     _check_classes(settings, findings)
     _check_templates(settings, findings)
+    _check_mappings(settings, findings)
 
 
 def check_connectors(settings: PipelineFile, findings: Findings) -> None:
@@ -159,6 +161,38 @@ def _check_templates(settings: PipelineFile, findings: Findings) -> None:
                 Template(getattr(receiver, name), path)
             except ConfigError as error:
                 findings.error(error.code, path, error.what, error.allowed, error.todo)
+
+
+def _check_mappings(settings: PipelineFile, findings: Findings) -> None:
+    taken = {name for pipeline in settings.pipelines for name in pipeline.from_}
+    for index, receiver in enumerate(settings.receivers):
+        path = f"receivers[{index}]"
+        if receiver.mapping:
+            _report(findings, _check_receive_mapping, receiver, f"{path}.mapping")
+        if receiver.flow_control and receiver.id in taken:
+            what = "needs a monitor; a pipeline updates no window"
+            findings.error("E1068", f"{path}.flow_control", what, "", "Leave it out")
+    for index, sender in enumerate(settings.senders):
+        _report(findings, check_targets, sender.mapping, f"senders[{index}].mapping")
+
+
+def _check_receive_mapping(receiver: ReceiverSettings, path: str) -> None:
+    check_sources(receiver.mapping, path)
+    if receiver.event is None:
+        raise ConfigError("E1064", path, "needs an event to make", "", "Set 'event'")
+    try:
+        event_type = import_object(receiver.event)
+    except ConfigError:
+        return  # told by the reader, which imports everything
+    if _is_event(event_type):
+        FieldMapping(receiver.mapping, event_type, receiver.destination, path)
+
+
+def _report(findings: Findings, check: Callable[..., None], *arguments: Any) -> None:
+    try:
+        check(*arguments)
+    except ConfigError as error:
+        findings.error(error.code, error.where, error.what, error.allowed, error.todo)
 
 
 def _connections(settings: PipelineFile, findings: Findings) -> dict[str, Connection]:

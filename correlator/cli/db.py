@@ -1,6 +1,7 @@
-"""`correlator db`: the database of a store: its schema, and emptying it."""
+"""`correlator db`: the database of a store: its schema, a copy of it, and emptying it."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -9,9 +10,10 @@ from alembic.runtime.migration import MigrationContext
 from correlator.cli.failures import say
 from correlator.cli.loading import store_url
 from correlator.cli.output import write_line, write_table
-from correlator.errors import UsageError
+from correlator.errors import StoreError, UsageError
 from correlator.storage import migrate
-from correlator.storage.database import location, reading
+from correlator.storage.database import copy_while_running, location, parse, reading
+from correlator.storage.inspect import exists
 from correlator.storage.reset import Contents, contents, reset
 
 Target = Annotated[
@@ -21,10 +23,11 @@ Target = Annotated[
 
 def add_to(app: typer.Typer) -> None:
     """Register the commands."""
-    group = typer.Typer(help="Upgrade, look at or empty the database of a store.", rich_markup_mode=None)
+    group = typer.Typer(help="Upgrade, look at, copy or empty the database of a store.", rich_markup_mode=None)
     group.command("upgrade")(upgrade)
     group.command("current")(current)
     group.command("reset")(empty)
+    group.command("backup")(backup)
     app.add_typer(group, name="db")
 
 
@@ -60,6 +63,30 @@ def empty(
         raise UsageError("E2020", location(url), "is not empty: all of this would be lost", "", "If you mean it: --yes")
     reset(url)
     _show("Removed", loss)
+
+
+def backup(
+    target: Target,
+    copy: Annotated[Path, typer.Argument(metavar="COPY", help="A file that does not exist yet.", show_default=False)],
+) -> None:
+    """Copy a SQLite store to a file, as of one moment; an engine may be running on it, and goes on meanwhile.
+
+    To restore: stop the engine, put the copy in the place of the store (and remove the files beside it whose names
+    begin with the store's). The engine refuses a copy that is older than what it has sent, and says what to do.
+    """
+    url = store_url(target)
+    if parse(url).get_backend_name() != "sqlite":
+        todo = "Use pg_dump, which gives a copy of one moment as well"
+        raise UsageError("E2026", location(url), "is a PostgreSQL database", "Only SQLite stores are copied", todo)
+    if not exists(url):
+        raise StoreError("E3010", location(url), "holds no store", "", "Start the engine once, or name another store")
+    if copy.exists():
+        raise UsageError("E2025", str(copy), "exists already", "A backup never replaces a file", "Name another one")
+    try:
+        copy_while_running(url, copy.absolute())
+    except OSError as error:
+        raise UsageError("E2025", str(copy), f"cannot be written: {error.strerror}") from error
+    write_line(f"{copy.stat().st_size} bytes")
 
 
 def _show(title: str, loss: Sequence[Contents]) -> None:

@@ -1,14 +1,45 @@
-"""`correlator explain CODE`: one sentence for each code that a message may begin with."""
+"""`correlator explain`: a code in one sentence, or what the paths of a configuration file promise, and why."""
 
-from typing import Annotated
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, NamedTuple
 
 import typer
 
+from correlator.cli.checks import check_connectors
 from correlator.cli.codes import CODES, FAMILIES
-from correlator.cli.output import write_line
+from correlator.cli.failures import telling
+from correlator.cli.loading import importable, load
+from correlator.cli.output import write_json, write_line, write_table
+from correlator.core.guarantee import Broker, End, Guarantee, Middle, guarantee, needs
+from correlator.core.monitor import Monitor
+from correlator.core.recovery import default_domain, default_senders
+from correlator.core.reliability import RECEIVING, SENDING
 from correlator.errors import UsageError, quoted
+from correlator.pipeline.spec import PipelineFile, RouteStep
+from correlator.runtime.names import connector, resolve
+from correlator.settings import ReceiverSettings, SenderSettings
 
 _SEVERITIES = {"E": "error", "W": "warning", "I": "hint"}
+_CODE = re.compile(r"[A-Za-z]\d{4}")
+
+
+class Way(NamedTuple):
+    """A way of messages through an engine."""
+
+    receiver: End
+    middle: Middle
+    sender: End | None
+
+
+class Setting(NamedTuple):
+    """A setting as it takes effect, and where it comes from."""
+
+    part: str
+    name: str
+    value: str
+    source: str
 
 
 def add_to(app: typer.Typer) -> None:
@@ -16,9 +47,152 @@ def add_to(app: typer.Typer) -> None:
     app.command()(explain)
 
 
-def explain(code: Annotated[str, typer.Argument(metavar="CODE", help="Such as E1020.", show_default=False)]) -> None:
-    """Explain an error code."""
+def explain(
+    subject: Annotated[
+        str, typer.Argument(metavar="CODE_OR_FILE", help="A code such as E1020, or a configuration file.")
+    ],
+    json: Annotated[bool, typer.Option("--json", help="For a file: one object.")] = False,
+) -> None:
+    """Explain an error code, or what every path of a configuration file promises after a crash, and why.
+
+    For a file: each path from a receiver to a sender with its promise, its weakest link and what it needs; then the
+    settings that follow from others. Opens no connection and no store.
+    """
+    if _CODE.fullmatch(subject) or not subject:
+        _explain_code(subject)
+    else:
+        _explain_file(Path(subject), as_json=json)
+
+
+def _explain_code(code: str) -> None:
     known = code.upper()
     if known not in CODES:
         raise UsageError("E2010", quoted(code), "no such code", "Codes look like E1020, W1401")
     write_line(f"{known} ({FAMILIES[known[1]]} {_SEVERITIES[known[0]]}): {CODES[known]}")
+
+
+def _explain_file(file: Path, *, as_json: bool) -> None:
+    with importable(file):
+        loaded = load(file, [check_connectors])
+        with telling(loaded.secrets.redact):
+            paths = [(path, guarantee(*path)) for path in paths_of(loaded.settings)]
+            settings = list(settings_of(loaded.settings, loaded.positions))
+    if as_json:
+        effective = [setting._asdict() for setting in settings]
+        write_json({"paths": [_as_json(*one) for one in paths], "settings": effective})
+        return
+    for path, promise in paths:
+        _write_path(path, promise)
+    write_table("Settings", Setting._fields, settings)
+
+
+def paths_of(settings: PipelineFile) -> Iterator[Way]:
+    """Every path: what pipelines name goes to the senders of their routes, all else from monitors to any sender."""
+    brokers = {name: _broker(name, settings) for name in settings.connections}
+    senders = {sender.id: _end(sender, brokers) for sender in _senders(settings)}
+    routes: dict[str, list[tuple[Middle, Sequence[End]]]] = {}
+    for pipeline in settings.pipelines:
+        to = dict.fromkeys(step.to for step in pipeline.steps if isinstance(step, RouteStep))
+        for name in pipeline.from_:
+            routes.setdefault(name, []).append((Middle(f"pipeline {pipeline.name}"), [senders[one] for one in to]))
+    by_monitors = [(middle, list(senders.values())) for middle in _contexts(settings)]
+    for receiver in settings.receivers:
+        for middle, reached in routes.get(receiver.id, by_monitors):
+            ends: Sequence[End | None] = reached or [None]
+            for sender in ends:
+                yield Way(_end(receiver, brokers), middle, sender)
+
+
+def _senders(settings: PipelineFile) -> list[SenderSettings]:
+    return [*settings.senders, *(default_senders(settings) if settings.monitors else ())]
+
+
+def _broker(name: str, settings: PipelineFile) -> Broker:
+    configured = settings.connections[name]
+    features = connector(configured.type, f"connections.{name}")(name, configured).features
+    return Broker(
+        name,
+        features.durable,
+        features.redelivers,
+        features.acknowledges_surely,
+        features.deduplicates_sends,
+    )
+
+
+def _end(part: ReceiverSettings | SenderSettings, brokers: Mapping[str, Broker]) -> End:
+    return End(part.id, part.reliability, brokers[part.connection])
+
+
+def _contexts(settings: PipelineFile) -> list[Middle]:
+    """Contexts with their monitors that checkpoints leave out."""
+    transient: dict[str, list[str]] = {}
+    for one in settings.monitors:
+        cls: type[Monitor] = resolve(one.type)
+        transient.setdefault(one.context, []).extend([] if cls.persistent else [cls.__name__])
+    return [Middle(f"context {name}", names) for name, names in transient.items()]
+
+
+def settings_of(settings: PipelineFile, positions: Collection[str]) -> Iterator[Setting]:
+    """Settings that follow from others, or that a promise depends on; `positions` are the paths that the file gives."""
+    windows = settings.duplicate_detection
+    if any(RECEIVING[one.reliability].deduplicated for one in settings.receivers):
+        part = "duplicate_detection"
+        size, time = ("per_source_window_size", "expiry_time")
+        yield Setting(part, size, f"{windows.per_source_window_size}", _source(f"{part}.{size}", positions))
+        yield Setting(part, time, f"{windows.expiry_time:g} s", _source(f"{part}.{time}", positions))
+    for index, receiver in enumerate(settings.receivers):
+        if RECEIVING[receiver.reliability].deduplicated:
+            yield from _ids_of(receiver, settings.destinations, f"receivers[{index}]", positions)
+    for index, sender in enumerate(settings.senders):
+        if SENDING[sender.reliability].stored and SENDING[sender.reliability].stamps_id:
+            name = "unique_message_id_property"
+            source = _source(f"senders[{index}].{name}", positions)
+            yield Setting(f"sender {sender.id}", name, sender.unique_message_id_property, source)
+    for sender in default_senders(settings) if settings.monitors else ():
+        value = f"{sender.reliability} to connection {sender.connection}, each send names its destination"
+        yield Setting(f"sender {sender.id}", "default sender", value, "the connection has no sender of its own")
+
+
+def _ids_of(
+    receiver: ReceiverSettings, destinations: Mapping[str, str], path: str, positions: Collection[str]
+) -> Iterator[Setting]:
+    part = f"receiver {receiver.id}"
+    domain = "file" if receiver.dup_detection_domain_id else "from connection and destination"
+    yield Setting(part, "dup_detection_domain_id", default_domain(receiver, destinations), domain)
+    for name in ("unique_message_id", "message_source_id"):
+        yield Setting(part, name, getattr(receiver, name), _source(f"{path}.{name}", positions))
+
+
+def _source(path: str, positions: Collection[str]) -> str:
+    return "file" if path in positions else "default"
+
+
+def _write_path(path: Way, promise: Guarantee) -> None:
+    steps = [_named(path.receiver), path.middle.name, *([_named(path.sender)] if path.sender else ["no sender"])]
+    write_line(" -> ".join(steps))
+    write_line(f"  {promise.sentence}")
+    write_line(f"  Weakest link: {promise.weakest.part}: {promise.weakest.why}.")
+    needed = needs(path.receiver, path.sender)
+    if needed:
+        write_line(f"  Needs: {'; '.join(needed)}.")
+    for note in promise.notes:
+        write_line(f"  {note}.")
+    write_line("")
+
+
+def _named(end: End) -> str:
+    return f"{end.id} ({end.reliability}, {end.broker.name})"
+
+
+def _as_json(path: Way, promise: Guarantee) -> dict[str, object]:
+    return {
+        "receiver": path.receiver.id,
+        "through": path.middle.name,
+        "sender": path.sender.id if path.sender else None,
+        "grade": promise.grade.name,
+        "guarantee": promise.sentence,
+        "weakest": promise.weakest.part,
+        "why": promise.weakest.why,
+        "needs": needs(path.receiver, path.sender),
+        "notes": list(promise.notes),
+    }

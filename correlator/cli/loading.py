@@ -2,25 +2,32 @@
 
 import contextlib
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from correlator.cli.checks import check_pipelines
 from correlator.configuration import Check, Loaded, read_file
-from correlator.errors import UsageError
+from correlator.configuration.words import did_you_mean
+from correlator.errors import UsageError, quoted
 from correlator.pipeline.spec import PipelineFile
+from correlator.ports import Connection
+from correlator.runtime.names import connector
 
 _URL_SCHEMES = ("sqlite:", "postgresql:", "postgresql+psycopg:")
 
 
-def load(file: Path, checks: Collection[Check[PipelineFile]] = ()) -> Loaded[PipelineFile]:
+def load(
+    file: Path, checks: Collection[Check[PipelineFile]] = (), overrides: Sequence[str] = ()
+) -> Loaded[PipelineFile]:
     """Read a configuration file; raises `InvalidConfiguration` with everything that is wrong in it.
 
     Args:
         file: its path.
         checks: rules beside those that are checked always.
+        overrides: `KEY.PATH=VALUE`, in place of what the file says there.
     """
-    return read_file(file, PipelineFile, check_import=_anything, checks=[check_pipelines, *checks])
+    every = [check_pipelines, *checks]
+    return read_file(file, PipelineFile, check_import=_anything, checks=every, overrides=overrides)
 
 
 def directory_of(file: Path) -> str:
@@ -49,13 +56,27 @@ def importable(file: Path) -> Iterator[None]:
 
 def store_url(file_or_url: str) -> str:
     """The store that a command is to look at: an address, or the file of the engine that owns it."""
+    return store_and_settings(file_or_url)[0]
+
+
+def store_and_settings(file_or_url: str) -> tuple[str, PipelineFile | None]:
+    """The store, and what the file says of it; `None` where only an address is given."""
     _refuse_lost_directory()
     if file_or_url.startswith(_URL_SCHEMES):
-        return file_or_url
-    store = read_file(file_or_url, PipelineFile).settings.store
-    if store is None:
+        return file_or_url, None
+    settings = read_file(file_or_url, PipelineFile).settings
+    if settings.store is None:
         raise UsageError("E2011", file_or_url, "has no store: this engine keeps nothing", "", "Name one in 'store'")
-    return store
+    return settings.store, settings
+
+
+def connection_of(name: str, settings: PipelineFile) -> Connection:
+    """A connection of the file, not opened; raises `UsageError` E2012 for a name that is not there."""
+    if name not in settings.connections:
+        hint = did_you_mean(name, settings.connections) or f"Defined: {', '.join(settings.connections) or 'none'}"
+        raise UsageError("E2012", quoted(name), "no such connection in the file", hint)
+    configured = settings.connections[name]
+    return connector(configured.type, f"connections.{name}")(name, configured)
 
 
 def _refuse_lost_directory() -> None:

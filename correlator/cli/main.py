@@ -30,13 +30,20 @@ class Command(NamedTuple):
 COMMANDS = (
     Command("run", "correlator.cli.run", "Run the engine of a configuration file."),
     Command("lint", "correlator.cli.lint", "Check configuration files without opening anything."),
+    Command("plan", "correlator.cli.plan", "Compare a configuration file with what its store holds."),
     Command("test", "correlator.cli.inline_tests", "Run the tests that stand in a pipeline file."),
     Command("inspect", "correlator.cli.inspect", "Show what a store holds; an engine may be running on it."),
     Command("browse", "correlator.cli.browse", "Show messages of a queue without removing them."),
-    Command("db", "correlator.cli.db", "Upgrade, look at or empty the database of a store."),
-    Command("explain", "correlator.cli.explain", "Explain an error code."),
+    Command("publish", "correlator.cli.publish", "Put the lines of a file into a queue or topic."),
+    Command("deadletter", "correlator.cli.deadletter", "List, show, replay or discard dead letters."),
+    Command("dup", "correlator.cli.dup", "Tell what the duplicate detection knows of an id."),
+    Command("replay", "correlator.cli.replay", "Do again what an engine did, from its input log."),
+    Command("db", "correlator.cli.db", "Upgrade, look at, copy or empty the database of a store."),
+    Command("explain", "correlator.cli.explain", "Explain an error code, or what a configuration promises."),
     Command("version", "correlator.cli.version", "Show versions."),
 )
+REPEATABLE = ("--set",)
+"""Options that may be given more than once."""
 _BY_NAME = {command.name: command for command in COMMANDS}
 
 
@@ -106,12 +113,12 @@ def _refuse_repeated(arguments: Sequence[str]) -> None:
         if argument == "--":
             return
         option = argument.partition("=")[0]
-        if option.startswith("--") and option in seen:
+        if option.startswith("--") and option in seen and option not in REPEATABLE:
             raise UsageError("E2006", f"correlator {arguments[0]}", f"option {quoted(option)} is given twice")
         seen.add(option)
 
 
 def _short_help() -> str:
-    lines = [f"  {command.name:<9} {command.summary}" for command in COMMANDS]
+    lines = [f"  {command.name:<11} {command.summary}" for command in COMMANDS]
     usage = "Usage: correlator COMMAND …\n\n"
     return usage + "\n".join(lines) + "\n\nMore about a command: correlator COMMAND --help\n"

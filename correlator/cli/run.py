@@ -1,7 +1,9 @@
 """`correlator run FILE`: one engine from start to end, with a table of what it did."""
 
+import sys
 import threading
 import time
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -15,11 +17,16 @@ from correlator.cli.output import Row, write_table
 from correlator.cli.signals import StopSignals
 from correlator.cli.watching import Watcher, watcher
 from correlator.configuration import Loaded
+from correlator.configuration.secrets import is_secret_name, url_passwords
+from correlator.errors import UsageError
 from correlator.pipeline.runner import build_engine
 from correlator.pipeline.spec import PipelineFile
 from correlator.runtime import logs
 from correlator.runtime.engine import Engine
 from correlator.runtime.status import Status
+from correlator.storage.database import location
+from correlator.storage.inspect import exists
+from correlator.storage.reset import contents, reset
 
 TICK_S = 0.1
 COLUMNS = (
@@ -52,6 +59,12 @@ def run(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The configuration file.", show_default=False)],
     log_level: Annotated[Level, typer.Option(case_sensitive=False, help="Lowest level logged.")] = Level.INFO,
     log_json: Annotated[bool, typer.Option("--log-json", help="One JSON object per line.")] = False,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY.PATH=VALUE", help="In place of what the file says.", show_default=False),
+    ] = None,
+    clear_state: Annotated[bool, typer.Option("--clear-state", help="Empty the store before the start.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before the store is emptied.")] = False,
 ) -> None:
     """Run the engine of a configuration file.
 
@@ -61,23 +74,57 @@ def run(
 
     Paths in the file are relative to the working directory; modules that it names may lie beside the file. The log
     goes to standard error, the table at the end to standard output.
+
+    --set takes the place of a setting of the file, as in --set checkpoint.interval=1s; of two for one setting the
+    later one wins. --clear-state forgets what the engine has kept, and asks before, or needs --yes where nobody can
+    be asked.
     """
     with importable(file):
-        loaded = load(file, [check_connectors])
+        loaded = load(file, [check_connectors], overrides or ())
         for warning in loaded.warnings:
             say(warning)
         with telling(loaded.secrets.redact):
-            rows, status = _run(file, loaded, watcher(log_json=log_json), str(log_level), log_json=log_json)
+            logs.configure(level=str(log_level), json=log_json, redact=loaded.secrets.redact)
+            if overrides:
+                logs.get_logger().info("settings of the command line", overridden=_shown(overrides))
+            if clear_state and loaded.settings.store is not None:
+                _clear(loaded.settings.store, yes=yes)
+            rows, status = _run(file, loaded, watcher(log_json=log_json))
     write_table("Done" if status == 0 else "Stopped", COLUMNS, rows)
     raise typer.Exit(status)
 
 
-def _run(
-    file: Path, loaded: Loaded[PipelineFile], shown: Watcher, level: str, *, log_json: bool
-) -> tuple[list[Row], int]:
+def _shown(overrides: Sequence[str]) -> str:
+    """The assignments that count, without secrets."""
+    last = dict(assignment.split("=", 1) for assignment in overrides)
+    hidden = {path for path, value in last.items() if is_secret_name(path) or url_passwords(value)}
+    return ", ".join(f"{path}={'***' if path in hidden else value}" for path, value in last.items())
+
+
+def _clear(store: str, *, yes: bool) -> None:
+    """Empty a store; raises `UsageError` E2020 when nobody has agreed to that."""
+    loss = [one for one in contents(store) if one.rows] if exists(store) else []
+    if not loss:
+        return
+    for one in loss:
+        messages = "" if one.messages is None else f", {one.messages} messages"
+        say(f"would be lost: {one.table} {one.rows} rows{messages}")
+    if not yes and not (sys.stdin.isatty() and _agreed(f"Empty {location(store)}? [y/N] ")):
+        what = "is not empty: all of this would be lost"
+        raise UsageError("E2020", location(store), what, "", "If you mean it: --yes")
+    reset(store)
+    logs.get_logger().info("state cleared", store=location(store))
+
+
+def _agreed(question: str) -> bool:
+    """Ask on standard error: standard output carries results only."""
+    print(question, end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _run(file: Path, loaded: Loaded[PipelineFile], shown: Watcher) -> tuple[list[Row], int]:
     """The rows of the table and the exit status."""
     with StopSignals() as signals, shown:
-        logs.configure(level=level, json=log_json, redact=loaded.secrets.redact)
         engine = build_engine(loaded.settings, [directory_of(file)])
         began = time.monotonic()
         _drive(engine, signals, shown)
@@ -136,6 +183,9 @@ def _rows(status: Status, seconds: float) -> list[Row]:
     for name, (_, gave, _) in status.senders.items():
         rate = _rate(gave.sent, seconds)
         rows.append((f"sender {name}", None, None, gave.dead_letters, gave.sent, None, None, rate))
+    for name, did in status.pipelines.items():
+        rates = _rate(did.received, seconds), _rate(did.sent, seconds)
+        rows.append((f"pipeline {name}", did.received, None, did.dead_letters, did.sent, None, *rates))
     totals = status.totals()
     figures = (totals[name] for name in COLUMNS[1:6])
     return [*rows, ("total", *figures, _rate(totals["received"], seconds), _rate(totals["sent"], seconds))]

@@ -6,14 +6,15 @@ nobody is told about the consequences of another mistake.
 
 import os
 import stat
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar, cast
 
 from correlator.configuration.document import MOST_BYTES, compose, decode
 from correlator.configuration.interpolation import Interpolation
-from correlator.configuration.problems import Findings, InvalidConfiguration, Position, printable
+from correlator.configuration.overrides import override
+from correlator.configuration.problems import OVERRIDDEN, Findings, InvalidConfiguration, Position, printable
 from correlator.configuration.reader import Reader
 from correlator.configuration.rules import (
     check_engine,
@@ -57,6 +58,7 @@ def read_file(
     connectors: Collection[str] = (),
     check_import: Callable[[str, object], None] | None = None,
     checks: Collection[Check[T]] = (),
+    overrides: Sequence[str] = (),
 ) -> Loaded[T]:
     """Read the settings that a file holds.
 
@@ -68,6 +70,7 @@ def read_file(
         check_import: called with the import path and the object that it names, for every one in the file; raises
             a `CorrelatorError` for what cannot be used. Without it nothing is imported.
         checks: further rules over the settings.
+        overrides: `KEY.PATH=VALUE`, in place of what the file says there; the later one wins.
 
     Raises:
         InvalidConfiguration: with all problems (a `ConfigError`, exit status 2); no other error for any input.
@@ -83,6 +86,7 @@ def read_file(
         check_import=check_import,
         checks=checks,
         others_read=bool(mode & stat.S_IROTH),
+        overrides=overrides,
     )
 
 
@@ -106,6 +110,7 @@ def read_text(
         check_import=check_import,
         checks=checks,
         others_read=False,
+        overrides=(),
     )
 
 
@@ -148,12 +153,14 @@ def _read(
     check_import: Callable[[str, object], None] | None,
     checks: Collection[Check[T]],
     others_read: bool,
+    overrides: Sequence[str],
 ) -> Loaded[T]:
-    tree = compose(text, findings)
+    tree = override(compose(text, findings), overrides, findings)
     check_version(tree, findings)
     values = Values(Interpolation(environment, findings), findings)
     settings = Reader(values, findings).read(tree, root)
-    check_plain_secrets(values.plain_secrets, findings, others_read=others_read)
+    in_file = [path for path in values.plain_secrets if findings.position(path) != OVERRIDDEN]
+    check_plain_secrets(in_file, findings, others_read=others_read)
     if check_import is not None:
         check_imports(values.import_paths, check_import, findings)
     if isinstance(settings, EngineSettings):

@@ -22,6 +22,10 @@ class Position(NamedTuple):
     column: int
 
 
+OVERRIDDEN = Position(0, 0)
+"""The place of what the command line gave instead of the file."""
+
+
 class InvalidConfiguration(ConfigError):
     """A configuration that cannot be used.
 
@@ -86,8 +90,10 @@ class Findings:
         return self.positions.get(path, Position(1, 1))
 
     def where(self, path: str, *, at: Position | None = None) -> str:
-        """`file:line:column path.in.config`, as every message begins."""
-        line, column = at or self.position(path)
+        """`file:line:column path.in.config`, as every message begins; `--set path` for what did not come from there."""
+        line, column = place = at or self.position(path)
+        if place == OVERRIDDEN:
+            return f"--set {printable(path)}".rstrip()
         return f"{self.file}:{line}:{column} {path}".rstrip()
 
     @property

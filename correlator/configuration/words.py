@@ -16,6 +16,7 @@ _RENAMED = {
     "dupDetectionExpiryTimeSecs": "expiry_time",
     "dupDetectionPerSourceExpiryWindowSize": "per_source_window_size",
     "maxBatchIntervalMillis": "max_batch_interval_ms",
+    "receiverFlowControl": "flow_control",
     "receiverId": "id",
     "receiverReliability": "reliability",
     "senderId": "id",

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import msgspec
 
-from correlator.core.commit import CheckpointCommit, ContextCut, OutboundSegment, SenderCut, StateEntry
+from correlator.core.commit import CheckpointCommit, ContextCut, OutboundSegment, SenderCut, StateEntry, Suspect
 from correlator.core.outbox import Outbox
 from correlator.core.queue import InputQueue
 from correlator.events import DeadLetter, Message
@@ -84,6 +84,7 @@ class Checkpoint:
         engine_time: float,
         *,
         forced: bool = False,
+        absolved: Sequence[Suspect] = (),
     ) -> Cut | None:
         """Take the cut; `None` when there is nothing that the last checkpoint does not hold.
 
@@ -93,6 +94,7 @@ class Checkpoint:
             routes: for each stored receiver the names of the contexts it delivers to.
             engine_time: seconds.
             forced: take it even when there is nothing new but the time.
+            absolved: suspects whose dead letters the contexts hold.
         """
         context_cuts = [context.cut() for context in contexts]
         changes = [entry for context in contexts for entry in context.take_state()]
@@ -114,6 +116,7 @@ class Checkpoint:
             outbound=outbound,
             consumed=consumed({context.name: context.queue for context in contexts}, routes),
             dead_letters=dead,
+            absolved=absolved,
         )
         return Cut(commit=commit, changes=changes, settled=settled)
 

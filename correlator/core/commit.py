@@ -142,6 +142,24 @@ class SenderCut(msgspec.Struct, frozen=True, gc=False, array_like=True):
     confirmed_through: int
 
 
+class Suspect(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """Messages that a start is handling: found by the next start, they are what this one died of.
+
+    Attributes:
+        context: where.
+        receiver: of messages `first` to `last`; "" for an event from inside, of which both are a digest.
+        first: first message number.
+        last: last message number.
+        deaths: of processes while these were handled, as far as they were noticed before.
+    """
+
+    context: str
+    receiver: str
+    first: int
+    last: int
+    deaths: int
+
+
 class CheckpointCommit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One checkpoint: state, queues, sends and progress of one moment.
 
@@ -156,6 +174,7 @@ class CheckpointCommit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         outbound: sends that this checkpoint releases.
         consumed: for each receiver, the last number of the receive log that no context needs any more.
         dead_letters: messages that could not be handled or sent.
+        absolved: suspects that are among the dead letters, and need not be noted any more.
     """
 
     number: int
@@ -168,6 +187,7 @@ class CheckpointCommit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     outbound: Sequence[OutboundSegment] = ()
     consumed: dict[str, int] = {}
     dead_letters: Sequence[DeadLetter] = ()
+    absolved: Sequence[Suspect] = ()
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -203,7 +223,14 @@ class RegistryCommit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     removed: Sequence[str] = ()
 
 
-Write = ReceiveCommit | CheckpointCommit | RegistryCommit
+class SuspectCommit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What some contexts are about to handle (RELIABILITY T26): takes the place of what was noted for them before."""
+
+    contexts: Sequence[str]
+    suspects: Sequence[Suspect] = ()
+
+
+Write = ReceiveCommit | CheckpointCommit | RegistryCommit | SuspectCommit
 
 
 class Recovered(msgspec.Struct, frozen=True, kw_only=True):
@@ -224,6 +251,7 @@ class Recovered(msgspec.Struct, frozen=True, kw_only=True):
         receive_log: segments in the order of their numbers for each receiver.
         outbound: segments in the order of their numbers for each sender.
         endpoints: the registry.
+        suspects: what the last start was handling when it died, each with one death more.
     """
 
     epoch: int
@@ -240,3 +268,4 @@ class Recovered(msgspec.Struct, frozen=True, kw_only=True):
     receive_log: Sequence[ReceiveSegment]
     outbound: Sequence[OutboundSegment]
     endpoints: Sequence[Endpoint]
+    suspects: Sequence[Suspect] = ()

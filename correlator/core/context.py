@@ -6,14 +6,18 @@ falls only between two handlers, so that no checkpoint holds half an event (FEAT
 Owner: the context's thread; the checkpointer calls `cut` while that thread is parked.
 """
 
-import heapq
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import msgspec
 
-from correlator.core.commit import ContextCut, StateEntry
+from correlator.core.attempts import Attempts
+from correlator.core.commit import ContextCut, StateEntry, Suspect
+from correlator.core.expressions import Moment, Pattern
 from correlator.core.instances import (
+    Deadline,
+    ExpressionListener,
     Instance,
     Listener,
     OnError,
@@ -21,21 +25,28 @@ from correlator.core.instances import (
     StoredMonitor,
     StoredTimer,
     Timer,
+    restored_pattern,
+    stored_parts,
     type_name,
 )
 from correlator.core.listeners import ListenerIndex
 from correlator.core.monitor import ListenerSpec, Monitor
 from correlator.core.outbox import FlushRequest, Outbox
+from correlator.core.poison import dead_letter
 from correlator.core.queue import InputQueue, Run
 from correlator.core.state import encode
+from correlator.core.timers import Timers
 from correlator.errors import CorrelatorError, HandlerFailed, MappingError, UsageError, quoted
-from correlator.events import DeadLetter, Message, Pattern, PropertyValue
+from correlator.events import DeadLetter, FlowControlMarker, Message, PropertyValue
 
 MAX_EFFECTS = 100_000
 """Sends that one handler may make for one event; beyond it the send raises E8010."""
+MAX_TIMERS = 100_000
+"""Timers that fire in one stretch of work; what else is due fires in the next one."""
 MAX_WAITING_FROM_INSIDE = 100_000
 """Runs that may wait in a context when another sends to its channel; beyond it the send raises E8010."""
 
+_NOTHING: dict[bytes, bytes] = {}
 _encode_json = msgspec.json.Encoder().encode
 _NO_PROPERTIES: dict[str, PropertyValue] = {}
 _PROPERTY_TYPES = (type(None), bool, int, float, str, bytes)
@@ -44,7 +55,8 @@ _PROPERTY_TYPES = (type(None), bool, int, float, str, bytes)
 class Routes:
     """Where sends go, shared by all contexts: senders by id, contexts by channel, and who may acknowledge what.
 
-    Changed only by the engine, by replacing whole dictionaries, so that readers in other threads need no lock.
+    Changed by replacing whole dictionaries, so that readers in other threads need no lock; channels also by contexts,
+    one at a time under `changing`.
     """
 
     def __init__(self) -> None:
@@ -52,9 +64,22 @@ class Routes:
         self.default_outbox: Callable[[str], Outbox | None] = lambda _: None
         self.channels: dict[str, list[InputQueue]] = {}
         self.resume: dict[str, Callable[[str], None]] = {}
+        self.grant: dict[str, Callable[[int], None]] = {}
         self.woken: Callable[[], None] = lambda: None
         self.next_flush: Callable[[], int] = lambda: 0
         self.closing: frozenset[str] = frozenset()
+        self.changing: AbstractContextManager[Any] = nullcontext()
+
+    def subscribe(self, channel: str, queue: InputQueue) -> None:
+        """Have a context receive a channel; any thread."""
+        with self.changing:
+            self.channels = {**self.channels, channel: [*self.channels.get(channel, ()), queue]}
+
+    def unsubscribe(self, channel: str, queue: InputQueue) -> None:
+        """No longer have a context receive a channel; any thread."""
+        with self.changing:
+            others = [one for one in self.channels[channel] if one is not queue]
+            self.channels = {**self.channels, channel: others}
 
 
 class Context:
@@ -66,6 +91,7 @@ class Context:
         resolve: the class behind a `type_name`.
         failed: told of each handler failure that does not stop the engine.
         engine_time: at this start: timers that begin with it count from here.
+        wall_time: at this start, in seconds of the local calendar: what `at` counts from.
     """
 
     def __init__(
@@ -75,17 +101,26 @@ class Context:
         resolve: Callable[[str], type[Any]],
         failed: Callable[[OnError, CorrelatorError], None] = lambda _policy, _error: None,
         engine_time: float = 0.0,
+        wall_time: float = 0.0,
     ) -> None:
         self.name = name
         self.queue = InputQueue()
         self.cut_requested = False
         self.handled = 0
+        self.fired = 0
         self._routes = routes
         self._resolve = resolve
         self._failed = failed
-        self._index = ListenerIndex()
+        self._index: ListenerIndex[Listener] = ListenerIndex()
         self._instances: dict[Monitor, Instance] = {}
-        self._timers: list[Timer] = []
+        self.timers = Timers()
+        self._attempts = Attempts(
+            Moment(engine_time, wall_time),
+            self.timers,
+            self._invoke,
+            lambda apply, item: self._effects.append((apply, item)),
+        )
+        self._subscribed: dict[str, int] = {}
         self._spawned: dict[str, int] = {}
         self._engine_time = engine_time
         self._staged: dict[str, list[Message]] = {}
@@ -97,15 +132,27 @@ class Context:
 
     # --- loading ---
 
-    def load(self, monitor: Monitor, on_error: OnError, number: str = "0", stored: StoredMonitor | None = None) -> None:
-        """Put a monitor into the context, with its stored listeners and timers when it had any."""
+    def load(
+        self,
+        monitor: Monitor,
+        on_error: OnError,
+        number: str = "0",
+        stored: StoredMonitor | None = None,
+        waiting: Mapping[bytes, bytes] = _NOTHING,
+    ) -> None:
+        """Put a monitor into the context, with its stored listeners, timers and subscriptions when it had any.
+
+        `waiting` is what the store holds under its `waiting_owner`.
+        """
         instance = Instance(monitor, number, on_error)
         self._instances[monitor] = instance
         monitor.bind(self)
+        begins = monitor.listeners
         for spec in monitor.listeners:
-            listener = Listener(instance, 0, spec.pattern, spec.handler, once=spec.once)
-            instance.declared.append(listener)
-            self._index.add(listener)
+            if isinstance(spec.expression, Pattern):
+                listener = Listener(instance, 0, spec.expression, spec.handler, once=spec.once)
+                instance.declared.append(listener)
+                self._index.add(listener)
         if stored is None:
             for timer in monitor.timers:
                 self._add_timer(instance, self._engine_time + timer.period, timer.period, timer.handler)
@@ -113,18 +160,22 @@ class Context:
                 self._dirty[instance] = None
         else:
             self._restore_waiting(instance, stored)
+            begins = tuple(self._attempts.restore(instance, monitor.listeners, self._resolve, waiting))
+        self._begin_declared(instance, begins)
+
+    def _begin_declared(self, instance: Instance, specs: Sequence[ListenerSpec]) -> None:
+        for spec in specs:
+            if spec.plan is not None:
+                number = self._number(instance)
+                listener = ExpressionListener(instance, number, spec.plan, spec.handler, once=spec.once, declared=True)
+                self._attempts.begin(listener)
+                if instance.monitor.persistent:
+                    self._dirty[instance] = None
 
     def _restore_waiting(self, instance: Instance, stored: StoredMonitor) -> None:
         instance.next_number = stored.next_number
         for listener in stored.listeners:
-            event_type = self._resolve(listener.event_type)
-            hints = msgspec.structs.fields(event_type)
-            types = {field.name: field.type for field in hints}
-            values = tuple(
-                msgspec.convert(value, types[name], strict=False)
-                for name, value in zip(listener.fields, listener.values, strict=True)
-            )
-            pattern = Pattern(event_type, listener.fields, values)
+            pattern = restored_pattern(self._resolve, listener.event_type, listener.fields, listener.values)
             self._keep_listener(Listener(instance, listener.number, pattern, listener.handler, once=listener.once))
         declared = {(timer.period, timer.handler) for timer in instance.monitor.timers}
         for timer in stored.timers:
@@ -134,12 +185,15 @@ class Context:
         for added in instance.monitor.timers:
             if (added.period, added.handler) not in known:
                 self._add_timer(instance, self._engine_time + added.period, added.period, added.handler)
+        for channel in stored.subscriptions:
+            self._join((instance, channel))
 
     def restore(self, cut: ContextCut, runs: Sequence[Run], engine_time: float) -> None:
         """Take up queue and counters of a checkpoint."""
         self.queue.restore(cut.entered, runs)
         self._spawned = dict(cut.spawned)
         self._engine_time = engine_time
+        self._attempts.moment = self._attempts.moment._replace(engine_time=engine_time)
 
     def monitors(self) -> list[Monitor]:
         """The monitors that live here."""
@@ -157,23 +211,25 @@ class Context:
 
     # --- work ---
 
-    def work(self, most: int, engine_time: float) -> int:
-        """Fire due timers, then handle up to `most` events; stops early when a cut is requested.
+    def work(self, most: int, engine_time: float, most_timers: int = MAX_TIMERS, wall_time: float = 0.0) -> int:
+        """Fire up to `most_timers` due timers, then handle up to `most` events; stops early when a cut is requested.
 
-        Returns the number of events handled. Raises `HandlerFailed` when a handler failed and may not be skipped.
+        `wall_time` is in seconds of the local calendar; only `at` asks for it. Returns the number of events handled.
+        Raises `HandlerFailed` when a handler failed and may not be skipped.
         """
         self._engine_time = engine_time
-        self._fire_due(engine_time)
+        self._attempts.moment = Moment(engine_time, wall_time)
+        self._fire_due(engine_time, most_timers)
         done = 0
         while done < most and not self.cut_requested and (run := self.queue.head()) is not None:
             done += self._work_run(run, most - done)
-        self.handled += done
         return done
 
     def _work_run(self, run: Run, most: int) -> int:
         begin = position = run.position
         end = min(len(run), begin + most)
         events, matching, invoke = run.events, self._index.matching, self._invoke
+        attempted = self._attempts.index.matching
         try:
             while position < end:
                 event = events[position]
@@ -183,40 +239,54 @@ class Context:
                         if listener.once:
                             self._effects.append((self._forget_listener, listener))
                         invoke(instance, listener.method, event)
+                if leaves := attempted(event):
+                    self._attempts.happened(leaves, event)
                 position += 1
                 if self.cut_requested:
                     break
         finally:
             self.queue.advance(run, position)
+            self.handled += position - begin
         return position - begin
+
+    def leave_out(self, suspect: Suspect) -> str:
+        """Do not handle the next event, which is condemned: it becomes a dead letter; returns the reason."""
+        run = self.queue.head()
+        assert run is not None
+        message = run.messages[run.position] if run.receiver else _from_inside(run.events[run.position])
+        letter = dead_letter(suspect, message, self._engine_time)
+        self.queue.advance(run, run.position + 1)
+        self._dead.append(letter)
+        return letter.reason
 
     def next_timer(self) -> float | None:
         """Engine time of the next timer."""
-        while self._timers and self._timers[0].cancelled:
-            heapq.heappop(self._timers)
-        return self._timers[0].due if self._timers else None
+        return self.timers.next_due()
 
-    def _fire_due(self, engine_time: float) -> None:
+    def _fire_due(self, engine_time: float, most: int) -> None:
         """Fire the timers that are due now; those that their handlers add wait for the next stretch of work."""
-        due: list[Timer] = []
-        while (first := self.next_timer()) is not None and first <= engine_time:
-            due.append(heapq.heappop(self._timers))
+        before = self.fired
+        due = self.timers.take_due(engine_time)
         for position, timer in enumerate(due):
-            if self.cut_requested:
+            if self.cut_requested or self.fired - before >= most:
                 for waiting in due[position:]:
-                    heapq.heappush(self._timers, waiting)
+                    self.timers.add(waiting)
                 break
             if not timer.cancelled:
+                self.fired += 1
                 self._fire(timer)
 
-    def _fire(self, timer: Timer) -> None:
+    def _fire(self, timer: Timer | Deadline) -> None:
+        if isinstance(timer, Deadline):
+            self._attempts.look(timer.attempt)
+            return
         if timer.instance.monitor.persistent:  # it has fired, even when its handler fails and is skipped
             self._dirty[timer.instance] = None
         if timer.period is None:
             timer.instance.timers.pop(timer.number, None)
         else:
             timer.due += timer.period
-            heapq.heappush(self._timers, timer)
+            self.timers.add(timer)
         self._call(timer.instance, timer.handler)
 
     def _call(self, instance: Instance, name: str) -> None:
@@ -251,12 +321,22 @@ class Context:
         except Exception as error:  # noqa: BLE001  # whatever application code raises is the application's failure
             self._undo(instance, before)
             if instance.on_error == "dead_letter":
-                self._dead.append(_dead_letter(monitor, event, error, self._engine_time))
+                self._dead.append(_dead_letter(monitor, event, error, self._engine_time, self._cause(event)))
             self._failed(instance.on_error, _failure(monitor, event, error))
             return
         if monitor.persistent:
             self._dirty[instance] = None
         self._take_effect()
+
+    def _cause(self, event: Any) -> tuple[str, int, Message] | None:
+        """Receiver, number and message that the event in hand was mapped from; `None` for one from inside."""
+        run = self.queue.head() if event is not None else None
+        if run is None or not run.receiver:
+            return None
+        for position in range(run.position, len(run.events)):
+            if run.events[position] is event:
+                return run.receiver, run.first + position, run.messages[position]
+        return None
 
     def _undo(self, instance: Instance, before: bytes) -> None:
         self._effects.clear()
@@ -303,6 +383,8 @@ class Context:
             raise UsageError(
                 "E8010", f"monitor {monitor.state_name}", f"{MAX_EFFECTS} sends for one event", "", "Send less"
             )
+        if outbox.mapping is not None:
+            event = outbox.mapping.message(event, key, properties)
         message = to_message(event, key, properties)
         if destination is not None:
             message = msgspec.structs.replace(message, destination=destination)
@@ -331,7 +413,7 @@ class Context:
         if not queues:
             raise UsageError("E8001", where, f"no context receives channel '{channel}'", "A context receives its name")
         if self._instances[monitor].on_error != "stop":
-            _encode_event(event)  # what cannot be stored is this handler's failure, not the next checkpoint's
+            encode_event(event)  # what cannot be stored is this handler's failure, not the next checkpoint's
         for queue in queues:
             if len(queue) >= MAX_WAITING_FROM_INSIDE:
                 raise UsageError("E8010", where, f"{len(queue)} events wait in channel '{channel}'", "", "Send less")
@@ -342,8 +424,14 @@ class Context:
         """Add a dynamic listener."""
         instance = self._instances[monitor]
         number = self._number(instance)
-        listener = Listener(instance, number, spec.pattern, spec.handler, once=spec.once)
-        self._effects.append((self._keep_listener, listener))
+        if spec.plan is not None:
+            if monitor.persistent:  # what cannot be stored is this handler's failure, not the next checkpoint's
+                encode(stored_parts(spec.plan), f"monitor {monitor.state_name}")
+            waits = ExpressionListener(instance, number, spec.plan, spec.handler, once=spec.once, declared=False)
+            self._effects.append((self._attempts.begin, waits))
+        elif isinstance(spec.expression, Pattern):
+            listener = Listener(instance, number, spec.expression, spec.handler, once=spec.once)
+            self._effects.append((self._keep_listener, listener))
         return number
 
     def unlisten(self, monitor: Monitor, number: int) -> None:
@@ -357,6 +445,21 @@ class Context:
         due = self._engine_time + seconds
         self._effects.append((lambda _: self._push_timer(instance, number, due, None, handler), None))
         return number
+
+    def subscribe(self, monitor: Monitor, channel: str) -> None:
+        """Stage a subscription."""
+        if not channel or ":" in channel:
+            raise UsageError(
+                "E4115",
+                f"monitor {monitor.state_name}",
+                f"{quoted(channel)} is not the name of a channel",
+                "The name alone, as in subscribe('NAME') and send(event, to='channel:NAME')",
+            )
+        self._effects.append((self._join, (self._instances[monitor], channel)))
+
+    def unsubscribe(self, monitor: Monitor, channel: str) -> None:
+        """Stage the end of a subscription."""
+        self._effects.append((self._leave, (self._instances[monitor], channel)))
 
     def spawn(self, monitor: Monitor, cls: type[Monitor], attributes: Mapping[str, Any]) -> None:
         """Stage another instance; it takes over what happens when a handler fails."""
@@ -393,6 +496,18 @@ class Context:
             raise UsageError("E7103", f"receiver {receiver}", "is not an APP_CONTROLLED receiver")
         resume(self.name)
 
+    def update_flow_control_window(self, monitor: Monitor, marker: FlowControlMarker, window: int) -> None:
+        """Stage a larger or smaller window of a receiver (FEATURES A9.1)."""
+        where = f"monitor {monitor.state_name}"
+        grant = self._routes.grant.get(marker.receiver)
+        if grant is None:
+            known = ", ".join(sorted(self._routes.grant)) or "none"
+            what = f"receiver '{marker.receiver}' has no flow control"
+            raise UsageError("E7104", where, what, f"Receivers with flow_control: {known}")
+        if window < 0:
+            raise UsageError("E7105", where, f"a flow control window of {window}", "0 or more messages")
+        self._effects.append((grant, marker.number + window))
+
     def _refuse_persistent(self, monitor: Monitor, call: str) -> None:
         if monitor.persistent:
             raise UsageError(
@@ -402,6 +517,24 @@ class Context:
                 "Its acknowledgement would not match the recovered state",
                 "Call it from a monitor without persistent=True",
             )
+
+    def _join(self, wanted: tuple[Instance, str]) -> None:
+        instance, channel = wanted
+        if not instance.alive or channel in instance.subscriptions:
+            return
+        instance.subscriptions[channel] = None
+        count = self._subscribed[channel] = self._subscribed.get(channel, 0) + 1
+        if count == 1 and channel != self.name:
+            self._routes.subscribe(channel, self.queue)
+
+    def _leave(self, unwanted: tuple[Instance, str]) -> None:
+        instance, channel = unwanted
+        if channel not in instance.subscriptions:
+            return
+        del instance.subscriptions[channel]
+        self._subscribed[channel] -= 1
+        if not self._subscribed[channel] and channel != self.name:
+            self._routes.unsubscribe(channel, self.queue)
 
     def _keep_listener(self, listener: Listener) -> None:
         if not listener.instance.alive:
@@ -416,8 +549,10 @@ class Context:
         instance, number = waiting
         if (listener := instance.listeners.pop(number, None)) is not None:
             self._index.remove(listener)
+        if (waits := instance.expressions.get(number)) is not None:
+            self._attempts.cancel(waits)
         if (timer := instance.timers.pop(number, None)) is not None:
-            timer.cancelled = True
+            self.timers.cancel(timer)
 
     def _begin(self, monitor: Monitor, on_error: OnError) -> None:
         name = monitor.state_name
@@ -437,8 +572,12 @@ class Context:
         del self._instances[monitor]
         for listener in (*instance.declared, *instance.listeners.values()):
             self._index.remove(listener)
+        for waits in list(instance.expressions.values()):
+            self._attempts.cancel(waits)
+        for channel in list(instance.subscriptions):
+            self._leave((instance, channel))
         for timer in instance.timers.values():
-            timer.cancelled = True
+            self.timers.cancel(timer)
         instance.listeners.clear()
         instance.timers.clear()
         self._dirty.pop(instance, None)
@@ -457,7 +596,7 @@ class Context:
         if instance.alive:
             timer = Timer(instance, number, due, period, handler)
             instance.timers[number] = timer
-            heapq.heappush(self._timers, timer)
+            self.timers.add(timer)
 
     @staticmethod
     def _number(instance: Instance) -> int:
@@ -472,7 +611,7 @@ class Context:
 
     def cut(self) -> ContextCut:
         """The queue and counters at this moment."""
-        entered, queue = self.queue.cut(_encode_event)
+        entered, queue = self.queue.cut(encode_event)
         return ContextCut(self.name, entered, queue, dict(self._spawned))
 
     def take_state(self) -> list[StateEntry]:
@@ -483,7 +622,7 @@ class Context:
             entries.append(self._stored(instance))
             for table in instance.monitor.tables():
                 entries.extend(table.take_changes())
-        return entries
+        return [*entries, *self._attempts.take_changes()]
 
     def take_staged(self) -> dict[str, list[Message]]:
         """Reliable sends since the last cut, by sender."""
@@ -518,6 +657,7 @@ class Context:
             timers,
             instance.next_number,
             instance.on_error,
+            list(instance.subscriptions),
         )
         return StateEntry(instance.owner, instance.key, encode(stored, f"monitor {monitor.state_name}"))
 
@@ -564,7 +704,8 @@ def _check_travels(properties: Mapping[str, PropertyValue], key: str | None) -> 
         )
 
 
-def _encode_event(event: Any) -> tuple[str, bytes]:
+def encode_event(event: Any) -> tuple[str, bytes]:
+    """An event as a cut records it by value; raises `StateError` E4102 for one that cannot be stored."""
     return type_name(type(event)), encode(event, f"event {type(event).__name__}")
 
 
@@ -581,12 +722,21 @@ def _failure(monitor: Monitor, event: Any, error: Exception) -> CorrelatorError:
     )
 
 
-def _dead_letter(monitor: Monitor, event: Any, error: Exception, engine_time: float) -> DeadLetter:
-    message = to_message(event, None, {"event": type_name(type(event))}) if event is not None else Message(b"")
+def _dead_letter(
+    monitor: Monitor, event: Any, error: Exception, engine_time: float, cause: tuple[str, int, Message] | None
+) -> DeadLetter:
+    receiver, number, message = cause or ("", 0, _from_inside(event))
     return DeadLetter(
         kind="handler",
         origin=monitor.state_name,
         reason=str(_failure(monitor, event, error)),
         message=message,
         time=engine_time,
+        receiver=receiver,
+        number=number,
     )
+
+
+def _from_inside(event: Any) -> Message:
+    """What stands for an event that no message carried."""
+    return Message(b"") if event is None else to_message(event, None, {"event": type_name(type(event))})

@@ -121,6 +121,30 @@ class Plan(msgspec.Struct, frozen=True, gc=False):
     forgotten: list[int]
 
 
+class Sighting(msgspec.Struct, frozen=True, gc=False):
+    """One acceptance of a unique id that the store still tells of.
+
+    Attributes:
+        time: engine time of receipt, seconds.
+        receiver: who received it.
+        batch: count of the receiver's batches.
+        source: its source, "" for none.
+        place: where it is.
+        position: in its window, 1 for the next one to leave; 0 elsewhere.
+        of: ids in that window; 0 elsewhere.
+        newer: ids of its source that must come before it leaves the window; 0 elsewhere.
+    """
+
+    time: float
+    receiver: str
+    batch: int
+    source: str
+    place: Place
+    position: int = 0
+    of: int = 0
+    newer: int = 0
+
+
 class DuplicateDetector:
     """Remembers the unique ids of one domain.
 
@@ -159,6 +183,24 @@ class DuplicateDetector:
         """Where the newest entry of an id is; `GONE` for one that is not remembered."""
         entry = self._entries.get(unique_id)
         return entry.place if entry else Place.GONE
+
+    def sightings(self, unique_id: str) -> list[Sighting]:
+        """What is known of an id, oldest first; for commands, since it looks at everything."""
+        return [
+            self._sighting(entry, segment)
+            for segment in self._segments.values()
+            for entry in segment.entries
+            if entry.id == unique_id
+        ]
+
+    def _sighting(self, entry: _Entry, segment: _Segment) -> Sighting:
+        found = Sighting(entry.time, segment.receiver, segment.batch, entry.source, entry.place)
+        if entry.place is not _WINDOW:
+            return found
+        living = [one for one in self._windows[entry.source].queue if one.place is _WINDOW]
+        at = next(position for position, one in enumerate(living, 1) if one is entry)
+        newer = self._window_size - len(living) + at
+        return msgspec.structs.replace(found, position=at, of=len(living), newer=newer)
 
     def last_batch(self, receiver: str) -> int:
         """The highest batch of a receiver that it has seen, 0 for none; any thread may ask."""

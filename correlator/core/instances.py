@@ -1,14 +1,27 @@
 """A monitor in a context: what it waits for, and how the store holds it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 import msgspec
 
+from correlator.core.expressions import (
+    And,
+    At,
+    Expression,
+    Or,
+    Pattern,
+    Plan,
+    Progress,
+    Reference,
+    Then,
+    Unless,
+    Wait,
+    Within,
+)
 from correlator.core.monitor import Monitor
 from correlator.core.state import encode
 from correlator.errors import StateError
-from correlator.events import Pattern
 
 OnError = Literal["stop", "dead_letter", "skip"]
 
@@ -44,6 +57,28 @@ class StoredMonitor(msgspec.Struct, array_like=True, frozen=True):
     timers: list[StoredTimer]
     next_number: int
     on_error: OnError = "stop"
+    subscriptions: list[str] = []
+
+
+class StoredExpression(msgspec.Struct, array_like=True, frozen=True):
+    """An expression listener as the store holds it, under owner `waiting:NAME#INSTANCE` and its number.
+
+    It is an entry of its own, and so is each attempt: the cost of a checkpoint follows what changed, and not how many
+    attempts are under way. The parts stand in the order of their numbers.
+    """
+
+    parts: list[list[Any]]
+    handler: str
+    once: bool
+    declared: bool
+
+
+class StoredAttempt(msgspec.Struct, array_like=True, frozen=True):
+    """An attempt at an expression as the store holds it, under the same owner and `LISTENER.NUMBER`."""
+
+    events: dict[int, bytes]
+    elapsed: tuple[int, ...]
+    due: dict[int, float]
 
 
 class Listener:
@@ -56,7 +91,7 @@ class Listener:
         self.number = number
         self.pattern = pattern
         self.handler = handler
-        self.method: Callable[[Any], None] = getattr(instance.monitor, handler)
+        self.method = _method(instance, handler)
         self.once = once
 
 
@@ -73,8 +108,126 @@ class Timer:
         self.handler = handler
         self.cancelled = False
 
-    def __lt__(self, other: "Timer") -> bool:
+    def __lt__(self, other: "Timer | Deadline") -> bool:
         return (self.due, self.number) < (other.due, other.number)
+
+
+class Deadline:
+    """When an attempt at an expression has to look at its clocks."""
+
+    __slots__ = ("attempt", "cancelled", "due", "number")
+
+    def __init__(self, attempt: "Attempt", due: float) -> None:
+        self.attempt = attempt
+        self.due = due
+        self.number = attempt.number
+        self.cancelled = False
+
+    def __lt__(self, other: "Timer | Deadline") -> bool:
+        return (self.due, self.number) < (other.due, other.number)
+
+
+class ExpressionListener:
+    """A method of a monitor that waits for an expression, and the attempts at it that are under way.
+
+    Attributes:
+        declared: whether the class declares it; such a one stays when it is over, so that no restart begins it again.
+        stored: whether the store may hold it.
+        alive: whether it still belongs to its monitor.
+    """
+
+    __slots__ = (
+        "alive",
+        "attempts",
+        "declared",
+        "handler",
+        "instance",
+        "method",
+        "number",
+        "once",
+        "plan",
+        "stored",
+    )
+
+    def __init__(
+        self, instance: "Instance", number: int, plan: Plan, handler: str, *, once: bool, declared: bool
+    ) -> None:
+        self.instance = instance
+        self.number = number
+        self.plan = plan
+        self.handler = handler
+        self.method = _method(instance, handler)
+        self.once = once
+        self.declared = declared
+        self.attempts: dict[Attempt, None] = {}
+        self.stored = False
+        self.alive = True
+
+    @property
+    def begins_again(self) -> bool:
+        """Whether another attempt follows one that has left the first step."""
+        return self.alive and not self.once
+
+    @property
+    def key(self) -> bytes:
+        """Its key in the store."""
+        return str(self.number).encode()
+
+    def encoded(self) -> bytes:
+        """What the store holds."""
+        stored = StoredExpression(stored_parts(self.plan), self.handler, self.once, self.declared)
+        return encode(stored, f"monitor {self.instance.monitor.state_name}")
+
+
+class Attempt:
+    """One attempt at an expression: how far it has come, and what it has in the index and among the timers."""
+
+    __slots__ = ("alive", "deadline", "leaves", "listener", "number", "progress", "stored")
+
+    def __init__(self, listener: ExpressionListener, number: int, progress: Progress) -> None:
+        self.listener = listener
+        self.number = number
+        self.progress = progress
+        self.leaves: dict[int, Leaf] = {}
+        self.deadline: Deadline | None = None
+        self.stored = False
+        self.alive = True
+
+    @property
+    def key(self) -> bytes:
+        """Its key in the store."""
+        return f"{self.listener.number}.{self.number}".encode()
+
+    def encoded(self) -> bytes:
+        """What the store holds."""
+        where = f"monitor {self.listener.instance.monitor.state_name}"
+        progress = self.progress
+        events = {number: encode(event, where) for number, event in progress.events.items()}
+        return encode(StoredAttempt(events, progress.elapsed, progress.due), where)
+
+
+class Leaf:
+    """A pattern of an attempt that waits for an event."""
+
+    __slots__ = ("attempt", "part", "pattern")
+
+    def __init__(self, attempt: Attempt, part: int, pattern: Pattern) -> None:
+        self.attempt = attempt
+        self.part = part
+        self.pattern = pattern
+
+
+def _method(instance: "Instance", handler: str) -> Callable[..., None]:
+    method: Callable[..., None] | None = getattr(instance.monitor, handler, None)
+    if method is None:
+        raise StateError(
+            "E4203",
+            f"monitor {instance.monitor.state_name}",
+            f"a stored listener calls '{handler}', which the class does not have",
+            "State is never guessed",
+            "Put the method back under its old name",
+        )
+    return method
 
 
 class Instance:
@@ -83,7 +236,19 @@ class Instance:
     Its number is "0" for one that the configuration names, and `CONTEXT.N` for the N-th that was spawned in a context.
     """
 
-    __slots__ = ("alive", "declared", "listeners", "monitor", "next_number", "number", "on_error", "timers")
+    __slots__ = (
+        "alive",
+        "declared",
+        "expressions",
+        "listeners",
+        "monitor",
+        "next_attempt",
+        "next_number",
+        "number",
+        "on_error",
+        "subscriptions",
+        "timers",
+    )
 
     def __init__(self, monitor: Monitor, number: str, on_error: OnError) -> None:
         self.monitor = monitor
@@ -93,7 +258,10 @@ class Instance:
         self.declared: list[Listener] = []
         self.listeners: dict[int, Listener] = {}
         self.timers: dict[int, Timer] = {}
+        self.expressions: dict[int, ExpressionListener] = {}
+        self.subscriptions: dict[str, None] = {}
         self.next_number = 1
+        self.next_attempt = 1
 
     @property
     def owner(self) -> str:
@@ -105,10 +273,90 @@ class Instance:
         """Its key in the store."""
         return self.number.encode()
 
+    @property
+    def waiting_owner(self) -> str:
+        """The owner name of its expression listeners in the store."""
+        return waiting_owner(type(self.monitor), self.number)
+
+
+def waiting_owner(cls: type[Monitor], number: str) -> str:
+    """The owner name in the store of the expression listeners of an instance."""
+    return f"waiting:{cls.state_name}#{number}"
+
 
 def type_name(cls: type[Any]) -> str:
     """The name under which the store knows a class."""
     return f"{cls.__module__}:{cls.__qualname__}"
+
+
+def restored_pattern(
+    resolve: Callable[[str], type[Any]], event_type: str, fields: tuple[str, ...], values: list[Any]
+) -> Pattern:
+    """A pattern with its values as the types of the fields say."""
+    cls = resolve(event_type)
+    types = {field.name: field.type for field in msgspec.structs.fields(cls)}
+    typed = (
+        value if isinstance(value, Reference) else msgspec.convert(value, types[name], strict=False)
+        for name, value in zip(fields, values, strict=True)
+    )
+    return Pattern(cls, fields, tuple(typed))
+
+
+_WORDS: dict[str, type[Expression]] = {
+    "match": Pattern,
+    "wait": Wait,
+    "at": At,
+    "then": Then,
+    "and": And,
+    "or": Or,
+    "unless": Unless,
+    "within": Within,
+}
+_WORD_OF = {cls: word for word, cls in _WORDS.items()}
+
+
+def stored_parts(plan: Plan) -> list[list[Any]]:
+    """The parts of an expression as the store holds them; a value of an earlier event as (position, part, field)."""
+    return [_stored_part(plan, number) for number in range(len(plan.parts))]
+
+
+def _stored_part(plan: Plan, number: int) -> list[Any]:
+    part = plan.parts[number]
+    word = _WORD_OF[type(part)]
+    if isinstance(part, Pattern):
+        values = [None if isinstance(value, Reference) else value for value in part.values]
+        return [word, type_name(part.event_type), part.fields, values, plan.references(number)]
+    if isinstance(part, At):
+        return [word, part.hour, part.minute]
+    return [word, part.seconds] if isinstance(part, Wait | Within) else [word]
+
+
+def restored_expression(resolve: Callable[[str], type[Any]], parts: list[list[Any]]) -> Expression:
+    """The expression that was stored."""
+    patterns: dict[int, Pattern] = {}
+    rows = iter(enumerate(parts))
+    return _restored_part(resolve, rows, patterns)
+
+
+def _restored_part(
+    resolve: Callable[[str], type[Any]], rows: Iterator[tuple[int, list[Any]]], patterns: dict[int, Pattern]
+) -> Expression:
+    number, (word, *details) = next(rows)
+    if word == "match":
+        event_type, fields, values, references = details
+        for position, source, field in references:
+            values[position] = Reference(patterns[source], field)
+        patterns[number] = restored_pattern(resolve, event_type, tuple(fields), values)
+        return patterns[number]
+    if word == "at":
+        return At(*details)
+    if word == "wait":
+        return Wait(*details)
+    one = _restored_part(resolve, rows, patterns)
+    if word == "within":
+        return Within(one, *details)
+    cls = _WORDS[word]
+    return cls(one, _restored_part(resolve, rows, patterns))
 
 
 def restore_monitor(cls: type[Monitor], number: str, stored: StoredMonitor, tables: Mapping[str, Any]) -> Monitor:

@@ -10,8 +10,9 @@ from typing import Any
 
 import msgspec
 
+from correlator.core.fields import FieldMapping, told
 from correlator.errors import ConfigError, MappingError, quoted
-from correlator.events import DeadLetter, Message
+from correlator.events import CUT_FROM, DeadLetter, Message
 
 MAX_ID_BYTES = 512
 """Longest unique id or source id (RELIABILITY T20)."""
@@ -41,6 +42,7 @@ class ReceiveMapping:
         source: template of the source id.
         deduplicated: whether ids are wanted at all.
         max_message_bytes: a larger body is refused.
+        fields: makes the events instead; of the same type.
 
     Raises `ConfigError` E1060 for a template that is not understood.
     """
@@ -54,8 +56,10 @@ class ReceiveMapping:
         *,
         deduplicated: bool,
         max_message_bytes: int,
+        fields: FieldMapping | None = None,
     ) -> None:
         self._receiver = receiver
+        self._fields = fields
         self._decoder = None if event_type is None else msgspec.json.Decoder(event_type)
         self._unique_id = Template(unique_id, f"receiver {receiver}.unique_message_id")
         self._source = Template(source, f"receiver {receiver}.message_source_id")
@@ -63,7 +67,7 @@ class ReceiveMapping:
         self._max_message_bytes = max_message_bytes
 
     def map(self, messages: Sequence[Message], engine_time: float) -> Mapped:
-        """Map a batch."""
+        """Map a batch. Whatever one message makes go wrong, also in code of the application, is its dead letter."""
         try:
             return self._map_all(messages)
         except MappingError:
@@ -78,20 +82,33 @@ class ReceiveMapping:
         events = iter(mapped.events)
         return [None if id(message) in failed else next(events) for message in messages], mapped.dead_letters
 
+    def name_of(self, message: Message) -> str:
+        """What to call a message in a line of the log: its unique id, or what the broker calls it."""
+        try:
+            name = self._unique_id.fill(message, message)
+        except MappingError:
+            name = ""
+        return name or (message.headers.message_id if message.headers is not None else None) or ""
+
     def _map_all(self, messages: Sequence[Message]) -> Mapped:
         limit = self._max_message_bytes
         for message in messages:
             if len(message.body) > limit:
                 raise self._too_large(message)
-        decoder = self._decoder
-        if decoder is None:
-            events: list[Any] = list(messages)
+        decoder, fields = self._decoder, self._fields
+        if fields is not None:
+            events: list[Any] = [fields.event(message) for message in messages]
+        elif decoder is None:
+            events = list(messages)
         else:
             decode = decoder.decode
             try:
                 events = [decode(message.body) for message in messages]
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
                 raise MappingError("E5101", f"receiver {self._receiver}", str(error)) from error
+            except Exception as error:
+                what = f"making the event raised {told(error)}"
+                raise MappingError("E5102", f"receiver {self._receiver}", what) from error
         if not self._deduplicated:
             return Mapped(list(messages), events, [], [], [], [])
         crc = zlib.crc32
@@ -110,9 +127,12 @@ class ReceiveMapping:
             try:
                 one = self._map_all([message])
             except MappingError as error:
-                reason = str(self._explain(message, error))
+                reason = _storable(str(self._explain(message, error)))
+                name = self._receiver
                 mapped.dead_letters.append(
-                    DeadLetter(kind="mapping", origin=self._receiver, reason=reason, message=message, time=engine_time)
+                    DeadLetter(
+                        kind="mapping", origin=name, reason=reason, message=message, time=engine_time, receiver=name
+                    )
                 )
                 continue
             for column in ("messages", "events", "ids", "sources", "digests"):
@@ -133,7 +153,7 @@ class ReceiveMapping:
         return MappingError("E5101", where, f"body is not JSON: {error.what}")
 
     def _too_large(self, message: Message) -> MappingError:
-        size, limit = len(message.body), self._max_message_bytes
+        size, limit = message.properties.get(CUT_FROM, len(message.body)), self._max_message_bytes
         return MappingError("E5001", f"receiver {self._receiver}", f"message of {size} bytes, the limit is {limit}")
 
 
@@ -156,6 +176,7 @@ class Template:
                 f"{quoted(template)} is not understood",
                 "Parts are ${property.NAME}, ${header.NAME}, ${body.NAME} and ${row.NAME}",
             )
+        self._where = where
         whole = _PART.fullmatch(template)
         self._property = _property_name(whole.group(1), whole.group(2)) if whole else None
         self._parts: list[str | Extract] = []
@@ -167,7 +188,7 @@ class Template:
         self._parts.append(template[at:])
 
     def column(self, messages: Sequence[Message], events: Sequence[Any]) -> list[str]:
-        """The filled-in text of each message; "" where a part is missing. Raises `MappingError` E5403, E5404."""
+        """The filled-in text of each message; "" where a part is missing. Raises `MappingError` as `fill`."""
         if self._property is not None:
             name = self._property
             values = [message.properties.get(name, "") for message in messages]
@@ -176,8 +197,16 @@ class Template:
         return [self.fill(message, event) for message, event in zip(messages, events, strict=True)]
 
     def fill(self, message: Message, event: Any) -> str:
-        """The filled-in text of one message; "" when a part is missing."""
-        filled = [part if isinstance(part, str) else part(message, event) for part in self._parts]
+        """The filled-in text of one message; "" when a part is missing.
+
+        Raises `MappingError` E5403 for bytes, E5404 for a text that is too long, E5103 for what reading a part raised.
+        """
+        try:
+            filled = [part if isinstance(part, str) else part(message, event) for part in self._parts]
+        except MappingError:
+            raise
+        except Exception as error:
+            raise MappingError("E5103", self._where, f"filling it in raised {told(error)}") from error
         missing = any(not text for text, part in zip(filled, self._parts, strict=True) if not isinstance(part, str))
         return "" if missing else "".join(filled)
 
@@ -211,6 +240,11 @@ def _text(value: Any, name: str) -> str:
     if isinstance(value, bytes):
         raise MappingError("E5403", name, "a unique id must be text, this one is bytes")
     text = str(value)
-    if len(text.encode("utf-8", "surrogatepass")) > MAX_ID_BYTES:
+    if len(text.encode()) > MAX_ID_BYTES:
         raise MappingError("E5404", name, f"a unique id of {len(text)} characters", f"At most {MAX_ID_BYTES} bytes")
     return text
+
+
+def _storable(reason: str) -> str:
+    """The text without halves of surrogate pairs, which application code may raise and no store takes."""
+    return reason.encode("utf-8", "backslashreplace").decode()

@@ -6,26 +6,46 @@ monitor can be made and called in a unit test of its own.
 """
 
 import copy
+import difflib
+import inspect
 import typing
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, ClassVar, Protocol, TypeVar, get_type_hints
 
 import msgspec
 
+from correlator.core.expressions import Expression, Pattern, Plan
 from correlator.core.state import Codec, StateTable, check_key_type, check_type
 from correlator.errors import StateError, UsageError
-from correlator.events import Pattern
+from correlator.events import FlowControlMarker
 
 Handler = Callable[..., None]
 F = TypeVar("F", bound=Handler)
 
 
 class ListenerSpec(msgspec.Struct, frozen=True):
-    """A listener as declared: what it waits for and the name of the method it calls."""
+    """A listener as declared: what it waits for and the name of the method it calls.
 
-    pattern: Pattern
+    `plan` is `None` for a single pattern, which needs no attempts.
+    """
+
+    expression: Expression
     handler: str
     once: bool = False
+    plan: Plan | None = None
+
+    @classmethod
+    def of(cls, expression: Expression, handler: Handler, name: str, *, once: bool = False) -> "ListenerSpec":
+        """The listener; `handler` is called with an event for each pattern, `name` is its name in the class.
+
+        Raises `UsageError` E4112, E4113, and E4114 for a handler that does not take as many events.
+        """
+        if isinstance(expression, Pattern) and not expression.refers:
+            return cls(expression, name, once)
+        plan = Plan(expression)
+        _check_arguments(handler, len(plan.arguments))
+        return cls(expression, name, once, plan)
 
 
 class TimerSpec(msgspec.Struct, frozen=True):
@@ -35,12 +55,16 @@ class TimerSpec(msgspec.Struct, frozen=True):
     handler: str
 
 
-def on(event_type: type[Any], **fields: Any) -> Callable[[F], F]:
-    """Call the method for every event of the type whose fields have these values."""
+def on(what: type[Any] | Expression, /, **fields: Any) -> Callable[[F], F]:
+    """Call the method for every event of a type whose fields have these values, or as `Monitor.on_all` does.
+
+    Raises `UsageError` E4108 for a field that the type does not have, and as `on_all` does for an expression.
+    """
+    expression = what if isinstance(what, Expression) else Pattern.of(what, fields)
 
     def decorate(method: F) -> F:
         specs = method.__dict__.setdefault("_correlator_listeners", [])
-        specs.append(ListenerSpec(Pattern.of(event_type, fields), method.__name__))
+        specs.append(ListenerSpec.of(expression, partial(method, None), method.__name__))
         return method
 
     return decorate
@@ -85,6 +109,14 @@ class Binding(Protocol):
         """Add a timer; returns its number within the monitor."""
         ...
 
+    def subscribe(self, monitor: "Monitor", channel: str) -> None:
+        """Have the context receive a channel."""
+        ...
+
+    def unsubscribe(self, monitor: "Monitor", channel: str) -> None:
+        """No longer have it receive a channel."""
+        ...
+
     def spawn(self, monitor: "Monitor", cls: "type[Monitor]", attributes: Mapping[str, Any]) -> None:
         """Make another instance."""
         ...
@@ -99,6 +131,10 @@ class Binding(Protocol):
 
     def acknowledge_and_resume(self, monitor: "Monitor", receiver: str) -> None:
         """Acknowledge the suspended batch."""
+        ...
+
+    def update_flow_control_window(self, monitor: "Monitor", marker: FlowControlMarker, window: int) -> None:
+        """Let a receiver deliver further."""
         ...
 
     @property
@@ -132,6 +168,7 @@ class Monitor:
         if persistent is not None:
             cls.persistent = persistent
         cls.state_name = name or cls.__name__
+        _refuse_strange_hooks(cls)
         cls.listeners = tuple(_declared(cls, "_correlator_listeners"))
         cls.timers = tuple(_declared(cls, "_correlator_timers"))
         _read_annotations(cls)
@@ -178,13 +215,34 @@ class Monitor:
         """
         (self._binding or self._bound).send(self, event, to, key, properties, destination)
 
-    def once(self, pattern: Pattern, then: Handler) -> int:
-        """Call `then` (a method of this monitor) for the first matching event; returns a number for `cancel`."""
-        return self._bound.listen(self, ListenerSpec(pattern, self._own(then), once=True))
+    def once(self, expression: Expression, then: Handler) -> int:
+        """Call `then` (a method of this monitor) when the expression is true; returns a number for `cancel`.
 
-    def on_all(self, pattern: Pattern, then: Handler) -> int:
-        """Call `then` (a method of this monitor) for every matching event; returns a number for `cancel`."""
-        return self._bound.listen(self, ListenerSpec(pattern, self._own(then)))
+        `then` is called with one event for each `match()` that is not behind `not`, in the order of writing, `None` for
+        one that has not matched. Raises `UsageError` E4112 for an expression that cannot be, E4113 for a reference to
+        what need not have happened, E4114 for a handler that does not take these events.
+        """
+        return self._bound.listen(self, ListenerSpec.of(expression, then, self._own(then), once=True))
+
+    def on_all(self, expression: Expression, then: Handler) -> int:
+        """Call `then`, as `once` does, each time the expression is true; returns a number for `cancel`.
+
+        Whenever the first step of a sequence is true, another attempt begins to wait for it; what is no sequence begins
+        again when it was true. When the first step can no longer become true, no attempt begins any more.
+        """
+        return self._bound.listen(self, ListenerSpec.of(expression, then, self._own(then)))
+
+    def subscribe(self, channel: str) -> None:
+        """Have this context receive what is sent to `channel:NAME`, from the end of this handler on.
+
+        All monitors of the context hear it, until the last subscribed one unsubscribes or ends. The context's own name
+        needs no subscription.
+        """
+        self._bound.subscribe(self, channel)
+
+    def unsubscribe(self, channel: str) -> None:
+        """End the subscription of this monitor; without one this is no error."""
+        self._bound.unsubscribe(self, channel)
 
     def cancel(self, number: int) -> None:
         """End a listener or timer; one that has ended already is no error."""
@@ -215,6 +273,15 @@ class Monitor:
         Raises `UsageError` E4110 in a persistent monitor, E7101 when nothing is suspended, E7102 in a wrong context.
         """
         self._bound.acknowledge_and_resume(self, receiver)
+
+    def update_flow_control_window(self, marker: FlowControlMarker, window: int) -> None:
+        """Let a receiver deliver `window` messages beyond a marker of its own; the last call counts (FEATURES A9.1).
+
+        Allowed in persistent monitors: the window is not state, a new marker comes after a restart. A smaller window
+        does not take back what the receiver has just asked its broker for. Raises `UsageError` E7104 for a receiver
+        without flow control, E7105 for a negative window.
+        """
+        self._bound.update_flow_control_window(self, marker, window)
 
     @property
     def engine_time(self) -> float:
@@ -318,3 +385,42 @@ def _read_annotations(cls: type[Monitor]) -> None:
 
 def _listed(names: Mapping[str, Any]) -> str:
     return f"Allowed: {', '.join(sorted(names))}" if names else "It has none"
+
+
+_HOOKS = {name.replace("_", ""): name for name in ("onload", "on_unload", "on_begin_recovery", "on_conclude_recovery")}
+_LIKENESS = 0.8
+
+
+def _refuse_strange_hooks(cls: type[Monitor]) -> None:
+    """A life-cycle method under a name that is none would never be called, and nobody would know."""
+    for name in dir(cls):
+        method = getattr(cls, name)
+        plain = name.replace("_", "").lower()
+        if hasattr(Monitor, name) or not plain.startswith("on") or not inspect.isfunction(method):
+            continue
+        near = difflib.get_close_matches(plain, _HOOKS, n=1, cutoff=_LIKENESS)
+        if near and (plain in _HOOKS or not _takes_events(method)):
+            raise UsageError(
+                "E4111",
+                f"monitor {cls.state_name}",
+                f"'{name}' looks like a life-cycle method and is none",
+                f"Allowed: {', '.join(_HOOKS.values())}",
+                f"Did you mean '{_HOOKS[near[0]]}'?",
+            )
+
+
+def _takes_events(method: Handler) -> bool:
+    return len(inspect.signature(method).parameters) > 1
+
+
+def _check_arguments(handler: Handler, events: int) -> None:
+    try:
+        inspect.signature(handler).bind(*[None] * events)
+    except TypeError as error:
+        method = handler.func if isinstance(handler, partial) else handler
+        raise UsageError(
+            "E4114",
+            f"handler {getattr(method, '__name__', '')}",
+            f"is called with {events} events, and takes other arguments",
+            "An argument for each match() of the expression that is not behind 'not'",
+        ) from error

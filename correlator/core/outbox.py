@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from correlator.core.commit import OutboundSegment, SenderCut
+from correlator.core.fields import SendMapping
 from correlator.core.reliability import SENDING, Reliability
 from correlator.events import DeadLetter, Headers, Message, Outgoing, PropertyValue
 
@@ -39,6 +40,8 @@ class Outbox:
         physical: the destination behind a logical name, and any other one as it is (FEATURES A1.14).
         id_property: property that carries the unique id.
         source_property: property that carries the source.
+        time_to_live_ms: of messages that say nothing themselves.
+        mapping: makes messages of events; without it they become JSON.
     """
 
     def __init__(
@@ -50,12 +53,16 @@ class Outbox:
         id_property: str,
         source_property: str,
         physical: Callable[[str], str] = str,
+        *,
+        time_to_live_ms: int | None = None,
+        mapping: SendMapping | None = None,
     ) -> None:
+        self.mapping = mapping
         self.sender = sender
         self.source = source
         self.stored = SENDING[reliability].stored
         self._stamps_id = SENDING[reliability].stamps_id
-        self._headers = Headers(persistent=self.stored)
+        self._headers = Headers(persistent=self.stored, time_to_live_ms=time_to_live_ms)
         self.destination = destination
         self._physical = physical
         self._id_property = id_property
@@ -149,6 +156,12 @@ class Outbox:
             self._waiting.popleft()
         self._settled_through = last
 
+    def unplaced(self, outgoing: Outgoing) -> Message:
+        """A taken message as a handler could send it again: with its destination where that is not the sender's."""
+        if outgoing.destination == self.destination:
+            return outgoing.message
+        return msgspec.structs.replace(outgoing.message, destination=outgoing.destination)
+
     def _take_live(self, most: int) -> list[Outgoing]:
         batch: list[Outgoing] = []
         for position in range(min(most, len(self._live))):
@@ -166,14 +179,15 @@ class Outbox:
                 self._source_property: self.source,
             }
             properties = {**properties, **stamp} if properties else stamp
-        headers = self._headers if message.headers is None else self._with_delivery(message.headers)
+        headers = self._headers if message.headers is None else self._completed(message.headers)
         stamped = Message(message.body, properties, message.key, None, headers)
         named = message.destination
         destination = self.destination if named is None else self._physical(named)
         return Outgoing(sequence, self.source, destination, stamped)
 
-    def _with_delivery(self, headers: Headers) -> Headers:
+    def _completed(self, headers: Headers) -> Headers:
         """Reliable sends are persistent, BEST_EFFORT ones are not, unless the message says so (FEATURES A2.3)."""
-        if headers.persistent is not None:
-            return headers
-        return msgspec.structs.replace(headers, persistent=self.stored)
+        ours = self._headers
+        persistent = ours.persistent if headers.persistent is None else headers.persistent
+        lives = ours.time_to_live_ms if headers.time_to_live_ms is None else headers.time_to_live_ms
+        return msgspec.structs.replace(headers, persistent=persistent, time_to_live_ms=lives)

@@ -45,9 +45,16 @@ class Run:
 
 
 class InputQueue:
-    """The queue of one context."""
+    """The queue of one context.
+
+    Attributes:
+        on_entered: is told of each run that enters; called by whoever may call `enter`.
+        on_forgotten: is told of each receiver that is forgotten.
+    """
 
     def __init__(self) -> None:
+        self.on_entered: Callable[[Run], None] | None = None
+        self.on_forgotten: Callable[[str], None] | None = None
         self._inbox: deque[Run] = deque()
         self._runs: deque[Run] = deque()
         self._entered: dict[str, int] = {}
@@ -84,6 +91,8 @@ class InputQueue:
         while self._inbox:
             run = self._inbox.popleft()
             self._runs.append(run)
+            if self.on_entered is not None:
+                self.on_entered(run)
             if run.stored and run.receiver:
                 self._entered[run.receiver] = run.first + len(run.messages) - 1
         return bool(self._runs)
@@ -133,6 +142,14 @@ class InputQueue:
         """A receiver was removed: its numbers may begin anew."""
         for numbers in (self._entered, self._handled, self._delivered):
             numbers.pop(receiver, None)
+        if self.on_forgotten is not None:
+            self.on_forgotten(receiver)
+
+    def withhold(self) -> list[Run]:
+        """Take back what was delivered and has not entered."""
+        withheld = list(self._inbox)
+        self._inbox.clear()
+        return withheld
 
     @property
     def entered(self) -> dict[str, int]:

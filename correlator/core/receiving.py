@@ -6,9 +6,11 @@ DISCONNECTED → RECEIVING → (stored modes) COMMITTING → ACKNOWLEDGING → R
 From every state: LOST → DISCONNECTED, but for COMMITTING, whose answer is awaited first; CLOSE → CLOSED.
 """
 
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
 from correlator.core.reliability import RECEIVING, Reliability
+from correlator.events import Message
 
 
 class State(StrEnum):
@@ -69,3 +71,19 @@ class ReceiverState:
             raise ValueError(f"a receiver that is {self.now} cannot be told: {event}")
         self.now = target
         return target
+
+
+def expired(message: Message, wall_ms: float) -> bool:
+    """Whether nobody wants the message any more (FEATURES A6.5): its sender said until when, by the wall clock."""
+    headers = message.headers
+    return headers is not None and headers.expiration is not None and 0 < headers.expiration <= wall_ms
+
+
+def from_sources(messages: Sequence[Message], sources: Mapping[str, frozenset[str]]) -> set[int]:
+    """Positions of the messages that come from these sources, by the property that carries a source."""
+    return {
+        at
+        for name, known in sources.items()
+        for at, message in enumerate(messages)
+        if message.properties.get(name) in known
+    }

@@ -5,29 +5,50 @@ receiver whose duplicate detection domain is explicit. Dynamic parts come back a
 Every difference is named before anything is written.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from correlator.core.commit import Endpoint, QueueRun, ReceiveSegment, RegistryCommit
+from correlator.core.differences import Difference, FieldChange, Verdict, refuse
 from correlator.core.queue import Run
-from correlator.errors import CorrelatorError, RecoveryRefused
+from correlator.errors import RecoveryRefused
 from correlator.events import Message
-from correlator.settings import ReceiverSettings, SenderSettings
+from correlator.settings import ConnectionSettings, EngineSettings, ReceiverSettings, SenderSettings
+
+_NO_NAMES: Mapping[str, str] = {}
 
 
-def default_domain(settings: ReceiverSettings) -> str:
-    """The duplicate detection domain of a receiver (FEATURES A8.7-A8.9)."""
+def default_domain(settings: ReceiverSettings, destinations: Mapping[str, str] = _NO_NAMES) -> str:
+    """The duplicate detection domain of a receiver (FEATURES A8.7-A8.9); `destinations` are behind logical names."""
     if settings.dup_detection_domain_id:
         return settings.dup_detection_domain_id
-    last = settings.id if settings.destination.startswith("topic:") else settings.destination.removeprefix("queue:")
+    destination = destinations.get(settings.destination, settings.destination)
+    last = settings.id if destination.startswith("topic:") else destination.removeprefix("queue:")
     return f"{settings.connection}:{last}"
 
 
-def endpoint_of(settings: ReceiverSettings | SenderSettings, *, dynamic: bool, source: str = "") -> Endpoint:
-    """The registry's entry for a receiver or sender; `source` for a reliable sender."""
+def endpoint_of(
+    settings: ReceiverSettings | SenderSettings,
+    *,
+    dynamic: bool,
+    known: Endpoint | None = None,
+    destinations: Mapping[str, str] = _NO_NAMES,
+) -> Endpoint:
+    """The registry's entry for a receiver or sender.
+
+    Args:
+        settings: as configured.
+        dynamic: whether it was added by code.
+        known: its entry so far: the source of a reliable sender stays, and so does a domain by default, wherever a
+            logical destination leads to meanwhile (RELIABILITY T18).
+        destinations: behind logical names.
+    """
     receiver = isinstance(settings, ReceiverSettings)
+    domain = default_domain(settings, destinations) if isinstance(settings, ReceiverSettings) else ""
+    if known is not None and _keeps_domain(known, settings):
+        domain = known.domain
     return Endpoint(
         id=settings.id,
         kind="receiver" if receiver else "sender",
@@ -35,79 +56,195 @@ def endpoint_of(settings: ReceiverSettings | SenderSettings, *, dynamic: bool, s
         reliability=str(settings.reliability),
         connection=settings.connection,
         destination=settings.destination or "",
-        domain=default_domain(settings) if isinstance(settings, ReceiverSettings) else "",
-        source=source,
+        domain=domain,
+        source=known.source if known is not None else "",
         settings=msgspec.json.encode(settings),
     )
 
 
+def _keeps_domain(known: Endpoint, settings: ReceiverSettings | SenderSettings) -> bool:
+    by_default = not _explicit(settings) and not _settings_of(known).get("dup_detection_domain_id")
+    return by_default and (known.connection, known.destination) == (settings.connection, settings.destination)
+
+
+def default_senders(settings: EngineSettings, connections: Iterable[str] = ()) -> list[SenderSettings]:
+    """The default sender of every connection without configured senders (FEATURES A1.20).
+
+    Args:
+        settings: of the engine.
+        connections: names of connections that the settings do not define.
+    """
+    sent_to = {sender.connection for sender in settings.senders}
+    unknown = ConnectionSettings(type="")
+    return [
+        SenderSettings(
+            id=f"{name}-default-sender",
+            connection=name,
+            reliability=settings.connections.get(name, unknown).default_sender_reliability,
+        )
+        for name in dict.fromkeys([*settings.connections, *connections])
+        if name not in sent_to
+    ]
+
+
+Settings = ReceiverSettings | SenderSettings
+
+
+class PartDifference(Difference, frozen=True, kw_only=True):
+    """A receiver or sender; `put` is what the registry is to hold for it, `None` when that is there already."""
+
+    put: Endpoint | None = None
+
+
 def reconcile(
     stored: Iterable[Endpoint],
-    configured: Sequence[ReceiverSettings | SenderSettings],
+    configured: Sequence[Settings],
     defaults: Iterable[SenderSettings] = (),
+    destinations: Mapping[str, str] = _NO_NAMES,
 ) -> RegistryCommit:
     """Compare the static parts, and default senders that were made before, with the registry; returns what to write.
 
     Raises `RecoveryRefused` E4301-E4304 that names every difference and the way out; nothing has been written.
     """
+    differences = compare_parts(stored, configured, defaults, destinations)
+    refuse(differences)
+    return RegistryCommit(put=[difference.put for difference in differences if difference.put is not None])
+
+
+def compare_parts(
+    stored: Iterable[Endpoint],
+    configured: Sequence[Settings],
+    defaults: Iterable[SenderSettings] = (),
+    destinations: Mapping[str, str] = _NO_NAMES,
+) -> list[PartDifference]:
+    """Every receiver and sender of the configuration and the registry, and what a start does with it.
+
+    Args:
+        stored: the registry.
+        configured: the static parts of the configuration.
+        defaults: the default senders of its connections, which exist once they were sent to.
+        destinations: behind logical names.
+    """
     by_id = {endpoint.id: endpoint for endpoint in stored}
-    refusals: list[CorrelatorError] = []
-    put: list[Endpoint] = []
-    for settings in configured:
-        known = by_id.get(settings.id)
-        wanted = endpoint_of(settings, dynamic=False, source=known.source if known else "")
-        if known is None:
-            put.append(wanted)
-        elif known.origin == "dynamic":
-            refusals.append(_refusal("E4304", known, "is configured now but was added by code before", "Rename it"))
-        else:
-            refusals.extend(_changes(known, wanted, settings))
-            if known != wanted:
-                put.append(wanted)
+    found = [_compare(by_id.get(settings.id), settings, destinations) for settings in configured]
+    named = {settings.id for settings in configured}
     for settings in defaults:
         known = by_id.get(settings.id)
         if known is not None and known.origin == "dynamic":
-            refusals.extend(_changes(known, endpoint_of(settings, dynamic=True, source=known.source), settings))
-    names = {settings.id for settings in configured}
-    refusals.extend(
-        _refusal(
-            "E4301",
-            endpoint,
-            "exists in the store but not in the configuration",
-            f"Static {endpoint.kind}s cannot be removed; remove is only possible for dynamic ones. Put it back",
-        )
-        for endpoint in by_id.values()
-        if endpoint.origin == "static" and endpoint.id not in names
-    )
+            named.add(known.id)
+            found.append(_compare_default(known, settings))
+    return [*found, *(_compare_unnamed(endpoint) for endpoint in by_id.values() if endpoint.id not in named)]
+
+
+def _compare(known: Endpoint | None, settings: Settings, destinations: Mapping[str, str]) -> PartDifference:
+    wanted = endpoint_of(settings, dynamic=False, known=known, destinations=destinations)
+    if known is None:
+        return _part(wanted, Verdict.NEW, "A1.9", put=wanted)
+    if known.origin == "dynamic":
+        refusal = _refusal("E4304", known, "is configured now but was added by code before", "Rename it")
+        return _part(known, Verdict.REFUSED, "A1.9", refusals=[refusal])
+    refusals = [_changed(known, change, settings) for change in _forbidden(known, wanted, settings)]
+    changes = _changes(known, wanted)
+    put = wanted if known != wanted and not refusals else None
     if refusals:
-        raise _joined(refusals)
-    return RegistryCommit(put=put)
+        return _part(known, Verdict.REFUSED, _rule_of(refusals, settings), changes=changes, refusals=refusals)
+    if known.destination != wanted.destination:
+        note = "receives from the new destination; the duplicate ids of its domain are kept"
+        return _part(wanted, Verdict.MOVED, "A1.11", changes=changes, note=note, put=put)
+    return _part(wanted, Verdict.CHANGED if changes else Verdict.UNCHANGED, "A1.11", changes=changes, put=put)
 
 
-def _changes(
-    known: Endpoint, wanted: Endpoint, settings: ReceiverSettings | SenderSettings
-) -> Iterable[CorrelatorError]:
-    explicit = isinstance(settings, ReceiverSettings) and bool(settings.dup_detection_domain_id)
-    for field in ("kind", "reliability", "connection", "destination", "domain"):
-        before, now = getattr(known, field), getattr(wanted, field)
-        if before == now:
-            continue
-        if field == "destination" and explicit and known.domain == wanted.domain:
-            continue
-        way_out = "Not allowed for an existing one. Put it back"
-        if field in ("destination", "domain") and isinstance(settings, ReceiverSettings) and not explicit:
-            way_out = f"With an explicit domain it may move. Set dup_detection_domain_id: '{known.domain}'"
-        yield _refusal("E4302", known, f"{field} changed from {before} to {now}", way_out)
+def _compare_default(known: Endpoint, settings: SenderSettings) -> PartDifference:
+    wanted = endpoint_of(settings, dynamic=True, known=known)
+    refusals = [_changed(known, change, settings) for change in _forbidden(known, wanted, settings)]
+    verdict = Verdict.REFUSED if refusals else Verdict.UNCHANGED
+    return _part(known, verdict, "A1.20", changes=_changes(known, wanted) if refusals else (), refusals=refusals)
+
+
+def _compare_unnamed(known: Endpoint) -> PartDifference:
+    if known.origin == "dynamic":
+        return _part(known, Verdict.UNCHANGED, "A1.5", note="was added by code; it comes back as it was")
+    todo = f"Static {known.kind}s cannot be removed; remove is only possible for dynamic ones. Put it back"
+    refusal = _refusal("E4301", known, "exists in the store but not in the configuration", todo)
+    return _part(known, Verdict.REFUSED, "A1.7", refusals=[refusal])
+
+
+def _part(endpoint: Endpoint, verdict: Verdict, rule: str, **more: Any) -> PartDifference:
+    return PartDifference(kind=endpoint.kind, name=endpoint.id, verdict=verdict, rule=rule, **more)
+
+
+_RECORDED = ("kind", "reliability", "connection", "destination", "domain")
+
+
+def _forbidden(known: Endpoint, wanted: Endpoint, settings: Settings) -> Iterator[FieldChange]:
+    """Changes of an existing part that no start accepts."""
+    movable = _explicit(settings) and known.domain == wanted.domain
+    for change in _recorded(known, wanted):
+        if change.field != "destination" or not movable:
+            yield change
+
+
+def _recorded(known: Endpoint, wanted: Endpoint) -> Iterator[FieldChange]:
+    for field in _RECORDED:
+        before, after = getattr(known, field), getattr(wanted, field)
+        if before != after:
+            yield FieldChange(field, before, after)
+
+
+def _changes(known: Endpoint, wanted: Endpoint) -> list[FieldChange]:
+    """All that differs: what the registry records by name, and any other setting that this version had already."""
+    recorded = list(_recorded(known, wanted))
+    before, after = _settings_of(known), _settings_of(wanted)
+    others = [
+        FieldChange(name, _shown(before.get(name)), _shown(after.get(name)))
+        for name in dict.fromkeys([*before, *after])
+        if name not in _RECORDED
+        and before.get(name) != after.get(name)
+        and (name.startswith("options.") or (name in before and name in after))
+    ]
+    return [*recorded, *others]
+
+
+def _settings_of(endpoint: Endpoint) -> dict[str, Any]:
+    """Settings by name; those that only the connector knows as `options.NAME`."""
+    settings = msgspec.json.decode(endpoint.settings, type=dict[str, Any])
+    options = settings.pop("options", {})
+    return {**settings, **{f"options.{name}": value for name, value in options.items()}}
+
+
+def _shown(value: object) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def _explicit(settings: Settings) -> bool:
+    return isinstance(settings, ReceiverSettings) and bool(settings.dup_detection_domain_id)
+
+
+def _changed(known: Endpoint, change: FieldChange, settings: Settings) -> RecoveryRefused:
+    way_out = "Not allowed for an existing one. Put it back"
+    if _follows_destination(change.field, settings):
+        way_out = f"With an explicit domain it may move. Set dup_detection_domain_id: '{known.domain}'"
+    return _refusal("E4302", known, f"{change.field} changed from {change.before} to {change.after}", way_out)
+
+
+def _follows_destination(field: str, settings: Settings) -> bool:
+    return field in ("destination", "domain") and isinstance(settings, ReceiverSettings) and not _explicit(settings)
+
+
+def _rule_of(refusals: Sequence[RecoveryRefused], settings: Settings) -> str:
+    by_default_domain = all(_follows_destination(refusal.what.partition(" ")[0], settings) for refusal in refusals)
+    return "A1.12" if by_default_domain else "A1.11"
 
 
 def _refusal(code: str, endpoint: Endpoint, what: str, todo: str) -> RecoveryRefused:
     return RecoveryRefused(code, f"{endpoint.kind} '{endpoint.id}'", what, "", todo)
 
 
-def _joined(refusals: Sequence[CorrelatorError]) -> RecoveryRefused:
-    first, *others = refusals
-    todo = first.todo.rstrip(".") + "".join(f".\n{other}" for other in others)
-    return RecoveryRefused(first.code, first.where, first.what, first.allowed, todo)
+def is_same(known: Endpoint, settings: Settings) -> bool:
+    """Whether a dynamic part has these settings; those that are new since it was recorded have their defaults."""
+    if known.origin != "dynamic" or known.kind != ("receiver" if isinstance(settings, ReceiverSettings) else "sender"):
+        return False
+    return bool(msgspec.json.decode(known.settings, type=type(settings)) == settings)
 
 
 class ReceiveLog:

@@ -114,9 +114,9 @@ class SparkProcessor:
             result = self._told(lambda: self._opened.run(table, state))
         except _DATA_ERRORS as error:
             if len(batch) == 1:
-                return self._refused(batch[0].message, error, engine_time)
+                return self._refused(batch[0], error, engine_time)
             return self._halved(batch, state, engine_time)
-        return self._effects(result, [delivered.message for delivered in batch], engine_time)
+        return self._effects(result, batch, engine_time)
 
     def _halved(self, batch: Sequence[Delivered], state: StateView, engine_time: float) -> Effects:
         half = len(batch) // 2
@@ -124,9 +124,9 @@ class SparkProcessor:
         second = self._process(batch[half:], Overlay(state, first.state), engine_time)
         return _joined(first, second)
 
-    def _refused(self, message: Message, error: Exception, engine_time: float) -> Effects:
+    def _refused(self, cause: Delivered, error: Exception, engine_time: float) -> Effects:
         reason = f"E5103 pipeline {self.name}: {first_line(error)}"
-        return Effects(dead_letters=[self._dead_letter(message, reason, engine_time)])
+        return Effects(dead_letters=[self._dead_letter(cause, reason, engine_time)])
 
     def _told(self, run: Any) -> pa.Table:
         """Run, and tell a failure of Spark in one line."""
@@ -140,17 +140,17 @@ class SparkProcessor:
                 "E5510", f"pipeline {self.name}", f"Spark failed: {first_line(error)}", "", todo
             ) from error
 
-    def _effects(self, result: pa.Table, messages: Sequence[Message], engine_time: float) -> Effects:
+    def _effects(self, result: pa.Table, causes: Sequence[Delivered], engine_time: float) -> Effects:
         sends: list[tuple[str, Message]] = []
         state: list[StateEntry] = []
         dead: list[DeadLetter] = []
         senders, owners = self._opened.senders, self._opened.owners
         for position, kind, step, key, body, destination, headers in _in_order(result):
             if kind == SEND:
-                sends.append((senders[step], _message(messages[position], key, body, destination, headers)))
+                sends.append((senders[step], _message(causes[position].message, key, body, destination, headers)))
             elif kind == DEAD:
-                reason = self._explained(step, body.decode(), messages[position])
-                dead.append(self._dead_letter(messages[position], reason, engine_time))
+                reason = self._explained(step, body.decode(), causes[position].message)
+                dead.append(self._dead_letter(causes[position], reason, engine_time))
             else:
                 state.append(StateEntry(owners[step], key.encode(), body))
         state.sort(key=lambda entry: (entry.owner, entry.key))
@@ -161,15 +161,17 @@ class SparkProcessor:
         why = why_malformed(decode, message.body) if decode is not None else ""
         return f"{reason}{why}"
 
-    def _dead_letter(self, message: Message, reason: str, engine_time: float) -> DeadLetter:
-        unique_id = message.properties.get("uniqueMessageId")
+    def _dead_letter(self, cause: Delivered, reason: str, engine_time: float) -> DeadLetter:
+        unique_id = cause.message.properties.get("uniqueMessageId")
         return DeadLetter(
             kind="step",
             origin=self.name,
             reason=reason,
-            message=message,
+            message=cause.message,
             unique_id=unique_id if isinstance(unique_id, str) else None,
             time=engine_time,
+            receiver=cause.receiver,
+            number=cause.number,
         )
 
 
@@ -250,9 +252,9 @@ def _kept(cause: Message) -> Headers | None:
     return Headers(correlation_id=headers.correlation_id, type=headers.type, priority=headers.priority)
 
 
-def _stand_in(key: str) -> Message:
-    """The message of a dead letter that no message has caused but the end of all input."""
-    return Message(b"", key=key)
+def _stand_in(key: str) -> Delivered:
+    """Stands for the message of a dead letter that no message has caused but the end of all input."""
+    return Delivered("", 0, Message(b"", key=key))
 
 
 def _joined(first: Effects, second: Effects) -> Effects:

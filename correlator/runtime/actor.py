@@ -59,6 +59,11 @@ class Actor:
             self._thread.join()
 
     @property
+    def ident(self) -> int | None:
+        """The identity of its thread, if it has one."""
+        return None if self._thread is None else self._thread.ident
+
+    @property
     def stopping(self) -> bool:
         """Whether `stop` was called."""
         return self._stopping

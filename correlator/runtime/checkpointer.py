@@ -1,14 +1,17 @@
 """The checkpoint cycle: park all contexts between two events, take the cut, let them go on, commit, release."""
 
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from correlator.core.checkpoint import Checkpoint, Cut, Cuttable
+from correlator.core.commit import Suspect
 from correlator.core.context import Routes
 from correlator.core.faults import point
 from correlator.runtime.actor import Actor
 from correlator.runtime.clock import Clock, EngineTime
+from correlator.runtime.recording import Recording
 from correlator.runtime.status import CheckpointCounters
 from correlator.runtime.writer import CheckpointRequest, Writer
 
@@ -48,6 +51,10 @@ class Checkpointer(Actor):
         clock: monotonic seconds.
         engine_time: engine time.
         released: called after each release.
+        recording: is told of each cut.
+
+    Attributes:
+        absolved: condemned messages whose dead letters the contexts hold; appended under their locks.
     """
 
     def __init__(
@@ -62,10 +69,13 @@ class Checkpointer(Actor):
         clock: Clock,
         engine_time: EngineTime,
         released: Callable[[], None],
+        recording: Recording | None = None,
     ) -> None:
         super().__init__("checkpointer")
         self.counters = CheckpointCounters(interval_s=interval)
         self.checkpoint = checkpoint
+        self.absolved: deque[Suspect] = deque()
+        self._absolving = 0
         self._contexts = contexts
         self._routes = routes
         self._receiver_routes = receiver_routes
@@ -74,6 +84,7 @@ class Checkpointer(Actor):
         self._clock = clock
         self._engine_time = engine_time
         self._released = released
+        self._recording = recording
         self._due = clock.monotonic() + interval
         self._began = 0.0
         self._request: CheckpointRequest | None = None
@@ -160,13 +171,18 @@ class Checkpointer(Actor):
             if not self._whole:
                 return None
             point("ck.snapshot")
-            return self.checkpoint.cut(
+            self._absolving = len(self.absolved)
+            cut = self.checkpoint.cut(
                 [context.cuttable for context in self._contexts],
                 list(self._routes.outboxes.values()),
                 self._receiver_routes(),
                 self._engine_time.now(),
                 forced=self._forced,
+                absolved=list(self.absolved),
             )
+            if cut is not None and self._recording is not None:
+                self._recording.cut(cut)
+            return cut
         finally:
             for context in self._contexts:
                 context.request_cut(requested=False)
@@ -178,6 +194,8 @@ class Checkpointer(Actor):
         cut.release()
         point("ck.release.after")
         self._request = None
+        for _ in range(self._absolving):
+            self.absolved.popleft()
         self.counters.taken += 1
         self.counters.last_duration_s = self._clock.monotonic() - self._began
         self.counters.total_duration_s += self.counters.last_duration_s

@@ -12,7 +12,7 @@ class Clock(Protocol):
         ...
 
     def wall(self) -> float:
-        """Seconds since the epoch; for display only, never for a decision."""
+        """Seconds since the epoch; for display, for `at` and for the end of messages, never for another decision."""
         ...
 
 
@@ -47,3 +47,8 @@ class EngineTime:
     def now(self) -> float:
         """Seconds of engine time."""
         return self._clock.monotonic() + self._offset
+
+    def calendar(self) -> float:
+        """Seconds of the local calendar, as if it were UTC: what `at` goes by. They jump when the clock is set."""
+        wall = self._clock.wall()
+        return wall + time.localtime(wall).tm_gmtoff

@@ -5,16 +5,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from correlator.core.checkpoint import Cuttable
-from correlator.core.commit import ContextCut, StateEntry
-from correlator.core.context import Context, Routes
+from correlator.core.commit import ContextCut, StateEntry, Suspect
+from correlator.core.context import MAX_TIMERS, Context, Routes
 from correlator.core.faults import point
+from correlator.core.poison import Portion, dead_letter
 from correlator.core.queue import InputQueue, Run
+from correlator.core.tape import Tape
 from correlator.errors import UsageError
 from correlator.events import DeadLetter, Message
 from correlator.ports import Delivered, Effects, Processor
 from correlator.runtime.actor import Actor
 from correlator.runtime.clock import EngineTime
 from correlator.runtime.logs import get_logger
+from correlator.runtime.status import PipelineCounters
+from correlator.runtime.suspects import Suspects
 
 SLICE = 1000
 """Most events between two looks at the clock and at the outboxes."""
@@ -29,12 +33,20 @@ class MonitorThread(Actor):
         engine_time: engine time.
         hold: says whether work must pause since a BEST_EFFORT sender's queue is full.
         persistent: whether checkpoints take what it stages; without them dead letters are logged only.
+        tape: records what it takes in.
     """
 
     def __init__(
-        self, context: Context, engine_time: EngineTime, hold: Callable[[], bool], *, persistent: bool
+        self,
+        context: Context,
+        engine_time: EngineTime,
+        hold: Callable[[], bool],
+        *,
+        persistent: bool,
+        tape: Tape | None = None,
     ) -> None:
         super().__init__(f"context-{context.name}")
+        self._tape = tape
         self.context = context
         self.lock = threading.Lock()
         self.whole = True
@@ -64,6 +76,19 @@ class MonitorThread(Actor):
         if not requested:
             self.wake()
 
+    def work(self, now: float, most: int, most_timers: int = MAX_TIMERS) -> int:
+        """Let the context work; the caller holds the lock, or no other thread runs yet."""
+        calendar = self._engine_time.calendar()
+        if self._tape is None:
+            return self.context.work(most, now, most_timers, calendar)
+        return self._tape.work(self.context, most, now, most_timers, calendar)
+
+    def leave_out(self, suspect: Suspect) -> str:
+        """Let the context leave its next event out; as `work`."""
+        if self._tape is None:
+            return self.context.leave_out(suspect)
+        return self._tape.leave_out(self.context, suspect)
+
     def step(self) -> float | None:
         """Handle a slice of events."""
         if self.context.cut_requested:
@@ -74,7 +99,7 @@ class MonitorThread(Actor):
         now = self._engine_time.now()
         with self.lock:
             self.whole = False  # stays so when a handler raises: no cut may hold what it left half done
-            done = self.context.work(self.slice, now)
+            done = self.work(now, self.slice)
             self.whole = True
             if not self._persistent:
                 self.context.take_dead_letters()
@@ -93,6 +118,7 @@ class BatchContext:
     def __init__(self, name: str, state: Mapping[str, dict[bytes, bytes]]) -> None:
         self.name = name
         self.queue = InputQueue()
+        self._began = 0.0
         self._state = dict(state)
         self._changes: dict[tuple[str, bytes], bytes | None] = {}
         self._staged: dict[str, list[Message]] = {}
@@ -116,8 +142,9 @@ class BatchContext:
             position = run.position
             while position < len(run) and len(batch) < max_rows and size < max_bytes:
                 message = run.messages[position]
-                batch.append(Delivered(run.receiver, run.first + position, message))
-                size += len(message.body)
+                if not run.events or run.events[position] is not None:  # `None` is a dead letter already
+                    batch.append(Delivered(run.receiver, run.first + position, message))
+                    size += len(message.body)
                 position += 1
             reached.append((run, position))
             if position < len(run):
@@ -149,13 +176,21 @@ class BatchContext:
             owned[entry.key] = entry.value
         self._changes[entry.owner, entry.key] = entry.value
 
+    def leave_out(self, suspect: Suspect) -> str:
+        """Do not process the next message, which is condemned: it becomes a dead letter; returns the reason."""
+        run = self.queue.runs()[0]
+        letter = dead_letter(suspect, run.messages[run.position], self._began)
+        self.queue.advance(run, run.position + 1)
+        self._dead.append(letter)
+        return letter.reason
+
     def keep_dead_letters(self, letters: Sequence[DeadLetter]) -> None:
         """Dead letters that arose outside of processing, for the next cut."""
         self._dead.extend(letters)
 
     def restore(self, cut: ContextCut, runs: Sequence[Run], engine_time: float) -> None:
         """Take up the queue of a checkpoint."""
-        del engine_time
+        self._began = engine_time
         self.queue.restore(cut.entered, runs)
 
     def cut(self) -> ContextCut:
@@ -206,13 +241,14 @@ class ProcessorThread(Actor):
         self.context = context
         self.lock = threading.Lock()
         self.whole = True
-        self.processed = 0
-        self.dead_letters = 0
+        self.counters = PipelineCounters()
         self.concluded = False
         self.on_processed: Callable[[], None] = lambda: None
         self._log = get_logger(pipeline=context.name)
         self._persistent = persistent
         self._may_conclude = False
+        self._suspects: Suspects | None = None
+        self._restored = 0
         self._routes = routes
         self._engine_time = engine_time
         self._hold = hold
@@ -244,17 +280,48 @@ class ProcessorThread(Actor):
         """Process one batch."""
         if self._hold():
             return FULL_OUTBOX_WAIT_S
+        most = self.processor.max_rows
+        portion = self._restored_portion(most)
         with self.lock:
-            batch, reached = self.context.take(self.processor.max_rows, self.processor.max_bytes)
-        if not batch:
+            batch, reached = self.context.take(portion.size if portion else most, self.processor.max_bytes)
+        if all(position == run.position for run, position in reached):
             self._conclude()
             return None
         point("app.batch")
-        effects = self.processor.process(batch, self.context, self._engine_time.now())
+        self._restored -= sum(position - run.position for run, position in reached)
+        effects = self._process(batch, portion) if batch else Effects()
         self._apply(effects, reached)
-        self.processed += len(batch)
+        self.counters.received += len(batch)
         self.on_processed()
         return 0
+
+    def begin_restored(self, suspects: Suspects) -> None:
+        """Note what is processed, as long as it is something that waits now; before the thread starts."""
+        self._restored = self.queue.waiting
+        self._suspects = suspects
+
+    def _restored_portion(self, most: int) -> Portion | None:
+        """The next portion of what waited at the start; `None` once that is processed."""
+        while self._suspects is not None:
+            if self._restored <= 0:
+                self._suspects.conclude()
+                self._suspects = None
+                return None
+            with self.lock:
+                portion = self._suspects.portion(self.context.name, self.queue, most)
+                if not portion.condemned:
+                    return portion
+                self._suspects.leave_out(portion.suspects[0], self.context.leave_out)
+            self._restored -= 1
+        return None
+
+    def _process(self, batch: list[Delivered], portion: Portion | None) -> Effects:
+        now = self._engine_time.now()
+        if self._suspects is None or portion is None:
+            return self.processor.process(batch, self.context, now)
+        self._suspects.note(portion.suspects)
+        with self._suspects.forgiving():
+            return self.processor.process(batch, self.context, now)
 
     def finish(self) -> None:
         """Close the processor."""
@@ -273,8 +340,9 @@ class ProcessorThread(Actor):
             self.whole = True
             if not self._persistent:
                 self.context.take_dead_letters()
+        self.counters.sent += len(effects.sends)
         if effects.dead_letters:
-            self.dead_letters += len(effects.dead_letters)
+            self.counters.dead_letters += len(effects.dead_letters)
             first = effects.dead_letters[0].reason
             self._log.error("rows became dead letters", count=len(effects.dead_letters), first=first)
         self._routes.woken()

@@ -9,7 +9,8 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -18,13 +19,14 @@ import msgspec
 
 from correlator.configuration import EngineFile, read_file
 from correlator.core.checkpoint import Checkpoint
-from correlator.core.commit import Endpoint, Recovered, RegistryCommit
+from correlator.core.commit import Endpoint, Recovered, RegistryCommit, Suspect, SuspectCommit
 from correlator.core.faults import point
 from correlator.core.outbox import Outbox
 from correlator.core.receiving import State
-from correlator.core.recovery import endpoint_of, reconcile
+from correlator.core.recovery import default_senders, endpoint_of, is_same, reconcile
 from correlator.core.reliability import RECEIVING, SENDING, Reliability
 from correlator.errors import ConfigError, CorrelatorError, StoreError, UsageError
+from correlator.events import PartStatus
 from correlator.ports import Connection, Processor, Store
 from correlator.runtime.actor import Actor
 from correlator.runtime.checkpointer import Checkpointer
@@ -32,12 +34,15 @@ from correlator.runtime.clock import Clock, EngineTime, SystemClock
 from correlator.runtime.logs import get_logger
 from correlator.runtime.parts import ContextThread, Parts
 from correlator.runtime.receiver import Receiver
+from correlator.runtime.recording import Recording
 from correlator.runtime.remover import Remover
+from correlator.runtime.reporter import Reporter, resident_bytes
 from correlator.runtime.restart import NOTHING, Restart
 from correlator.runtime.sender import Sender
 from correlator.runtime.signals import stop_signals
 from correlator.runtime.status import CheckpointCounters, Status
-from correlator.runtime.writer import RegistryRequest, Writer
+from correlator.runtime.watchdog import Watchdog
+from correlator.runtime.writer import RegistryRequest, Request, SuspectRequest, Writer
 from correlator.settings import EngineSettings, ReceiverSettings, SenderSettings
 from correlator.storage.store import SqlStore
 
@@ -78,6 +83,7 @@ class Engine:
         self.writer: Writer | None = None
         self.checkpointer: Checkpointer | None = None
         self.remover: Remover | None = None
+        self.reporter: Reporter | None = None
         self.failure: BaseException | None = None
         self.handler_failures = 0
         self.registry: dict[str, Endpoint] = {}
@@ -93,13 +99,17 @@ class Engine:
         self._registering = threading.Lock()
         self._started = False
         self._threads_running = False
+        self._recovering: int | None = None
+        self._watchdog = Watchdog(self._handling_threads, settings.handler_warning_after, self._clock)
         self._stop_asked = threading.Event()
         self._log = get_logger(engine=settings.name)
+        self._recording: Recording | None = None
+        self._in_order = False
         self._check()
         if store is None and settings.store is not None:
             self._store = SqlStore(settings.store, settings.name)
         self._parts = self._make_parts(EngineTime(self._clock))
-        self._default_senders = {sender.id: sender for sender in self._implicit_senders()}
+        self._default_senders = {sender.id: sender for sender in default_senders(settings, self._connections)}
 
     @classmethod
     def from_yaml(cls, path: str | Path, **overrides: Any) -> Self:
@@ -150,11 +160,15 @@ class Engine:
 
     def start(self) -> None:
         """Recover, then let threads run. Raises what stands in the way; nothing is left open then."""
+        self._recovering = threading.get_ident()
+        self._watchdog.start()
         try:
             self.recover()
         except BaseException:
+            self._stop_watchdog()
             self._close_all()
             raise
+        self._recovering = None
         self._threads_running = True
         for actor in self.actors():
             actor.failed = self._failed
@@ -181,6 +195,8 @@ class Engine:
             actors.append(self.checkpointer)
         if self.remover is not None:
             actors.append(self.remover)
+        if self.reporter is not None:
+            actors.append(self.reporter)
         actors.extend(self.receivers.values())
         return actors
 
@@ -228,11 +244,13 @@ class Engine:
         try:
             if drain and self.failure is None and self._threads_running:
                 self._drain()
+                self._in_order = self.failure is None
         finally:
             for actor in reversed(self.actors()):
                 actor.stop()
             for actor in reversed(self.actors()):
                 actor.join()
+            self._stop_watchdog()
             self._close_all()
 
     def checkpoint(self, timeout: float = COMMIT_PATIENCE_S) -> bool:
@@ -243,15 +261,23 @@ class Engine:
 
     def status(self) -> Status:
         """A look at the running engine."""
+        statuses = self._parts.statuses
         return Status(
-            receivers={name: (part.state.value, part.counters) for name, part in self.receivers.items()},
+            receivers={name: (part.state.value, replace(part.counters)) for name, part in self.receivers.items()},
             senders={
-                name: ("ok" if part.connected else "connecting", part.counters, part.outbox.outstanding)
+                name: (statuses.of_part(name).status, replace(part.counters), part.outbox.outstanding)
                 for name, part in self.senders.items()
             },
+            conditions={name: statuses.of_part(name) for name in (*self.receivers, *self.senders)},
+            connections=statuses.of_connections(),
+            windows={name: part.window for name, part in self.receivers.items() if part.settings.flow_control},
+            duplicate_ids=sum(len(one) for one in list(self.writer.detectors.values())) if self.writer else 0,
+            removed_received=self._parts.removed_received,
+            removed_sent=self._parts.removed_sent,
+            resident_bytes=resident_bytes(),
             contexts={name: thread.queue.waiting for name, thread in self.contexts.items()},
             handler_failures=self.handler_failures,
-            pipeline_dead_letters=sum(thread.dead_letters for thread in self._parts.processor_threads()),
+            pipelines={thread.context.name: thread.counters for thread in self._parts.processor_threads()},
             checkpoints=self.checkpointer.counters if self.checkpointer else CheckpointCounters(),
             store_commits=self.writer.commits if self.writer else 0,
             engine_time=self._parts.engine_time.now(),
@@ -269,9 +295,11 @@ class Engine:
         with self._changing:
             if self._known(settings):
                 return self.receivers[settings.id]
-            receiver = self._parts.make_receiver(settings, self._parts.numbers_of_new(settings.id))
+            endpoint = self._endpoint_of(settings)
+            numbers = self._parts.numbers_of_new(settings.id)
+            receiver = self._parts.make_receiver(settings, numbers, endpoint.domain)
             receiver.ended = self._source_ended
-            self._record(endpoint_of(settings, dynamic=True))
+            self._record(endpoint)
             self._parts.add_receiver(receiver)
             receiver.open = True
             self._run(receiver)
@@ -285,7 +313,7 @@ class Engine:
         with self._changing:
             if self._known(settings):
                 return self.senders[settings.id]
-            endpoint = self._with_source(endpoint_of(settings, dynamic=True))
+            endpoint = self._with_source(self._endpoint_of(settings))
             sender = self._parts.make_sender(settings, endpoint.source or self._new_source())
             self._record(endpoint)
             self._parts.add_sender(sender)
@@ -322,16 +350,15 @@ class Engine:
 
     # --- building ---
 
-    def _implicit_senders(self) -> Iterator[SenderSettings]:
-        """The default sender of every connection without configured senders."""
-        sent_to = {sender.connection for sender in self.settings.senders}
-        for name in {**self.settings.connections, **self._connections}:
-            if name not in sent_to:
-                connection = self.settings.connections.get(name)
-                reliability = connection.default_sender_reliability if connection else Reliability.BEST_EFFORT
-                yield SenderSettings(id=f"{name}-default-sender", connection=name, reliability=reliability)
-
     def _check(self) -> None:
+        if self.settings.input_log is not None and self.processors:
+            raise ConfigError(
+                "E2040",
+                "input_log",
+                "the engine has pipelines, whose batches are not recorded",
+                "Only what monitors take in can be replayed",
+                "Leave input_log out, or give the pipelines an engine of their own",
+            )
         parts: list[ReceiverSettings | SenderSettings] = [*self.settings.receivers, *self.settings.senders]
         for settings in parts:
             self._check_reliability(settings)
@@ -364,6 +391,7 @@ class Engine:
             engine_time=engine_time,
             writer=self.writer,
             blocking=self._blocking,
+            recording=self._recording,
         )
         parts.routes.default_outbox = self._default_outbox
         return parts
@@ -382,11 +410,23 @@ class Engine:
 
     def _restart(self, recovered: Recovered) -> Restart:
         self._compare_registry(recovered)
+        if self.settings.input_log is not None:
+            self._recording = Recording(self.settings)
         engine_time = EngineTime(self._clock, recovered.engine_time)
         if self._store is not None:
-            self.writer = Writer(self._store, recovered.commit, engine_time.now)
+            windows = self.settings.duplicate_detection
+            self.writer = Writer(self._store, recovered.commit, engine_time.now, windows)
+            self.writer.note_receivers(recovered.endpoints)
         self._parts = self._make_parts(engine_time)
-        restart = Restart(self.settings, self._parts, recovered, self.registry, self._handler_failed)
+        restart = Restart(
+            self.settings,
+            self._parts,
+            recovered,
+            self.registry,
+            self._handler_failed,
+            self._note_suspects,
+            self._absolve,
+        )
         restart.make_parts(self.processors, lambda endpoint: endpoint.source or self._new_source())
         for processor in self.processors:
             self._log.info("starting a pipeline", pipeline=processor.name)
@@ -396,7 +436,8 @@ class Engine:
     def _compare_registry(self, recovered: Recovered) -> None:
         point("cfg.compare")
         static: list[ReceiverSettings | SenderSettings] = [*self.settings.receivers, *self.settings.senders]
-        changes = reconcile(recovered.endpoints, static, self._default_senders.values())
+        defaults, destinations = self._default_senders.values(), self.settings.destinations
+        changes = reconcile(recovered.endpoints, static, defaults, destinations)
         self._registry_changes = RegistryCommit(put=[self._with_source(endpoint) for endpoint in changes.put])
         self.registry = {endpoint.id: endpoint for endpoint in (*recovered.endpoints, *self._registry_changes.put)}
 
@@ -432,10 +473,13 @@ class Engine:
             clock=self._clock,
             engine_time=self._parts.engine_time,
             released=self._released,
+            recording=self._recording,
         )
 
     def _open_parts(self) -> None:
         self.remover = Remover(self._parts, self.writer, self.checkpointer, self._removed)
+        if self.settings.status_interval:
+            self.reporter = Reporter(self.status, self.settings.status_interval, self._clock)
         point("rec.open_senders")
         for sender in self.senders.values():
             sender.open = True
@@ -451,7 +495,7 @@ class Engine:
         endpoint = self.registry.get(settings.id)
         if endpoint is None:
             return False
-        if endpoint == endpoint_of(settings, dynamic=True, source=endpoint.source):
+        if is_same(endpoint, settings):
             return True
         raise UsageError(
             "E8303",
@@ -461,26 +505,45 @@ class Engine:
             "Choose another id",
         )
 
+    def _endpoint_of(self, settings: ReceiverSettings | SenderSettings) -> Endpoint:
+        return endpoint_of(settings, dynamic=True, destinations=self.settings.destinations)
+
     def _record(self, endpoint: Endpoint) -> None:
         self.commit_registry(RegistryCommit(put=[endpoint]))
+        if self._recording is not None:
+            self._recording.added(endpoint)
         with self._registering:
             self.registry = {**self.registry, endpoint.id: endpoint}
 
     def commit_registry(self, commit: RegistryCommit) -> None:
         """Have a registry change committed and wait for it; a no-op without persistence."""
+        self._have_committed(lambda done: RegistryRequest(commit, done))
+
+    def _note_suspects(self, commit: SuspectCommit) -> None:
+        self._have_committed(lambda done: SuspectRequest(commit, done))
+
+    def _absolve(self, suspect: Suspect) -> None:
+        assert self.checkpointer is not None
+        self.checkpointer.absolved.append(suspect)
+
+    def _have_committed(self, request: Callable[[Callable[[], None]], Request]) -> None:
         if self.writer is None:
             return
         committed = threading.Event()
-        self.writer.submit(RegistryRequest(commit, committed.set))
+        self.writer.submit(request(committed.set))
         if not self._threads_running:
             self._commit_waiting()
-        elif not committed.wait(COMMIT_PATIENCE_S):
+            return
+        deadline = self._clock.monotonic() + COMMIT_PATIENCE_S
+        while not committed.wait(LOOK_FOR_SIGNALS_S):
             self.raise_failure()
-            raise StoreError("E3110", "store", f"a registry change was not committed in {COMMIT_PATIENCE_S:.0f} s")
+            if self.writer.stopping or self._clock.monotonic() > deadline:
+                raise StoreError("E3110", "store", "a change was not committed before the engine stopped, or in time")
 
     def _removed(self, part_id: str) -> None:
         with self._registering:
             self.registry = {name: endpoint for name, endpoint in self.registry.items() if name != part_id}
+        self._parts.statuses.removed(part_id)
         self._notify()
 
     def _commit_waiting(self) -> None:
@@ -522,6 +585,8 @@ class Engine:
 
     def _failed(self, actor: Actor, error: BaseException) -> None:
         """A thread ended by an exception: nothing may be committed, acknowledged or sent any more."""
+        if isinstance(actor, Receiver | Sender):
+            actor.tell(PartStatus.FATAL_ERROR, str(error))
         first = self.failure is None
         if first:
             self.failure = error
@@ -530,6 +595,15 @@ class Engine:
         self.request_stop()
         if first:
             self._log.critical("the engine stops", part=actor.name, error=error)
+
+    def _handling_threads(self) -> list[int]:
+        """The threads that call handlers now."""
+        idents = [self._recovering, *(thread.ident for thread in self._parts.monitor_threads())]
+        return [ident for ident in idents if ident is not None]
+
+    def _stop_watchdog(self) -> None:
+        self._watchdog.stop()
+        self._watchdog.join()
 
     def _notify(self) -> None:
         with self._changed:
@@ -566,6 +640,8 @@ class Engine:
         return True
 
     def _close_all(self) -> None:
+        if self._recording is not None:
+            self._recording.close(in_order=self._in_order)
         self._parts.close()
         if self._threads_running:
             return  # each thread has let go of what it owns

@@ -4,28 +4,31 @@ import dataclasses
 import itertools
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from correlator.core.commit import OutboundSegment, SenderCut
-from correlator.core.context import Context, Routes
-from correlator.core.dedup import DuplicateDetector
+from correlator.core.context import MAX_WAITING_FROM_INSIDE, Context, Routes
 from correlator.core.faults import point
+from correlator.core.fields import FieldMapping, SendMapping
 from correlator.core.instances import OnError
 from correlator.core.mapping import ReceiveMapping
 from correlator.core.outbox import FlushRequest, Outbox
 from correlator.core.queue import Run
-from correlator.core.recovery import default_domain
-from correlator.core.reliability import RECEIVING
+from correlator.core.reliability import RECEIVING, SENDING
 from correlator.errors import ConfigError, CorrelatorError
 from correlator.events import SenderFlushed
 from correlator.ports import Connection, Processor
+from correlator.runtime.breakdown import SENDER_ITEMS, Breakdown, NoBreakdown, receiver_items
 from correlator.runtime.clock import Clock, EngineTime
 from correlator.runtime.contexts import BatchContext, MonitorThread, ProcessorThread
+from correlator.runtime.logs import get_logger
 from correlator.runtime.names import connector, resolve
 from correlator.runtime.receiver import Receiver, Targets
+from correlator.runtime.recording import Recording
 from correlator.runtime.sender import Sender
+from correlator.runtime.statuses import Statuses
 from correlator.runtime.writer import Writer
 from correlator.settings import EngineSettings, ReceiverSettings, SenderSettings
 
@@ -35,11 +38,19 @@ HandlerFailure = Callable[[OnError, CorrelatorError], None]
 
 
 class Numbers(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a receiver goes on: number of its next message, count of its next batch, last batch surely acknowledged."""
+    """Where a receiver goes on.
+
+    Attributes:
+        next_number: of its next message.
+        next_batch: count of its next batch.
+        confirmed_batch: the last one surely acknowledged.
+        in_doubt: messages in batches that may come again, at most.
+    """
 
     next_number: int = 1
     next_batch: int = 1
     confirmed_batch: int = 0
+    in_doubt: int = 0
 
 
 class Parts:
@@ -54,6 +65,7 @@ class Parts:
         engine_time: engine time.
         writer: `None` without persistence.
         blocking: whether sources may block.
+        recording: of what contexts take in.
     """
 
     def __init__(
@@ -65,7 +77,9 @@ class Parts:
         engine_time: EngineTime,
         writer: Writer | None,
         blocking: bool,
+        recording: Recording | None = None,
     ) -> None:
+        self.recording = recording
         self.routes = Routes()
         self.routes.woken = self.wake_all
         self.routes.next_flush = itertools.count(1).__next__
@@ -73,6 +87,10 @@ class Parts:
         self.receivers: dict[str, Receiver] = {}
         self.senders: dict[str, Sender] = {}
         self.receiver_routes: dict[str, Sequence[str]] = {}
+        self.statuses = Statuses(self._tell_monitors)
+        self.own_sources: dict[str, frozenset[str]] = {}
+        self.removed_sent = 0
+        self.removed_received = 0
         self.engine_time = engine_time
         self.writer = writer
         self._settings = settings
@@ -80,18 +98,24 @@ class Parts:
         self._clock = clock
         self._blocking = blocking
         self._changing = threading.Lock()
+        self.routes.changing = self._changing
+        self._log = get_logger(engine=settings.name)
 
     # --- contexts ---
 
-    def context(self, name: str, failed: HandlerFailure) -> Context:
-        """The context of monitors with this name, made when it does not exist."""
+    def context(self, name: str, failed: HandlerFailure, routes: Routes | None = None) -> Context:
+        """The context of monitors with this name, made when it does not exist; `routes` stands for all of them."""
         thread = self.contexts.get(name)
         if thread is None:
-            context = Context(name, self.routes, resolve, failed, self.engine_time.now())
+            now, calendar = self.engine_time.now(), self.engine_time.calendar()
+            tape = self.recording.tape(name, self.routes, now, calendar) if self.recording is not None else None
+            context = Context(name, routes or (tape.view if tape else self.routes), resolve, failed, now, calendar)
+            if tape is not None:
+                context.queue.on_entered, context.queue.on_forgotten = tape.entered, tape.forgot
             thread = self.contexts[name] = MonitorThread(
-                context, self.engine_time, self._unstored_outboxes_full, persistent=self.writer is not None
+                context, self.engine_time, self._context_held, persistent=self.writer is not None, tape=tape
             )
-            self.routes.channels = {**self.routes.channels, name: [context.queue]}
+            self.routes.subscribe(name, context.queue)
         assert isinstance(thread, MonitorThread)
         return thread.context
 
@@ -118,6 +142,15 @@ class Parts:
     def processor_threads(self) -> list[ProcessorThread]:
         """The contexts of pipelines."""
         return [thread for thread in self.contexts.values() if isinstance(thread, ProcessorThread)]
+
+    def _tell_monitors(self, event: Any) -> None:
+        """Give all contexts of monitors a notice of this life."""
+        for thread in self.monitor_threads():
+            if len(thread.queue) >= MAX_WAITING_FROM_INSIDE:
+                self._log.warning("W5407 a context takes nothing any more; a notice is left out", notice=str(event))
+                continue
+            thread.queue.deliver(Run("", 0, (), (event,), stored=False))
+            thread.wake()
 
     def wake_all(self) -> None:
         """Wake senders and contexts."""
@@ -147,6 +180,8 @@ class Parts:
             settings.unique_message_id_property,
             settings.message_source_id_property,
             self._destination,
+            time_to_live_ms=None if settings.time_to_live is None else round(settings.time_to_live * 1000),
+            mapping=SendMapping(settings.mapping, f"sender {settings.id}.mapping") if settings.mapping else None,
         )
         if cut is not None and outbox.stored:
             point("rec.load.outbox")
@@ -161,6 +196,8 @@ class Parts:
             persistent=self.writer is not None,
             fail_fast=self._settings.fail_fast,
             flushed=self._flushed,
+            statuses=self.statuses,
+            breakdown=self._breakdown(settings, SENDER_ITEMS),
         )
 
     def add_sender(self, sender: Sender) -> None:
@@ -168,6 +205,7 @@ class Parts:
         name = sender.settings.id
         with self._changing:
             self.senders = {**self.senders, name: sender}
+            self._note_sources()
             self.routes.outboxes = {**self.routes.outboxes, name: sender.outbox}
 
     def close_to_sends(self, name: str) -> None:
@@ -184,42 +222,52 @@ class Parts:
     def _outboxes_full(self) -> bool:
         return any(sender.outbox.outstanding >= sender.settings.max_outstanding for sender in self.senders.values())
 
-    def _unstored_outboxes_full(self) -> bool:
-        return any(
+    def _context_held(self) -> bool:
+        return (self.recording is not None and self.recording.full) or any(
             not sender.outbox.stored and sender.outbox.outstanding >= sender.settings.max_outstanding
             for sender in self.senders.values()
         )
 
     # --- receivers ---
 
-    def make_receiver(self, settings: ReceiverSettings, numbers: Numbers) -> Receiver:
-        """A receiver; its contexts exist already. Nobody knows it before `add_receiver`."""
+    def make_receiver(self, settings: ReceiverSettings, numbers: Numbers, domain: str) -> Receiver:
+        """A receiver; its contexts exist already. Nobody knows it before `add_receiver`.
+
+        Args:
+            settings: of the receiver.
+            numbers: where it goes on.
+            domain: its duplicate detection domain, for modes that have one.
+        """
         mode = RECEIVING[settings.reliability]
         placed = dataclasses.replace(settings, destination=self._destination(settings.destination))
         connection = self._connection(settings.connection)
-        domain = default_domain(settings) if mode.deduplicated else None
-        if domain is not None:
-            self.detector(domain)
         if mode.acknowledged_by_application and self._pipelines_of(settings.id):
             raise ConfigError(
                 "E1207", f"receiver '{settings.id}'", "APP_CONTROLLED needs a monitor; a pipeline acknowledges nothing"
             )
+        if settings.flow_control and self._pipelines_of(settings.id):
+            what = "flow_control needs a monitor; a pipeline updates no window"
+            raise ConfigError("E1068", f"receiver '{settings.id}'", what)
         targets = self._targets(settings.id)
         return Receiver(
             settings,
             connection.source(placed),
             connection.features,
-            self._mapping(settings, deduplicated=mode.deduplicated),
+            self._mapping(settings, placed.destination, deduplicated=mode.deduplicated),
             targets,
             self.writer,
-            domain=domain,
+            domain=domain if mode.deduplicated else None,
             next_number=numbers.next_number,
             next_batch=numbers.next_batch,
             confirmed_batch=numbers.confirmed_batch,
+            in_doubt=numbers.in_doubt,
             clock=self._clock,
             engine_time=self.engine_time,
             max_backlog=self._settings.max_queued,
             hold=self._outboxes_full,
+            statuses=self.statuses,
+            own_sources=lambda: self.own_sources,
+            breakdown=self._breakdown(settings, receiver_items(settings.reliability)),
             retry_interval=self._settings.connection_retry_interval,
             fail_fast=self._settings.fail_fast,
             blocking=self._blocking,
@@ -233,17 +281,27 @@ class Parts:
                 self.receiver_routes = {**self.receiver_routes, name: receiver.targets.names}
             if mode.acknowledged_by_application:
                 self.routes.resume = {**self.routes.resume, name: receiver.resume}
+            if receiver.settings.flow_control:
+                self.routes.grant = {**self.routes.grant, name: receiver.grant}
             self.receivers = {**self.receivers, name: receiver}
 
     @staticmethod
-    def _mapping(settings: ReceiverSettings, *, deduplicated: bool) -> ReceiveMapping:
+    def _mapping(settings: ReceiverSettings, destination: str, *, deduplicated: bool) -> ReceiveMapping:
+        where = f"receiver {settings.id}"
+        event_type = resolve(settings.event, f"{where}.event") if settings.event else None
+        fields = None
+        if settings.mapping:
+            if event_type is None:
+                raise ConfigError("E1064", f"{where}.mapping", "needs an event to make", "", "Set 'event'")
+            fields = FieldMapping(settings.mapping, event_type, destination, where)
         return ReceiveMapping(
             settings.id,
-            resolve(settings.event, f"receiver {settings.id}.event") if settings.event else None,
+            event_type,
             settings.unique_message_id,
             settings.message_source_id,
             deduplicated=deduplicated,
             max_message_bytes=settings.max_message_bytes,
+            fields=fields,
         )
 
     def _targets(self, receiver: str) -> Targets:
@@ -262,16 +320,6 @@ class Parts:
     def _pipelines_of(self, receiver: str) -> list[ProcessorThread]:
         return [thread for thread in self.processor_threads() if receiver in thread.processor.receivers]
 
-    def detector(self, domain: str) -> DuplicateDetector:
-        """The duplicate detector of a domain, made when it does not exist; only with persistence."""
-        assert self.writer is not None
-        detector = self.writer.detectors.get(domain)
-        if detector is None:
-            windows = self._settings.duplicate_detection
-            detector = DuplicateDetector(domain, windows.per_source_window_size, windows.expiry_time)
-            self.writer.detectors[domain] = detector
-        return detector
-
     def numbers_of_new(self, receiver: str) -> Numbers:
         """Where a new receiver begins: beyond what a removed one of the same id has left in contexts and domains."""
         entered = max((thread.queue.entered.get(receiver, 0) for thread in self.contexts.values()), default=0)
@@ -279,26 +327,40 @@ class Parts:
         batch = max((detector.last_batch(receiver) for detector in detectors), default=0)
         return Numbers(next_number=entered + 1, next_batch=batch + 1, confirmed_batch=batch)
 
-    def domains_only_of(self, receiver: str) -> list[str]:
-        """The duplicate detection domain of a receiver, unless another one shares it."""
-        domain = self.receivers[receiver].domain if receiver in self.receivers else None
-        others = {part.domain for name, part in self.receivers.items() if name != receiver}
-        return [] if domain is None or domain in others else [domain]
-
     # --- both ---
 
     def forget(self, part_id: str) -> None:
         """A dynamic part was removed from the store: let go of it."""
         with self._changing:
+            if part_id in self.receivers:
+                self.removed_received += self.receivers[part_id].counters.received
+            else:
+                self.removed_sent += self.senders[part_id].counters.settled
             self.receivers = _without(self.receivers, part_id)
             self.senders = _without(self.senders, part_id)
             self.receiver_routes = _without(self.receiver_routes, part_id)
             self.routes.outboxes = _without(self.routes.outboxes, part_id)
             self.routes.resume = _without(self.routes.resume, part_id)
+            self.routes.grant = _without(self.routes.grant, part_id)
+            self._note_sources()
             self.routes.closing -= {part_id}
         for thread in self.contexts.values():
             with thread.lock:
                 thread.queue.forget(part_id)
+
+    def _note_sources(self) -> None:
+        """What messages of this engine's own senders carry (RELIABILITY C 105)."""
+        found: dict[str, set[str]] = {}
+        for sender in self.senders.values():
+            if SENDING[sender.settings.reliability].stamps_id:
+                found.setdefault(sender.settings.message_source_id_property, set()).add(sender.outbox.source)
+        self.own_sources = {name: frozenset(sources) for name, sources in found.items()}
+
+    def _breakdown(self, settings: ReceiverSettings | SenderSettings, items: Sequence[str]) -> NoBreakdown:
+        if not settings.log_performance_breakdown:
+            return NoBreakdown()
+        log = get_logger(part=settings.id)
+        return Breakdown(items, self.engine_time.now, self._settings.performance_breakdown_interval, log.info)
 
     def close(self) -> None:
         """Close the connections; after all senders and receivers."""

@@ -1,27 +1,32 @@
 """A receiver's thread: takes batches from its source and carries each through its mode's cycle (FEATURES A3, A4)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from correlator.core.batch import Batch
 from correlator.core.faults import point
 from correlator.core.mapping import Mapped, ReceiveMapping
 from correlator.core.queue import InputQueue, Run
-from correlator.core.receiving import Input, ReceiverState, State
+from correlator.core.receiving import Input, ReceiverState, State, expired, from_sources
 from correlator.core.reliability import RECEIVING
 from correlator.errors import ConnectionLost, MappingError, UsageError
-from correlator.events import DeadLetter, Message, ReceivingSuspended
+from correlator.events import DeadLetter, FlowControlMarker, Message, PartStatus, ReceivingSuspended
 from correlator.ports import Features, Source
 from correlator.runtime.actor import Actor
+from correlator.runtime.breakdown import NoBreakdown
 from correlator.runtime.clock import Clock, EngineTime
 from correlator.runtime.logs import get_logger
+from correlator.runtime.mapper import Mapper
 from correlator.runtime.status import ReceiverCounters
+from correlator.runtime.statuses import Statuses
 from correlator.runtime.writer import ReceiveRequest, Writer
 from correlator.settings import ReceiverSettings
 
 LONGEST_WAIT_S = 0.2
 """Longest call of `Source.receive`: bounds how late a stop is noticed."""
 BACK_PRESSURE_WAIT_S = 0.05
+NO_SUCH_DESTINATION = "E7010"
+"""Code of a `ConnectionLost` that means: the broker is there, the destination is not."""
 UNANSWERED_ACKNOWLEDGEMENTS = 2
 """Batches that stay pinned behind the last acknowledged one, where a broker does not answer to acknowledgements."""
 
@@ -62,10 +67,14 @@ class Receiver(Actor):
         next_number: number of the next message.
         next_batch: count of the next batch.
         confirmed_batch: the last batch surely acknowledged.
+        in_doubt: messages in later batches, at most: they may come again.
         clock: monotonic seconds.
         engine_time: engine time.
         max_backlog: messages that may wait in one context before receiving pauses.
         hold: says whether receiving must pause for another reason (an outbox is full).
+        statuses: is told how it is.
+        own_sources: the sources of this engine's senders, by the property that carries them.
+        breakdown: measures what the thread does.
         retry_interval: seconds between two attempts to connect.
         fail_fast: whether a broker that cannot be reached for the first time is an error instead of a wait.
         blocking: whether `Source.receive` may block; the simulation says no.
@@ -84,10 +93,14 @@ class Receiver(Actor):
         next_number: int,
         next_batch: int,
         confirmed_batch: int,
+        in_doubt: int,
         clock: Clock,
         engine_time: EngineTime,
         max_backlog: int,
         hold: Callable[[], bool],
+        statuses: Statuses,
+        own_sources: Callable[[], Mapping[str, frozenset[str]]],
+        breakdown: NoBreakdown,
         retry_interval: float,
         fail_fast: bool,
         blocking: bool,
@@ -112,17 +125,24 @@ class Receiver(Actor):
         self._engine_time = engine_time
         self._max_backlog = max_backlog
         self._hold = hold
+        self._statuses = statuses
+        self._own_sources = own_sources
+        self._breakdown = breakdown
         self._retry_interval = retry_interval
         self._fail_fast = fail_fast
         self._blocking = blocking
         self._state = ReceiverState(settings.reliability)
         self._retry_at = 0.0
+        self._mapper = Mapper(mapping, settings.max_extra_mapping_threads, self.name, engine_time.now)
+        self._granted_through = next_number - 1
+        self._begun = False
         self._batch = self._new_batch()
+        self._expired: list[Message] = []
         self._ended = False
         self._request: ReceiveRequest | None = None
         self._resumed = False
         self._drained = False
-        self._may_come_again = settings.max_batch_size if next_batch - 1 > confirmed_batch else 0
+        self._may_come_again = in_doubt
         self._notices: set[str] = set()
         self._log = get_logger(receiver=settings.id)
 
@@ -138,6 +158,20 @@ class Receiver(Actor):
         A suspended batch is the application's: unacknowledged, it comes again.
         """
         return self._drained or not self.open
+
+    @property
+    def window(self) -> int:
+        """How many messages the application lets it deliver now; -1 without flow control."""
+        return max(0, self._granted_through - self._next_number + 1) if self.settings.flow_control else -1
+
+    def grant(self, through: int) -> None:
+        """Let it deliver up to message `through` (FEATURES A9.1); called from a context's thread."""
+        self._granted_through = through
+        self.wake()
+
+    def tell(self, status: PartStatus, error: str = "") -> None:
+        """It is in this status now."""
+        self._statuses.tell(self.settings, status, error)
 
     def resume(self, context: str) -> None:
         """Acknowledge the suspended batch and receive on; called from a context's thread.
@@ -171,6 +205,7 @@ class Receiver(Actor):
         """Close the source."""
         self._state.receive(Input.CLOSE)
         self._source.close()
+        self._mapper.close()
 
     def _act(self) -> float | None:
         state = self._state.now
@@ -185,6 +220,10 @@ class Receiver(Actor):
         return None
 
     def _connect(self) -> float | None:
+        if not self._begun:
+            self._begun = True
+            self.tell(PartStatus.CONNECTING)
+            self._mark()
         if self.draining:
             return None
         wait = self._retry_at - self._clock.monotonic()
@@ -194,6 +233,8 @@ class Receiver(Actor):
         self._source.connect()
         self._fail_fast = False
         self._state.receive(Input.CONNECTED)
+        self.tell(PartStatus.OK)
+        self._breakdown.restart()
         return 0
 
     def _lost(self, error: ConnectionLost) -> float:
@@ -201,10 +242,14 @@ class Receiver(Actor):
             raise error
         self.counters.connection_errors += 1
         self._log.warning("connection lost; trying again", error=error, retry_s=self._retry_interval)
+        missing = error.code == NO_SUCH_DESTINATION
+        self.tell(PartStatus.DESTINATION_NOT_FOUND if missing else PartStatus.ERROR, str(error))
         if self.state is State.ACKNOWLEDGING:
             self._may_come_again += len(self._batch.messages)
         self._state.receive(Input.LOST)
         self._batch = self._new_batch()
+        self._mapper.forget()
+        self._expired = []
         self._resumed = False
         self._ended = False
         self._retry_at = self._clock.monotonic() + self._retry_interval
@@ -215,13 +260,18 @@ class Receiver(Actor):
     def _receive(self) -> float | None:
         if self.draining and not self._batch.messages:
             return None
+        if not self._room() and not self._batch.messages:
+            point("rx.flow.window")
+            return None
         if self.targets.backlog(self.settings.id) >= self._max_backlog or self._hold():
             point("rx.flow.wait")
             return BACK_PRESSURE_WAIT_S
+        self._breakdown.lap("FLOW_CONTROL")
         point("rx.poll")
         waited = self._take_chunk()
         now = self._clock.monotonic()
-        if self._batch.messages and (self._batch.closed(now) or self._ended or self.draining):
+        complete = self._batch.closed(now) or not self._room() or self._ended or self.draining
+        if self._batch.messages and complete:
             self._hand_over()
             return 0 if self.state is not State.COMMITTING else None
         if self._ended:
@@ -234,29 +284,62 @@ class Receiver(Actor):
         batch = self._batch
         wait = batch.remaining(self._clock.monotonic()) if batch.messages else LONGEST_WAIT_S
         timeout = min(wait, LONGEST_WAIT_S) if self._blocking else 0.0
-        chunk = self._source.receive(batch.room, timeout)
+        chunk = self._source.receive(self._room(), timeout)
         if chunk.messages:
             batch.add(chunk.messages, chunk.token, self._clock.monotonic())
+            self._mapper.add(self._wanted(chunk.messages))
+        self._breakdown.lap("RECEIVING" if chunk.messages else "R_TIMEOUTS")
         self._ended = chunk.ended
         return wait
+
+    def _room(self) -> int:
+        """How many more messages the present batch may take."""
+        if not self.settings.flow_control:
+            return self._batch.room
+        return min(self._batch.room, max(0, self.window - len(self._batch.messages)))
+
+    def _wanted(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """Without those whose time is over, and without the engine's own where they are not asked for."""
+        wall_ms = self._clock.wall() * 1000
+        if late := [message for message in messages if message.headers is not None and expired(message, wall_ms)]:
+            self._expired.extend(late)
+            messages = [message for message in messages if not expired(message, wall_ms)]
+        if own := from_sources(messages, self._own_sources()):
+            self.counters.own += len(own)
+            self._warn_once("W5406", "messages of this engine's own senders come back", count=len(own))
+            if self.settings.no_local:
+                messages = [message for at, message in enumerate(messages) if at not in own]
+        return messages
 
     def _hand_over(self) -> None:
         batch = self._batch
         self.counters.received += len(batch.messages)
         self.counters.batches += 1
         self._note_redelivery(batch.messages)
+        self._note_expired()
         point("rx.map")
-        mapped = self.mapping.map(batch.messages, self._engine_time.now())
+        mapped = self._mapper.finish()
+        self._breakdown.lap("MAPPING")
         if mapped.dead_letters:
             self._report(mapped.dead_letters)
-        if self._writer is not None and (self._mode.stored or mapped.dead_letters):
+        something = mapped.messages or mapped.dead_letters
+        if self._writer is not None and something and (self._mode.stored or mapped.dead_letters):
             self._store(mapped, self._writer)
         else:
             self._deliver(mapped)
 
+    def _note_expired(self) -> None:
+        late, self._expired = self._expired, []
+        if late:
+            self.counters.expired += len(late)
+            first = self.mapping.name_of(late[0])
+            self._log.warning("W5405 messages whose time to live had passed were dropped", count=len(late), first=first)
+
     def _note_redelivery(self, messages: Sequence[Message]) -> None:
         """How long redelivered messages had been under way: what `expiry_time` is chosen by (FEATURES A8.19)."""
-        sent = [m.headers.timestamp for m in messages if m.headers and m.headers.redelivered and m.headers.timestamp]
+        again = [m.headers for m in messages if m.headers is not None and m.headers.redelivered]
+        self.counters.redelivered += len(again)
+        sent = [headers.timestamp for headers in again if headers.timestamp is not None and headers.timestamp > 0]
         if sent:
             age = self._clock.wall() - min(sent) / 1000
             self.counters.max_delivery_s = max(self.counters.max_delivery_s, age)
@@ -295,13 +378,18 @@ class Receiver(Actor):
         self._next_batch += 1
         self._state.receive(Input.COMMITTED)
         if not self._mode.stored:
+            self._breakdown.lap("MAPPING")  # keeping what could not be mapped
             self._deliver(request.mapped)
             return 0
+        self._breakdown.lap_until("DB_WAIT", request.began)
         self._count(request)
-        if request.segment is not None:
-            self._next_number += len(request.segment.messages)
-            self._enqueue(request.segment.first, request.segment.messages, request.events)
-        self._acknowledge()
+        self._breakdown.lap("DB_COMMIT")
+        try:
+            self._acknowledge()  # first: a message that ends the process must not come again from the broker as well
+        finally:
+            if request.segment is not None:
+                self._next_number += len(request.segment.messages)
+                self._enqueue(request.segment.first, request.segment.messages, request.events)
         return 0
 
     def _count(self, request: ReceiveRequest) -> None:
@@ -327,6 +415,8 @@ class Receiver(Actor):
         first = self._next_number
         self._next_number += len(mapped.messages)
         self._enqueue(first, mapped.messages, mapped.events)
+        if not self._mode.stored:
+            self._breakdown.lap("ENQUEUING")
         state = self._state.receive(Input.BATCH_DELIVERED)
         if state is State.SUSPENDED and not mapped.messages:  # all dead letters: the application never sees the batch
             state = self._state.receive(Input.RESUMED)
@@ -343,12 +433,20 @@ class Receiver(Actor):
         if messages:
             stored = self._mode.stored
             self.targets.deliver(lambda: Run(self.settings.id, first, messages, events, stored=stored))
+            self._mark()
+
+    def _mark(self) -> None:
+        """Tell the contexts how far the queue goes now (FEATURES A9.1)."""
+        if self.settings.flow_control:
+            marker = FlowControlMarker(receiver=self.settings.id, number=self._next_number - 1)
+            self.targets.deliver(lambda: Run("", 0, (), (marker,), stored=False))
 
     def _acknowledge_suspended(self) -> float | None:
         if not self._resumed:
             return None
         self._resumed = False
         self._state.receive(Input.RESUMED)
+        self._breakdown.lap("APP_CONTROLLED_BLOCKING")
         point("ac.ack")
         self._acknowledge()
         return 0
@@ -358,7 +456,10 @@ class Receiver(Actor):
         self._source.acknowledge(self._batch.tokens)
         point("rx.ack.after")
         self._confirm(len(self._batch.messages))
+        self._breakdown.lap("ACK")
+        self._breakdown.batch(len(self._batch.messages))
         self._batch = self._new_batch()
+        self._mapper.forget()
         self._state.receive(Input.ACKNOWLEDGED)
 
     def _confirm(self, acknowledged: int) -> None:

@@ -1,6 +1,6 @@
 """Removes dynamic receivers and senders once what they hold is handled or sent (FEATURES A1.16, A1.17)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -66,10 +66,11 @@ class Remover(Actor):
         elif stage is _Stage.RECORDING_EMPTY and self._answered(removal.asked):
             removal.stage = _Stage.EMPTYING
             if self._empty(removal.part_id):  # nothing was staged for it meanwhile: what it held is recorded as done
-                self._let_go(removal)
+                self._take_leave(removal)
         elif stage is _Stage.RECORDING_GONE and self._answered(removal.asked):
             self._delete(removal)
         elif stage is _Stage.DELETING and removal.request is not None and removal.request.committed:
+            self._forget(removal.part_id)
             self._removed(removal.part_id)
             del self._pending[removal.part_id]  # last: until then nobody may add the id again
             return False
@@ -88,20 +89,30 @@ class Remover(Actor):
     def _answered(self, number: int) -> bool:
         return self._checkpointer is None or self._checkpointer.answered(number)
 
-    def _let_go(self, removal: "_Removal") -> None:
-        """Forget it here, then have a checkpoint that no longer knows it, so that none can bring it back."""
+    def _take_leave(self, removal: "_Removal") -> None:
+        """A receiver is forgotten, then there is a checkpoint that no longer knows it, so that none can bring it back.
+
+        A sender leaves the registry first: one that came back from there would find no numbers in such a checkpoint,
+        and use those of its source again for other messages. Numbers of one that is not in the registry bind nobody.
+        """
         part_id = removal.part_id
-        removal.domains = self._parts.domains_only_of(part_id)
-        part = self._parts.receivers.get(part_id) or self._parts.senders[part_id]
-        part.stop()
-        part.join()
-        self._parts.forget(part_id)
+        if part_id in self._parts.senders:
+            self._delete(removal)
+            return
+        self._forget(part_id)
         removal.asked = self._ask()
         removal.stage = _Stage.RECORDING_GONE
 
+    def _forget(self, part_id: str) -> None:
+        """End its thread and let go of it, unless that is done."""
+        part = self._parts.receivers.get(part_id) or self._parts.senders.get(part_id)
+        if part is not None:
+            part.stop()
+            part.join()
+            self._parts.forget(part_id)
+
     def _delete(self, removal: "_Removal") -> None:
-        commit = RegistryCommit(removed=[removal.part_id])
-        removal.request = RegistryRequest(commit, self.wake, removal.domains)
+        removal.request = RegistryRequest(RegistryCommit(removed=[removal.part_id]), self.wake)
         removal.stage = _Stage.DELETING
         if self._writer is None:
             removal.request.committed = True
@@ -125,5 +136,4 @@ class _Removal:
     part_id: str
     stage: _Stage = _Stage.EMPTYING
     asked: int = 0
-    domains: Sequence[str] = ()
     request: RegistryRequest | None = None

@@ -4,19 +4,27 @@ The order is that of recovery (FEATURES A9.14): objects are restored, then `on_b
 are handled, then `on_conclude_recovery`; only afterwards receivers open.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from correlator.core.commit import Endpoint, Recovered
+from correlator.core.commit import Endpoint, Recovered, Suspect
 from correlator.core.context import Context, decode_event
+from correlator.core.deadletters import last_number
+from correlator.core.differences import (
+    StoredMonitorFacts,
+    compare_contexts,
+    compare_monitors,
+    compare_tables,
+    refuse,
+)
 from correlator.core.faults import point
-from correlator.core.instances import OnError, StoredMonitor, restore_monitor
+from correlator.core.instances import OnError, StoredMonitor, restore_monitor, waiting_owner
 from correlator.core.monitor import Monitor
 from correlator.core.queue import Run
 from correlator.core.recovery import ReceiveLog, restored_runs
-from correlator.errors import ConfigError, RecoveryRefused
+from correlator.errors import ConfigError
 from correlator.events import DeadLetter
 from correlator.ports import Processor
 from correlator.runtime.contexts import MonitorThread
@@ -24,6 +32,7 @@ from correlator.runtime.logs import get_logger
 from correlator.runtime.names import resolve
 from correlator.runtime.parts import HandlerFailure, Numbers, Parts
 from correlator.runtime.receiver import Receiver
+from correlator.runtime.suspects import Commit, Suspects
 from correlator.settings import EngineSettings, MonitorSettings, ReceiverSettings, SenderSettings
 
 NOTHING = Recovered(
@@ -57,6 +66,8 @@ class Restart:
         recovered: what the store holds.
         registry: all endpoints.
         failed: told of handler failures that do not stop the engine.
+        note: has a note about what is handled committed.
+        absolve: told of messages that are not handled again.
     """
 
     def __init__(
@@ -66,8 +77,12 @@ class Restart:
         recovered: Recovered,
         registry: Mapping[str, Endpoint],
         failed: HandlerFailure,
+        note: Commit,
+        absolve: Callable[[Suspect], None],
     ) -> None:
         self.recovered = recovered
+        self._note = note
+        self._absolve = absolve
         self._settings = settings
         self._parts = parts
         self._registry = registry
@@ -75,7 +90,8 @@ class Restart:
         self._fresh: list[tuple[Context, Monitor]] = []
         self._receive_log = ReceiveLog(recovered.receive_log)
         self._batches = dict(recovered.confirmed_batches)
-        self._unmapped: list[DeadLetter] = []
+        self._unconfirmed_ids: dict[str, int] = {}
+        self._unmapped: dict[int, DeadLetter] = {}  # by message: several contexts may have asked for it
         self._log = get_logger(engine=settings.name)
 
     def make_parts(self, processors: Sequence[Processor], source_of: Callable[[Endpoint], str]) -> None:
@@ -91,26 +107,71 @@ class Restart:
         self._load_monitors(state)
         self._make_senders(source_of)
         self._make_receivers()
+        if self._parts.recording is not None:
+            sources = {name: sender.outbox.source for name, sender in self._parts.senders.items()}
+            self._parts.recording.begin(
+                self.recovered, state, list(self._registry.values()), sources, persistent=self._parts.writer is not None
+            )
         self._restore_queues()
 
     def run_hooks(self) -> None:
         """Call the life-cycle methods of monitors, and handle what waited."""
         again = self.recovered.checkpoint > 0
-        threads = self._parts.monitor_threads()
         if again:
-            self._call_restored("rec.on_begin", "on_begin_recovery")
-        for context, monitor in self._fresh:
-            context.call_one(monitor, "onload")
+            point("rec.on_begin")
+            self._record_hook("on_begin_recovery")
+        self._record_hook("onload")
+        self._work_through()
         if again:
-            while sum(thread.context.work(thread.slice, self._parts.engine_time.now()) for thread in threads):
-                pass  # in turn, so that no context floods another one's queue
-            self._call_restored("rec.on_conclude", "on_conclude_recovery")
+            point("rec.on_conclude")
+            self._record_hook("on_conclude_recovery")
+        if self._parts.recording is not None:
+            self._parts.recording.recovered()
 
-    def _call_restored(self, name: str, hook: str) -> None:
-        point(name)
+    def call_hook(self, name: str) -> None:
+        """Call a life-cycle method: `onload` on the monitors that begin now, any other one on those restored."""
+        if name == "onload":
+            for context, monitor in self._fresh:
+                context.call_one(monitor, name)
+            return
         fresh = {monitor for _, monitor in self._fresh}
         for thread in self._parts.monitor_threads():
-            thread.context.call_restored(hook, fresh)
+            thread.context.call_restored(name, fresh)
+
+    def _record_hook(self, name: str) -> None:
+        if self._parts.recording is None:
+            self.call_hook(name)
+        else:
+            self._parts.recording.hook(name, lambda: self.call_hook(name))
+
+    def _work_through(self) -> None:
+        """Handle what waited, in turn, so that no context floods another one's queue; each portion noted before."""
+        threads = self._parts.monitor_threads()
+        suspects = self._suspects([thread.context.name for thread in threads])
+        while self._work_portions(threads, suspects):
+            pass
+        suspects.conclude()
+        for pipeline in self._parts.processor_threads():
+            pipeline.begin_restored(self._suspects([pipeline.context.name], halving=True))
+
+    def _work_portions(self, threads: Sequence[MonitorThread], suspects: Suspects) -> int:
+        """One portion of each context; what is accused stands alone, or the wrong one would be noted beside it."""
+        suspects.note()  # a timer that ends the process is nobody's message
+        now = self._parts.engine_time.now()
+        for thread in threads:
+            thread.work(now, 0)
+        portions = [(thread, suspects.portion(thread.context.name, thread.queue, thread.slice)) for thread in threads]
+        portions = [one for one in portions if one[1].accused][:1] or portions
+        if portions and portions[0][1].condemned:
+            thread, portion = portions[0]
+            suspects.leave_out(portion.suspects[0], thread.leave_out)
+            return portion.size
+        suspects.note([suspect for _, portion in portions for suspect in portion.suspects])
+        with suspects.forgiving():
+            return sum(thread.work(now, portion.size, 0) for thread, portion in portions if portion.size)
+
+    def _suspects(self, contexts: Sequence[str], *, halving: bool = False) -> Suspects:
+        return Suspects(contexts, self.recovered.suspects, self._note, self._absolve, halving=halving)
 
     # --- contexts and monitors ---
 
@@ -127,12 +188,36 @@ class Restart:
             self._parts.context("main", self._failed)
         if self._settings.receivers and not self._settings.monitors and not processors:
             self._log.warning("there is neither a monitor nor a pipeline: what is received is handled by nobody")
-        for cut in self.recovered.contexts:
-            if cut.context not in self._parts.contexts and cut.queue:
-                raise _not_configured("E4315", f"context '{cut.context}'", f"{len(cut.queue)} runs of events waiting")
+        refuse(compare_contexts(self.recovered.contexts, self._parts.contexts))
 
     def _load_monitors(self, state: State) -> None:
-        restored: set[str] = set()
+        classes = self._monitor_classes()
+        contexts = [thread.context.name for thread in self._parts.monitor_threads()]
+        configured = {cls.state_name: settings.context for settings, cls in classes if cls.persistent}
+        refuse(compare_monitors(stored_monitors(state), configured, contexts))
+        for settings, cls in classes:
+            context = self._parts.context(settings.context, self._failed)
+            stored = state.get(f"monitor:{cls.state_name}", {}).get(b"0")
+            if cls.persistent and stored is not None:
+                self._restore(context, cls, "0", _stored(stored), state, settings.on_error)
+            else:
+                monitor = cls(**settings.options)
+                context.load(monitor, settings.on_error)
+                self._fresh.append((context, monitor))
+        for owner, instances in state.items():
+            if owner.startswith("monitor:"):
+                self._restore_spawned(instances, state)
+        self._refuse_leftover_tables(state)
+
+    def _refuse_leftover_tables(self, state: State) -> None:
+        """A table that no monitor has claimed was renamed or removed: never guess (RELIABILITY T31)."""
+        monitors = [monitor for thread in self._parts.monitor_threads() for monitor in thread.context.monitors()]
+        claimed = {table.owner for monitor in monitors for table in monitor.tables()}
+        refuse(compare_tables(stored_tables(state), claimed))
+
+    def _monitor_classes(self) -> list[tuple[MonitorSettings, type[Monitor]]]:
+        """The configured monitors with their classes; raises `ConfigError` E1506 for a shared state name."""
+        classes: list[tuple[MonitorSettings, type[Monitor]]] = []
         seen: set[str] = set()
         for settings in self._settings.monitors:
             cls = self._monitor_class(settings)
@@ -145,42 +230,8 @@ class Restart:
                     "Make one of them spawn the others, or give the class a name=",
                 )
             seen.add(cls.state_name)
-            context = self._parts.context(settings.context, self._failed)
-            stored = state.get(f"monitor:{cls.state_name}", {}).get(b"0")
-            if cls.persistent and stored is not None:
-                restored.add(cls.state_name)
-                lived = _stored(stored).context
-                if lived != settings.context:
-                    raise RecoveryRefused(
-                        "E4313",
-                        f"monitor '{cls.state_name}'",
-                        f"lived in context '{lived}', is configured for '{settings.context}'",
-                        "What a context has handled is recorded by its name",
-                        "Put it back",
-                    )
-                self._restore(context, cls, "0", _stored(stored), state, settings.on_error)
-            else:
-                monitor = cls(**settings.options)
-                context.load(monitor, settings.on_error)
-                self._fresh.append((context, monitor))
-        for owner, instances in state.items():
-            if owner.startswith("monitor:"):
-                self._restore_spawned(owner.removeprefix("monitor:"), instances, restored, state)
-        self._refuse_leftover_tables(state)
-
-    def _refuse_leftover_tables(self, state: State) -> None:
-        """A table that no monitor has claimed was renamed or removed: never guess (RELIABILITY T31)."""
-        monitors = [monitor for thread in self._parts.monitor_threads() for monitor in thread.context.monitors()]
-        claimed = {table.owner for monitor in monitors for table in monitor.tables()}
-        for owner, kept in state.items():
-            if owner.startswith("table:") and kept and owner not in claimed:
-                raise RecoveryRefused(
-                    "E4203",
-                    owner,
-                    f"{len(kept)} keys are in the store, but no monitor has this table",
-                    "State is never guessed",
-                    "Put the attribute back under its old name",
-                )
+            classes.append((settings, cls))
+        return classes
 
     def _monitor_class(self, settings: MonitorSettings) -> type[Monitor]:
         cls = resolve(settings.type, f"monitor {settings.type}")
@@ -192,26 +243,20 @@ class Restart:
             )
         return cls
 
-    def _restore_spawned(
-        self, name: str, instances: Mapping[bytes, bytes], restored: Iterable[str], state: State
-    ) -> None:
+    def _restore_spawned(self, instances: Mapping[bytes, bytes], state: State) -> None:
         for key, data in instances.items():
-            stored = _stored(data)
-            if key == b"0":
-                if name not in restored:
-                    raise _not_configured("E4202", f"monitor '{name}'", f"state of {stored.type}")
-                continue
-            thread = self._parts.contexts.get(stored.context)
-            if not isinstance(thread, MonitorThread):
-                raise _not_configured("E4315", f"context '{stored.context}'", f"a monitor {stored.type}")
-            self._restore(thread.context, resolve(stored.type), key.decode(), stored, state, stored.on_error)
+            if key != b"0":
+                stored = _stored(data)
+                context = self._parts.context(stored.context, self._failed)
+                self._restore(context, resolve(stored.type), key.decode(), stored, state, stored.on_error)
 
     @staticmethod
     def _restore(
         context: Context, cls: type[Monitor], number: str, stored: StoredMonitor, state: State, on_error: OnError
     ) -> None:
         point("rec.load.state")
-        context.load(restore_monitor(cls, number, stored, state), on_error, number, stored)
+        monitor = restore_monitor(cls, number, stored, state)
+        context.load(monitor, on_error, number, stored, state.get(waiting_owner(cls, number), {}))
 
     # --- senders and receivers ---
 
@@ -224,18 +269,23 @@ class Restart:
 
     def _restore_detectors(self) -> None:
         point("rec.load.dedup")
-        confirmed = self.recovered.confirmed_batches
+        writer, confirmed = self._parts.writer, self.recovered.confirmed_batches
         for segment in self.recovered.ids:
             receiver = segment.receiver
             self._batches[receiver] = max(self._batches.get(receiver, 0), segment.batch)
             sure = confirmed if receiver in self._registry else {receiver: segment.batch}  # a removed one gets nothing
-            self._parts.detector(segment.domain).restore([segment], sure)
+            assert writer is not None, "only a store has ids"
+            if segment.batch > sure.get(receiver, 0):
+                ids = sum(len(run.ids) for run in segment.runs)
+                self._unconfirmed_ids[receiver] = self._unconfirmed_ids.get(receiver, 0) + ids
+            writer.detector(segment.domain).restore([segment], sure)
             for run in segment.runs:
                 self._parts.engine_time.catch_up(run.time)
 
     def _make_receivers(self) -> None:
         for settings in (*self._settings.receivers, *self._dynamic("receiver", ReceiverSettings)):
-            self._parts.add_receiver(self._parts.make_receiver(settings, self._numbers(settings.id)))
+            domain = self._registry[settings.id].domain
+            self._parts.add_receiver(self._parts.make_receiver(settings, self._numbers(settings), domain))
 
     def _dynamic(self, kind: str, settings: type[Any]) -> list[Any]:
         return [
@@ -244,14 +294,23 @@ class Restart:
             if endpoint.kind == kind and endpoint.origin == "dynamic"
         ]
 
-    def _numbers(self, receiver: str) -> Numbers:
-        entered = max((cut.entered.get(receiver, 0) for cut in self.recovered.contexts), default=0)
-        last = max(entered, self.recovered.consumed.get(receiver, 0), self._receive_log.last_number(receiver))
+    def _numbers(self, settings: ReceiverSettings) -> Numbers:
+        receiver = settings.id
+        logged = self._receive_log.last_number(receiver)
+        last = last_number(receiver, self.recovered.contexts, self.recovered.consumed, logged)
+        confirmed, received = self.recovered.confirmed_batches.get(receiver, 0), self._batches.get(receiver, 0)
         return Numbers(
             next_number=last + 1,
-            next_batch=self._batches.get(receiver, 0) + 1,
-            confirmed_batch=self.recovered.confirmed_batches.get(receiver, 0),
+            next_batch=received + 1,
+            confirmed_batch=confirmed,
+            in_doubt=self._in_doubt(settings, received - confirmed),
         )
+
+    def _in_doubt(self, settings: ReceiverSettings, batches: int) -> int:
+        """Messages in the last batches, at most: they may have been received under a larger `max_batch_size`."""
+        recorded = [one for one in self.recovered.endpoints if one.id == settings.id]
+        sizes = [msgspec.json.decode(one.settings, type=ReceiverSettings).max_batch_size for one in recorded]
+        return max(batches * max([settings.max_batch_size, *sizes]), self._unconfirmed_ids.get(settings.id, 0))
 
     # --- queues ---
 
@@ -268,7 +327,7 @@ class Restart:
                     self._deliver_beyond(thread.queue, receiver, events_of[receiver])
         if self._unmapped:
             self._log.error("stored messages no longer map", count=len(self._unmapped))
-            next(iter(self._parts.contexts.values())).context.keep_dead_letters(self._unmapped)
+            next(iter(self._parts.contexts.values())).context.keep_dead_letters(list(self._unmapped.values()))
 
     def _deliver_beyond(self, queue: Any, receiver: str, events: Events) -> None:
         """What was received after the checkpoint: it had not entered the queue at the cut."""
@@ -279,15 +338,31 @@ class Restart:
         def events(messages: Sequence[Any]) -> Sequence[Any]:
             point("rec.replay")
             mapped, failures = receiver.mapping.remap(messages, self._parts.engine_time.now())
-            self._unmapped.extend(failures)
+            self._unmapped.update((id(letter.message), letter) for letter in failures)
             return mapped
 
         return events
 
 
+def stored_monitors(state: Mapping[str, Mapping[bytes, bytes]]) -> list[StoredMonitorFacts]:
+    """The monitors among the state of a store."""
+    return [
+        StoredMonitorFacts(owner.removeprefix("monitor:"), key.decode(), stored.type, stored.context)
+        for owner, instances in state.items()
+        if owner.startswith("monitor:")
+        for key, stored in ((key, _stored(data)) for key, data in instances.items())
+    ]
+
+
+def stored_monitor(state: Mapping[str, Mapping[bytes, bytes]], facts: StoredMonitorFacts) -> StoredMonitor:
+    """One of them in full."""
+    return _stored(state[f"monitor:{facts.name}"][facts.number.encode()])
+
+
+def stored_tables(state: Mapping[str, Mapping[bytes, bytes]]) -> dict[str, int]:
+    """The tables among the state of a store, with their numbers of keys."""
+    return {owner: len(kept) for owner, kept in state.items() if owner.startswith("table:")}
+
+
 def _stored(data: bytes) -> StoredMonitor:
     return msgspec.msgpack.decode(data, type=StoredMonitor)
-
-
-def _not_configured(code: str, where: str, what: str) -> RecoveryRefused:
-    return RecoveryRefused(code, where, f"is in the store ({what}) but not in the configuration", "", "Put it back")

@@ -5,12 +5,14 @@ from collections.abc import Callable, Sequence
 from correlator.core.faults import point
 from correlator.core.outbox import FlushRequest, Outbox
 from correlator.errors import ConnectionLost, SendRejected
-from correlator.events import DeadLetter, Outgoing
+from correlator.events import DeadLetter, Outgoing, PartStatus
 from correlator.ports import Sink
 from correlator.runtime.actor import Actor
+from correlator.runtime.breakdown import NoBreakdown
 from correlator.runtime.clock import Clock, EngineTime
 from correlator.runtime.logs import get_logger
 from correlator.runtime.status import SenderCounters
+from correlator.runtime.statuses import Statuses
 from correlator.settings import SenderSettings
 
 
@@ -27,6 +29,8 @@ class Sender(Actor):
         persistent: whether checkpoints take its dead letters; without them they are logged only.
         fail_fast: whether a broker that cannot be reached for the first time is an error instead of a wait.
         flushed: tells a context that a flush request is settled, with the number of sends that failed before it.
+        statuses: is told how it is.
+        breakdown: measures what the thread does.
     """
 
     def __init__(
@@ -41,6 +45,8 @@ class Sender(Actor):
         persistent: bool,
         fail_fast: bool,
         flushed: Callable[[str, FlushRequest, int], None],
+        statuses: Statuses,
+        breakdown: NoBreakdown,
     ) -> None:
         super().__init__(f"sender-{settings.id}")
         self.settings = settings
@@ -55,7 +61,10 @@ class Sender(Actor):
         self._persistent = persistent
         self._fail_fast = fail_fast
         self._flushed = flushed
+        self._statuses = statuses
+        self._breakdown = breakdown
         self._retry_at = 0.0
+        self._begun = False
         self._opened_at: float | None = None
         self._failed_since_flush = 0
         self._log = get_logger(sender=settings.id)
@@ -64,6 +73,10 @@ class Sender(Actor):
     def idle(self) -> bool:
         """Whether nothing waits for the broker: an orderly stop waits for it."""
         return not self.outbox.outstanding
+
+    def tell(self, status: PartStatus, error: str = "") -> None:
+        """It is in this status now."""
+        self._statuses.tell(self.settings, status, error)
 
     def step(self) -> float | None:
         """Send one batch."""
@@ -80,6 +93,9 @@ class Sender(Actor):
 
     def _act(self) -> float | None:
         if not self.connected:
+            if not self._begun:
+                self._begun = True
+                self.tell(PartStatus.CONNECTING)
             wait = self._retry_at - self._clock.monotonic()
             if wait > 0:
                 return wait
@@ -87,6 +103,8 @@ class Sender(Actor):
             self._sink.connect()
             self.connected = True
             self._fail_fast = False
+            self.tell(PartStatus.OK)
+            self._breakdown.restart()
         return self._send_next()
 
     def _lost(self, error: ConnectionLost) -> float:
@@ -95,6 +113,7 @@ class Sender(Actor):
         self.connected = False
         self.counters.connection_errors += 1
         self._log.warning("connection lost; trying again", error=error, retry_s=self._retry_interval)
+        self.tell(PartStatus.ERROR, str(error))
         self._retry_at = self._clock.monotonic() + self._retry_interval
         return self._retry_interval
 
@@ -105,7 +124,9 @@ class Sender(Actor):
             self._flushed(self.settings.id, flush, self._failed_since_flush)
             self._failed_since_flush = 0
             return 0
+        self._breakdown.lap("WAITING" if self._opened_at is None else "BATCHING")
         batch = self.outbox.take(self.settings.max_batch_size)
+        self._breakdown.lap("MAPPING")
         if not batch:
             self._opened_at = None
             return None
@@ -113,6 +134,8 @@ class Sender(Actor):
         if wait > 0:
             return wait
         self._settle(batch)
+        self._breakdown.lap("SENDING")
+        self._breakdown.batch(len(batch))
         return 0
 
     def _fill_wait(self, batch: Sequence[Outgoing]) -> float:
@@ -158,7 +181,7 @@ class Sender(Actor):
             kind="send",
             origin=self.settings.id,
             reason=str(refusal),
-            message=outgoing.message,
+            message=self.outbox.unplaced(outgoing),
             unique_id=f"{outgoing.sequence}:{outgoing.source}",
             time=self._engine_time.now(),
         )

@@ -1,14 +1,19 @@
 """Counters of one life of the engine, and the states of its parts: read by any thread, written by the owner of each."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from correlator.events import PartStatus
+from correlator.runtime.statuses import Condition
 
 
 @dataclass(slots=True)
 class ReceiverCounters:
     """What a receiver did (FEATURES A9.3): `received` counts what the broker gave, duplicates included.
 
-    `max_delivery_s` is the longest time from sending to redelivery, where the broker tells both (A8.19).
+    `max_delivery_s` is the longest time from sending to redelivery, where the broker tells both (A8.19). `expired` had
+    outlived their time to live, `own` came from this engine's own senders.
     """
 
     received: int = 0
@@ -20,6 +25,9 @@ class ReceiverCounters:
     batches: int = 0
     connection_errors: int = 0
     max_delivery_s: float = 0.0
+    redelivered: int = 0
+    expired: int = 0
+    own: int = 0
 
 
 @dataclass(slots=True)
@@ -31,6 +39,20 @@ class SenderCounters:
     dead_letters: int = 0
     batches: int = 0
     connection_errors: int = 0
+
+    @property
+    def settled(self) -> int:
+        """All that the broker is done with: confirmed or given up (FEATURES A9.3)."""
+        return self.sent + self.dead_letters
+
+
+@dataclass(slots=True)
+class PipelineCounters:
+    """What a pipeline did: messages that it processed, rows that became dead letters, messages handed to senders."""
+
+    received: int = 0
+    dead_letters: int = 0
+    sent: int = 0
 
 
 @dataclass(slots=True)
@@ -49,11 +71,18 @@ class Status:
     """A look at a running engine.
 
     Attributes:
-        receivers: by id: (state, counters).
-        senders: by id: (state, counters, outstanding).
+        receivers: by id: (state of its cycle, counters).
+        senders: by id: (status, counters, outstanding).
+        conditions: by id of a receiver or sender: how it is, in the words of the events (FEATURES A9.4).
+        connections: by name: how it is.
+        windows: by id of a receiver with flow control: how many messages it may deliver now.
+        duplicate_ids: ids that are remembered now.
+        removed_received: what receivers that are removed had received.
+        removed_sent: what senders that are removed had settled.
+        resident_bytes: memory of the process.
         contexts: by name: events waiting.
         handler_failures: events that handlers failed on and that were skipped or kept as dead letters.
-        pipeline_dead_letters: rows that pipelines could not process.
+        pipelines: by name: what it did.
         checkpoints: how checkpoints went.
         store_commits: transactions of this life.
         engine_time: seconds.
@@ -61,9 +90,16 @@ class Status:
 
     receivers: dict[str, tuple[str, ReceiverCounters]]
     senders: dict[str, tuple[str, SenderCounters, int]]
+    conditions: Mapping[str, Condition]
+    connections: Mapping[str, Condition]
+    windows: Mapping[str, int]
+    duplicate_ids: int
+    removed_received: int
+    removed_sent: int
+    resident_bytes: int
     contexts: dict[str, int]
     handler_failures: int
-    pipeline_dead_letters: int
+    pipelines: Mapping[str, PipelineCounters]
     checkpoints: CheckpointCounters
     store_commits: int
     engine_time: float
@@ -76,9 +112,47 @@ class Status:
             "received": sum(counters.received for counters in receivers),
             "duplicates dropped": sum(counters.duplicates for counters in receivers),
             "dead letters": self.handler_failures
-            + self.pipeline_dead_letters
+            + sum(counters.dead_letters for counters in self.pipelines.values())
             + sum(counters.dead_letters for counters in receivers)
             + sum(counters.dead_letters for counters in senders),
             "sent": sum(counters.sent for counters in senders),
             "checkpoints": self.checkpoints.taken,
         }
+
+    @property
+    def received(self) -> int:
+        """All messages that were taken from brokers in this life."""
+        return self.removed_received + sum(counters.received for _, counters in self.receivers.values())
+
+    @property
+    def settled(self) -> int:
+        """All messages that brokers confirmed in this life, or that were given up."""
+        return self.removed_sent + sum(counters.settled for _, counters, _ in self.senders.values())
+
+
+def status_line(before: Status, now: Status) -> str:
+    """The line of the log about what the engine did between two looks at it (FEATURES A9.2, A9.3; docs/status.md)."""
+    passed = now.engine_time - before.engine_time
+    receivers = [counters for _, counters in now.receivers.values()]
+
+    def rate(count: int, earlier: int) -> str:
+        return f"{(count - earlier) / passed if passed > 0 else 0:.0f}"
+
+    figures = {
+        "s": len(now.senders),
+        "tx": now.settled,
+        "sRate": rate(now.settled, before.settled),
+        "sOutst": sum(outstanding for _, _, outstanding in now.senders.values()),
+        "r": len(now.receivers),
+        "rx": now.received,
+        "rRate": rate(now.received, before.received),
+        "rWindow": sum(now.windows.values()) if now.windows else -1,
+        "rRedel": sum(counters.redelivered for counters in receivers),
+        "rMaxDeliverySecs": f"{max((counters.max_delivery_s for counters in receivers), default=0.0):.1f}",
+        "rDupsDet": sum(counters.duplicates for counters in receivers),
+        "rDupIds": now.duplicate_ids,
+        "connErr": sum(condition.status is PartStatus.ERROR for condition in now.connections.values()),
+        "iq": sum(now.contexts.values()),
+        "rssMB": now.resident_bytes // 1_000_000,
+    }
+    return "Messaging Status: " + " ".join(f"{name}={value}" for name, value in figures.items())

@@ -5,11 +5,19 @@ transaction commits, each request applies: nothing in memory changes before its 
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from correlator.core.checkpoint import Cut
-from correlator.core.commit import CheckpointCommit, ReceiveCommit, ReceiveSegment, RegistryCommit, Write
+from correlator.core.commit import (
+    CheckpointCommit,
+    Endpoint,
+    ReceiveCommit,
+    ReceiveSegment,
+    RegistryCommit,
+    SuspectCommit,
+    Write,
+)
 from correlator.core.dedup import Candidates, DuplicateDetector, Plan
 from correlator.core.faults import point
 from correlator.core.mapping import Mapped
@@ -18,6 +26,7 @@ from correlator.errors import CommitUnknown, StoreBusy, StoreError
 from correlator.ports import Store
 from correlator.runtime.actor import Actor
 from correlator.runtime.logs import get_logger
+from correlator.settings import DuplicateDetectionSettings
 
 LONGEST_RETRY_S = 2.0
 MOST_LOOKUPS = 40
@@ -65,7 +74,8 @@ class ReceiveRequest(Request):
         keep: whether the messages go to the receive log (not for dead letters alone).
         done: called when it is committed.
 
-    After the commit `segment`, `events`, `duplicates` and `conflicts` tell what came of it.
+    After the commit `segment`, `events`, `duplicates` and `conflicts` tell what came of it, and `began` when its
+    transaction did (engine time).
     """
 
     def __init__(
@@ -92,17 +102,19 @@ class ReceiveRequest(Request):
         self.events: list[Any] = []
         self.duplicates: list[int] = []
         self.conflicts: list[int] = []
+        self.began = 0.0
         self._plan: Plan | None = None
 
     def plan(self, writer: "Writer", group: Group) -> Write:
         """Tell duplicates, number the rest."""
+        self.began = group.engine_time
         mapped = self.mapped
         messages, events, plan = mapped.messages, mapped.events, None
         if self.domain is not None:
             point("rx.dedup.lookup")
             earlier = group.plans.setdefault(self.domain, [])
             candidates = Candidates(self.receiver, self.batch, mapped.ids, mapped.sources, mapped.digests)
-            plan = writer.detectors[self.domain].plan(candidates, group.engine_time, earlier)
+            plan = writer.detector(self.domain).plan(candidates, group.engine_time, earlier)
             earlier.append(plan)
             if plan.duplicates:
                 dropped = set(plan.duplicates)
@@ -124,7 +136,7 @@ class ReceiveRequest(Request):
     def apply(self, writer: "Writer") -> None:
         """Remember the ids."""
         if self._plan is not None and self.domain is not None:
-            detector = writer.detectors[self.domain]
+            detector = writer.detector(self.domain)
             detector.apply(self._plan)
             detector.confirm(self.receiver, self.confirmed_batch)
             self.duplicates = self._plan.duplicates
@@ -158,6 +170,7 @@ class CheckpointRequest(Request):
             outbound=commit.outbound,
             consumed=commit.consumed,
             dead_letters=commit.dead_letters,
+            absolved=commit.absolved,
         )
 
     def apply(self, writer: "Writer") -> None:
@@ -172,13 +185,11 @@ class RegistryRequest(Request):
     Args:
         commit: what to write.
         done: called when it is committed.
-        domains: duplicate detection domains that end with it.
     """
 
-    def __init__(self, commit: RegistryCommit, done: Callable[[], None], domains: Sequence[str] = ()) -> None:
+    def __init__(self, commit: RegistryCommit, done: Callable[[], None]) -> None:
         super().__init__(done)
         self.registry = commit
-        self.domains = domains
 
     def plan(self, writer: "Writer", group: Group) -> Write:
         """Nothing to plan."""
@@ -186,12 +197,26 @@ class RegistryRequest(Request):
         return self.registry
 
     def apply(self, writer: "Writer") -> None:
-        """Forget the domains that ended; in those that go on, a removed receiver is given nothing any more."""
-        for domain in self.domains:
-            writer.detectors.pop(domain, None)
-        for receiver in self.registry.removed:
-            for detector in writer.detectors.values():
-                detector.confirm(receiver, detector.last_batch(receiver))
+        """Follow the receivers of each domain."""
+        writer.note_receivers(self.registry.put)
+        for part in self.registry.removed:
+            writer.forget_receiver(part)
+
+
+class SuspectRequest(Request):
+    """What contexts are about to handle at a start."""
+
+    def __init__(self, commit: SuspectCommit, done: Callable[[], None]) -> None:
+        super().__init__(done)
+        self.suspects = commit
+
+    def plan(self, writer: "Writer", group: Group) -> Write:
+        """Nothing to plan."""
+        del writer, group
+        return self.suspects
+
+    def apply(self, writer: "Writer") -> None:
+        """Nothing to remember."""
 
 
 class Writer(Actor):
@@ -201,12 +226,17 @@ class Writer(Actor):
         store: opened.
         number: the last committed transaction.
         engine_time: gives the time of receipt of ids.
+        windows: of all duplicate detectors.
     """
 
-    def __init__(self, store: Store, number: int, engine_time: Callable[[], float]) -> None:
+    def __init__(
+        self, store: Store, number: int, engine_time: Callable[[], float], windows: DuplicateDetectionSettings
+    ) -> None:
         super().__init__("store-writer")
         self.store = store
         self.detectors: dict[str, DuplicateDetector] = {}
+        self._windows = windows
+        self._domains: dict[str, str] = {}
         self.state_log = StateLog()
         self.commits = 0
         self._number = number
@@ -215,6 +245,30 @@ class Writer(Actor):
         self._failures = 0
         self._unknown: Sequence[Request] | None = None
         self._log = get_logger(part="store")
+
+    def detector(self, domain: str) -> DuplicateDetector:
+        """The duplicate detector of a domain, made when it does not exist."""
+        detector = self.detectors.get(domain)
+        if detector is None:
+            windows = self._windows
+            detector = DuplicateDetector(domain, windows.per_source_window_size, windows.expiry_time)
+            self.detectors[domain] = detector
+        return detector
+
+    def note_receivers(self, endpoints: Iterable[Endpoint]) -> None:
+        """These are in the registry now."""
+        self._domains.update({endpoint.id: endpoint.domain for endpoint in endpoints if endpoint.domain})
+
+    def forget_receiver(self, name: str) -> None:
+        """It is in the registry no more: its domain ends with its last receiver, else nothing is held for it."""
+        domain = self._domains.pop(name, None)
+        if domain is None:
+            return
+        if domain not in self._domains.values():
+            self.detectors.pop(domain, None)
+        elif domain in self.detectors:
+            detector = self.detectors[domain]
+            detector.confirm(name, detector.last_batch(name))
 
     def submit(self, request: Request) -> None:
         """Have a request committed; its `done` is called afterwards, in this thread."""

@@ -36,6 +36,8 @@ APPLICATION_ID = 0x636F7272  # "corr": what a store of this product carries in i
 CONNECT_TIMEOUT_S = 10
 OLDEST_POSTGRES = 12
 PAGES_TIDIED = 10_000
+LARGEST_IDLE_WAL = 64 * 1024 * 1024
+"""Bytes to which the WAL of a SQLite file is cut when it begins anew, after a long reader had let it grow (T5)."""
 
 _open: "weakref.WeakSet[Database]" = weakref.WeakSet()
 
@@ -116,6 +118,18 @@ def reading(url: str) -> Iterator[Connection]:
         raise failure(engine.dialect.name, where, error, committing=False) from error
     finally:
         engine.dispose()
+
+
+def copy_while_running(url: str, target: Path) -> None:
+    """Write a consistent copy of a SQLite database, also while its owner writes; nothing is locked.
+
+    Raises:
+        StoreError: E3006, E3001, E3002 as `reading`.
+        OSError: the target cannot be written.
+    """
+    path = _path_of(parse(url))
+    with errors_of_sqlite(str(path)), contextlib.closing(_dial_sqlite(path, "ro")) as raw:
+        _copy_sqlite(raw, str(path), target)
 
 
 def location(url: str) -> str:
@@ -340,16 +354,7 @@ class SqliteDatabase(Database):
     def back_up(self, suffix: str) -> Path | None:
         """Copy by SQLite itself; the name appears only when the copy is complete and durable."""
         target = files.beside(self.path, suffix)
-        partial = files.beside(target, ".part")
-        partial.unlink(missing_ok=True)
-        files.create_private(partial)
-        raw = self._raw()
-        with errors_of_sqlite(self.where):
-            raw.execute("VACUUM INTO ?", (str(partial),))
-        with partial.open("rb") as written:
-            os.fsync(written.fileno())
-        partial.replace(target)
-        files.sync_directory(target.parent)
+        _copy_sqlite(self._raw(), self.where, target)
         return target
 
     def check_integrity(self) -> None:
@@ -387,6 +392,7 @@ class SqliteDatabase(Database):
         raw.execute("PRAGMA synchronous = FULL")
         # What is received is deleted soon: in a larger WAL most of it is superseded before it is copied to the file.
         raw.execute("PRAGMA wal_autocheckpoint = 2048")
+        raw.execute(f"PRAGMA journal_size_limit = {LARGEST_IDLE_WAL:d}")
         raw.execute("PRAGMA fullfsync = ON")  # macOS: without it a sync stops at the cache of the disk
         if _pragma(raw, "journal_mode") != "wal" or _pragma(raw, "synchronous") != 2:
             raise StoreError("E3106", self.where, "SQLite does not accept WAL with synchronous=FULL", "", "")
@@ -632,6 +638,19 @@ def _dial_sqlite(path: Path, mode: str) -> sqlite3.Connection:
     return sqlite3.connect(
         uri, uri=True, isolation_level=None, check_same_thread=False, timeout=failures.BUSY_TIMEOUT_S
     )
+
+
+def _copy_sqlite(raw: sqlite3.Connection, where: str, target: Path) -> None:
+    """Copy by SQLite itself; the name appears only when the copy is complete and durable."""
+    partial = files.beside(target, ".part")
+    partial.unlink(missing_ok=True)
+    files.create_private(partial)
+    with errors_of_sqlite(where):
+        raw.execute("VACUUM INTO ?", (str(partial),))
+    with partial.open("rb") as written:
+        os.fsync(written.fileno())
+    partial.replace(target)
+    files.sync_directory(target.parent)
 
 
 def _begin_immediate(connection: Connection) -> None:

@@ -6,16 +6,20 @@ from shrinking, RELIABILITY T5) and raises `StoreError` as `database.reading` do
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Select, func, select
+from sqlalchemy import ColumnElement, Connection, Select, func, select
 from sqlalchemy import inspect as inspect_schema
 
-from correlator.core.commit import Endpoint, SenderCut
-from correlator.errors import StoreError
+from correlator.core.commit import ContextCut, Endpoint, SenderCut
+from correlator.core.dedup import DuplicateDetector
+from correlator.errors import StoreError, UsageError
 from correlator.events import DeadLetter
-from correlator.storage import codec, loading, tables
-from correlator.storage.database import location, reading
+from correlator.settings import DuplicateDetectionSettings
+from correlator.storage import codec, files, loading, tables
+from correlator.storage.database import location, parse, reading
+from correlator.storage.witness import Witness
 
 T = TypeVar("T")
 
@@ -78,12 +82,63 @@ class DeadLetterRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Which dead letters are meant: all that fit everything that is given here.
+
+    Attributes:
+        numbers: these.
+        kind: only of this kind; "" for every kind.
+        origin: only of this receiver, monitor, pipeline or sender; "" for all.
+    """
+
+    numbers: Sequence[int] = ()
+    kind: str = ""
+    origin: str = ""
+
+    def conditions(self) -> list[ColumnElement[bool]]:
+        """For the WHERE of a statement."""
+        letter = tables.dead_letter.c
+        given = {letter.kind: self.kind, letter.origin: self.origin}
+        among = [letter.number.in_(self.numbers)] if self.numbers else []
+        return [*among, *(column == value for column, value in given.items() if value)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetters:
+    """How many dead letters of a kind and an origin there are."""
+
+    kind: str
+    origin: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StateKey:
     """One living key of state: `size` is that of its encoded value in bytes."""
 
     owner: str
     key: bytes
     size: int
+
+
+ALL = Selection()
+"""Every dead letter."""
+
+
+def exists(url: str) -> bool:
+    """Whether an engine has ever opened this store; looking makes none."""
+    if parse(url).get_backend_name() == "sqlite" and not Path(location(url)).exists():
+        return False
+    with reading(url) as connection:
+        return inspect_schema(connection).has_table(tables.engine.name)
+
+
+def refuse_older(url: str, name: str) -> None:
+    """What a start says of a SQLite store that went back (E4311), or whose witness cannot be read (E4312)."""
+    if parse(url).get_backend_name() == "sqlite":
+        path = Path(location(url))
+        number = max((one.number for one in checkpoints(url)), default=0)
+        Witness(files.beside(path, ".witness"), name).refuse_older(str(path), number)
 
 
 def instance(url: str) -> Instance | None:
@@ -107,6 +162,13 @@ def checkpoints(url: str) -> list[Checkpoint]:
     with reading(url) as connection:
         rows = _all(connection, url, select(tables.checkpoint))
     return [_checkpoint(loading.cut_of(row)) for row in rows]
+
+
+def contexts(url: str) -> list[ContextCut]:
+    """Contexts at the last checkpoint, with what waits in them by reference."""
+    with reading(url) as connection:
+        rows = _all(connection, url, select(tables.checkpoint))
+    return [context for row in rows for context in loading.cut_of(row).contexts]
 
 
 def receive_log(url: str) -> list[Segment]:
@@ -141,13 +203,57 @@ def accepted_ids(url: str, domain: str) -> list[AcceptedId]:
     ]
 
 
-def dead_letters(url: str, numbers: Sequence[int] = ()) -> list[DeadLetterRow]:
-    """Dead letters in the order of their numbers: these, or all."""
-    table = tables.dead_letter
-    query = select(table).order_by(table.c.number)
+def detectors(url: str, windows: DuplicateDetectionSettings) -> dict[str, DuplicateDetector]:
+    """The duplicate detectors by domain, as a start with these windows would restore them.
+
+    Rows are read in pages, so that what is in memory is what an engine has there.
+    """
+    restored: dict[str, DuplicateDetector] = {}
     with reading(url) as connection:
-        rows = _all(connection, url, query.where(table.c.number.in_(numbers)) if numbers else query)
-    return [DeadLetterRow(number=row.number, letter=_letter(row)) for row in rows]
+        _all(connection, url, select(tables.engine))
+        progress, known = tables.receive_progress.c, tables.endpoint.c.id
+        rows = connection.execute(select(progress.receiver, progress.confirmed_batch))
+        confirmed = {row.receiver: row.confirmed_batch for row in rows}
+        registered = set(connection.execute(select(known)).scalars())
+        for segment in loading.id_segments(connection):
+            sure = confirmed if segment.receiver in registered else {segment.receiver: segment.batch}
+            if segment.domain not in restored:
+                size, time = windows.per_source_window_size, windows.expiry_time
+                restored[segment.domain] = DuplicateDetector(segment.domain, size, time)
+            restored[segment.domain].restore([segment], sure)
+    return restored
+
+
+def dead_letters(url: str, selection: Selection = ALL) -> list[DeadLetterRow]:
+    """Dead letters in the order of their numbers; numbers that are not there are left out."""
+    table = tables.dead_letter
+    query = select(table).where(*selection.conditions()).order_by(table.c.number)
+    with reading(url) as connection:
+        rows = _all(connection, url, query)
+    return [DeadLetterRow(number=row.number, letter=loading.letter_of(row)) for row in rows]
+
+
+def counted_dead_letters(url: str, selection: Selection = ALL) -> list[DeadLetters]:
+    """How many dead letters there are, by kind and origin.
+
+    Raises:
+        UsageError: E2021, a number is not there.
+    """
+    letter = tables.dead_letter.c
+    groups = select(letter.kind, letter.origin, func.count()).where(*selection.conditions())
+    with reading(url) as connection:
+        rows = _all(connection, url, groups.group_by(letter.kind, letter.origin).order_by(letter.kind, letter.origin))
+        refuse_missing(connection, selection)
+    return [DeadLetters(kind=kind, origin=origin, count=count) for kind, origin, count in rows]
+
+
+def refuse_missing(connection: Connection, selection: Selection) -> None:
+    """Check that every number of a selection is there; raises `UsageError` E2021."""
+    number = tables.dead_letter.c.number
+    there = set(connection.execute(select(number).where(number.in_(selection.numbers))).scalars())
+    missing = [str(one) for one in selection.numbers if one not in there]
+    if missing:
+        raise UsageError("E2021", f"dead letter {', '.join(missing)}", "is not there", "", "See: deadletter list")
 
 
 def state_keys(url: str, owner: str = "") -> list[StateKey]:
@@ -162,6 +268,14 @@ def state_keys(url: str, owner: str = "") -> list[StateKey]:
 def state_value(url: str, owner: str, key: bytes) -> bytes | None:
     """The encoded value of one key; `None` when there is no such key."""
     return _living(url).get((owner, key))
+
+
+def state(url: str) -> dict[str, dict[bytes, bytes]]:
+    """All living state: owner, key, encoded value."""
+    found: dict[str, dict[bytes, bytes]] = {}
+    for (owner, key), value in _living(url).items():
+        found.setdefault(owner, {})[key] = value
+    return found
 
 
 def _living(url: str) -> dict[tuple[str, bytes], bytes]:
@@ -190,10 +304,6 @@ def _checkpoint(cut: codec.Cut) -> Checkpoint:
     return Checkpoint(
         number=cut.number, engine_time=cut.engine_time, digest=cut.digest, waiting=waiting, senders=cut.senders
     )
-
-
-def _letter(row: Any) -> DeadLetter:
-    return codec.read(DeadLetter, f"dead letter {row.number}", row.content, row.crc)
 
 
 def _all(connection: Connection, url: str, query: Select[Any]) -> Sequence[Any]:

@@ -12,7 +12,9 @@ from correlator.core.commit import (
     ReceiveSegment,
     Recovered,
     StateSegment,
+    Suspect,
 )
+from correlator.events import DeadLetter
 from correlator.storage import codec, tables
 from correlator.storage.database import Database
 
@@ -68,6 +70,10 @@ def load(database: Database, connection: Connection, epoch: int) -> Recovered:
         receive_log=[received_of(row) for row in connection.execute(_ordered(tables.receive_log))],
         outbound=[outbound_of(row) for row in connection.execute(_ordered(tables.outbox))],
         endpoints=[endpoint_of(row) for row in connection.execute(_ordered(tables.endpoint))],
+        suspects=[
+            Suspect(row.context, row.receiver, row.first, row.last, row.deaths + 1)
+            for row in connection.execute(_ordered(tables.suspect))
+        ],
     )
 
 
@@ -79,6 +85,17 @@ def state_by_number(connection: Connection, numbers: Sequence[int]) -> list[Stat
         query = _ordered(table).where(table.c.number.in_(numbers[start : start + PAGE]))
         segments += [state_of(row) for row in connection.execute(query)]
     return sorted(segments, key=lambda segment: segment.number)
+
+
+def id_segments(connection: Connection) -> Iterator[IdSegment]:
+    """Id segments of all domains in the order of their numbers, read in pages."""
+    after: Row[Any] | None = None
+    while True:
+        rows = _id_pages(connection, after)
+        yield from map(ids_of, rows)
+        if len(rows) < PAGE:
+            return
+        after = rows[-1]
 
 
 def cut_of(row: Row[Any]) -> codec.Cut:
@@ -121,6 +138,11 @@ def endpoint_of(row: Row[Any]) -> Endpoint:
     where = f"registry of '{row.id}'"
     endpoint = codec.read(Endpoint, where, row.content, row.crc)
     return _same(where, endpoint, {"id": endpoint.id, "kind": endpoint.kind}, row)
+
+
+def letter_of(row: Row[Any]) -> DeadLetter:
+    """The value of a row of `dead_letter`."""
+    return codec.read(DeadLetter, f"dead letter {row.number}", row.content, row.crc)
 
 
 def _same(where: str, value: T, columns: Mapping[str, Any], row: Row[Any]) -> T:

@@ -39,7 +39,8 @@ def contents(url: str) -> list[Contents]:
             todo = "Start the engine once, or name another store"
             raise StoreError("E3010", databases.location(url), "holds no store", "", todo)
         found = []
-        for table in _EMPTIED:
+        there = set(inspect_schema(connection).get_table_names())  # an older schema may lack one
+        for table in (table for table in _EMPTIED if table.name in there):
             counter = _MESSAGES.get(table)
             rows = connection.execute(select(func.count()).select_from(table)).scalar_one()
             messages = None if counter is None else connection.execute(select(counter).select_from(table)).scalar() or 0

@@ -6,6 +6,8 @@ from sqlalchemy.sql import ClauseElement
 from correlator.storage import tables
 from correlator.storage.database import Statement, upsert
 
+SUSPECT_KEY = ("context", "receiver", "first", "last")
+
 
 class Statements:
     """Every statement that `commit` may execute; parameters are the names of columns, or as said.
@@ -17,6 +19,8 @@ class Statements:
         consume: receiver, consumed (and confirmed_batch 0 for a new row); never lowers it.
         prune_receive_log: `owner`, `through`: deletes segments that end at or before it.
         prune_outbox: the same for a sender.
+        clear_suspects: `owner`, a context.
+        absolve: a suspect by its key.
         forget: for each table of messages, what removes all of an endpoint (`owner`).
         forget_domain: removes its ids, unless another receiver shares the domain; before `forget_endpoint`.
     """
@@ -60,6 +64,10 @@ class Statements:
         self.drop_state = compiled(delete(tables.state_log).where(tables.state_log.c.number == bindparam("number")))
         self.send = compiled(insert(outbox))
         self.dead_letter = compiled(insert(tables.dead_letter))
+        suspect = tables.suspect
+        self.clear_suspects = compiled(delete(suspect).where(suspect.c.context == bindparam("owner")))
+        self.put_suspects = compiled(upsert(dialect, suspect))
+        self.absolve = compiled(delete(suspect).where(*(suspect.c[name] == bindparam(name) for name in SUSPECT_KEY)))
         self.put_endpoint = compiled(upsert(dialect, tables.endpoint))
         self.forget = [
             compiled(delete(table).where(column == bindparam("owner")))

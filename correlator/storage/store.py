@@ -171,14 +171,7 @@ class SqlStore:
         """Before anything is changed, a migration included."""
         with database.transaction() as connection:
             name = connection.execute(select(tables.engine.c.name)).scalar()
-        if name not in (None, self._name):
-            raise RecoveryRefused(
-                "E4310",
-                database.where,
-                f"the store belongs to the instance '{name}', this one is '{self._name}'",
-                "A store opens under the name that made it",
-                f"Set name: {name}, or give this instance a store of its own",
-            )
+        refuse_other_name(database.where, name, self._name)
 
     def _fence(self, connection: Connection, number: int) -> None:
         fence = {"mine": self._epoch, "before": number - 1, "number": number}
@@ -202,6 +195,22 @@ class SqlStore:
         self._dead_letters = plan.dead_letters
         if plan.checkpoint:
             self._witness.note(plan.checkpoint)
+
+
+def refuse_other_name(where: str, name: str | None, mine: str) -> None:
+    """A store opens under the name that made it; `None` is one that nobody has named yet.
+
+    Raises:
+        RecoveryRefused: E4310.
+    """
+    if name not in (None, mine):
+        raise RecoveryRefused(
+            "E4310",
+            where,
+            f"the store belongs to the instance '{name}', this one is '{mine}'",
+            "A store opens under the name that made it",
+            f"Set name: {name}, or give this instance a store of its own",
+        )
 
 
 def _points_of(writes: Sequence[Write]) -> _Points:

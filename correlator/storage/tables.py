@@ -99,3 +99,13 @@ endpoint = Table(
     Column("domain", Text, nullable=False),
     *_content(),
 )
+
+suspect = Table(  # what a start is handling, so that the next one knows what it died of
+    "suspect",
+    metadata,
+    Column("context", Text, primary_key=True),
+    Column("receiver", Text, primary_key=True),
+    Column("first", Number, primary_key=True, autoincrement=False),
+    Column("last", Number, primary_key=True, autoincrement=False),
+    Column("deaths", Number, nullable=False),
+)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 from sqlalchemy import Connection, select
 
 from correlator.core.commit import (
@@ -12,12 +13,13 @@ from correlator.core.commit import (
     IdSegment,
     ReceiveCommit,
     RegistryCommit,
+    SuspectCommit,
     Write,
 )
 from correlator.events import DeadLetter
 from correlator.storage import codec, tables
 from correlator.storage.database import Statement
-from correlator.storage.statements import Statements
+from correlator.storage.statements import SUSPECT_KEY, Statements
 
 THE_ROW = 1  # the key of a table with one row
 
@@ -78,13 +80,15 @@ class Plan:
             elif isinstance(write, CheckpointCommit):
                 self.steps += self._checkpoint(write)
                 self.checkpoint = write.number
+            elif isinstance(write, SuspectCommit):
+                self.steps += self._suspects(write)
             else:
                 self.steps += self._registry(write)
 
     def _receive(self, write: ReceiveCommit) -> Iterator[Step]:
         do = self._statements
         if write.segment is not None:
-            yield Step("rx.tx.insert", do.receive, [_numbered("receiver", write.receiver, write.segment)])
+            yield Step("rx.tx.insert", do.receive, [segment_row("receiver", write.receiver, write.segment)])
         ids = [_ids_row(segment) for segment in (write.ids, *write.rewritten) if segment is not None]
         if ids:
             yield Step("rx.tx.dedup", do.put_ids, ids)
@@ -108,7 +112,7 @@ class Plan:
         if write.state_dropped:
             yield Step("ck.tx.state.dropped", do.drop_state, [{"number": number} for number in write.state_dropped])
         if write.outbound:
-            rows = [_numbered("sender", segment.sender, segment) for segment in write.outbound]
+            rows = [segment_row("sender", segment.sender, segment) for segment in write.outbound]
             yield Step("ck.tx.outbox", do.send, rows)
         done = [(sender.sender, sender.confirmed_through) for sender in write.senders if sender.confirmed_through]
         if done:
@@ -121,6 +125,9 @@ class Plan:
             ]
             yield Step("ck.tx.consumed", do.consume, rows)
         yield from self._dead("ck.tx.dead_letter", write.dead_letters)
+        if write.absolved:
+            rows = [{name: getattr(one, name) for name in SUSPECT_KEY} for one in write.absolved]
+            yield Step("ck.tx.absolve", do.absolve, rows)
         yield Step("ck.tx.meta", do.checkpoint, [checkpoint_row(cut)])
 
     def _registry(self, write: RegistryCommit) -> Iterator[Step | ForgetCuts]:
@@ -132,6 +139,12 @@ class Plan:
             for statement in (*do.forget, do.forget_domain, do.forget_endpoint):
                 yield Step("cfg.tx.forget", statement, owners)
             yield ForgetCuts("cfg.tx.forget.cuts", do, write.removed)
+
+    def _suspects(self, write: SuspectCommit) -> Iterator[Step]:
+        yield Step("rec.tx.suspects.clear", self._statements.clear_suspects, [{"owner": one} for one in write.contexts])
+        if write.suspects:
+            rows = [msgspec.structs.asdict(suspect) for suspect in write.suspects]
+            yield Step("rec.tx.suspects", self._statements.put_suspects, rows)
 
     def _dead(self, point: str, letters: Sequence[DeadLetter]) -> Iterator[Step]:
         """Dead letters get the next numbers; the last one is kept in the same transaction."""
@@ -171,7 +184,8 @@ def _context_without(context: ContextCut, removed: Sequence[str]) -> ContextCut:
     )
 
 
-def _numbered(owner_column: str, owner: str, segment: Any) -> dict[str, Any]:
+def segment_row(owner_column: str, owner: str, segment: Any) -> dict[str, Any]:
+    """The row of a segment of messages: `receiver` or `sender` is the column of its owner."""
     last = segment.first + len(segment.messages) - 1
     return {owner_column: owner, "first": segment.first, "last": last, **codec.content_of(segment)}
 

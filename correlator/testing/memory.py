@@ -284,7 +284,7 @@ class MemorySource:
             while True:
                 taken = self._connected().take(limit, len(self._there().log)) if limit > 0 else None
                 if taken is not None:
-                    return self._deliver(taken)
+                    return self._deliver(taken, max_messages)
                 remaining = deadline - monotonic() if timeout_s else 0.0
                 if remaining <= 0:
                     return Chunk((), None)
@@ -330,14 +330,14 @@ class MemorySource:
             raise _lost(self._id, "the connection was cut")
         return self._subscription
 
-    def _deliver(self, taken: _Range) -> Chunk:
+    def _deliver(self, taken: _Range, most: int) -> Chunk:
         self._token += 1
         self._held[self._token] = taken
         messages = self._there().log[taken.start : taken.stop]
         if taken.deliveries > 1 and self._broker.features.flags_redelivery:
             messages = [_redelivered(message, taken.deliveries) for message in messages]
         repeated = self._broker.faults.repeated(self._id, messages)
-        messages.extend([messages[position] for position in repeated])
+        messages.extend([messages[position] for position in repeated][: most - len(messages)])
         self._broker.on_event("delivered", self._id, self.destination, messages)
         self._broker.changed.notify_all()
         return Chunk(messages, self._token)

@@ -21,6 +21,8 @@ from correlator.core.commit import (
     RegistryCommit,
     SenderCut,
     StateSegment,
+    Suspect,
+    SuspectCommit,
     Write,
 )
 from correlator.core.faults import point
@@ -65,6 +67,7 @@ class Disk:
         self.outbound: dict[tuple[str, int], _Span] = {}
         self.endpoints: dict[str, bytes] = {}
         self.dead: list[bytes] = []
+        self.suspects: list[Suspect] = []
 
     @property
     def dead_letters(self) -> list[DeadLetter]:
@@ -88,6 +91,7 @@ class Disk:
             consumed={name: number for name, number in self.consumed.items() if number},
             receive_log=[_received_decoder.decode(self.receive_log[key].content) for key in sorted(self.receive_log)],
             outbound=[_outbound_decoder.decode(self.outbound[key].content) for key in sorted(self.outbound)],
+            suspects=[msgspec.structs.replace(one, deaths=one.deaths + 1) for one in sorted(self.suspects, key=_key)],
             endpoints=[_endpoint_decoder.decode(self.endpoints[name]) for name in sorted(self.endpoints)],
         )
 
@@ -197,6 +201,8 @@ def _prepare(write: Write) -> _Prepared:
         return _prepare_receive(write)
     if isinstance(write, CheckpointCommit):
         return _prepare_checkpoint(write)
+    if isinstance(write, SuspectCommit):
+        return _prepare_suspects(write)
     return _prepare_registry(write)
 
 
@@ -245,6 +251,16 @@ def _prepare_checkpoint(write: CheckpointCommit) -> _Prepared:
             _prune(disk.receive_log, receiver, number)
             _raise_to(disk.consumed, receiver, number)
         disk.dead.extend(dead)
+        absolved = {_key(suspect) for suspect in write.absolved}
+        disk.suspects = [one for one in disk.suspects if _key(one) not in absolved]
+
+    return apply
+
+
+def _prepare_suspects(write: SuspectCommit) -> _Prepared:
+    def apply(disk: Disk) -> None:
+        others = [one for one in disk.suspects if one.context not in write.contexts]
+        disk.suspects = [*others, *write.suspects]
 
     return apply
 
@@ -292,6 +308,10 @@ def _without(cut: CheckpointCommit, removed: Sequence[str]) -> CheckpointCommit:
     ]
     senders: list[SenderCut] = [sender for sender in cut.senders if sender.sender not in removed]
     return msgspec.structs.replace(cut, contexts=contexts, senders=senders)
+
+
+def _key(suspect: Suspect) -> tuple[str, str, int, int]:
+    return suspect.context, suspect.receiver, suspect.first, suspect.last
 
 
 def _span(segment: ReceiveSegment | OutboundSegment) -> _Span:

@@ -88,8 +88,14 @@ def raw_rate(directory: Path, bodies: list[bytes]) -> float:
     return len(bodies) / elapsed
 
 
-def engine_rate(directory: Path, inputs: list[Message]) -> float:
-    """Messages a second through the engine, until the last one is at the broker."""
+def engine_rate(directory: Path, inputs: list[Message], *, input_log: str | None = None, **fields: Any) -> float:
+    """Messages a second through the engine, until the last one is at the broker.
+
+    Args:
+        directory: for the store.
+        inputs: what comes in.
+        fields: more settings, of the receiver and of the sender.
+    """
     arrived = threading.Event()
     missing = len(inputs)
 
@@ -113,6 +119,7 @@ def engine_rate(directory: Path, inputs: list[Message]) -> float:
                 reliability=Reliability.EXACTLY_ONCE,
                 event=f"{__name__}:Trade",
                 max_batch_size=BATCH,
+                **fields,
             ),
         ),
         senders=(
@@ -122,9 +129,11 @@ def engine_rate(directory: Path, inputs: list[Message]) -> float:
                 destination="queue:out",
                 reliability=Reliability.EXACTLY_ONCE,
                 max_batch_size=BATCH,
+                **fields,
             ),
         ),
         monitors=(MonitorSettings(type=f"{__name__}:Positions"),),
+        input_log=input_log,
     )
     with Engine(settings, connections={"memory": broker.connection()}):
         begin = time.perf_counter()

@@ -2,11 +2,13 @@
 
 import json
 import os
+import pty
 import signal
 import sqlite3
 
 import pytest
 
+from correlator.cli.run import _shown
 from correlator.pipeline.runner import processors_of
 from correlator.pipeline.spec import PipelineFile
 from tests.cli.commands import assert_fails, run, start, wait_for, write
@@ -55,6 +57,59 @@ def test_a_level_hides_lower_ones(place):
 
 def test_an_engine_without_pipelines_needs_no_spark():
     assert processors_of(PipelineFile(name="e")) == ()
+
+
+def test_a9_18_settings_of_the_command_line(place):
+    settings = ["--set", "max_queued=7", "--set", "checkpoint.interval=1s", "--set", "max_queued=8"]
+    secret = ["--set", "connections.broker.password=geheim99"]
+    result = run("run", "engine.yaml", *settings, "--log-json", cwd=place)
+    first = json.loads(result.stderr.splitlines()[0])
+    assert (first["level"], first["overridden"]) == ("info", "max_queued=8, checkpoint.interval=1s")
+    assert result.returncode == 0
+    result = run("run", "engine.yaml", *secret, cwd=place)
+    assert_fails(result, "E1020", 2, "--set connections.broker.password: ")
+    assert "geheim99" not in result.stderr
+
+
+def test_a9_18_secrets_are_not_logged():
+    assert _shown(["a.password=x", "store=postgresql://u:x@h/d", "name=n"]) == "a.password=***, store=***, name=n"
+
+
+def test_a9_15_clear_state_begins_anew(place):
+    run("run", "engine.yaml", cwd=place)
+    before = (place / "store" / "trades.db").read_bytes()
+    refused = run("run", "engine.yaml", "--clear-state", cwd=place)
+    assert_fails(refused, "E2020", 2, "would be lost: endpoint 2 rows", "If you mean it: --yes")
+    assert (place / "store" / "trades.db").read_bytes() == before
+    write(place / "engine.yaml", [ENGINE.replace("EXACTLY_ONCE, event", "AT_LEAST_ONCE, event")])
+    assert run("run", "engine.yaml", cwd=place).returncode == 6
+    cleared = run("run", "engine.yaml", "--clear-state", "--yes", cwd=place)
+    assert cleared.returncode == 0, cleared.stderr
+    assert "state cleared" in cleared.stderr
+
+
+def test_a9_15_a_store_that_holds_nothing_needs_no_yes(place):
+    result = run("run", "engine.yaml", "--clear-state", cwd=place)
+    assert (result.returncode, "state cleared" in result.stderr) == (0, False)
+
+
+def test_a9_15_on_a_terminal_it_asks(place):
+    run("run", "engine.yaml", cwd=place)
+    master, slave = pty.openpty()
+    os.write(master, b"y\n")
+    result = run("run", "engine.yaml", "--clear-state", cwd=place, stdin=slave)
+    os.write(master, b"n\n")
+    refused = run("run", "engine.yaml", "--clear-state", cwd=place, stdin=slave)
+    os.close(master)
+    os.close(slave)
+    assert result.returncode == 0, result.stderr
+    assert "Empty " in result.stderr
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "? [y/N] E2020 " in refused.stderr
+
+
+def test_a9_15_a_running_engine_is_not_cleared(endless, place):
+    assert_fails(run("run", "endless.yaml", "--clear-state", "--yes", cwd=place), "E3201", 5)
 
 
 # --- mistakes ---

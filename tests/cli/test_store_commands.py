@@ -1,6 +1,9 @@
 """`inspect`, `browse` and `db`: looking at what an engine left, or at one that runs."""
 
 import json
+import signal
+import sqlite3
+import stat
 
 import pytest
 
@@ -75,12 +78,22 @@ def test_browsing_takes_nothing(done):
         assert [json.loads(row["body"])["number"] for row in json.loads(result.stdout)] == [0, 1, 2]
 
 
+def test_an_empty_queue_is_no_mistake(place):
+    write(place / "none.jsonl", [])
+    assert run("publish", "endless.yaml", "broker", "queue:in", "none.jsonl", cwd=place).returncode == 0
+    process = start("run", "endless.yaml", cwd=place)
+    wait_for(process, "running")
+    process.send_signal(signal.SIGTERM)
+    process.communicate()
+    result = run("browse", "endless.yaml", "broker", "queue:in", "--json", cwd=place)
+    assert (result.returncode, result.stdout) == (0, "[]\n")
+
+
 def test_a_body_cannot_steer_the_terminal(place):
-    write(place / "data" / "trades.jsonl", [trade(1, "\\u001b[31m")])
-    write(place / "engine.yaml", [ENGINE.replace('event: "positions:Trade",', "").split("monitors")[0]])
-    assert run("run", "engine.yaml", cwd=place).returncode == 0
-    result = run("browse", "engine.yaml", "broker", "queue:out", cwd=place)
-    assert result.returncode == 0
+    write(place / "lines.txt", ["\x1b[31mred"])
+    assert run("publish", "endless.yaml", "broker", "queue:in", "lines.txt", "--text", cwd=place).returncode == 0
+    result = run("browse", "endless.yaml", "broker", "queue:in", cwd=place)
+    assert "\\x1b[31mred" in result.stdout
     assert "\x1b" not in result.stdout
 
 
@@ -92,6 +105,8 @@ def test_a_body_cannot_steer_the_terminal(place):
         ("files", "queue:a.csv", "E2014", 2, "type 'file'"),
         ("broker", "topic:out", "E2110", 2, "only queues"),
         ("broker", "out", "E1215", 2, "queue:NAME"),
+        ("broker", "queue:outt", "E2027", 2, "Did you mean 'queue:out'?"),
+        ("broker", "queue:elsewhere", "E2027", 2, "There are: queue:out"),
     ],
 )
 def test_what_cannot_be_browsed(connection, destination, code, status, text, done):
@@ -132,6 +147,55 @@ def test_an_emptied_store_starts_anew(done):
         file.write(trade(3) + "\n")
     assert run("run", "engine.yaml", cwd=done).returncode == 0
     assert [row["ids"] for row in inspected("dups", done)] == [1]
+
+
+def test_a9_15_a_backup_while_the_engine_runs_opens_as_a_store(place):
+    process = start("run", "stuck.yaml", cwd=place)
+    try:
+        wait_for(process, "connection lost")
+        while not inspected("outbox", place):
+            pass
+        result = run("db", "backup", "stuck.yaml", "copy.db", cwd=place)
+        assert (result.returncode, result.stderr) == (0, "")
+    finally:
+        process.kill()
+        process.communicate()
+    copy = place / "copy.db"
+    assert result.stdout == f"{copy.stat().st_size} bytes\n"
+    assert stat.S_IMODE(copy.stat().st_mode) == 0o600
+    assert [row["messages"] for row in inspected("outbox", place, "sqlite:///copy.db")] == [10]
+    write(place / "engine.yaml", [ENGINE.replace("sqlite:///store/trades.db", "sqlite:///copies/trades.db")])
+    (place / "copies").mkdir(mode=0o700)
+    copy.rename(place / "copies" / "trades.db")
+    assert run("run", "engine.yaml", cwd=place).returncode == 0
+    queue = run("browse", "engine.yaml", "broker", "queue:out", "--json", cwd=place)
+    assert [json.loads(row["body"])["number"] for row in json.loads(queue.stdout)] == list(range(10))
+
+
+def test_a9_15_a_backup_is_of_one_moment(done):
+    """What a checkpoint writes is in the copy whole or not at all, whatever is written meanwhile."""
+    assert run("db", "backup", "engine.yaml", "copy.db", cwd=done).returncode == 0
+    for part in ("registry", "checkpoints", "state", "dups", "dead-letters"):
+        assert inspected(part, done, "sqlite:///copy.db") == inspected(part, done)
+    with sqlite3.connect(done / "copy.db") as copy:
+        assert copy.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    copy.close()
+
+
+@pytest.mark.parametrize(
+    ("target", "copy", "code", "status", "text"),
+    [
+        ("engine.yaml", "engine.yaml", "E2025", 2, "exists already"),
+        ("engine.yaml", "nowhere/copy.db", "E2025", 2, "cannot be written"),
+        ("postgresql://u:geheim@127.0.0.1:1/d", "copy.db", "E2026", 2, "pg_dump"),
+        ("sqlite:///none.db", "copy.db", "E3010", 3, "none.db"),
+    ],
+)
+def test_a9_15_what_cannot_be_backed_up(target, copy, code, status, text, done):
+    result = run("db", "backup", target, copy, cwd=done)
+    assert_fails(result, code, status, text)
+    assert "geheim" not in result.stderr
+    assert not (done / "copy.db").exists()
 
 
 def test_a_store_that_is_not_there(tmp_path, capsys, monkeypatch):

@@ -3,10 +3,12 @@
 import sqlite3
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from connectors.embedded import EmbeddedConnection
 from connectors.embedded.link import SqliteLink
+from correlator.core.mapping import ReceiveMapping
 from correlator.errors import ConnectionLost, UsageError
 from correlator.events import Headers, Message, Outgoing
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
@@ -84,6 +86,45 @@ def test_what_cannot_be_stored_is_refused(connection, message) -> None:
     results = send(connection, b"before", message, b"after")
     assert [result and result.code for result in results] == [None, "E8110", None]
     assert [m.body for m in connection.browse("queue:a", 9)] == [b"before", b"after"]
+
+
+WRONGLY_TYPED = {
+    "body": Message("text"),
+    "property name": Message(b"x", {1: 2}),
+    "no properties": Message(b"x", None),
+    "key": Message(b"x", {}, 5),
+    "header": Message(b"x", headers=Headers(priority="high")),
+}
+
+
+@pytest.mark.parametrize("message", WRONGLY_TYPED.values(), ids=WRONGLY_TYPED)
+def test_what_no_receiver_could_read_is_refused(connection, message) -> None:
+    results = send(connection, b"before", message, b"after")
+    assert [result and result.code for result in results] == [None, "E8110", None]
+    assert [m.body for m in connection.browse("queue:a", 9)] == [b"before", b"after"]
+
+
+UNREADABLE = {"empty": b"", "no MessagePack": b"\xc1", "another type": msgspec.msgpack.encode(["text"]), "cut": b"\x95"}
+
+
+@pytest.mark.parametrize("content", UNREADABLE.values(), ids=UNREADABLE)
+def test_stored_content_that_is_no_message_comes_as_a_body(connection, tmp_path, content) -> None:
+    """So that it becomes a dead letter and the messages around it go on."""
+    send(connection, b"1", b"2", b"3")
+    database = sqlite3.connect(tmp_path / "broker.db")
+    with database:
+        database.execute("UPDATE broker_message SET content = ? WHERE number = 2", (content,))
+    database.close()
+    source = connected_source(connection)
+    (chunk,) = take(source, 3)
+    assert [m.body for m in chunk.messages] == [b"1", content, b"3"]
+    assert chunk.messages[1].headers.message_id == "queue:a:2"
+    source.acknowledge([chunk.token])
+    source.close()
+    mapping = ReceiveMapping("r", int, "", "", deduplicated=False, max_message_bytes=1000)
+    mapped = mapping.map(chunk.messages, 0.0)
+    assert mapped.events == [1, 3]
+    assert [letter.reason[:5] for letter in mapped.dead_letters] == ["E5101"]
 
 
 @pytest.mark.parametrize("destination", ["", "a", "queue:", "queue:a\0b", "queue:\ud800", "topic:\n"])

@@ -1,5 +1,6 @@
 """What only files have: records, positions, torn ends, and people who change files."""
 
+import hashlib
 import json
 import os
 from pathlib import Path
@@ -8,8 +9,9 @@ import pytest
 
 from connectors.file import FileConnection
 from connectors.file.records import ends_within_quotes
+from correlator.core.mapping import ReceiveMapping
 from correlator.errors import ConnectionLost
-from correlator.events import Message, Outgoing
+from correlator.events import CUT_FROM, Message, Outgoing
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
 
 
@@ -46,6 +48,17 @@ def read_all(source, size=1000):
 
 def send(sink, *contents, first=1, source="life", destination="queue:out.jsonl"):
     return sink.send([Outgoing(n, source, destination, Message(body)) for n, body in enumerate(contents, first)])
+
+
+def digest(beginning: bytes) -> str:
+    return hashlib.sha256(beginning).hexdigest()[:8]
+
+
+def ids(files, name, *, receiver="r"):
+    """Of all lines of the file, read from its beginning."""
+    source = files.source(ReceiverSettings(id=receiver, connection="c", destination=f"queue:{name}"))
+    source.connect()
+    return [m.properties["uniqueMessageId"] for m in read_all(source)]
 
 
 CSV = [
@@ -121,11 +134,11 @@ def test_properties_by_default(files, tmp_path) -> None:
     assert message.properties == {
         "file": "sub/a.csv",
         "line": 2,
-        "uniqueMessageId": "sub/a.csv:2",
+        "uniqueMessageId": "sub/a.csv:2:" + digest(b"x,y\n1,2"),
         "messageSourceId": "sub/a.csv",
     }
     assert message.headers is not None
-    assert message.headers.message_id == "sub/a.csv:2"
+    assert message.headers.message_id == message.properties["uniqueMessageId"]
     assert message.destination is None
 
 
@@ -150,6 +163,128 @@ def test_a_column_that_is_missing(files, tmp_path) -> None:
     (tmp_path / "a.csv").write_bytes(b"id,name\n1,2\n")
     with pytest.raises(ConnectionLost, match=r"E7015 .*has no column 'nam'.*'id', 'name'"):
         source_of(files, "a.csv", unique_message_id="${row.nam}")
+
+
+def test_a_field_of_any_length(files, tmp_path) -> None:
+    long = "a" * 200_000
+    (tmp_path / "a.csv").write_text(f'id,text\n1,"{long}"\n2,b\n')
+    messages = read_all(source_of(files, "a.csv", unique_message_id="${row.text}"))
+    assert [m.properties["row.text"] for m in messages] == [long, "b"]
+
+
+@pytest.mark.parametrize("row", [b'1\r1,"a"', b'1,"a"\rb'])
+def test_a_row_that_is_no_csv_has_no_id(files, tmp_path, row) -> None:
+    (tmp_path / "a.csv").write_bytes(b"id,text\n0,x\n" + row + b"\n2,b\n")
+    messages = read_all(source_of(files, "a.csv", unique_message_id="${row.id}"))
+    assert [m.properties["row.id"] for m in messages] == ["0", row, "2"]
+    mapping = ReceiveMapping("r", None, "${row.id}", "", deduplicated=True, max_message_bytes=1000)
+    mapped = mapping.map(messages, 0.0)
+    assert mapped.ids == ["0", "2"]
+    assert [letter.reason[:5] for letter in mapped.dead_letters] == ["E5403"]
+
+
+def test_a_header_that_is_no_csv(files, tmp_path) -> None:
+    (tmp_path / "a.csv").write_bytes(b'"id",a\rb\n1,2\n')
+    with pytest.raises(ConnectionLost, match=r"E7015 .*header that is no CSV"):
+        source_of(files, "a.csv", unique_message_id="${row.id}")
+
+
+LONG_LINES = [
+    ("in the middle", b"1\n%s\n2\n", [2, 3]),
+    ("first", b"%s\n2\n", [1, 2]),
+    ("last", b"1\n%s\n", [2]),
+    ("without a line end", b"1\n%s", [2]),
+]
+
+
+@pytest.mark.parametrize("length", [201, 256, 1000])
+@pytest.mark.parametrize(("content", "lines"), [case[1:] for case in LONG_LINES], ids=[case[0] for case in LONG_LINES])
+def test_a_line_that_is_too_large_is_cut_and_the_others_are_whole(
+    files, tmp_path, monkeypatch, content, lines, length
+) -> None:
+    monkeypatch.setattr("connectors.file.records.BLOCK_BYTES", 32)
+    monkeypatch.setattr("connectors.file.records.MAX_RECORD_BYTES", 150)
+    line = b'"%s"' % (b"x" * (length - 2))
+    (tmp_path / "a.jsonl").write_bytes(content % line)
+    messages = read_all(source_of(files, "a.jsonl", max_message_bytes=100))
+    wanted = [one if len(one) < 100 else line[:101] for one in (content % line).splitlines()]
+    assert [m.body for m in messages] == wanted
+    assert [m.properties["line"] for m in messages] == list(range(1, len(wanted) + 1))
+    cut = [m for m in messages if CUT_FROM in m.properties]
+    assert [(m.properties["line"], m.properties[CUT_FROM]) for m in cut] == [(lines[0], length)]
+    mapped = ReceiveMapping("r", None, "", "", deduplicated=False, max_message_bytes=100).map(messages, 0.0)
+    assert [letter.reason for letter in mapped.dead_letters] == [
+        f"E5001 receiver r: message of {length} bytes, the limit is 100."
+    ]
+
+
+def test_a_line_that_grows_too_large_is_one_message(files, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("connectors.file.records.MAX_RECORD_BYTES", 100)
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"")
+    source = source_of(files, "a.jsonl", follow=True, max_message_bytes=100)
+    for more in (b"x" * 150, b"x" * 150):
+        with path.open("ab") as file:
+            file.write(more)
+        assert not source.receive(10, 0.0).messages
+    with path.open("ab") as file:
+        file.write(b"x\n1\n")
+    messages = source.receive(10, 0.0).messages + source.receive(10, 0.0).messages
+    assert [(len(m.body), m.properties.get(CUT_FROM)) for m in messages] == [(101, 301), (1, None)]
+
+
+def test_a_line_is_as_long_as_the_receiver_allows(files, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("connectors.file.records.BLOCK_BYTES", 32)
+    monkeypatch.setattr("connectors.file.records.MAX_RECORD_BYTES", 100)
+    for name, content in (("a.jsonl", b"x" * 500), ("a.csv", b'h\n"' + b"x" * 498 + b'"')):
+        (tmp_path / name).write_bytes(content)
+        (message,) = read_all(source_of(files, name, max_message_bytes=500))
+        assert (len(message.body), CUT_FROM in message.properties) == (500, False)
+
+
+def test_a_quote_that_is_not_closed_is_not_passed_over(files, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("connectors.file.records.MAX_RECORD_BYTES", 100)
+    (tmp_path / "a.csv").write_bytes(b'h\n"a\n' + b"b\n" * 100)
+    with pytest.raises(ConnectionLost, match=r"E7014 .*line 2 has no end within 101 bytes.*quote"):
+        source_of(files, "a.csv", max_message_bytes=100)
+
+
+REPLACED = [
+    ("other lines", b"h\na\nb\n", b"h\nx\ny\n", 0),
+    ("another header", b"h\na\nb\n", b"i\na\nb\n", 0),
+    ("a beginning in common", b"h\na\nb\nc\n", b"h\na\nx\nc\n", 1),
+    ("longer lines", b"h\n" + b"a" * 5000 + b"\nb\n", b"h\n" + b"c" * 5000 + b"\nb\n", 0),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "common"), [case[1:] for case in REPLACED], ids=[case[0] for case in REPLACED])
+def test_another_file_that_takes_the_name_is_no_repeat(files, tmp_path, old, new, common) -> None:
+    """As after the advice of E7011: the position is removed and the file read from its beginning."""
+    path = tmp_path / "a.csv"
+    path.write_bytes(old)
+    before = ids(files, "a.csv")
+    path.write_bytes(new)
+    (tmp_path / ".positions" / "a.csv.r.position").unlink()
+    after = ids(files, "a.csv")
+    assert len(set(after)) == len(after)
+    assert [one for one in after if one in before] == before[:common]
+
+
+@pytest.mark.parametrize("size", [1, 700, 100_000])
+@pytest.mark.parametrize("ending", [b"\n", b"\r\n"])
+def test_the_same_file_read_again_is_a_repeat(files, tmp_path, size, ending) -> None:
+    """However much there was of it, with or without its last line end, and by whichever receiver."""
+    path = tmp_path / "a.jsonl"
+    lines = [b"%d" % n * (1 + n % 9) for n in range(2000)]
+    whole = ending.join(lines) + ending
+    path.write_bytes(whole)
+    wanted = ids(files, "a.jsonl")
+    assert len(set(wanted)) == 2000
+    path.write_bytes(whole[:size] if size == 1 else ending.join(lines[:size]))
+    part = ids(files, "a.jsonl", receiver="another")
+    path.write_bytes(whole)
+    assert part == wanted[: len(part)]
+    assert part
 
 
 def test_a_missing_file_may_appear(files, tmp_path) -> None:
@@ -209,7 +344,9 @@ def test_reading_goes_on_where_it_was_acknowledged(files, tmp_path) -> None:
         file.write(b"last\n")
     messages = read_all(source_of(files, "a.csv"))
     assert [m.body for m in messages] == [*(b"%d" % n for n in range(1000, 5000)), b"last"]
-    assert messages[0].properties["uniqueMessageId"] == "a.csv:1002"
+    assert messages[0].properties["uniqueMessageId"] == "a.csv:1002:" + digest(
+        path.read_bytes().partition(b"\n1001\n")[0]
+    )
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,16 @@ import msgspec
 import pytest
 
 from correlator.core.context import Context, Routes, decode_event
-from correlator.core.instances import StoredMonitor, restore_monitor
+from correlator.core.expressions import match
+from correlator.core.instances import Instance, Listener, StoredMonitor, restore_monitor
+from correlator.core.listeners import ListenerIndex
 from correlator.core.monitor import Monitor, every, on
 from correlator.core.outbox import Outbox
 from correlator.core.queue import Run
 from correlator.core.reliability import Reliability
 from correlator.core.state import StateTable
 from correlator.errors import CorrelatorError, HandlerFailed, MappingError, StateError, UsageError
-from correlator.events import Message, event, match
+from correlator.events import Message, event
 from correlator.runtime.names import resolve
 
 
@@ -662,3 +664,49 @@ def test_c112_properties_and_keys_that_cannot_travel_are_the_handlers_failure(pr
     error = error_of(lambda monitor: monitor.send(b"x", to="out", properties=properties, key=key))
     assert isinstance(error, MappingError)
     assert error.code == "E5202"
+
+
+# --- life-cycle methods under a wrong name ---
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("on_load", "onload"),
+        ("onLoad", "onload"),
+        ("onloaded", "onload"),
+        ("onUnload", "on_unload"),
+        ("onunload", "on_unload"),
+        ("on_begin_recover", "on_begin_recovery"),
+        ("onBeginRecovery", "on_begin_recovery"),
+        ("on_conclude_recovry", "on_conclude_recovery"),
+    ],
+)
+def test_a_method_that_looks_like_a_life_cycle_method_is_refused(name, nearest):
+    with pytest.raises(UsageError, match=rf"E4111 monitor Wrong: '{name}' looks .* Did you mean '{nearest}'\?"):
+        type("Wrong", (Monitor,), {name: lambda self: None})
+
+
+@pytest.mark.parametrize("name", ["onload", "on_unload", "load", "order", "on_order", "begin"])
+def test_a_method_with_a_name_of_its_own_is_allowed(name):
+    type("Right", (Monitor,), {name: lambda self: None})
+
+
+def test_a_handler_may_be_called_like_its_event():
+    class Loans(Monitor):
+        @on(Tick)
+        def on_loan(self, tick: Tick) -> None: ...
+
+    assert [spec.handler for spec in Loans.listeners] == ["on_loan"]
+
+
+def test_a_type_with_many_listeners_that_ask_for_nothing_costs_each_of_them_once():
+    """Adding a listener must not cost as many steps as there are listeners."""
+    index = ListenerIndex()
+    made = [Listener(Instance(Listens(), "0", "stop"), number, match(Tick), "red", once=False) for number in range(5)]
+    for one in made:
+        index.add(one)
+    assert index._types[Tick]._sequence is None
+    assert list(index.matching(Tick(number=1))) == made
+    index.remove(made[2])
+    assert list(index.matching(Tick(number=1))) == [*made[:2], *made[3:]]

@@ -1,10 +1,12 @@
 """From messages to events: bad inputs row by row (RELIABILITY C 69-113), ids and templates (FEATURES A8.2)."""
 
+import msgspec
 import pytest
 
+from correlator.core.fields import FieldMapping
 from correlator.core.mapping import MAX_ID_BYTES, ReceiveMapping, Template
 from correlator.errors import ConfigError
-from correlator.events import Headers, Message, event
+from correlator.events import CUT_FROM, Headers, Message, event
 
 LIMIT = 10_000_000
 
@@ -18,7 +20,9 @@ class Order:
     note: str | None = None
 
 
-def a_mapping(event_type=Order, *, unique_id="${property.uniqueMessageId}", limit=LIMIT, deduplicated=True):
+def a_mapping(
+    event_type=Order, *, unique_id="${property.uniqueMessageId}", limit=LIMIT, deduplicated=True, fields=None
+):
     return ReceiveMapping(
         "orders",
         event_type,
@@ -26,6 +30,7 @@ def a_mapping(event_type=Order, *, unique_id="${property.uniqueMessageId}", limi
         "${property.messageSourceId}",
         deduplicated=deduplicated,
         max_message_bytes=limit,
+        fields=fields,
     )
 
 
@@ -196,3 +201,105 @@ def test_a_template_without_headers_or_json_gives_nothing():
 def test_a_template_that_is_not_understood(template):
     with pytest.raises(ConfigError, match="E1060 receiver r.unique_message_id"):
         Template(template, "receiver r.unique_message_id")
+
+
+# --- what application code raises, and other surprises ---
+
+
+class Unspeakable(Exception):
+    """Has no text."""
+
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+RAISES = {
+    "ratio": ZeroDivisionError(),
+    "key": KeyError("x"),
+    "half a surrogate": ValueError("\ud800"),
+    "unspeakable": Unspeakable(),
+    "good": None,
+}
+
+
+@event
+class Fragile:
+    """Raises what its kind says, while it is made or when it is asked."""
+
+    kind: str
+    when: str = "made"
+
+    def __post_init__(self) -> None:
+        if self.when == "made":
+            self.uid  # noqa: B018
+
+    @property
+    def uid(self) -> str:
+        if error := RAISES[self.kind]:
+            raise error
+        return self.kind
+
+
+def fragile(kind: str, when: str) -> Message:
+    return Message(msgspec.json.encode({"kind": kind, "when": when}), {"kind": kind, "when": when})
+
+
+@pytest.mark.parametrize(
+    "fields", [None, {"kind": "${property.kind}", "when": "${property.when}"}], ids=["JSON", "parts"]
+)
+@pytest.mark.parametrize(("when", "code"), [("made", "E5102"), ("asked", "E5103")])
+@pytest.mark.parametrize("kind", [kind for kind, error in RAISES.items() if error])
+def test_what_an_event_raises_is_the_dead_letter_of_its_message_alone(kind, when, code, fields):
+    mapping = a_mapping(
+        Fragile,
+        unique_id="${body.uid}",
+        fields=FieldMapping(fields, Fragile, "queue:in", "receiver orders") if fields else None,
+    )
+    good, bad = fragile("good", when), fragile(kind, when)
+    mapped = mapping.map([good, bad, good], 7.5)
+    assert (mapped.messages, mapped.ids) == ([good, good], ["good", "good"])
+    (letter,) = mapped.dead_letters
+    assert (letter.kind, letter.message) == ("mapping", bad)
+    assert letter.reason.startswith(f"{code} receiver orders")
+    assert type(RAISES[kind]).__name__ in letter.reason or isinstance(RAISES[kind], ValueError)
+    letter.reason.encode()  # can be stored
+
+
+def test_the_reason_holds_what_was_raised():
+    (letter,) = a_mapping(Fragile).map([fragile("key", "made")], 0.0).dead_letters
+    assert letter.reason == "E5102 receiver orders: making the event raised KeyError: 'x'."
+    mapping = a_mapping(Fragile, unique_id="${body.uid}")
+    (letter,) = mapping.map([fragile("key", "asked")], 0.0).dead_letters
+    assert letter.reason == "E5103 receiver orders.unique_message_id: filling it in raised KeyError: 'x'."
+
+
+@pytest.mark.parametrize("body", [b'{"id": "\xff"}', b"[" * 100_000], ids=["invalid UTF-8", "depth 100,000"])
+def test_a_body_that_a_template_fails_on_is_a_dead_letter(body):
+    mapping = a_mapping(None, unique_id="${body.id}")
+    good, bad = Message(b'{"id": 1}'), Message(body)
+    mapped = mapping.map([good, bad, good], 0.0)
+    assert (mapped.messages, mapped.ids) == ([good, good], ["1", "1"])
+    assert [letter.reason[:5] for letter in mapped.dead_letters] == ["E5103"]
+    assert mapping.name_of(bad) == ""
+
+
+@event
+class Halved:
+    """Its id cannot be stored."""
+
+    id: int
+
+    @property
+    def uid(self) -> str:
+        return "\ud800"
+
+
+def test_an_id_with_half_a_surrogate_pair_is_a_dead_letter():
+    (letter,) = a_mapping(Halved, unique_id="${body.uid}").map([Message(b'{"id": 1}')], 0.0).dead_letters
+    assert letter.reason.startswith("E5103 receiver orders.unique_message_id")
+
+
+def test_a_message_that_its_source_cut_is_too_large_by_its_own_size():
+    cut = Message(b"x" * 11, {CUT_FROM: 70_000_000})
+    (letter,) = a_mapping(None, limit=10).map([cut], 0.0).dead_letters
+    assert letter.reason == "E5001 receiver orders: message of 70000000 bytes, the limit is 10."

@@ -1,5 +1,6 @@
 """What a restart may find changed in the configuration (FEATURES A1.7 to A1.14)."""
 
+import msgspec
 import pytest
 
 from correlator.core.recovery import default_domain, endpoint_of, reconcile
@@ -139,7 +140,7 @@ def test_a1_5_dynamic_parts_need_no_configuration():
 
 
 def test_the_source_of_a_sender_is_kept():
-    registry = [endpoint_of(SENDER, dynamic=False, source="host:1:2:S01")]
+    registry = [msgspec.structs.replace(endpoint_of(SENDER, dynamic=False), source="host:1:2:S01")]
     changes = reconcile(registry, [changed(SENDER, max_tries=9)])
     assert [endpoint.source for endpoint in changes.put] == ["host:1:2:S01"]
 

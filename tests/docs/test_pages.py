@@ -24,20 +24,26 @@ def blocks(page: Path) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_examples_of_a_page_run(page, tmp_path):
+    run_examples(page, tmp_path)
+
+
+def run_examples(page: Path, place: Path) -> str:
+    """Write the files of a page into a directory and run its script there; returns what it printed."""
     script = []
     for language, text in blocks(page):
         named = _NAMED.match(text)
         if named:
-            (tmp_path / named[1]).write_text(text)
+            (place / named[1]).write_text(text)
         elif language == "python":
             script.append(text)
-    (tmp_path / "example.py").write_text("\n\n".join(script))
+    (place / "example.py").write_text("\n\n".join(script))
     done = subprocess.run(
         [sys.executable, "-W", "error", "example.py"],
-        cwd=tmp_path,
+        cwd=place,
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout

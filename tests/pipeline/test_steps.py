@@ -169,6 +169,15 @@ def test_a_row_that_fails_is_a_dead_letter_and_leaves_no_trace(engine, together)
     assert third.startswith("E5500 Sums: OverflowError")
 
 
+def test_z8_letters_tell_which_received_message_they_are_about(engine):
+    e = engine(READINGS, SUMS, OUT)
+    e.run(*(reading("a", 0, value) for value in (1, 13, 2)), "no json", receiver="in")
+    assert [(one.receiver, one.number) for one in e.dead] == [("in", 2), ("in", 4)]
+    e = engine(READINGS, WhereStep(condition="sensor = 'a' and 10 / (value - 5) > 0"), OUT)
+    e.run(reading("a", 0, 1), reading("a", 0, 5), receiver="other")
+    assert [(one.receiver, one.number) for one in e.dead] == [("other", 2)]
+
+
 def test_rows_without_key_or_time_or_of_another_shape_are_dead_letters(engine):
     e = engine(READINGS, SUMS, OUT)
     e.run('{"at": "2026-01-01T00:00:00Z", "value": 1}', '{"sensor": "a", "value": 1}', reading("a", 0, 5))

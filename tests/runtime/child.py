@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import structlog
@@ -44,6 +44,9 @@ class Order(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         kill: fault point to die at; "" lives to the end.
         hit: which pass of it.
         monitor: the monitor.
+        audit: another one, in the context `audit`.
+        input_log: where inputs are recorded.
+        on_error: of both.
     """
 
     store: str
@@ -57,6 +60,9 @@ class Order(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     kill: str = ""
     hit: int = 1
     monitor: str = "tests.runtime.flows:Forwards"
+    audit: str = ""
+    input_log: str = ""
+    on_error: Literal["stop", "dead_letter"] = "stop"
     patience: float = 30.0
 
 
@@ -143,7 +149,12 @@ def _settings(order: Order) -> EngineSettings:
                 id="out", connection=CONNECTION, destination="queue:out", reliability=Reliability(order.send)
             ),
         ),
-        monitors=(MonitorSettings(type=order.monitor),),
+        monitors=tuple(
+            MonitorSettings(type=name, context=context, on_error=order.on_error)
+            for context, name in (("main", order.monitor), ("audit", order.audit))
+            if name
+        ),
+        input_log=order.input_log or None,
         connection_retry_interval=0.02,
         stop_timeout=10.0,
     )

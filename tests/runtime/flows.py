@@ -1,5 +1,6 @@
 """Monitors and events of the tests of the running engine; they live in a module since the store names them."""
 
+import os
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -142,3 +143,13 @@ class Forwards(Monitor, persistent=True):
     def message(self, message: Message) -> None:
         self.count += 1
         self.send(b"%d:%s" % (self.count, message.body), to="out")
+
+
+class Aborts(Forwards):
+    """Ends the process at one message."""
+
+    @on(Message)
+    def message(self, message: Message) -> None:
+        if message.body == b"m17":
+            os.abort()
+        super().message(message)

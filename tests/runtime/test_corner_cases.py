@@ -280,7 +280,9 @@ def leave_waiting(world, engine, context: str) -> None:
     thread._hold = lambda: True
     world.publish("a")
     world.wait(lambda: world.broker.waiting("queue:in") == world.broker.unacknowledged("queue:in") == 0)
-    world.wait(lambda: len(engine.contexts["main"].queue) == 0 and len(thread.queue) == 2)
+    queue = thread.queue
+    world.wait(lambda: len(engine.contexts["main"].queue) == 0)
+    world.wait(lambda: sum(run.stored for run in [*queue.runs(), *queue._inbox]) == 2)
     assert engine.checkpoint()
     world.crash(engine)
 

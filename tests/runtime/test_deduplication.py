@@ -20,6 +20,9 @@ class Moved:
     def monotonic(self) -> float:
         return self._real.monotonic() + self.ahead
 
+    def wall(self) -> float:
+        return self._real.wall()
+
 
 def windows(per_source: int = 2000, expiry: float = 120.0) -> dict:
     return {"duplicate_detection": DuplicateDetectionSettings(per_source_window_size=per_source, expiry_time=expiry)}
@@ -239,3 +242,55 @@ def test_exactly_once_is_exactly_once_over_restarts_and_lost_connections(any_wor
     with any_world.engine(receiver("in", EXACTLY_ONCE, max_batch_size=7), monitors=[Keeps]) as engine:
         any_world.wait(lambda: the_monitor(engine, Keeps).count == 100)
         assert sorted(the_monitor(engine, Keeps).bodies) == sorted(f"m{number}" for number in range(1, 101))
+
+
+def test_a8_8_receivers_of_a_topic_behind_a_logical_name_have_a_domain_each(world, script):
+    parts = [receiver(name, destination="prices") for name in ("one", "two")]
+    with world.engine(*parts, monitors=[Hears], destinations={"prices": "topic:prices"}) as engine:
+        world.wait(lambda: all(state == "receiving" for state, _ in engine.status().receivers.values()))
+        world.publish("a", to="topic:prices")
+        world.wait(lambda: script.of("Hears") == ["a", "a"])
+        assert {part.domain for part in engine.receivers.values()} == {"memory:one", "memory:two"}
+
+
+def test_a8_9_a_domain_stays_when_a_logical_name_leads_elsewhere(any_world, script):
+    for place in ("here", "there"):
+        with any_world.engine(
+            receiver(destination="orders"), monitors=[Hears], destinations={"orders": f"queue:{place}"}
+        ):
+            any_world.publish("a", place, to=f"queue:{place}")
+            any_world.wait(lambda place=place: place in script.of("Hears"))
+    assert script.of("Hears") == ["a", "here", "there"]
+    assert any_world.stored_ids("memory:here")
+
+
+def test_a1_16_a_receiver_joins_a_domain_while_its_only_other_one_leaves(any_world, script, gate):
+    """Given a receiver on its way out, when another one of its domain is added, then that one deduplicates."""
+    shared = {"destination": "queue:in", "dup_detection_domain_id": "shared"}
+    script.message = lambda *_: gate.wait()
+    with any_world.engine(monitors=[Hears]) as engine:
+        engine.add_receiver(receiver("leaves", **shared))
+        any_world.publish("a")
+        any_world.wait(lambda: script.of("Hears") == ["a"])
+        engine.remove("leaves")
+        engine.add_receiver(receiver("joins", **shared))
+        gate.set()
+        any_world.wait(lambda: engine.removed("leaves"))
+        any_world.publish("b", "b")
+        any_world.wait(lambda: engine.status().receivers["joins"][1].duplicates == 1)
+        assert engine.failure is None
+
+
+@pytest.mark.parametrize("size", [100, 10])
+def test_a_batch_in_doubt_stays_known_when_batches_become_smaller(any_world, script, size):
+    """Given a batch of 100 without acknowledgement and a window of 10, when it comes again, then in any batches."""
+    small = windows(10, 0.0)
+    any_world.publish(*numbered(100))
+    with any_world.engine(receiver(max_batch_size=100), monitors=[Keeps], **small) as engine:
+        any_world.fail_at("rx.ack.before", RuntimeError("dies"))
+        any_world.wait(lambda: engine.failure is not None)
+        any_world.crash(engine)
+    with any_world.engine(receiver(max_batch_size=size), monitors=[Keeps], **small) as engine:
+        any_world.wait(lambda: any_world.broker.waiting("queue:in") == any_world.broker.unacknowledged("queue:in") == 0)
+        any_world.wait(lambda: len(engine.contexts["main"].queue) == 0)
+        assert the_monitor(engine, Keeps).bodies == [f"m{number}" for number in range(1, 101)]

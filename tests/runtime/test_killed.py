@@ -51,6 +51,8 @@ POINTS = {
         "rec.load.dedup",
         "rec.replay",
         "rec.on_begin",
+        "rec.tx.suspects.clear",
+        "rec.tx.suspects",
         "rec.on_conclude",
         "rec.open_senders",
         "rec.open_receivers",

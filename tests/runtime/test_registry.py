@@ -428,7 +428,7 @@ def test_a1_20_a_connection_without_senders_has_a_default_sender(any_world, scri
         assert "memory-default-sender" not in engine.status().senders
         any_world.publish("a", "b")
         any_world.wait_for("a", "b")
-        assert engine.status().senders["memory-default-sender"][0] == "ok"
+        assert engine.status().senders["memory-default-sender"][0] == "OK"
         recorded = {one.id: one for one in inspect.registry(any_world.store)}["memory-default-sender"]
         assert (recorded.origin, recorded.reliability) == ("dynamic", reliability)
 

@@ -37,6 +37,8 @@ SENDERS = {
 LEDGER: dict[str, Any] = {
     "handled": [],
     "readings": [],
+    "extras": [],
+    "aside": [],
     "sent": [],
     "steady": [],
     "notes": [],

@@ -4,9 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
+from correlator.core.commit import Suspect
 from correlator.core.reliability import Reliability
 from correlator.testing.simulation.catalogue import CATALOGUE
-from correlator.testing.simulation.history import Published, ReceiverFacts, Sent
+from correlator.testing.simulation.history import Condemned, Published, Received, ReceiverFacts, Sent
 from tests.simulation.histories import Story
 
 Tell = Callable[[], Story]
@@ -140,6 +141,36 @@ case(
     "A6",
     lambda: Story().add("hooks", "on_conclude_recovery", ("orders",)),
     lambda: Story().add("hooks", "on_conclude_recovery", ()),
+)
+case(
+    "W1",
+    lambda: windowed().add("granted", "orders", 1).received("orders", 1, "a", "b"),
+    lambda: windowed().add("granted", "orders", 2).received("orders", 1, "a", "b"),
+)
+case(
+    "W1",
+    lambda: windowed().add("granted", "orders", 2, 1).add("received", "orders", Received(1, ("a",), ()), 2),
+    lambda: windowed().add("granted", "orders", 2, 2).add("received", "orders", Received(1, ("a",), ()), 2),
+)
+case(
+    "D1",
+    lambda: extra().received("extras", 1, "e").rest({}),
+    lambda: extra().received("extras", 1, "e").rest({"extras": ["e"]}),
+)
+case(
+    "D1",
+    lambda: extra().received("extras", 1, "e").rest({"extras": ["e", "e"]}),
+    lambda: extra().received("extras", 1, "e").received("extras", 2, "e").rest({"extras": ["e", "e"]}),
+)
+case(
+    "D2",
+    lambda: Story().rest({"aside": ["x"]}),
+    lambda: Story().accepted("aside", 1, b"x").rest({"aside": ["x"]}),
+)
+case(
+    "D3",
+    lambda: extra().acknowledged("extras", "e").received("extras", 1, "e"),
+    lambda: extra().received("extras", 1, "e").acknowledged("extras", "e"),
 )
 case(
     "N1",
@@ -340,6 +371,15 @@ def repeated() -> Story:
     return story.received("orders", 1, "a", ids=["1:P"]).acknowledged("orders", "a")
 
 
+def extra() -> Story:
+    return Story().published("extras", Published("e", "1:E", "E", "e"))
+
+
+def windowed() -> Story:
+    facts = ReceiverFacts(reliability=Reliability.EXACTLY_ONCE, destination="queue:orders", flow_control=True)
+    return Story(receivers={"orders": facts})
+
+
 def two_domains() -> Story:
     return Story().order("a", "1:P").published("others", Published("o", "1:P", "P", "o"))
 
@@ -357,6 +397,46 @@ def given_up() -> Story:
     for _ in range(3):
         story.add("refused", "exact", (Sent("s", 1, "queue:exact", b"a", "1:s"),))
     return story
+
+
+def poisoned() -> Story:
+    """Order `a`, number 1, ends the process."""
+    return Story().order("a", "1:P", "kills").received("orders", 1, "a", ids=("1:P",))
+
+
+def dies_with(story: Story, *deaths: Suspect, life: int = 1) -> Story:
+    """Lives that end in recovery with these notes."""
+    for number, suspect in enumerate(deaths, life):
+        story.add("noted", data=(("main",), (suspect,)), life=number).add("died", "handling a", life=number)
+    return story
+
+
+def condemned(story: Story, number: int = 1) -> Story:
+    return story.add("condemned", "main", Condemned("orders", number, b'{"id":"a"}'), life=9)
+
+
+def suspect(first: int, last: int) -> Suspect:
+    return Suspect("main", "orders", first, last, 0)
+
+
+case("P1", lambda: poisoned().rest(), lambda: condemned(poisoned()).rest())
+case("P1", lambda: condemned(condemned(poisoned())).rest(), lambda: condemned(poisoned()).rest())
+case(
+    "P2",
+    lambda: condemned(dies_with(poisoned(), suspect(1, 1))),
+    lambda: condemned(dies_with(poisoned(), suspect(1, 2), suspect(1, 1))),
+)
+case(
+    "P2",
+    lambda: condemned(dies_with(poisoned(), suspect(1, 1), suspect(1, 2))),
+    lambda: condemned(dies_with(poisoned(), suspect(1, 1), suspect(1, 1))),
+)
+case(
+    "P2",
+    lambda: condemned(dies_with(poisoned(), suspect(1, 2), suspect(2, 2))),
+    lambda: condemned(dies_with(poisoned(), suspect(1, 2), suspect(2, 2), suspect(1, 1))),
+)
+case("P3", lambda: condemned(poisoned(), number=2), lambda: condemned(poisoned()))
 
 
 @pytest.mark.parametrize(("name", "bad", "good"), BAD, ids=[f"{name}-{at}" for at, (name, _, _) in enumerate(BAD)])

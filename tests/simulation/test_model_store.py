@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from correlator.core.commit import Endpoint, ReceiveCommit, Recovered, RegistryCommit, Write
+from correlator.core.commit import Endpoint, ReceiveCommit, Recovered, RegistryCommit, SuspectCommit, Write
 from correlator.errors import CommitUnknown, Fenced, StoreBusy, StoreError
 from correlator.storage.store import SqlStore
 from correlator.testing.store import Disk, ModelStore
@@ -36,9 +36,14 @@ def random_writes(rng: random.Random, count: int) -> list[list[Write]]:
                 state=[values.state(state, a=b"%d" % batch)],
                 state_dropped=[state - 1] if state > 1 and rng.random() < 0.5 else [],
                 consumed={"orders": rng.randint(0, orders - 1)},
+                absolved=[values.suspect(batch - 1, batch - 1, 1, "audit")],
             )
             state += 1
             group.append(write)
+        if rng.random() < 0.3:
+            suspects = [values.suspect(number, number + rng.randint(0, 3)) for number in range(rng.randint(0, 3))]
+            group.append(SuspectCommit(contexts=["main"], suspects=suspects))
+            group.append(SuspectCommit(contexts=["audit"], suspects=[values.suspect(batch, batch, 1, "audit")]))
         if group:
             made.append(group)
     return made

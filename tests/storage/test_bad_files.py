@@ -179,7 +179,7 @@ def test_a_database_with_our_names_and_without_our_mark(make_store: MakeStore, p
 
 def test_a_newer_schema(make_store: MakeStore, filled: Path) -> None:
     edit(filled, "UPDATE correlator_schema SET version_num = '0012'", "UPDATE engine SET product = 'correlator 1.7'")
-    text = r"E3004 .*written by correlator 1\.7 \(schema 12\), this is schema 1\. .*Upgrade this program first"
+    text = r"E3004 .*written by correlator 1\.7 \(schema 12\), this is schema 2\. .*Upgrade this program first"
     refused(make_store, filled, StoreError, text)
 
 
@@ -489,7 +489,7 @@ def test_settings_are_read_back(make_store: MakeStore, sqlite_url: str) -> None:
     store.open()
     raw = store._opened()._raw()  # type: ignore[attr-defined]
     names = ("journal_mode", "synchronous", "auto_vacuum", "application_id", "user_version")
-    assert [raw.execute(f"PRAGMA {name}").fetchone()[0] for name in names] == ["wal", 2, 2, 0x636F7272, 1]
+    assert [raw.execute(f"PRAGMA {name}").fetchone()[0] for name in names] == ["wal", 2, 2, 0x636F7272, 2]
 
 
 def test_a_look_from_outside_while_an_engine_runs(make_store: MakeStore, url: str) -> None:
@@ -535,5 +535,26 @@ def test_the_lock_is_taken_before_anything_is_looked_at(make_store: MakeStore, s
     faults.install(passed.append)
     make_store(sqlite_url).open()
     faults.install(None)
-    expected = ["rec.lock", "rec.migrate.begin", "rec.migrate.step", "rec.load.meta"]
+    expected = ["rec.lock", "rec.migrate.begin", "rec.migrate.step", "rec.migrate.step", "rec.load.meta"]
     assert passed == [*expected, "rec.epoch.commit.before", "rec.epoch.commit.after"]
+
+
+def test_t5_a_log_that_a_long_reader_let_grow_is_cut_again(
+    make_store: MakeStore, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While somebody reads, nothing may be copied over what he reads; afterwards the file is small again."""
+    monkeypatch.setattr(databases, "LARGEST_IDLE_WAL", 1024 * 1024)
+    store = make_store(sqlite_url)
+    store.open()
+    raw = store._opened()._raw()  # type: ignore[attr-defined]
+    raw.execute("PRAGMA wal_autocheckpoint = 32")
+    log = Path(f"{sqlite_url[10:]}-wal")
+    with databases.reading(sqlite_url) as connection:
+        assert connection.exec_driver_sql("SELECT count(*) FROM receive_log").scalar() == 0
+        for number in range(1, 101):
+            store.commit(number, [values.received(number * 100, 100)])
+        grown = log.stat().st_size
+    assert grown > 4 * 1024 * 1024
+    for number in range(101, 121):
+        store.commit(number, [values.received(number * 100, 100)])
+    assert log.stat().st_size <= 1024 * 1024

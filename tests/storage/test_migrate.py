@@ -51,11 +51,11 @@ def test_u10_a_copy_is_made_before_an_upgrade(make_store: MakeStore, tmp_path: P
     for number in (1, 2, 3):
         store.commit(number, COMMITS[number - 1])
     store.close()
-    (tmp_path / "store.db.backup-0001.part").write_text("a copy that was killed")
+    (tmp_path / "store.db.backup-0002.part").write_text("a copy that was killed")
     owned = database.connect(url)
-    migrate.bring_up(owned, head="0003", scripts=REVISIONS)
+    migrate.bring_up(owned, head="0004", scripts=REVISIONS)
     owned.close()
-    copy = tmp_path / "store.db.backup-0001"
+    copy = tmp_path / "store.db.backup-0002"
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
     with sqlite3.connect(copy) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
@@ -64,6 +64,27 @@ def test_u10_a_copy_is_made_before_an_upgrade(make_store: MakeStore, tmp_path: P
     recovered = kept.open()
     assert (recovered.commit, recovered.state is not None) == (3, True)
     assert list(recovered.state) == [values.state(1, a=b"1"), values.state(2, b=b"2")]
+
+
+def test_t26_a_store_of_the_first_schema_is_brought_up(make_store: MakeStore, url: str) -> None:
+    """Also when the first attempt fails between the change and its commit."""
+    owned = database.connect(url)
+    migrate.bring_up(owned, head="0001")
+    assert "suspect" not in tables_of(owned)
+
+    def fail(passed: str) -> None:
+        if passed == "rec.migrate.step":
+            raise ZeroDivisionError
+
+    faults.install(fail)
+    try:
+        with pytest.raises(ZeroDivisionError):
+            migrate.bring_up(owned)
+    finally:
+        faults.install(None)
+    assert (migrate.revision(owned), "suspect" in tables_of(owned)) == ("0001", False)
+    owned.close()
+    assert make_store(url).open().suspects == []
 
 
 def test_a_failing_revision_changes_nothing(make_store: MakeStore, url: str) -> None:
@@ -81,10 +102,10 @@ def test_a_failing_revision_changes_nothing(make_store: MakeStore, url: str) -> 
     faults.install(fail)
     try:
         with pytest.raises(ZeroDivisionError):
-            migrate.bring_up(owned, head="0003", scripts=REVISIONS)
+            migrate.bring_up(owned, head="0004", scripts=REVISIONS)
     finally:
         faults.install(None)
     assert "one" not in tables_of(owned)
-    assert migrate.revision(owned) == "0001"
+    assert migrate.revision(owned) == "0002"
     owned.close()
     assert make_store(url).open().commit == 1

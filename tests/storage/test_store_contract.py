@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from correlator.core import faults
-from correlator.core.commit import QueueRun, ReceiveCommit, Recovered, RegistryCommit, Write
+from correlator.core.commit import QueueRun, ReceiveCommit, Recovered, RegistryCommit, SuspectCommit, Write
 from correlator.errors import Fenced, RecoveryRefused, StoreError
 from correlator.storage import inspect
 from correlator.storage.store import SqlStore
@@ -65,6 +65,7 @@ def test_every_kind_of_write_comes_back(make_store: MakeStore, url: str) -> None
         ],
         "outbound": [outbound],
         "endpoints": [values.endpoint("alerts", "sender"), values.endpoint("orders")],
+        "suspects": [],
     }
 
 
@@ -179,7 +180,23 @@ def test_dead_letters_are_numbered_and_numbers_are_never_used_again(make_store: 
         (2, values.letter("2")),
         (4, values.letter("4")),
     ]
-    assert [row.number for row in inspect.dead_letters(url, [4])] == [4]
+    assert [row.number for row in inspect.dead_letters(url, inspect.Selection(numbers=[4]))] == [4]
+
+
+def test_t26_what_a_start_handles_is_found_with_one_death_more(make_store: MakeStore, url: str) -> None:
+    store = make_store(url)
+    store.open()
+    one, another, third = values.suspect(1, 9), values.suspect(3, 3, 1), values.suspect(1, 1, context="audit")
+    store.commit(1, [SuspectCommit(contexts=["main", "audit"], suspects=[values.suspect(5, 5), third])])
+    store.commit(2, [SuspectCommit(contexts=["main"], suspects=[one, another])])
+    store.close()
+    again = make_store(url)
+    found = again.open().suspects
+    assert found == [values.suspect(1, 1, 1, "audit"), values.suspect(1, 9, 1), values.suspect(3, 3, 2)]
+    again.commit(3, [values.checkpoint(1, absolved=[another])])
+    again.commit(4, [SuspectCommit(contexts=["audit"])])
+    again.close()
+    assert make_store(url).open().suspects == [values.suspect(1, 9, 1)]
 
 
 EVERYTHING: list[Write] = [
@@ -202,12 +219,15 @@ EVERYTHING: list[Write] = [
         outbound=[values.outbound(1, 1)],
         consumed={"orders": 1},
         dead_letters=[values.letter()],
+        absolved=[values.suspect(1, 1)],
     ),
+    SuspectCommit(contexts=["main"], suspects=[values.suspect(1, 2)]),
 ]
 POINTS = (
     "ck.tx.begin", "ck.tx.fence", "rx.tx.insert", "rx.tx.dedup", "rx.tx.expire", "rx.tx.confirmed", "rx.tx.dead_letter",
     "ck.tx.state", "ck.tx.state.dropped", "ck.tx.outbox", "ck.tx.prune_outbox", "ck.tx.prune_rx", "ck.tx.consumed",
-    "ck.tx.dead_letter", "ck.tx.meta", "cfg.tx.put", "cfg.tx.forget", "cfg.tx.forget.cuts", "ck.tx.commit.before",
+    "ck.tx.dead_letter", "ck.tx.absolve", "ck.tx.meta", "rec.tx.suspects.clear", "rec.tx.suspects",
+    "cfg.tx.put", "cfg.tx.forget", "cfg.tx.forget.cuts", "ck.tx.commit.before",
 )  # fmt: skip
 
 

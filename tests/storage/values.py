@@ -16,6 +16,7 @@ from correlator.core.commit import (
     SenderCut,
     StateEntry,
     StateSegment,
+    Suspect,
 )
 from correlator.events import DeadLetter, Headers, Message
 
@@ -87,6 +88,10 @@ def endpoint(name: str, kind: str = "receiver", domain: str = "d") -> Endpoint:
     )
 
 
+def suspect(first: int, last: int, deaths: int = 0, context: str = "main") -> Suspect:
+    return Suspect(context, "orders", first, last, deaths)
+
+
 def letter(text: str = "E5101 bad") -> DeadLetter:
     return DeadLetter(kind="mapping", origin="orders", reason=text, message=message("bad"), unique_id="u", time=3.5)
 
@@ -107,4 +112,5 @@ def contents(recovered: Recovered) -> dict[str, object]:
         "receive_log": list(recovered.receive_log),
         "outbound": list(recovered.outbound),
         "endpoints": list(recovered.endpoints),
+        "suspects": list(recovered.suspects),
     }

@@ -11,7 +11,7 @@ from pathlib import Path
 from sqlalchemy import inspect
 
 from correlator.core import faults
-from correlator.core.commit import QueueRun, ReceiveCommit, RegistryCommit, Write
+from correlator.core.commit import QueueRun, ReceiveCommit, RegistryCommit, SuspectCommit, Write
 from correlator.storage import database, migrate
 from correlator.storage.store import SqlStore
 from tests.storage import values
@@ -42,6 +42,8 @@ COMMITS: list[list[Write]] = [
         values.checkpoint(2, senders=[values.sender(2, 3)], state=[values.state(3, a=b"3")], state_dropped=[1]),
     ],
     [RegistryCommit(removed=["twin"])],
+    [SuspectCommit(contexts=["main"], suspects=[values.suspect(4, 5), values.suspect(6, 6)])],
+    [values.checkpoint(3, absolved=[values.suspect(6, 6)])],
     [ReceiveCommit(receiver="orders", segment=None, ids=None, forgotten=[("d", 1)])],
 ]
 
@@ -58,7 +60,7 @@ def work_of_an_engine(url: str, report: "Report") -> None:
 def work_of_a_migration(url: str, report: "Report") -> None:
     """Bring a store of the first schema to the last of the test's revisions."""
     store = database.connect(url)
-    migrate.bring_up(store, head="0003", scripts=REVISIONS)
+    migrate.bring_up(store, head="0004", scripts=REVISIONS)
     report.commits = 3
     store.close()
 

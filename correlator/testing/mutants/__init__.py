@@ -9,7 +9,7 @@ import subprocess
 import sys
 from typing import NamedTuple
 
-from correlator.testing.mutants import receiving, recovery, sending, storing, working
+from correlator.testing.mutants import leaving, listening, poison, receiving, recovery, sending, storing, working
 from correlator.testing.mutants.catalogue import CATALOGUE, Mutant, applied
 from correlator.testing.mutants.equivalent import EQUIVALENT
 from correlator.testing.simulation.campaign import Outcome, run_seed, small_world
@@ -18,7 +18,7 @@ from correlator.testing.simulation.history import History, Setup
 
 __all__ = ["CATALOGUE", "EQUIVALENT", "GROUPS", "Caught", "Mutant", "applied", "hunt"]
 
-GROUPS = (receiving, storing, recovery, working, sending)
+GROUPS = (receiving, storing, recovery, working, sending, poison, listening, leaving)
 """The modules that fill the catalogue, by being imported."""
 PROCESSES = 6
 

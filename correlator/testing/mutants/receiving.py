@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from correlator.core import receiving
+from correlator.core import receiving, recovery
 from correlator.core.commit import IdRun
 from correlator.core.dedup import DuplicateDetector, Plan
 from correlator.core.receiving import State
@@ -17,6 +17,7 @@ from correlator.runtime.restart import Restart
 from correlator.runtime.writer import ReceiveRequest
 from correlator.testing import memory
 from correlator.testing.mutants.catalogue import Patches, mutant
+from correlator.testing.simulation.facts import NEVER
 
 
 @mutant("acknowledged_before_commit", "the broker is told before the batch is in the store", "A1", "A2", "E2", "E3")
@@ -207,7 +208,7 @@ def missing_id_is_an_id(patches: Patches) -> None:
 @mutant("one_domain_for_all", "all receivers share one domain", "E2", "E4", "A1")
 def one_domain_for_all(patches: Patches) -> None:
     """E4."""
-    patches.replace(parts, "default_domain", lambda _: lambda settings: "memory:orders")
+    patches.replace(recovery, "default_domain", lambda _: lambda settings, destinations: "memory:orders")
 
 
 @mutant("duplicates_unacknowledged", "a batch of duplicates alone is not acknowledged", "G7", "E5", "A5")
@@ -252,6 +253,65 @@ def acknowledged_unasked(patches: Patches) -> None:
     """C1."""
     mode = Receiving(stored=False, deduplicated=False, acknowledged_by_application=False)
     _change_mode(patches, Reliability.APP_CONTROLLED, mode)
+
+
+@mutant("window_ignored", "a receiver with flow control fills its batches whatever its window", "W1")
+def window_ignored(patches: Patches) -> None:
+    """W1."""
+    patches.replace(Receiver, "_room", lambda _: lambda self: self._batch.room)
+
+
+@mutant("window_outlives_the_engine", "a start takes it that what was allowed before is allowed for ever", "W1")
+def window_outlives_the_engine(patches: Patches) -> None:
+    """W1: the window is not state."""
+
+    def make(original: Any) -> Any:
+        def init(self: Any, *args: Any, **fields: Any) -> None:
+            original(self, *args, **fields)
+            if fields["next_number"] > 1:
+                self._granted_through = NEVER
+
+        return init
+
+    patches.replace(Receiver, "__init__", make)
+
+
+@mutant("no_marker_at_start", "a receiver with flow control says nothing before its first batch", "G7")
+def no_marker_at_start(patches: Patches) -> None:
+    """G7: nobody ever opens the window."""
+
+    def make(original: Any) -> Any:
+        def mark(self: Any) -> None:
+            if self.state is not State.DISCONNECTED:
+                original(self)
+
+        return mark
+
+    patches.replace(Receiver, "_mark", make)
+
+
+@mutant("no_marker_behind_batches", "a receiver with flow control says how far it is only once", "G7")
+def no_marker_behind_batches(patches: Patches) -> None:
+    """G7: the window is used up and never renewed."""
+
+    def make(original: Any) -> Any:
+        def mark(self: Any) -> None:
+            if self.state is State.DISCONNECTED:
+                original(self)
+
+        return mark
+
+    patches.replace(Receiver, "_mark", make)
+
+
+@mutant("grant_unheard", "a receiver that waits for its window is not woken when it grows", "G7")
+def grant_unheard(patches: Patches) -> None:
+    """G7."""
+
+    def grant(self: Any, through: int) -> None:
+        self._granted_through = through
+
+    patches.replace(Receiver, "grant", lambda _: grant)
 
 
 @mutant("best_effort_stored", "a BEST_EFFORT receiver writes its messages to the store", "BE1")

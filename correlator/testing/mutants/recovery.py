@@ -63,7 +63,7 @@ def outbox_not_restored(patches: Patches) -> None:
 @mutant("spawned_not_restored", "monitors that were spawned do not come back", "G1", "M3", "M2")
 def spawned_not_restored(patches: Patches) -> None:
     """A9.14."""
-    patches.replace(Restart, "_restore_spawned", lambda _: lambda self, name, instances, restored, state: None)
+    patches.replace(Restart, "_restore_spawned", lambda _: lambda self, *parts: None)
 
 
 @mutant(

@@ -326,7 +326,7 @@ def living_entry_cleaned(patches: Patches) -> None:
     patches.replace(StateLog, "plan", make)
 
 
-@mutant("handler_dead_letters_lost", "what a handler failed on is kept nowhere", "G6", budget=200)
+@mutant("handler_dead_letters_lost", "what a handler failed on is kept nowhere", "G6", "A2", "A3", "P1", budget=200)
 def handler_dead_letters_lost(patches: Patches) -> None:
     """Z7."""
 

@@ -126,9 +126,9 @@ def fresh_timers_count_from_zero(patches: Patches) -> None:
     """A monitor without lasting state gets all beats since then at once."""
 
     def make(original: Any) -> Any:
-        def init(self: Any, name: Any, routes: Any, resolve: Any, failed: Any, engine_time: Any = 0.0) -> Any:
+        def init(self: Any, name: Any, routes: Any, resolve: Any, failed: Any, engine_time: Any, wall_time: Any) -> Any:
             del engine_time
-            original(self, name, routes, resolve, failed, 0.0)
+            original(self, name, routes, resolve, failed, 0.0, wall_time)
 
         return init
 
@@ -157,17 +157,18 @@ def channel_sent_twice(patches: Patches) -> None:
     "M2",
     "M3",
     "A2",
+    "D1",
 )
 def half_an_event_in_the_cut(patches: Patches) -> None:
     """The event counts as handled before its handlers ran."""
 
     def make(original: Any) -> Any:
-        def work(self: Any, most: Any, engine_time: Any) -> Any:
+        def work(self: Any, most: Any, *times: Any) -> Any:
             for run in self.queue.runs():
                 if run.stored and run.receiver and run.position < len(run) - 1 and self.handled % 7 == 3:
                     run.position += 1
                 break
-            return original(self, most, engine_time)
+            return original(self, most, *times)
 
         return work
 

@@ -6,13 +6,18 @@ What a monitor with lasting state does is judged by its committed state alone. W
 
 from collections.abc import Callable
 
+from correlator.core.expressions import match, wait
 from correlator.core.monitor import Monitor, every, on
 from correlator.core.state import StateTable
-from correlator.errors import CorrelatorError
-from correlator.events import ReceivingSuspended, SenderFlushed, event, match
+from correlator.errors import CorrelatorError, UsageError
+from correlator.events import FlowControlMarker, ReceivingSuspended, SenderFlushed, event
 
 TICK_S = 0.4
 PRIME_DELAY_S = 0.3
+WINDOW = 3
+UNSTORED = ("hints", "tasks")
+"""Receivers whose windows the relay opens; those of all others are the ledger's."""
+UNANSWERED_S = 0.3
 
 
 @event
@@ -45,6 +50,14 @@ class Hint:
 @event
 class Task:
     """Comes in APP_CONTROLLED."""
+
+    id: str
+    n: int = 0
+
+
+@event
+class Extra:
+    """Comes in by a receiver that comes and goes."""
 
     id: str
     n: int = 0
@@ -90,6 +103,9 @@ class Probe:
     def resumed(self, receiver: str) -> None:
         """The application acknowledges."""
 
+    def granted(self, receiver: str, through: int) -> None:
+        """A receiver may deliver so far."""
+
     def flush(self, sender: str, context: str, request_id: int) -> None:
         """A flush was requested."""
 
@@ -108,6 +124,9 @@ class Probe:
     def fails_now(self, message_id: str) -> bool:
         """Whether the handler of this message fails this time."""
         return not message_id
+
+    def ends_the_process(self, message_id: str) -> None:
+        """The handler of this message takes the process with it."""
 
     def unique(self) -> int:
         """A number never given before, in any life."""
@@ -136,6 +155,8 @@ class Ledger(Monitor, persistent=True):
     fired: list[str] = []
     spawned: list[str] = []
     ended: list[str] = []
+    extras: list[str] = []
+    aside: list[str] = []
     wrong: list[str] = []
     waiting_once: dict[int, int] = {}
     unanswered: int = 0
@@ -168,7 +189,7 @@ class Ledger(Monitor, persistent=True):
         self._send_exact(order.id)
         if order.n % 2:
             self.notes.append(order.id)
-            self.send(Note(text=order.id), to="channel:audit")
+            self.send(Note(text=order.id), to="channel:notes")
         if order.n % 3 == 0:
             self.armed.append(order.id)
             self.wait(PRIME_DELAY_S, then=self.due)
@@ -180,7 +201,9 @@ class Ledger(Monitor, persistent=True):
             self.once(match(Reading, group=order.group), then=self.first_reading)
         if order.n % 6 == 4:
             _send_quick(self, "main", f"order:{order.id}")
-        if order.fail == "always" or (order.fail and PROBE.fails_now(order.id)):
+        if order.fail == "kills":
+            PROBE.ends_the_process(order.id)
+        if order.fail == "always" or (order.fail == "once" and PROBE.fails_now(order.id)):
             raise ValueError(f"order {order.id} is poison")
 
     @on(Reading)
@@ -224,6 +247,23 @@ class Ledger(Monitor, persistent=True):
         self.ticks += 1
         self.last_tick = self.engine_time
 
+    @on(FlowControlMarker)
+    def marker(self, marker: FlowControlMarker) -> None:
+        """Let a receiver whose messages are stored go on."""
+        if marker.receiver not in UNSTORED:
+            _grant(self, marker)
+
+    @on(Extra)
+    def extra(self, extra: Extra) -> None:
+        """Hand it on to a sender that comes and goes, if it is there."""
+        self.extras.append(extra.id)
+        text = f"aside {len(self.aside) + 1} {extra.id}"
+        try:
+            self.send(text.encode(), to="aside")
+        except UsageError:
+            return
+        self.aside.append(text)
+
     def _send_exact(self, cause: str) -> None:
         self.sent.append(f"{len(self.sent) + 1}:{cause}")
         self.send(self.sent[-1].encode(), to="exact")
@@ -257,6 +297,10 @@ class Audit(Monitor, persistent=True):
     noted: list[str] = []
     replies: list[str] = []
 
+    def onload(self) -> None:
+        """Its subscription must last."""
+        self.subscribe("notes")
+
     @on(Order)
     def order(self, order: Order) -> None:
         """The same order, in another context."""
@@ -269,6 +313,73 @@ class Audit(Monitor, persistent=True):
         if len(self.noted) % 3 == 0:
             self.replies.append(note.text)
             self.send(Summary(text=note.text), to="channel:main")
+
+
+class Matcher(Monitor, persistent=True):
+    """Puts orders and readings together by expressions, and keeps account of what these must find.
+
+    Its plain listeners hear an event before its expressions do.
+    """
+
+    _order = match(Order)
+
+    orders: list[str] = []
+    pairs: list[str] = []
+    pairs_due: list[str] = []
+    unpaired: dict[int, list[str]] = {}
+    answered: list[str] = []
+    missing: list[str] = []
+    unanswered: dict[int, list[str]] = {}
+    couples: list[str] = []
+    couples_due: list[str] = []
+    single: list[str] = ["", ""]
+    wrong: list[str] = []
+
+    def onload(self) -> None:
+        """One listener is not declared."""
+        self.on_all(match(Order, group=0) & match(Reading, group=0), then=self.couple)
+
+    @on(Order)
+    def order(self, order: Order) -> None:
+        """What is due from now on."""
+        self.orders.append(order.id)
+        self.unpaired.setdefault(order.group, []).append(order.id)
+        self.unanswered.setdefault(order.group, []).append(order.id)
+        if order.group == 0:
+            self._single(0, order.id)
+
+    @on(Reading)
+    def reading(self, reading: Reading) -> None:
+        """What is due now."""
+        self.pairs_due.extend(f"{one}:{reading.id}" for one in self.unpaired.pop(reading.group, ()))
+        self.answered.extend(self.unanswered.pop(reading.group, ()))
+        if reading.group == 0:
+            self._single(1, reading.id)
+
+    def _single(self, place: int, name: str) -> None:
+        self.single[place] = self.single[place] or name
+        if all(self.single):
+            self.couples_due.append(":".join(self.single))
+            self.single = ["", ""]
+
+    @on(_order.then(match(Reading, group=_order["group"])))
+    def pair(self, order: Order, reading: Reading) -> None:
+        """Each order with the next reading of its group."""
+        self.pairs.append(f"{order.id}:{reading.id}")
+
+    @on(_order.then(wait(UNANSWERED_S) & ~match(Reading, group=_order["group"])))
+    def unheard(self, order: Order) -> None:
+        """No reading in time."""
+        waiting = self.unanswered.get(order.group, [])
+        if order.id in waiting:
+            waiting.remove(order.id)
+        else:
+            self.wrong.append(f"{order.id} was answered, or missed before")
+        self.missing.append(order.id)
+
+    def couple(self, order: Order, reading: Reading) -> None:
+        """One order and one reading, each used once."""
+        self.couples.append(f"{order.id}:{reading.id}")
 
 
 class Relay(Monitor):
@@ -310,6 +421,12 @@ class Relay(Monitor):
         if hint.n % 3 == 0:
             self._flush()
 
+    @on(FlowControlMarker)
+    def marker(self, marker: FlowControlMarker) -> None:
+        """Let the others go on."""
+        if marker.receiver in UNSTORED:
+            _grant(self, marker)
+
     @every(TICK_S)
     def tick(self) -> None:
         """Tell the world."""
@@ -326,6 +443,11 @@ def _send_quick(monitor: Monitor, context: str, text: str) -> bytes:
     monitor.send(body, to="quick")
     PROBE.sent("quick", context, body)
     return body
+
+
+def _grant(monitor: Monitor, marker: FlowControlMarker) -> None:
+    PROBE.granted(marker.receiver, marker.number + WINDOW)
+    monitor.update_flow_control_window(marker, WINDOW)
 
 
 def _attempt(call: str, what: Callable[[], object]) -> None:

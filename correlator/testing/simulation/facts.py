@@ -1,9 +1,12 @@
 """The history put in order for the invariants: who published what, what was accepted when, what is in the end."""
 
 import bisect
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+
+import msgspec
 
 from correlator.core.reliability import Reliability
 from correlator.testing.simulation.history import Checkpointed, History, Published, Received, Rest, Sent, Setup
@@ -165,6 +168,18 @@ class Facts:
     def faulty(self) -> bool:
         """Whether anything went wrong that was not planned by the application."""
         return bool(self.history.of("fault")) or any(life > 1 for life in self.lives)
+
+    def condemned(self, context: str, event: str = "") -> Counter[str]:
+        """Ids of the messages that became dead letters of a context since processes died of them.
+
+        For events from inside: what stands in their field of this name.
+        """
+        found: Counter[str] = Counter()
+        for _, record in self.history.of("condemned"):
+            body = msgspec.json.decode(record.data.body)
+            if record.who == context and bool(record.data.receiver) == (not event):
+                found.update([body[event or "id"]] if (event or "id") in body else [])
+        return found
 
     @cached_property
     def lives(self) -> list[int]:

@@ -20,6 +20,8 @@ Kind = Literal[
     "commit",  # data: (epoch, number), one transaction took place
     "received",  # who: receiver, data: Received, a part of the transaction
     "checkpoint",  # data: Checkpointed, a part of the transaction
+    "noted",  # data: (contexts, suspects), a transaction that notes what is handled next
+    "condemned",  # who: context, data: Condemned, a part of a checkpoint
     "began",  # data: (epoch, checkpoint, digest, engine time) as the engine knows them after recovery
     "died",  # who: where it was killed
     "snapshot",  # data: (number, fingerprint), parked contexts before the cut of checkpoint `number`
@@ -30,6 +32,7 @@ Kind = Literal[
     "derived",  # who: receiver, data: (id, body), an output that an APP_CONTROLLED input caused
     "suspended",  # who: receiver, told to the application
     "resumed",  # who: receiver, the application acknowledges
+    "granted",  # who: receiver, data: number of the last message that it may deliver
     "flush",  # who: sender, data: (context, request id)
     "flushed",  # who: sender, data: (context, request id, failed)
     "attempt",  # who: forbidden call, data: error code, "" when it was allowed
@@ -40,6 +43,10 @@ Kind = Literal[
 ]
 
 
+POISONED = "handling "
+"""What the place of death begins with when a message ended the process."""
+
+
 class Published(NamedTuple):
     """A message of the workload.
 
@@ -48,7 +55,8 @@ class Published(NamedTuple):
         uid: unique message id, "" for none.
         source: message source id.
         id: what application code sees; equal in repeats of one message.
-        flaw: "mapping" (it cannot be mapped), "handler" (its handler fails for ever) or "".
+        flaw: "mapping" (it cannot be mapped), "handler" (its handler fails for ever), "once" (it fails once), "kills"
+            (it ends the process) or "".
     """
 
     pid: str
@@ -76,6 +84,14 @@ class Received(NamedTuple):
     ids: tuple[str, ...]
     dead: tuple[str, ...] = ()
     time: float = 0.0
+
+
+class Condemned(NamedTuple):
+    """What became a dead letter since processes died of it; for an event from inside `number` is a digest."""
+
+    receiver: str
+    number: int
+    body: bytes
 
 
 class Checkpointed(NamedTuple):
@@ -133,6 +149,7 @@ class ReceiverFacts:
     destination: str
     domain: str = ""
     max_batch_size: int = 1000
+    flow_control: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,10 +11,9 @@ from typing import Any
 import msgspec
 
 from correlator.core.dedup import DuplicateDetector, Place
-from correlator.core.instances import StoredMonitor, type_name
+from correlator.core.instances import Deadline, StoredMonitor, type_name
 from correlator.core.monitor import Monitor
 from correlator.core.state import StateTable
-from correlator.events import ReceivingSuspended, SenderFlushed
 from correlator.runtime.contexts import MonitorThread
 from correlator.runtime.engine import Engine
 from correlator.runtime.names import resolve
@@ -23,7 +22,6 @@ from correlator.testing.simulation.history import Rest
 from correlator.testing.simulation.scenario import Scenario
 from correlator.testing.store import Disk
 
-_NOTICES = (SenderFlushed, ReceivingSuspended)
 _encode = msgspec.msgpack.Encoder().encode
 Fingerprint = tuple[tuple[Any, ...], ...]
 
@@ -57,6 +55,9 @@ def _monitors(thread: MonitorThread) -> tuple[Any, ...]:
                 for number, one in sorted(instance.listeners.items())
             ),
             tuple((number, one.due, one.period, one.handler) for number, one in sorted(instance.timers.items())),
+            tuple((number, one.encoded()) for number, one in sorted(instance.expressions.items())),
+            tuple(sorted((one.key, one.encoded()) for each in instance.expressions.values() for one in each.attempts)),
+            tuple(instance.subscriptions),
         )
         for instance in sorted(instances, key=lambda one: (one.owner, one.number))
     )
@@ -75,7 +76,7 @@ def _waiting(thread: MonitorThread) -> tuple[Any, ...]:
     for run in [*queue._runs, *queue._inbox]:
         if run.receiver and run.stored:
             items.extend((run.receiver, run.first + at) for at in range(run.position, len(run)))
-        elif not run.receiver and not isinstance(run.events[0], _NOTICES):
+        elif not run.receiver and run.stored:
             items.append((type_name(type(run.events[0])), _encode(run.events[0])))
     return tuple(items)
 
@@ -97,7 +98,7 @@ def _primed(thread: Any) -> bool:
     """Whether a timer is set that fires once."""
     if not isinstance(thread, MonitorThread):
         return False
-    return any(timer.period is None and not timer.cancelled for timer in thread.context._timers)
+    return any(isinstance(timer, Deadline) or timer.period is None for timer in thread.context.timers.living())
 
 
 def remembered_ids(engine: Engine, disk: Disk, scenario: Scenario) -> dict[str, tuple[int, int, int]]:

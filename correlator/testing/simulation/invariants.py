@@ -1,16 +1,23 @@
 """All invariants of RELIABILITY 2, and the question whether a history keeps them.
 
 They know nothing of the engine: only what the broker, the disk and the application told. Besides the ids of the
-specification there are N1 (numbers of the receive log), T22 (engine time) and M1 to M6 (what a monitor may rely on).
+specification there are N1 (numbers of the receive log), W1 (windows of flow control), T22 (engine time), M1 to M8 (what
+a monitor may rely on), D1 to D3 (parts that come and go) and P1 to P3 (messages that end the process).
 """
 
-from correlator.testing.simulation import invariants_general, invariants_receive, invariants_send
+from correlator.testing.simulation import (
+    invariants_churn,
+    invariants_general,
+    invariants_poison,
+    invariants_receive,
+    invariants_send,
+)
 from correlator.testing.simulation.catalogue import CATALOGUE, Violation
 from correlator.testing.simulation.facts import Facts
 from correlator.testing.simulation.history import History
 
 MOST_OF_ONE = 3
-GROUPS = (invariants_general, invariants_receive, invariants_send)
+GROUPS = (invariants_general, invariants_receive, invariants_send, invariants_churn, invariants_poison)
 """The modules that fill the catalogue, by being imported."""
 
 

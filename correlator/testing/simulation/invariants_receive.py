@@ -63,7 +63,7 @@ def nothing_is_lost(facts: Facts) -> Iterator[str]:
         for one in facts.published_to.get(facts.setup.receivers[name].destination, []):
             if one.flaw in ("mapping", "handler"):
                 continue
-            if one.id not in effects:
+            if one.id not in effects and one.id not in facts.condemned("main"):
                 yield f"{one.pid} came by {name} and had no effect"
 
 
@@ -84,10 +84,26 @@ def no_home_made_duplicates(facts: Facts) -> Iterator[str]:
             if skips:
                 flawed = {one.id for one in facts.published.values() if one.flaw == "handler"}
                 expected = Counter({one: count for one, count in rows.items() if one not in flawed})
+            expected = expected - facts.condemned(_context(label))
             found = Counter(handled)
             if found != expected:
                 more, less = sorted((found - expected).elements()), sorted((expected - found).elements())
                 yield f"{label}: too many {more}, missing {less}"
+
+
+@invariant("W1", "a receiver with flow control delivers no further than the application allows in this life")
+def window_is_kept(facts: Facts) -> Iterator[str]:
+    """By the numbers of what it stored."""
+    for name, stream in facts.streams.items():
+        setup = facts.setup.receivers.get(name)
+        if setup is None or not setup.flow_control:
+            continue
+        granted = [(at, record.life, record.data) for at, record in facts.history.of("granted") if record.who == name]
+        for at, life, received in stream.segments:
+            through = max((number for when, where, number in granted if where == life and when < at), default=0)
+            last = received.first + len(received.pids) - 1
+            if received.pids and last > through:
+                yield f"life {life}: {name} delivered up to {last}, allowed up to {through}"
 
 
 @invariant("A4", "effects keep the order of the receiver's stream, whatever is replayed")
@@ -100,7 +116,7 @@ def order_is_kept(facts: Facts) -> Iterator[str]:
         for name, stream in streams.items():
             shared = {one for other, ids in streams.items() if other != name for one in ids}
             for label, handled, _ in lists:
-                seen = set(handled)
+                seen = set(handled) - set(facts.condemned(_context(label)))
                 wanted = [one for one in stream if one in seen and one not in shared]
                 own = set(wanted)
                 found = list(dict.fromkeys(one for one in handled if one in own))
@@ -139,8 +155,10 @@ def receivers_open_last(facts: Facts) -> Iterator[str]:
 
 @invariant("N1", "numbers of the receive log are contiguous and never used again")
 def numbers_are_contiguous(facts: Facts) -> Iterator[str]:
-    """For each receiver over all lives."""
+    """For each receiver over all lives; numbers of one that was removed may begin anew."""
     for name, stream in facts.streams.items():
+        if name not in facts.setup.receivers:
+            continue
         expected = 1
         for _, life, received in stream.segments:
             if received.pids and received.first != expected:
@@ -446,6 +464,10 @@ def _consumers(facts: Facts) -> Iterator[tuple[list[str], list[tuple[str, list[s
     orders = facts.of_mode(EXACTLY_ONCE)
     yield orders, [("Ledger.handled", ledger["handled"], True), ("Audit.orders", audit["orders"], False)]
     yield facts.of_mode(AT_LEAST_ONCE), [("Ledger.readings", ledger["readings"], False)]
+
+
+def _context(label: str) -> str:
+    return "audit" if label.startswith("Audit") else "main"
 
 
 def _ids(facts: Facts, receiver: str) -> list[str]:

@@ -1,14 +1,14 @@
 """The eyes and hands of the world: what disk and application tell becomes history; what the broker does wrong."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from correlator.core.commit import CheckpointCommit, ReceiveCommit, Write
+from correlator.core.commit import CheckpointCommit, ReceiveCommit, SuspectCommit, Write
 from correlator.errors import ConnectionLost
 from correlator.events import DeadLetter, Message, Outgoing
 from correlator.ports import Features
 from correlator.testing.memory import Faults
 from correlator.testing.simulation.application import Probe
-from correlator.testing.simulation.history import Checkpointed, Kind, Received
+from correlator.testing.simulation.history import POISONED, Checkpointed, Condemned, Kind, Received
 from correlator.testing.simulation.schedule import Schedule
 
 REFUSED_FOR_EVER = (b":or7", b":re3", b"5#")
@@ -33,6 +33,10 @@ class DiskRecorder:
                 self._record("received", write.receiver, _received(write))
             elif isinstance(write, CheckpointCommit):
                 self._record("checkpoint", "", _checkpointed(write))
+                for context, condemned in _condemned(write):
+                    self._record("condemned", context, condemned)
+            elif isinstance(write, SuspectCommit):
+                self._record("noted", "", (tuple(write.contexts), tuple(write.suspects)))
 
 
 def _received(write: ReceiveCommit) -> Received:
@@ -58,6 +62,14 @@ def _checkpointed(write: CheckpointCommit) -> Checkpointed:
     )
 
 
+def _condemned(write: CheckpointCommit) -> Iterator[tuple[str, Condemned]]:
+    """The letters of each context are in the order in which its suspects were absolved."""
+    letters = [letter for letter in write.dead_letters if letter.kind == "poison"]
+    letters.sort(key=lambda letter: letter.origin)
+    for suspect, letter in zip(sorted(write.absolved, key=lambda one: one.context), letters, strict=False):
+        yield suspect.context, Condemned(suspect.receiver, suspect.first, letter.message.body)
+
+
 def _dead(letter: DeadLetter) -> tuple[str, str, str, bytes]:
     return letter.kind, letter.origin, letter.unique_id or "", letter.message.body
 
@@ -73,13 +85,18 @@ class WorldProbe(Probe):
     Args:
         record: adds to the history.
         open_receivers: which receivers of the acting engine are open.
+        kill: ends the acting engine.
     """
 
     def __init__(
-        self, record: Callable[[Kind, str, object], None], open_receivers: Callable[[], tuple[str, ...]]
+        self,
+        record: Callable[[Kind, str, object], None],
+        open_receivers: Callable[[], tuple[str, ...]],
+        kill: Callable[[str], None],
     ) -> None:
         self._record = record
         self._open_receivers = open_receivers
+        self._kill = kill
         self._failed: set[str] = set()
         self._given = 0
 
@@ -102,6 +119,10 @@ class WorldProbe(Probe):
     def resumed(self, receiver: str) -> None:
         """The application acknowledges."""
         self._record("resumed", receiver, None)
+
+    def granted(self, receiver: str, through: int) -> None:
+        """A receiver may deliver so far."""
+        self._record("granted", receiver, through)
 
     def flush(self, sender: str, context: str, request_id: int) -> None:
         """A flush was requested."""
@@ -129,6 +150,10 @@ class WorldProbe(Probe):
             return False
         self._failed.add(message_id)
         return True
+
+    def ends_the_process(self, message_id: str) -> None:
+        """In whatever thread."""
+        self._kill(f"{POISONED}{message_id}")
 
     def unique(self) -> int:
         """A number never given before, in any life."""

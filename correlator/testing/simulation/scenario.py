@@ -1,8 +1,8 @@
 """What a run consists of: settings of the engine and messages of the workload, drawn from a seed."""
 
 import random
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import msgspec
@@ -20,6 +20,7 @@ from correlator.settings import (
     ReceiverSettings,
     SenderSettings,
 )
+from correlator.testing.simulation import churn
 from correlator.testing.simulation.history import Published, ReceiverFacts, Setup
 
 Shape = Literal["all", "exactly_once", "without_store"]
@@ -72,14 +73,17 @@ def draw(seed: int) -> Scenario:
     settings = EngineSettings(
         name="simulation",
         checkpoint=CheckpointSettings(interval=rng.choice((0.05, 0.05, 0.2, 1.0))),
-        receivers=tuple(_receivers(rng, shape)),
+        receivers=tuple(_with_windows(seed, _receivers(rng, shape))),
         senders=tuple(_senders(rng, shape)),
         monitors=tuple(_monitors(rng, shape, on_error)),
         duplicate_detection=windows,
         max_queued=rng.choice((4, 20_000)),
         connection_retry_interval=rng.choice((0.02, 0.3)),
+        status_interval=0.0,
     )
-    published = _workload(rng, settings, shape, on_error)
+    published = _with_poison(random.Random(f"poison {seed}"), _workload(rng, settings, shape, on_error))
+    if shape != "without_store" and (extras := churn.workload(seed)):
+        published[churn.SOURCE] = extras
     return Scenario(
         seed=seed,
         settings=settings,
@@ -100,6 +104,7 @@ def draw(seed: int) -> Scenario:
                     destination=one.destination,
                     domain=default_domain(one) if RECEIVING[one.reliability].deduplicated else "",
                     max_batch_size=one.max_batch_size,
+                    flow_control=one.flow_control,
                 )
                 for one in settings.receivers
             },
@@ -110,6 +115,13 @@ def draw(seed: int) -> Scenario:
             on_error=on_error,
         ),
     )
+
+
+def _with_windows(seed: int, receivers: Sequence[ReceiverSettings]) -> Iterator[ReceiverSettings]:
+    """Some receivers may deliver only as far as the application allows."""
+    rng = random.Random(f"windows {seed}")
+    for receiver in receivers:
+        yield replace(receiver, flow_control=rng.random() < 0.3)
 
 
 def _receivers(rng: random.Random, shape: Shape) -> list[ReceiverSettings]:
@@ -162,6 +174,7 @@ def _monitors(rng: random.Random, shape: Shape, on_error: OnError) -> list[Monit
     if shape != "without_store":
         made.append(MonitorSettings(type=f"{_HERE}:Ledger", context="main", on_error=on_error))
         made.append(MonitorSettings(type=f"{_HERE}:Audit", context="audit", on_error=on_error))
+        made.append(MonitorSettings(type=f"{_HERE}:Matcher", context="audit", on_error=on_error))
     if shape != "exactly_once":
         made.append(MonitorSettings(type=f"{_HERE}:Relay", context=rng.choice(("main", "relay"))))
     return made
@@ -206,7 +219,18 @@ def _messages(rng: random.Random, destination: str, count: int, shape: Shape, on
     return made
 
 
-_FAILURES = {"handler": "always", "once": "once"}
+def _with_poison(rng: random.Random, published: dict[str, list[Published]]) -> dict[str, list[Published]]:
+    """One run in four has an order, and all repeats of it, that ends the process of who handles it."""
+    sound = [one.id for one in published.get("queue:orders", ()) if not one.flaw]
+    if sound and rng.randrange(4) == 0:
+        poison = rng.choice(sound)
+        published["queue:orders"] = [
+            one._replace(flaw="kills") if one.id == poison else one for one in published["queue:orders"]
+        ]
+    return published
+
+
+_FAILURES = {"handler": "always", "once": "once", "kills": "kills"}
 
 
 def _message(one: Published, destination: str) -> Message:

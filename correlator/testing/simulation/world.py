@@ -22,7 +22,7 @@ from correlator.runtime.actor import Actor
 from correlator.runtime.engine import Engine
 from correlator.testing.clock import ManualClock
 from correlator.testing.memory import MemoryBroker, MemoryConnection
-from correlator.testing.simulation import application, inspection
+from correlator.testing.simulation import application, churn, inspection
 from correlator.testing.simulation.history import History, Kind, Sent
 from correlator.testing.simulation.recorder import BrokerFaults, DiskRecorder, WorldProbe
 from correlator.testing.simulation.scenario import Scenario
@@ -31,9 +31,13 @@ from correlator.testing.store import Disk, ModelStore
 
 REST_PATIENCE_S = 120.0
 REST_STEPS = 6000
+MOST_DEATHS_AT_REST = 40
+"""Engines that may die of messages before the run counts as one that never rests."""
 STEPS_OF_A_LIFE = 250
 LIVES_WITHOUT_KILLS = 4
 ZOMBIE_STEPS = 30
+CHURN = 0.03
+"""How often, of all steps, a part comes or goes where any do."""
 LONGEST_LIVES = (14, 14, 60, 60, 60, 200)
 """Fault points that a life may pass before it is killed; the first 14 are those of recovery."""
 
@@ -74,8 +78,19 @@ class Life:
         """Let one actor do a step."""
         actor = self.actors[at]
         actor.take_wake()
+        if actor.stopping:  # it was removed
+            actor.finish()
+            self.due[at] = float("inf")
+            return
         delay = actor.step()
         self.due[at] = float("inf") if delay is None else now + delay
+
+    def adopt(self, actor: Actor | None) -> None:
+        """One that was added while the engine runs."""
+        if actor is not None:
+            self.actors.append(actor)
+            self.due.append(0.0)
+            self._woken.append(actor._woken)  # noqa: SLF001
 
     def end(self) -> None:
         """Dead: its connections are closed, all else is forgotten."""
@@ -141,7 +156,7 @@ class World:
 
     def run(self) -> History:
         """Everything, top to bottom."""
-        probe = WorldProbe(self.record, self._open_receivers)
+        probe = WorldProbe(self.record, self._open_receivers, self._kill)
         application.watch(probe)
         faults.install(self._at_point)
         try:
@@ -165,7 +180,7 @@ class World:
                 publish -= 1
                 self._publish()
             self._meddle()
-            if not self._step():
+            if not self._churn() or not self._step():
                 return
         self._publish_some(publish)
         if self._kills:
@@ -280,6 +295,18 @@ class World:
         self.broker.publish(destination, [self.scenario.messages[destination][at]])
         self.acting = acting
 
+    def _churn(self) -> bool:
+        """Parts come and go; says whether the engine still lives."""
+        life = self._life
+        if churn.SOURCE not in self.scenario.messages or life is None or self._random.random() > CHURN:
+            return True
+        self.acting, self.engine = life.number, life.engine
+        try:
+            life.adopt(churn.churn(life.engine, self._random))
+        except (Killed, CorrelatorError) as error:
+            return self._dies(str(error))
+        return True
+
     def _publish_some(self, count: int) -> None:
         for _ in range(min(count, len(self._pending))):
             self._publish()
@@ -343,6 +370,10 @@ class World:
             self.killed_at[name] = self.killed_at.get(name, 0) + 1
             raise Killed(name)
 
+    @staticmethod
+    def _kill(where: str) -> None:
+        raise Killed(where)
+
     def _note_contexts(self, kind: Kind, ahead: int) -> None:
         engine = self.engine
         if engine is None or not self.scenario.persistent:
@@ -382,14 +413,16 @@ class World:
 
     def _come_to_rest(self) -> None:
         """Until nothing is left to do: everything handled, sent, confirmed, checkpointed, deleted."""
-        begin = self.clock.now
+        begin, crashes = self.clock.now, self.crashes
         reached = False
         for count in range(REST_STEPS):
             if not self._rise() or not self._step():
                 self._asked = None
                 continue
+            if churn.SOURCE in self.scenario.messages and self._life is not None:
+                self._life.adopt(churn.settle(self._life.engine))
             reached = count % 8 == 0 and self._rests()
-            if reached or self.clock.now - begin > REST_PATIENCE_S:
+            if reached or self.clock.now - begin > REST_PATIENCE_S or self.crashes - crashes > MOST_DEATHS_AT_REST:
                 break
         seconds = self.clock.now - begin
         engine = self._life.engine if self._life is not None else None

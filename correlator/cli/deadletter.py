@@ -1,0 +1,188 @@
+"""`correlator deadletter`: what could not be mapped, handled or sent: listed, shown, brought back, thrown away."""
+
+import base64
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from correlator.cli.loading import store_url
+from correlator.cli.output import Row, shortened, shown, write_json, write_line, write_table
+from correlator.errors import UsageError
+from correlator.events import DeadLetter, Headers
+from correlator.storage import deadletters
+from correlator.storage import inspect as store
+from correlator.storage.database import location
+from correlator.storage.inspect import DeadLetterRow, Selection
+
+COLUMNS = ("number", "kind", "origin", "receiver", "unique_id", "engine_time", "reason", "body")
+
+Target = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILE_OR_STORE_URL", help="A configuration file, or the store's address.", show_default=False
+    ),
+]
+Numbers = Annotated[
+    list[int] | None, typer.Argument(metavar="NUMBER…", help="As 'list' shows them.", show_default=False)
+]
+
+
+class Kind(StrEnum):
+    """Where a message failed."""
+
+    MAPPING = "mapping"
+    HANDLER = "handler"
+    STEP = "step"
+    SEND = "send"
+    POISON = "poison"
+
+
+OfKind = Annotated[Kind | None, typer.Option("--kind", help="Only of this kind.", show_default=False)]
+OfOrigin = Annotated[
+    str, typer.Option("--origin", help="Only of this receiver, monitor, pipeline or sender.", show_default=False)
+]
+All = Annotated[bool, typer.Option("--all", help="Every one.")]
+Json = Annotated[bool, typer.Option("--json", help="One object for each, messages in full.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the commands."""
+    group = typer.Typer(help="List, show, replay or discard dead letters of a store.", rich_markup_mode=None)
+    group.command("list")(list_letters)
+    group.command("show")(show)
+    group.command("replay")(replay)
+    group.command("discard")(discard)
+    app.add_typer(group, name="deadletter")
+
+
+def list_letters(target: Target, kind: OfKind = None, origin: OfOrigin = "", json: Json = False) -> None:
+    """List dead letters, one line for each; changes nothing, and an engine may be running."""
+    rows = store.dead_letters(store_url(target), _selection([], kind, origin))
+    if json:
+        write_json([_whole(row) for row in rows])
+    else:
+        write_table("Dead letters", COLUMNS, [_line(row) for row in rows])
+
+
+def show(
+    target: Target,
+    numbers: Annotated[list[int], typer.Argument(metavar="NUMBER…", help="As 'list' shows them.", show_default=False)],
+    json: Json = False,
+) -> None:
+    """Show dead letters in full: reason, message, properties, headers; changes nothing."""
+    url, selection = store_url(target), Selection(numbers=numbers)
+    store.counted_dead_letters(url, selection)
+    rows = store.dead_letters(url, selection)
+    if json:
+        write_json([_whole(row) for row in rows])
+        return
+    for row in rows:
+        for name, value in _whole(row).items():
+            write_line(f"{name}: {shown(value)}")
+        write_line("")
+
+
+def replay(
+    target: Target,
+    numbers: Numbers = None,
+    kind: OfKind = None,
+    origin: OfOrigin = "",
+    everything: All = False,
+) -> None:
+    """Bring messages back: the next start handles them again, or sends them. The engine must be stopped.
+
+    A received message goes to everything that takes from its receiver, also to what has handled it before. All of
+    those that are named go back, or none: the message tells which cannot.
+    """
+    url, selection = store_url(target), _chosen(numbers, kind, origin, everything=everything)
+    _tell("replayed", deadletters.replay(url, selection))
+
+
+def discard(
+    target: Target,
+    numbers: Numbers = None,
+    kind: OfKind = None,
+    origin: OfOrigin = "",
+    everything: All = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Really do it.")] = False,
+) -> None:
+    """Throw messages away; shows what would be lost without --yes. The engine must be stopped."""
+    url, selection = store_url(target), _chosen(numbers, kind, origin, everything=everything)
+    loss = store.counted_dead_letters(url, selection)
+    if loss and not yes:
+        write_table("Would be lost", ("kind", "origin", "messages"), [(o.kind, o.origin, o.count) for o in loss])
+        count = sum(one.count for one in loss)
+        what = f"{count} dead letter{'s' if count > 1 else ''} would be lost"
+        raise UsageError("E2020", location(url), what, "", "If you mean it: --yes")
+    _tell("discarded", deadletters.discard(url, selection))
+
+
+def _chosen(numbers: list[int] | None, kind: Kind | None, origin: str, *, everything: bool) -> Selection:
+    """What replay and discard work on: nothing is meant unless it is said."""
+    given = bool(numbers or kind or origin)
+    if given == everything:
+        what = "--all and a choice are given" if everything else "names no dead letter"
+        raise UsageError("E2022", "deadletter", what, "Give numbers, --kind or --origin, or else --all")
+    return _selection(numbers or [], kind, origin)
+
+
+def _selection(numbers: list[int], kind: Kind | None, origin: str) -> Selection:
+    return Selection(numbers=numbers, kind=kind or "", origin=origin)
+
+
+def _tell(done: str, count: int) -> None:
+    write_line(f"{count} {done}")
+
+
+def _line(row: DeadLetterRow) -> Row:
+    letter = row.letter
+    return (
+        row.number,
+        letter.kind,
+        letter.origin,
+        letter.receiver,
+        letter.unique_id,
+        letter.time,
+        letter.reason,
+        shortened(shown(letter.message.body)),
+    )
+
+
+def _whole(row: DeadLetterRow) -> dict[str, object]:
+    """Everything that is known; a body that is no text in Base64, under another name."""
+    letter = row.letter
+    message = letter.message
+    headers = message.headers
+    known = {
+        "number": row.number,
+        "kind": letter.kind,
+        "origin": letter.origin,
+        "receiver": letter.receiver or None,
+        "message_number": letter.number or None,
+        "unique_id": letter.unique_id,
+        "engine_time": letter.time,
+        "reason": letter.reason,
+        "key": message.key,
+        "destination": message.destination,
+        "properties": {name: _as_text(value) for name, value in message.properties.items()} or None,
+        "headers": _given(headers) if headers else None,
+    }
+    return {**{name: value for name, value in known.items() if value is not None}, **_body(letter)}
+
+
+def _given(headers: Headers) -> dict[str, object]:
+    """The headers that the message has."""
+    named = {name: getattr(headers, name) for name in headers.__struct_fields__}
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def _body(letter: DeadLetter) -> dict[str, object]:
+    try:
+        return {"body": letter.message.body.decode()}
+    except UnicodeDecodeError:
+        return {"body_base64": base64.b64encode(letter.message.body).decode()}
+
+
+def _as_text(value: object) -> object:
+    return shown(value) if isinstance(value, bytes) else value

@@ -1,0 +1,127 @@
+"""`correlator dup explain`: why a message with an id would be dropped, and until when."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+import typer
+
+from correlator.cli.loading import store_and_settings
+from correlator.cli.output import write_json, write_line
+from correlator.configuration.words import did_you_mean
+from correlator.core.dedup import DuplicateDetector, Place, Sighting
+from correlator.core.recovery import default_domain
+from correlator.core.reliability import RECEIVING
+from correlator.errors import UsageError, quoted
+from correlator.pipeline.spec import PipelineFile
+from correlator.settings import DuplicateDetectionSettings
+from correlator.storage import inspect as store
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    group = typer.Typer(help="Tell what the duplicate detection knows of an id.", rich_markup_mode=None)
+    group.callback()(_group)
+    group.command("explain")(explain)
+    app.add_typer(group, name="dup")
+
+
+def _group() -> None:
+    """Without this the only command of the group would take its place."""
+
+
+def explain(
+    target: Annotated[
+        str, typer.Argument(metavar="FILE_OR_STORE_URL", help="A configuration file, or the store's address.")
+    ],
+    unique_id: Annotated[str, typer.Argument(metavar="ID", help="The unique message id.", show_default=False)],
+    domain: Annotated[
+        str,
+        typer.Option(help="Only in this duplicate detection domain; in all of them by default.", show_default=False),
+    ] = "",
+    json: Annotated[bool, typer.Option("--json", help="One object for each domain.")] = False,
+) -> None:
+    """Tell when an id was seen and until when it is remembered; changes nothing, and an engine may be running.
+
+    Windows are those of the file, or the defaults where only the address of a store is given. Times are of the engine:
+    its clock stands still while it does.
+    """
+    url, settings = store_and_settings(target)
+    windows = settings.duplicate_detection if settings else DuplicateDetectionSettings()
+    detectors = store.detectors(url, windows)
+    found = {name: _sightings(name, detectors, unique_id) for name in _domains(domain, detectors, settings)}
+    if json:
+        write_json([_as_json(name, unique_id, seen, windows) for name, seen in found.items()])
+    else:
+        for name, seen in found.items():
+            _write(name, unique_id, seen, windows)
+
+
+def _domains(wanted: str, detectors: Mapping[str, DuplicateDetector], settings: PipelineFile | None) -> Sequence[str]:
+    """Those of the store, and those of the file that nothing was received in yet."""
+    receivers, destinations = (settings.receivers, settings.destinations) if settings else ((), {})
+    configured = [default_domain(one, destinations) for one in receivers if RECEIVING[one.reliability].deduplicated]
+    known = list(dict.fromkeys([*detectors, *configured]))
+    if wanted and wanted not in known:
+        hint = did_you_mean(wanted, known) or f"Known: {', '.join(known) or 'none'}"
+        raise UsageError("E2024", quoted(wanted), "no such duplicate detection domain", hint)
+    return [wanted] if wanted else known
+
+
+def _sightings(domain: str, detectors: Mapping[str, DuplicateDetector], unique_id: str) -> list[Sighting]:
+    detector = detectors.get(domain)
+    return detector.sightings(unique_id) if detector is not None else []
+
+
+def _write(domain: str, unique_id: str, seen: Sequence[Sighting], windows: DuplicateDetectionSettings) -> None:
+    living = [one for one in seen if one.place is not Place.GONE]
+    verdict = "would be dropped as a duplicate" if living else "would be accepted"
+    write_line(f"{unique_id} in domain {domain}: {verdict}")
+    for one in seen:
+        source = f" from source {one.source}" if one.source else ""
+        write_line(f"  seen at {one.time:.3f} s by receiver {one.receiver} in its batch {one.batch}{source}")
+        write_line(f"    {_place(one)}; {_leaves(one, windows)}")
+
+
+def _place(one: Sighting) -> str:
+    return {
+        Place.WINDOW: f"in the window of its source, place {one.position} of {one.of}",
+        Place.TIME_QUEUE: "in the time queue",
+        Place.HELD: "has left the windows and is held",
+        Place.GONE: "forgotten",
+    }[one.place]
+
+
+def _leaves(one: Sighting, windows: DuplicateDetectionSettings) -> str:
+    after = f"until an id of after {one.time + windows.expiry_time:.3f} s enters it"
+    return {
+        Place.WINDOW: f"{one.newer} newer ids of its source move it to the time queue, where it stays {after}",
+        Place.TIME_QUEUE: f"stays {after}",
+        Place.HELD: f"stays until the broker surely has the acknowledgement of batch {one.batch} of {one.receiver}",
+        Place.GONE: "its row is deleted later",
+    }[one.place]
+
+
+def _as_json(
+    domain: str, unique_id: str, seen: Sequence[Sighting], windows: DuplicateDetectionSettings
+) -> dict[str, object]:
+    return {
+        "domain": domain,
+        "id": unique_id,
+        "duplicate": any(one.place is not Place.GONE for one in seen),
+        "per_source_window_size": windows.per_source_window_size,
+        "expiry_time": windows.expiry_time,
+        "seen": [
+            {
+                "engine_time": one.time,
+                "receiver": one.receiver,
+                "batch": one.batch,
+                "source": one.source,
+                "place": one.place.name.lower(),
+                "position": one.position or None,
+                "of": one.of or None,
+                "newer_ids_until_it_leaves": one.newer or None,
+                "leaves": _leaves(one, windows),
+            }
+            for one in seen
+        ],
+    }

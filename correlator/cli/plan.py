@@ -1,0 +1,202 @@
+"""`correlator plan FILE`: what the next start would find changed, and whether it would accept that."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from correlator.cli.checks import check_connectors
+from correlator.cli.failures import telling
+from correlator.cli.loading import importable, load
+from correlator.cli.output import Row, write_json, write_table
+from correlator.configuration.secrets import is_secret_name, url_passwords
+from correlator.core.commit import ContextCut, Endpoint
+from correlator.core.dedup import DuplicateDetector
+from correlator.core.differences import (
+    Difference,
+    FieldChange,
+    Verdict,
+    compare_contexts,
+    compare_monitors,
+    compare_tables,
+    refuse,
+)
+from correlator.core.instances import restore_monitor
+from correlator.core.monitor import Monitor
+from correlator.core.recovery import compare_parts, default_senders
+from correlator.errors import CorrelatorError, RecoveryRefused, UsageError
+from correlator.pipeline.spec import PipelineFile
+from correlator.runtime.names import resolve
+from correlator.runtime.restart import State, stored_monitor, stored_monitors, stored_tables
+from correlator.settings import MonitorSettings, ReceiverSettings, SenderSettings
+from correlator.storage import inspect as store
+from correlator.storage.database import location
+from correlator.storage.store import refuse_other_name
+
+COLUMNS = ("part", "verdict", "rule", "what")
+HIDDEN = "***"
+Redact = Callable[[str], str]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command()(plan)
+
+
+def plan(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The configuration file.", show_default=False)],
+    json: Annotated[bool, typer.Option("--json", help="One object for each part.")] = False,
+) -> None:
+    """Compare a configuration file with what its store holds; changes nothing, and an engine may be running.
+
+    Exits with 0 when a start would be accepted and with 6 when it would be refused, which then says why and what to do.
+    A rule is the row of the feature list that allows or refuses a change.
+    """
+    with importable(file):
+        loaded = load(file, [check_connectors])
+        with telling(loaded.secrets.redact):
+            if loaded.settings.store is None:
+                raise UsageError(
+                    "E2011", str(file), "has no store: this engine keeps nothing", "", "Name one in 'store'"
+                )
+            found = differences(loaded.settings, loaded.settings.store)
+            redact = loaded.secrets.redact
+            if json:
+                write_json([_as_json(one, redact) for one in found])
+            else:
+                write_table("Compared with the store", COLUMNS, [_row(one, redact) for one in found])
+            refuse(found)
+
+
+class _Held:
+    """What a store holds; nothing for one that does not exist yet."""
+
+    def __init__(self, url: str, settings: PipelineFile) -> None:
+        self.instance = None
+        self.endpoints: Sequence[Endpoint] = ()
+        self.contexts: Sequence[ContextCut] = ()
+        self.state: State = {}
+        self.detectors: Mapping[str, DuplicateDetector] = {}
+        self.ids: Mapping[str, int] = {}
+        if store.exists(url):
+            self.instance = store.instance(url)
+            self.endpoints = store.registry(url)
+            self.contexts = store.contexts(url)
+            self.state = store.state(url)
+            self.detectors = store.detectors(url, settings.duplicate_detection)
+            self.ids = {domain.domain: domain.ids for domain in store.domains(url)}
+
+
+def differences(settings: PipelineFile, url: str) -> list[Difference]:
+    """Every part of the file and of its store, as a start would find them, the instance itself first."""
+    held = _Held(url, settings)
+    static: list[ReceiverSettings | SenderSettings] = [*settings.receivers, *settings.senders]
+    monitors = _monitors(settings.monitors, held.state, _contexts_of_monitors(settings))
+    return [
+        _instance(settings, url, held),
+        *compare_parts(held.endpoints, static, default_senders(settings), settings.destinations),
+        *compare_contexts(held.contexts, [*_contexts_of_monitors(settings), *(one.name for one in settings.pipelines)]),
+        *monitors,
+        *_keyed_state(settings, held.state),
+        *_domains(settings, held),
+    ]
+
+
+def _instance(settings: PipelineFile, url: str, held: _Held) -> Difference:
+    if held.instance is None:
+        return Difference(
+            kind="instance", name=settings.name, verdict=Verdict.NEW, note="the store is made by the start"
+        )
+    try:
+        refuse_other_name(location(url), held.instance.name, settings.name)
+        store.refuse_older(url, settings.name)
+    except RecoveryRefused as refusal:
+        return Difference(kind="instance", name=settings.name, verdict=Verdict.REFUSED, refusals=[refusal])
+    return Difference(kind="instance", name=settings.name, verdict=Verdict.UNCHANGED)
+
+
+def _contexts_of_monitors(settings: PipelineFile) -> list[str]:
+    """An engine with nothing else has one context."""
+    names = dict.fromkeys(monitor.context for monitor in settings.monitors)
+    return list(names) if names or settings.pipelines else ["main"]
+
+
+def _monitors(configured: Sequence[MonitorSettings], state: State, contexts: Sequence[str]) -> list[Difference]:
+    classes: list[tuple[MonitorSettings, type[Monitor]]] = [(one, resolve(one.type)) for one in configured]
+    persistent = {cls.state_name: one.context for one, cls in classes if cls.persistent}
+    found = compare_monitors(stored_monitors(state), persistent, contexts)
+    if any(one.refusals for one in found):
+        return found
+    claimed: set[str] = set()
+    by_name = {cls.state_name: cls for _, cls in classes}
+    for facts in stored_monitors(state):
+        cls = by_name[facts.name] if facts.number == "0" else resolve(facts.type)
+        try:
+            monitor = restore_monitor(cls, facts.number, stored_monitor(state, facts), state)
+        except CorrelatorError as refusal:
+            name = f"{facts.name} {facts.number}"
+            return [*found, Difference(kind="state", name=name, verdict=Verdict.REFUSED, refusals=[refusal])]
+        claimed.update(table.owner for table in monitor.tables())
+    for one, cls in classes:
+        claimed.update(table.owner for table in cls(**one.options).tables())
+    return [*found, *compare_tables(stored_tables(state), claimed)]
+
+
+def _keyed_state(settings: PipelineFile, state: State) -> Iterator[Difference]:
+    """State of keys by pipeline: it belongs to the pipeline's name and the place of the step."""
+    named = {pipeline.name for pipeline in settings.pipelines}
+    keys: dict[str, int] = {}
+    for owner, kept in state.items():
+        if owner.startswith("step:"):
+            name = owner.removeprefix("step:").partition("/")[0]
+            keys[name] = keys.get(name, 0) + len(kept)
+    for name, count in keys.items():
+        if name in named:
+            note = f"goes on with the state of {count} keys"
+            yield Difference(kind="pipeline", name=name, verdict=Verdict.UNCHANGED, note=note)
+        else:
+            note = f"not configured any more; the state of {count} keys stays in the store, unused"
+            yield Difference(kind="pipeline", name=name, verdict=Verdict.CHANGED, note=note)
+
+
+def _domains(settings: PipelineFile, held: _Held) -> Iterator[Difference]:
+    """The windows may change at any time: what they come to for the ids that are there."""
+    windows = settings.duplicate_detection
+    for domain, stored in held.ids.items():
+        note = (
+            f"{len(held.detectors[domain])} of {stored} stored ids are remembered by windows of "
+            f"{windows.per_source_window_size} ids a source and {windows.expiry_time:g} s"
+        )
+        yield Difference(kind="domain", name=domain, verdict=Verdict.UNCHANGED, note=note)
+
+
+def _row(one: Difference, redact: Redact) -> Row:
+    changes = [f"{c.field}: {_safe(c, c.before, redact)} -> {_safe(c, c.after, redact)}" for c in one.changes]
+    notes = [*changes, *([one.note] if one.note else []), *([refusal.what for refusal in one.refusals if not changes])]
+    return (f"{one.kind} {one.name}", one.verdict, one.rule, "; ".join(notes))
+
+
+def _as_json(one: Difference, redact: Redact) -> dict[str, object]:
+    return {
+        "kind": one.kind,
+        "name": one.name,
+        "verdict": one.verdict,
+        "rule": one.rule,
+        "changes": [
+            {"field": c.field, "before": _safe(c, c.before, redact), "after": _safe(c, c.after, redact)}
+            for c in one.changes
+        ],
+        "note": one.note,
+        "refusals": [
+            {"code": refusal.code, "what": redact(refusal.what), "todo": redact(refusal.todo)}
+            for refusal in one.refusals
+        ],
+    }
+
+
+def _safe(change: FieldChange, value: str, redact: Redact) -> str:
+    """What was stored may be an older secret, which the file does not know any more."""
+    if is_secret_name(change.field) or url_passwords(value):
+        return HIDDEN
+    return redact(value)

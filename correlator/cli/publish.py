@@ -1,0 +1,171 @@
+"""`correlator publish`: the lines of a file, or of standard input, as messages of a broker."""
+
+import contextlib
+import itertools
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, BinaryIO
+
+import msgspec
+import typer
+
+from correlator.cli.failures import telling
+from correlator.cli.loading import connection_of, importable, load
+from correlator.cli.output import write_line
+from correlator.errors import ConfigError, ConnectionLost, CorrelatorError, SendRejected, UsageError, quoted
+from correlator.events import Message, Outgoing
+from correlator.pipeline.spec import PipelineFile
+from correlator.ports import Sink
+from correlator.settings import SenderSettings
+
+BATCH = 500
+LONGEST_LINE = 10 * 1024 * 1024
+MOST_NAMED = 20
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command()(publish)
+
+
+def publish(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The configuration file.", show_default=False)],
+    connection: Annotated[
+        str, typer.Argument(metavar="CONNECTION", help="Name of a connection in the file.", show_default=False)
+    ],
+    destination: Annotated[
+        str, typer.Argument(metavar="DESTINATION", help="queue:NAME, topic:NAME or a logical name.", show_default=False)
+    ],
+    messages: Annotated[
+        str, typer.Argument(metavar="MESSAGES_FILE", help="One message a line; - is standard input.")
+    ] = "-",
+    text: Annotated[bool, typer.Option("--text", help="Lines are any text, not JSON.")] = False,
+) -> None:
+    """Put lines into a queue or topic, each as the body of one message.
+
+    Lines are JSON unless --text is given; blank ones are left out. Every line is confirmed by the broker, or named with
+    the reason: the exit status is then 2, and all others are published.
+    """
+    with importable(file):
+        loaded = load(file)
+    with telling(loaded.secrets.redact), _lines_of(messages) as lines:
+        place = loaded.settings.destinations.get(destination, destination)
+        publisher = Publisher(_sink(connection, place, loaded.settings), place)
+        try:
+            publisher.publish(_bodies(lines, text=text))
+        except CorrelatorError:
+            if publisher.confirmed:
+                write_line(f"{publisher.confirmed} published")
+            raise
+        finally:
+            publisher.close()
+        write_line(f"{publisher.confirmed} published")
+        publisher.raise_refused()
+
+
+class Publisher:
+    """Sends messages to one destination and counts.
+
+    Attributes:
+        confirmed: messages that the broker has.
+    """
+
+    def __init__(self, sink: Sink, destination: str) -> None:
+        self.confirmed = 0
+        self._sink = sink
+        self._destination = destination
+        self._refused: list[str] = []
+
+    def publish(self, bodies: Iterator[tuple[int, bytes]]) -> None:
+        """Send (line number, body) in order; raises `ConnectionLost` with the lines that may have arrived."""
+        self._sink.connect()
+        batch: list[tuple[int, bytes]] = []
+        try:
+            for one in bodies:
+                batch.append(one)
+                if len(batch) == BATCH:
+                    self._send(batch)
+                    batch = []
+        except UsageError:
+            self._send(batch)  # the lines before one that cannot be used
+            raise
+        self._send(batch)
+
+    def _send(self, batch: Sequence[tuple[int, bytes]]) -> None:
+        if not batch:
+            return
+        outgoing = [Outgoing(number, "", self._destination, Message(body)) for number, body in batch]
+        try:
+            results = self._sink.send(outgoing)
+        except ConnectionLost as error:
+            doubtful = f"Lines {batch[0][0]} to {batch[-1][0]} may have arrived"
+            raise ConnectionLost(error.code, error.where, error.what, error.allowed, doubtful) from error
+        self._note(batch, results)
+
+    def _note(self, batch: Sequence[tuple[int, bytes]], results: Sequence[SendRejected | None]) -> None:
+        for (number, _), result in zip(batch, results, strict=True):
+            if result is None:
+                self.confirmed += 1
+            else:
+                self._refused.append(f"line {number}: {result}")
+
+    def raise_refused(self) -> None:
+        """Raise `UsageError` E2029 with the lines that the broker refused, if there are any."""
+        if self._refused:
+            more = len(self._refused) - MOST_NAMED
+            named = [*self._refused[:MOST_NAMED], *([f"and {more} more"] if more > 0 else [])]
+            what = f"{len(self._refused)} messages are refused by the broker"
+            raise UsageError("E2029", quoted(self._destination), what, "", "\n".join(["They are:", *named]))
+
+    def close(self) -> None:
+        """Let go."""
+        self._sink.close()
+
+
+def _sink(name: str, place: str, settings: PipelineFile) -> Sink:
+    made = connection_of(name, settings)
+    try:
+        return made.sink(SenderSettings(id="publish", connection=name, destination=place))
+    except ConfigError as error:
+        raise UsageError(error.code, quoted(place), error.what, error.allowed, error.todo) from error
+
+
+@contextlib.contextmanager
+def _lines_of(name: str) -> Iterator[BinaryIO]:
+    if name == "-":
+        yield sys.stdin.buffer
+        return
+    try:
+        opened = Path(name).open("rb")  # noqa: SIM115  # closed below, so that errors of the block are not taken for its
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UsageError("E2028", quoted(name), f"cannot be read: {reason}") from error
+    with opened:
+        yield opened
+
+
+def _bodies(lines: BinaryIO, *, text: bool) -> Iterator[tuple[int, bytes]]:
+    """Line numbers and bodies; raises `UsageError` E2028 for a line that is too long or no JSON."""
+    for number in itertools.count(1):
+        line = lines.readline(LONGEST_LINE + 1)
+        if not line:
+            return
+        if len(line) > LONGEST_LINE:
+            raise _unusable(number, f"is longer than {LONGEST_LINE} bytes")
+        body = line.removesuffix(b"\n").removesuffix(b"\r")
+        if text or body.strip():
+            yield number, body if text else _checked(number, body)
+
+
+def _checked(number: int, body: bytes) -> bytes:
+    try:
+        msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _unusable(number, f"is not JSON: {error}") from error
+    return body
+
+
+def _unusable(number: int, what: str) -> UsageError:
+    todo = "The lines before it are published; mend it and publish the rest, or use --text for lines that are no JSON"
+    return UsageError("E2028", f"line {number}", what, "", todo)

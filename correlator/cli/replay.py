@@ -1,0 +1,128 @@
+"""`correlator replay`: does again what an engine did, from its input log, without opening any connection."""
+
+import base64
+import itertools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from correlator.cli.loading import importable, load
+from correlator.cli.output import write_table
+from correlator.errors import RecoveryRefused, UsageError, quoted
+from correlator.runtime.replay import Output, Replayed, replay
+
+COLUMNS = ("log", "ended", "events", "timers", "checkpoints", "outputs", "dead letters", "last checkpoint", "digest")
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command("replay")(replay_log)
+
+
+def replay_log(
+    log: Annotated[Path, typer.Argument(metavar="LOG", help="The input log of one life.", show_default=False)],
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            help="The configuration that it was recorded with; modules may lie beside it.", show_default=False
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Write each output as a line of JSON.", show_default=False)] = None,
+    expect: Annotated[
+        Path | None, typer.Option(help="Refuse outputs other than those of this file.", show_default=False)
+    ] = None,
+    allow_connections: Annotated[bool, typer.Option("--allow-connections", hidden=True)] = False,
+    json: Annotated[bool, typer.Option("--json", help="The result as JSON.")] = False,
+) -> None:
+    """Do again what an engine did: the same monitors get the same inputs at the same engine times.
+
+    Every checkpoint must come to the content that it had. Without --config the log's own settings are taken, and
+    modules are looked up in the working directory. Nothing is sent, and no connection or store is opened.
+    """
+    if allow_connections:
+        raise UsageError(
+            "E2042",
+            "correlator replay",
+            "connections cannot be allowed: what is replayed has been received and sent already",
+            "A replay opens none",
+            "Leave --allow-connections out; publish what should be sent once more",
+        )
+    with importable(config or Path("-")):
+        settings = None if config is None else load(config).settings
+        replayed = replay(log, settings)
+    if out is not None:
+        _write(out, replayed.outputs)
+    if expect is not None:
+        _refuse_others(expect, replayed.outputs)
+    write_table("Replayed", COLUMNS, [_row(log, replayed)], as_json=json)
+
+
+def _row(log: Path, replayed: Replayed) -> Sequence[object]:
+    return (
+        str(log),
+        replayed.failure or ("in order" if replayed.in_order else "killed"),
+        replayed.events,
+        replayed.timers,
+        replayed.checkpoints,
+        len(replayed.outputs),
+        len(replayed.dead_letters),
+        replayed.number,
+        replayed.digest.hex(),
+    )
+
+
+def _lines(outputs: Sequence[Output]) -> Iterator[dict[str, Any]]:
+    """Outputs as plain values; bytes as text, or as base64 where they are none."""
+    for checkpoint, sender, sent in outputs:
+        message = sent.message
+        yield {
+            "checkpoint": checkpoint,
+            "sender": sender,
+            "sequence": sent.sequence,
+            "destination": sent.destination,
+            "key": message.key,
+            "properties": {name: _shown(value) for name, value in message.properties.items()},
+            "body": _shown(message.body),
+        }
+
+
+def _shown(value: Any) -> Any:
+    if not isinstance(value, bytes):
+        return value
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(value).decode()}
+
+
+def _write(path: Path, outputs: Sequence[Output]) -> None:
+    try:
+        with path.open("wb") as file:
+            for line in _lines(outputs):
+                file.write(msgspec.json.encode(line) + b"\n")
+    except OSError as error:
+        raise UsageError("E2041", str(path), f"cannot be written: {error.strerror}") from error
+
+
+def _refuse_others(path: Path, outputs: Sequence[Output]) -> None:
+    """Raises `RecoveryRefused` E2044 at the first difference."""
+    try:
+        wanted = [msgspec.json.decode(line) for line in path.read_bytes().splitlines() if line]
+    except OSError as error:
+        raise UsageError("E2041", str(path), f"cannot be read: {error.strerror}") from error
+    except msgspec.DecodeError as error:
+        raise UsageError("E2041", str(path), f"is not JSON lines: {error}") from error
+    for number, (expected, found) in enumerate(itertools.zip_longest(wanted, _lines(outputs)), 1):
+        if expected != found:
+            raise RecoveryRefused(
+                "E2044",
+                f"{path}:{number}",
+                f"expected {quoted(_text(expected))}, the replay gave {quoted(_text(found))}",
+            )
+
+
+def _text(line: Any) -> str:
+    return "nothing" if line is None else msgspec.json.encode(line).decode()

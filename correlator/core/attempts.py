@@ -1,0 +1,271 @@
+"""Expression listeners at work: attempts take events and time, and call the handler when their expression is true.
+
+An attempt that has left the first step of its sequence behind, or has come to its end, makes room: a listener for all
+then begins another one. So there is always one attempt at the first step, until that can no longer become true. An
+event that completes an expression whose handler fails has not happened for it: the attempt stays as it was.
+
+Owner: the context's thread.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from correlator.core.commit import StateEntry
+from correlator.core.expressions import FRESH, Moment, Pattern, Plan, Progress
+from correlator.core.instances import (
+    Attempt,
+    Deadline,
+    ExpressionListener,
+    Instance,
+    Leaf,
+    StoredAttempt,
+    StoredExpression,
+    restored_expression,
+    stored_parts,
+)
+from correlator.core.listeners import ListenerIndex
+from correlator.core.monitor import ListenerSpec
+from correlator.core.state import encode
+from correlator.core.timers import Timers
+
+CALENDAR_LOOK_S = 60.0
+"""How long at most the calendar may have jumped before `at` notices."""
+
+Invoke = Callable[[Instance, Callable[[Any], None], Any], None]
+
+
+class Attempts:
+    """All attempts of a context.
+
+    Args:
+        moment: at this start.
+        timers: of the context.
+        invoke: calls a handler.
+        stage: has something done when the handler that `invoke` calls next has returned.
+    """
+
+    def __init__(
+        self, moment: Moment, timers: Timers, invoke: Invoke, stage: Callable[[Callable[[Any], None], Any], None]
+    ) -> None:
+        self.moment = moment
+        self.index: ListenerIndex[Leaf] = ListenerIndex()
+        self._timers = timers
+        self._invoke = invoke
+        self._stage = stage
+        self._changed: dict[ExpressionListener | Attempt, None] = {}
+        self._gone: list[StateEntry] = []
+
+    # --- listeners ---
+
+    def begin(self, listener: ExpressionListener) -> None:
+        """A listener begins."""
+        if not listener.instance.alive:
+            return
+        listener.instance.expressions[listener.number] = listener
+        self._note(listener)
+        self._attempt(listener)
+
+    def cancel(self, listener: ExpressionListener) -> None:
+        """A listener and all its attempts end."""
+        for attempt in list(listener.attempts):
+            self._drop(attempt)
+        self._remove(listener)
+
+    def _attempt(self, listener: ExpressionListener) -> None:
+        instance = listener.instance
+        number, instance.next_attempt = instance.next_attempt, instance.next_attempt + 1
+        attempt = Attempt(listener, number, FRESH)
+        listener.attempts[attempt] = None
+        self._go_on(attempt, listener.plan.step(FRESH, (), None, self.moment))
+
+    def _remove(self, listener: ExpressionListener) -> None:
+        listener.alive = False
+        listener.instance.expressions.pop(listener.number, None)
+        self._note(listener)
+
+    # --- events and time ---
+
+    def happened(self, leaves: Iterable[Leaf], event: Any) -> None:
+        """An event matches these leaves; of a monitor, what began first comes first, in every life."""
+        hit: dict[Attempt, list[int]] = {}
+        for leaf in leaves:
+            hit.setdefault(leaf.attempt, []).append(leaf.part)
+        for attempt, parts in sorted(hit.items(), key=_age):
+            if attempt.alive and attempt.listener.instance.alive:
+                progress = attempt.listener.plan.step(attempt.progress, parts, event, self.moment)
+                if attempt.listener.plan.outcome(progress):
+                    self._stage(self._complete, attempt)
+                    self._call(attempt.listener, progress, event)
+                else:
+                    self._become(attempt, progress)
+
+    def look(self, attempt: Attempt) -> None:
+        """Clocks of an attempt may have run out; what has run out has, even when the handler fails."""
+        plan = attempt.listener.plan
+        attempt.deadline = None
+        while attempt.alive and (clocks := plan.run_out(attempt.progress, self.moment)):
+            progress = plan.step(attempt.progress, clocks, None, self.moment)
+            if plan.outcome(progress):
+                self._complete(attempt)
+                self._call(attempt.listener, progress, None)
+            else:
+                self._become(attempt, progress)
+        if attempt.alive:
+            self._set_deadline(attempt)
+
+    def _become(self, attempt: Attempt, progress: Progress) -> None:
+        """The expression is open, or false."""
+        listener, plan = attempt.listener, attempt.listener.plan
+        if plan.outcome(progress) is None:
+            leaves_first_step = not plan.begun(attempt.progress) and plan.begun(progress)
+            self._go_on(attempt, progress)
+            if leaves_first_step and listener.begins_again:
+                self._attempt(listener)
+        else:
+            self._drop(attempt)
+            self._end_if_over(listener)
+
+    def _complete(self, attempt: Attempt) -> None:
+        """The expression is true."""
+        listener = attempt.listener
+        self._drop(attempt)
+        if listener.begins_again and not listener.plan.begun(attempt.progress):
+            self._attempt(listener)
+        self._end_if_over(listener)
+
+    def _end_if_over(self, listener: ExpressionListener) -> None:
+        if not listener.attempts and not listener.declared:
+            self._remove(listener)
+
+    def _call(self, listener: ExpressionListener, progress: Progress, event: Any) -> None:
+        arguments = [progress.events.get(number) for number in listener.plan.arguments]
+        self._invoke(listener.instance, lambda _: listener.method(*arguments), event)
+
+    def _go_on(self, attempt: Attempt, progress: Progress) -> None:
+        attempt.progress = progress
+        self._arm(attempt)
+        self._note(attempt)
+
+    def _arm(self, attempt: Attempt) -> None:
+        """Let the index and the timers know what it waits for."""
+        plan, progress = attempt.listener.plan, attempt.progress
+        waits = [number for number in plan.waiting(progress) if isinstance(plan.parts[number], Pattern)]
+        for number in [number for number in attempt.leaves if number not in waits]:
+            self.index.remove(attempt.leaves.pop(number))
+        for number in waits:
+            if number not in attempt.leaves:
+                leaf = attempt.leaves[number] = Leaf(attempt, number, plan.pattern(number, progress))
+                self.index.add(leaf)
+        self._set_deadline(attempt)
+
+    def _set_deadline(self, attempt: Attempt) -> None:
+        due = attempt.listener.plan.next_look(attempt.progress, self.moment, CALENDAR_LOOK_S)
+        deadline = attempt.deadline
+        if deadline is not None and deadline.due != due:
+            self._timers.cancel(deadline)
+            deadline = None
+        if deadline is None and due is not None:
+            deadline = Deadline(attempt, due)
+            self._timers.add(deadline)
+        attempt.deadline = deadline
+
+    def _drop(self, attempt: Attempt) -> None:
+        if not attempt.alive:
+            return
+        attempt.alive = False
+        del attempt.listener.attempts[attempt]
+        for leaf in attempt.leaves.values():
+            self.index.remove(leaf)
+        attempt.leaves.clear()
+        if attempt.deadline is not None:
+            self._timers.cancel(attempt.deadline)
+        self._note(attempt)
+
+    # --- the store ---
+
+    def _note(self, changed: ExpressionListener | Attempt) -> None:
+        listener = changed.listener if isinstance(changed, Attempt) else changed
+        if listener.instance.monitor.persistent:
+            self._changed[changed] = None
+
+    def take_changes(self) -> list[StateEntry]:
+        """What changed since the last call; what began and ended in between leaves no trace."""
+        changed, self._changed = self._changed, {}
+        entries, self._gone = self._gone, []
+        for one in changed:
+            instance = one.listener.instance if isinstance(one, Attempt) else one.instance
+            if one.alive or one.stored:
+                entries.append(StateEntry(instance.waiting_owner, one.key, one.encoded() if one.alive else None))
+                one.stored = one.alive
+        return entries
+
+    def restore(
+        self,
+        instance: Instance,
+        specs: Iterable[ListenerSpec],
+        resolve: Callable[[str], type[Any]],
+        stored: Mapping[bytes, bytes],
+    ) -> list[ListenerSpec]:
+        """Take up the listeners and attempts of an instance; returns the declared ones that the store does not hold.
+
+        Where the class has changed, what it declared before goes on with the attempts that something has happened to,
+        and begins no other.
+        """
+        missing = {_declaration(spec.plan, spec.handler): spec for spec in specs if spec.plan is not None}
+        attempts: dict[bytes, dict[bytes, StoredAttempt]] = {}
+        for key, data in stored.items():
+            number, _, attempt = key.partition(b".")
+            if attempt:
+                attempts.setdefault(number, {})[key] = msgspec.msgpack.decode(data, type=StoredAttempt)
+        for key, data in stored.items():
+            if b"." not in key:
+                kept = msgspec.msgpack.decode(data, type=StoredExpression)
+                plan = Plan(restored_expression(resolve, kept.parts))
+                declared = kept.declared and missing.pop(_declaration(plan, kept.handler), None) is not None
+                if kept.declared and not declared:
+                    self._restore_outdated(instance, key, plan, kept.handler, attempts.get(key, {}))
+                else:
+                    listener = ExpressionListener(
+                        instance, int(key), plan, kept.handler, once=kept.once, declared=declared
+                    )
+                    self._restore_listener(listener, attempts.get(key, {}))
+        return list(missing.values())
+
+    def _restore_outdated(
+        self, instance: Instance, key: bytes, plan: Plan, handler: str, attempts: Mapping[bytes, StoredAttempt]
+    ) -> None:
+        under_way = {one: kept for one, kept in attempts.items() if kept.events or kept.elapsed}
+        over = [one for one in attempts if one not in under_way]
+        if under_way:
+            listener = ExpressionListener(instance, int(key), plan, handler, once=True, declared=False)
+            self._restore_listener(listener, under_way)
+            self._note(listener)
+        else:
+            over.append(key)
+        self._gone.extend(StateEntry(instance.waiting_owner, one, None) for one in over)
+
+    def _restore_listener(self, listener: ExpressionListener, attempts: Mapping[bytes, StoredAttempt]) -> None:
+        instance, plan = listener.instance, listener.plan
+        listener.stored = True
+        instance.expressions[listener.number] = listener
+        for key, kept in attempts.items():
+            number = int(key.partition(b".")[2])
+            events = {
+                part: msgspec.msgpack.decode(event, type=plan.event_type(part)) for part, event in kept.events.items()
+            }
+            attempt = Attempt(listener, number, Progress(events, kept.elapsed, kept.due))
+            attempt.stored = True
+            listener.attempts[attempt] = None
+            instance.next_attempt = max(instance.next_attempt, number + 1)
+            self._arm(attempt)
+
+
+def _age(hit: tuple[Attempt, list[int]]) -> tuple[int, int]:
+    return hit[0].listener.number, hit[0].number
+
+
+def _declaration(plan: Plan, handler: str) -> bytes:
+    """What tells a declared listener from another one."""
+    return encode((stored_parts(plan), handler), "expression")

@@ -1,0 +1,172 @@
+"""What a configuration changes about what a store holds: values that a start refuses by and that `plan` shows.
+
+A difference is worked out in one place, so that what `plan` says is what a start does.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from enum import StrEnum
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from correlator.core.commit import ContextCut
+from correlator.errors import CorrelatorError, RecoveryRefused
+
+E = TypeVar("E", bound=CorrelatorError)
+
+
+class Verdict(StrEnum):
+    """What a start does with a part."""
+
+    UNCHANGED = "unchanged"
+    NEW = "new"
+    CHANGED = "changed"
+    MOVED = "moved"
+    REFUSED = "refused"
+
+
+class FieldChange(NamedTuple):
+    """One setting before and after."""
+
+    field: str
+    before: str
+    after: str
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """One part of the store or the configuration, and what a start does with it.
+
+    Attributes:
+        kind: receiver, sender, monitor, context, table, pipeline, domain or instance.
+        name: its name.
+        verdict: what becomes of it.
+        rule: the row of FEATURES that decides, where there is one.
+        changes: settings that differ.
+        note: what a start does with it, where the verdict does not say it.
+        refusals: why a start is refused, each with the way out.
+    """
+
+    kind: str
+    name: str
+    verdict: Verdict
+    rule: str = ""
+    changes: Sequence[FieldChange] = ()
+    note: str = ""
+    refusals: Sequence[CorrelatorError] = ()
+
+
+class StoredMonitorFacts(NamedTuple):
+    """A monitor in the store: its state name, its instance number, its class, its context."""
+
+    name: str
+    number: str
+    type: str
+    context: str
+
+
+def refuse(differences: Iterable[Difference]) -> None:
+    """Raise the refusals of all differences as one error, if there are any; the first one's class, code and place."""
+    refusals = [refusal for difference in differences for refusal in difference.refusals]
+    if refusals:
+        raise joined(refusals)
+
+
+def joined(errors: Sequence[E]) -> E:
+    """Several errors as one, which has the class, code and place of the first and a line for each."""
+    first, *others = errors
+    lines = [first.todo, *(str(other) for other in others)]
+    return type(first)(first.code, first.where, first.what, first.allowed, ".\n".join(one.rstrip(".") for one in lines))
+
+
+def compare_contexts(cuts: Iterable[ContextCut], contexts: Collection[str]) -> list[Difference]:
+    """Contexts of the last checkpoint, of monitors and of pipelines, against those of the configuration (E4315)."""
+    found = [_compare_context(cut, contexts) for cut in cuts]
+    known = {difference.name for difference in found}
+    fresh = [Difference(kind="context", name=name, verdict=Verdict.NEW) for name in contexts if name not in known]
+    return [*found, *fresh]
+
+
+def _compare_context(cut: ContextCut, contexts: Collection[str]) -> Difference:
+    waiting = f"{len(cut.queue)} runs of events waiting"
+    if cut.context in contexts:
+        return Difference(kind="context", name=cut.context, verdict=Verdict.UNCHANGED)
+    if cut.queue:
+        refusal = _not_configured("E4315", f"context '{cut.context}'", waiting)
+        return Difference(kind="context", name=cut.context, verdict=Verdict.REFUSED, refusals=[refusal])
+    note = "not configured any more; nothing waits in it, so it is left out"
+    return Difference(kind="context", name=cut.context, verdict=Verdict.CHANGED, note=note)
+
+
+def compare_monitors(
+    stored: Iterable[StoredMonitorFacts], configured: Mapping[str, str], contexts: Collection[str]
+) -> list[Difference]:
+    """Persistent monitors of the store against those of the configuration (E4202, E4313, E4315).
+
+    Args:
+        stored: what the store holds, spawned ones too.
+        configured: the context of each configured persistent monitor, by state name.
+        contexts: of monitors.
+    """
+    facts = list(stored)
+    found = [_compare_monitor(one, configured, contexts) for one in facts]
+    known = {one.name for one in facts if one.number == "0"}
+    fresh = [Difference(kind="monitor", name=name, verdict=Verdict.NEW) for name in configured if name not in known]
+    return [*found, *fresh]
+
+
+def _compare_monitor(one: StoredMonitorFacts, configured: Mapping[str, str], contexts: Collection[str]) -> Difference:
+    if one.number != "0":
+        name, fits = f"{one.name} {one.number}", one.context in contexts
+        where = f"context '{one.context}'"
+        refusals = [] if fits else [_not_configured("E4315", where, f"a monitor {one.type}")]
+        return Difference(kind="monitor", name=name, verdict=_fitting(fits=fits), refusals=refusals)
+    if one.name not in configured:
+        refusal = _not_configured("E4202", f"monitor '{one.name}'", f"state of {one.type}")
+        return Difference(kind="monitor", name=one.name, verdict=Verdict.REFUSED, refusals=[refusal])
+    after = configured[one.name]
+    if one.context == after:
+        return Difference(kind="monitor", name=one.name, verdict=Verdict.UNCHANGED)
+    refusal = RecoveryRefused(
+        "E4313",
+        f"monitor '{one.name}'",
+        f"lived in context '{one.context}', is configured for '{after}'",
+        "What a context has handled is recorded by its name",
+        "Put it back",
+    )
+    changes = [FieldChange("context", one.context, after)]
+    return Difference(kind="monitor", name=one.name, verdict=Verdict.REFUSED, changes=changes, refusals=[refusal])
+
+
+def compare_tables(kept: Mapping[str, int], claimed: Collection[str]) -> list[Difference]:
+    """Tables of state with their numbers of keys against those that monitors have: a rename is never guessed (E4203).
+
+    Args:
+        kept: keys in the store by owner.
+        claimed: owners that the restored and the fresh monitors have.
+    """
+    return [
+        Difference(
+            kind="table",
+            name=owner,
+            verdict=Verdict.REFUSED,
+            refusals=[
+                RecoveryRefused(
+                    "E4203",
+                    owner,
+                    f"{keys} keys are in the store, but no monitor has this table",
+                    "State is never guessed",
+                    "Put the attribute back under its old name",
+                )
+            ],
+        )
+        for owner, keys in kept.items()
+        if keys and owner not in claimed
+    ]
+
+
+def _fitting(*, fits: bool) -> Verdict:
+    return Verdict.UNCHANGED if fits else Verdict.REFUSED
+
+
+def _not_configured(code: str, where: str, what: str) -> RecoveryRefused:
+    return RecoveryRefused(code, where, f"is in the store ({what}) but not in the configuration", "", "Put it back")

@@ -1,0 +1,468 @@
+"""What a listener waits for: events, and events in an order, together, without another, in time (docs/listeners.md).
+
+Theory of operation. An expression is a tree of frozen values. A `Plan` numbers its parts in the order of writing. What
+has happened to one attempt at it is a `Progress`: which parts were matched by which events, which clocks have run out,
+which still run. Whether a part is true, false or open follows from that alone, and so do the parts that wait now; so an
+attempt is stored as its progress, and a step from one progress to the next changes nothing that a failing handler
+would have to give back.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from correlator.core.state import is_immutable
+from correlator.errors import UsageError
+
+MAX_PARTS = 100
+"""Parts that one expression may have; beyond it E4112."""
+_HOUR_S = 3600
+_DAY_S = 24 * _HOUR_S
+
+
+class Moment(NamedTuple):
+    """Now: seconds of engine time, and seconds of the local calendar (as if it were UTC)."""
+
+    engine_time: float
+    wall_time: float
+
+
+# --- the tree ---
+
+
+class Expression(msgspec.Struct, frozen=True):
+    """Base of all parts; true, false or open."""
+
+    def then(self, later: "Expression") -> "Then":
+        """This first, and `later` afterwards: it begins to wait when this has become true."""
+        return Then(self, later)
+
+    def and_(self, other: "Expression | Not") -> "Expression":
+        """Both, in any order; `a & b`."""
+        return Unless(self, other.part) if isinstance(other, Not) else And(self, other)
+
+    def or_(self, other: "Expression") -> "Or":
+        """Whichever comes first; `a | b`."""
+        return Or(self, other)
+
+    def and_not(self, other: "Expression") -> "Unless":
+        """This, if the other one has not come before, nor with the same event; `a & ~b`."""
+        return Unless(self, other)
+
+    def within(self, seconds: float) -> "Within":
+        """This in time: a sequence within `seconds` after its first step, all else after it began to wait."""
+        return Within(self, seconds)
+
+    def __and__(self, other: "Expression | Not") -> "Expression":
+        return self.and_(other)
+
+    def __or__(self, other: "Expression") -> "Or":
+        return self.or_(other)
+
+    def __invert__(self) -> "Not":
+        return Not(self)
+
+
+class Not(msgspec.Struct, frozen=True):
+    """The right or left side of `&` that must not come first; nothing by itself."""
+
+    part: Expression
+
+    def __and__(self, other: Expression) -> "Unless":
+        return Unless(other, self.part)
+
+
+class Reference(msgspec.Struct, frozen=True):
+    """The value of a field of the event that an earlier part has matched."""
+
+    pattern: "Pattern"
+    field: str
+
+
+class Pattern(Expression, frozen=True):
+    """Events of one type whose fields have given values.
+
+    Attributes:
+        event_type: the type.
+        fields: names, sorted.
+        values: the wanted value of each; a `Reference` stands for that of an earlier event.
+    """
+
+    event_type: type[Any]
+    fields: tuple[str, ...] = ()
+    values: tuple[Any, ...] = ()
+
+    @classmethod
+    def of(cls, event_type: type[Any], fields: Mapping[str, Any]) -> "Pattern":
+        """The pattern; raises `UsageError` E4108 for a field that the type does not have."""
+        for name in fields:
+            _check_field(event_type, name)
+            try:
+                hash(fields[name])
+            except TypeError as error:
+                raise _changes(event_type, name, "a value") from error
+        names = tuple(sorted(fields))
+        return cls(event_type, names, tuple(fields[name] for name in names))
+
+    def __getitem__(self, field: str) -> Reference:
+        """The value of a field of the event that this pattern will have matched, for a later part of the expression.
+
+        Raises `UsageError` E4108 for a field that the type does not have, or whose values can change.
+        """
+        _check_field(self.event_type, field)
+        annotation = next(one.type for one in msgspec.structs.fields(self.event_type) if one.name == field)
+        if not is_immutable(annotation):
+            raise _changes(self.event_type, field, "a value of a type")
+        return Reference(self, field)
+
+    @property
+    def refers(self) -> bool:
+        """Whether a value is that of an earlier event."""
+        return any(isinstance(value, Reference) for value in self.values)
+
+
+class Wait(Expression, frozen=True):
+    """True so many seconds of engine time after it began to wait."""
+
+    seconds: float
+
+
+class At(Expression, frozen=True):
+    """True at the next minute of this kind of the local calendar."""
+
+    hour: int | None
+    minute: int
+
+    def next_after(self, wall_time: float) -> float:
+        """The first such minute that begins later, in seconds of the local calendar."""
+        period = _HOUR_S if self.hour is None else _DAY_S
+        offset = (self.hour or 0) * _HOUR_S + self.minute * 60
+        return math.floor((wall_time - offset) / period) * period + offset + period
+
+
+class Then(Expression, frozen=True):
+    """A sequence."""
+
+    first: Expression
+    later: Expression
+
+
+class And(Expression, frozen=True):
+    """Both."""
+
+    one: Expression
+    other: Expression
+
+
+class Or(Expression, frozen=True):
+    """Either."""
+
+    one: Expression
+    other: Expression
+
+
+class Unless(Expression, frozen=True):
+    """The one, if it is true before the other."""
+
+    part: Expression
+    never: Expression
+
+
+class Within(Expression, frozen=True):
+    """A part in time."""
+
+    part: Expression
+    seconds: float
+
+
+def match(event_type: type[Any], /, **fields: Any) -> Pattern:
+    """Events of this type whose fields have these values, for `on`, `on_all` and `once`; raises `UsageError` E4108.
+
+    `match(Order)["id"]` is the id of the order that was matched: a value for a later part of the same expression.
+    """
+    return Pattern.of(event_type, fields)
+
+
+def wait(seconds: float) -> Wait:
+    """So many seconds of engine time, as a part of an expression; raises `UsageError` E4112 unless more than 0."""
+    _check_seconds("wait", seconds)
+    return Wait(seconds)
+
+
+def at(*, hour: int | None = None, minute: int = 0) -> At:
+    """A minute of each day by the local calendar, or of each hour without `hour`; raises `UsageError` E4112.
+
+    A minute that the engine did not run through (it was down, or the clock was put forward) counts when that is
+    noticed, several of them as one; a minute that the clock shows a second time does not count again.
+    """
+    if not 0 <= minute < 60 or not (hour is None or 0 <= hour < 24):
+        raise UsageError("E4112", "at", f"there is no time {hour}:{minute}", "Hours 0 to 23, minutes 0 to 59")
+    return At(hour, minute)
+
+
+def _check_seconds(where: str, seconds: float) -> None:
+    if not 0 < seconds < math.inf:
+        raise UsageError("E4112", where, f"{seconds} s is no time to wait", "More than 0 seconds")
+
+
+def _check_field(event_type: type[Any], name: str) -> None:
+    known = getattr(event_type, "__struct_fields__", ())
+    if name not in known:
+        raise UsageError(
+            "E4108", f"event {event_type.__name__}", f"has no field '{name}'", f"Fields: {', '.join(known)}"
+        )
+
+
+def _changes(event_type: type[Any], name: str, what: str) -> UsageError:
+    return UsageError(
+        "E4108", f"event {event_type.__name__}", f"field '{name}' cannot be matched with {what} that changes"
+    )
+
+
+# --- what has happened, and what follows from it ---
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """What has happened to one attempt, by part.
+
+    Attributes:
+        events: which event matched it.
+        elapsed: clocks that have run out.
+        due: clocks that run: until which engine time, or for `at` until which time of the local calendar.
+    """
+
+    events: dict[int, Any] = {}
+    elapsed: tuple[int, ...] = ()
+    due: dict[int, float] = {}
+
+
+FRESH = Progress()
+"""Nothing has happened, and no clock runs yet."""
+
+
+class Plan:
+    """An expression with its parts numbered in the order of writing.
+
+    Attributes:
+        parts: all of them.
+        arguments: the patterns whose events a handler is given: those that are not behind `not`.
+
+    Raises `UsageError` E4112 for an expression that cannot be, E4113 for a reference to what need not have happened.
+    """
+
+    def __init__(self, expression: Expression) -> None:
+        self.parts: list[Expression] = []
+        self._below: list[tuple[int, ...]] = []
+        self._sequence: list[int | None] = []
+        self._references: dict[int, tuple[tuple[int, int, str], ...]] = {}
+        self._add(expression)
+        self.arguments = tuple(self._matching(0))
+        self._refer(0, ())
+
+    # --- making ---
+
+    def _add(self, part: Expression) -> int:
+        if not isinstance(part, Expression):
+            raise UsageError(
+                "E4112",
+                "expression",
+                f"{type(part).__name__} cannot be a part of it",
+                "Parts are match(), wait(), at() and what is made of them; ~ stands beside & only",
+            )
+        if len(self.parts) == MAX_PARTS:
+            raise UsageError("E4112", "expression", f"has more than {MAX_PARTS} parts", "", "Use several listeners")
+        if isinstance(part, Within):
+            _check_seconds("within", part.seconds)
+        number = len(self.parts)
+        self.parts.append(part)
+        self._below.append(())
+        self._sequence.append(None)
+        self._below[number] = tuple([self._add(below) for below in _below(part)])
+        self._sequence[number] = self._first_sequence(number)
+        return number
+
+    def _first_sequence(self, number: int) -> int | None:
+        """The sequence that this part begins with, the innermost one: its first step decides when this has begun."""
+        part = self.parts[number]
+        if not isinstance(part, Then | Unless | Within):
+            return None
+        inner = self._sequence[self._below[number][0]]
+        return number if inner is None and isinstance(part, Then) else inner
+
+    def _matching(self, number: int) -> Iterator[int]:
+        part, below = self.parts[number], self._below[number]
+        if isinstance(part, Pattern):
+            yield number
+        for one in below[:1] if isinstance(part, Unless) else below:
+            yield from self._matching(one)
+
+    def _refer(self, number: int, known: tuple[int, ...]) -> tuple[int, ...]:
+        """Find what references mean, given the patterns that are known to have matched; returns those known after."""
+        part, below = self.parts[number], self._below[number]
+        if isinstance(part, Pattern):
+            self._references[number] = tuple(
+                (at, self._referred(value, known), value.field)
+                for at, value in enumerate(part.values)
+                if isinstance(value, Reference)
+            )
+            return (number,)
+        if isinstance(part, Then):
+            first = self._refer(below[0], known)
+            return first + self._refer(below[1], known + first)
+        after = [self._refer(one, known) for one in below]
+        if isinstance(part, And):
+            return after[0] + after[1]
+        return after[0] if isinstance(part, Unless | Within) else ()
+
+    def _referred(self, reference: Reference, known: tuple[int, ...]) -> int:
+        found = [number for number in known if self.parts[number] is reference.pattern]
+        if len(found) == 1:
+            return found[0]
+        raise UsageError(
+            "E4113",
+            f"match({reference.pattern.event_type.__name__})['{reference.field}']",
+            "stands in several parts of the expression" if found else "need not have matched before",
+            "A value comes from the part of a sequence that is surely true before",
+            "Make another match() for each part" if found else "Put it before, with then()",
+        )
+
+    # --- asking ---
+
+    def outcome(self, progress: Progress) -> bool | None:
+        """Whether the expression is true or false, or `None` while it is open."""
+        return self._truth(0, progress)
+
+    def begun(self, progress: Progress) -> bool:
+        """Whether the sequence that the expression begins with has left its first step behind."""
+        return self._has_begun(0, progress)
+
+    def waiting(self, progress: Progress) -> Iterator[int]:
+        """The patterns that wait for an event, and the clocks that run."""
+        return self._open(0, progress)
+
+    def pattern(self, number: int, progress: Progress) -> Pattern:
+        """A pattern, with values of earlier events in the place of references."""
+        part = self.parts[number]
+        assert isinstance(part, Pattern)
+        references = self._references[number]
+        if not references:
+            return part
+        values = list(part.values)
+        for at, source, field in references:
+            values[at] = getattr(progress.events[source], field)
+        return Pattern(part.event_type, part.fields, tuple(values))
+
+    def event_type(self, number: int) -> type[Any]:
+        """The type of the events that a pattern matches."""
+        part = self.parts[number]
+        assert isinstance(part, Pattern)
+        return part.event_type
+
+    def references(self, number: int) -> tuple[tuple[int, int, str], ...]:
+        """For a pattern: (position of the value, number of the part that it comes from, field there)."""
+        return self._references[number]
+
+    def step(self, progress: Progress, happened: Iterable[int], event: Any, moment: Moment) -> Progress:
+        """The progress after the event matched these patterns, or (without one) these clocks ran out."""
+        events, elapsed = progress.events, progress.elapsed
+        if event is None:
+            elapsed = (*elapsed, *happened)
+        else:
+            events = {**events, **dict.fromkeys(happened, event)}
+        after = Progress(events, elapsed)
+        due = {
+            number: progress.due[number] if number in progress.due else self._end_of(number, moment)
+            for number in self.waiting(after)
+            if not isinstance(self.parts[number], Pattern)
+        }
+        return Progress(events, elapsed, due)
+
+    def run_out(self, progress: Progress, moment: Moment) -> list[int]:
+        """The clocks that have run out by now: those of the local calendar, else the earliest of engine time.
+
+        One that ran out earlier can decide what a later one means, so these are not all at once.
+        """
+        by_wall = [number for number, due in progress.due.items() if self._is_at(number) and due <= moment.wall_time]
+        if by_wall:
+            return by_wall
+        by_engine = {number: due for number, due in progress.due.items() if not self._is_at(number)}
+        earliest = min(by_engine.values(), default=math.inf)
+        return [number for number, due in by_engine.items() if due == earliest <= moment.engine_time]
+
+    def next_look(self, progress: Progress, moment: Moment, patience: float) -> float | None:
+        """The engine time at which a clock may have run out; after `patience` at the latest for the local calendar."""
+        looks = [
+            moment.engine_time + max(0.0, min(due - moment.wall_time, patience)) if self._is_at(number) else due
+            for number, due in progress.due.items()
+        ]
+        return min(looks, default=None)
+
+    def _is_at(self, number: int) -> bool:
+        return isinstance(self.parts[number], At)
+
+    def _end_of(self, number: int, moment: Moment) -> float:
+        part = self.parts[number]
+        if isinstance(part, At):
+            return part.next_after(moment.wall_time)
+        assert isinstance(part, Wait | Within)
+        return moment.engine_time + part.seconds
+
+    def _truth(self, number: int, progress: Progress) -> bool | None:
+        part, below = self.parts[number], self._below[number]
+        if not below:
+            return True if number in progress.events or number in progress.elapsed else None
+        one = self._truth(below[0], progress)
+        other = self._truth(below[1], progress) if len(below) > 1 else None
+        if isinstance(part, Then):
+            return other if one else one
+        if isinstance(part, And):
+            return _both(one, other)
+        if isinstance(part, Or):
+            return _either(one, other)
+        if isinstance(part, Unless):
+            return False if other else one
+        return False if one is None and number in progress.elapsed else one
+
+    def _has_begun(self, number: int, progress: Progress) -> bool:
+        sequence = self._sequence[number]
+        return sequence is not None and self._truth(self._below[sequence][0], progress) is True
+
+    def _open(self, number: int, progress: Progress) -> Iterator[int]:
+        if self._truth(number, progress) is not None:
+            return
+        part, below = self.parts[number], self._below[number]
+        if isinstance(part, Then):
+            yield from self._open(below[1] if self._truth(below[0], progress) else below[0], progress)
+            return
+        for one in below:
+            yield from self._open(one, progress)
+        runs = not isinstance(part, Within) or self._sequence[number] is None or self._has_begun(number, progress)
+        if runs and isinstance(part, Pattern | Wait | At | Within):
+            yield number
+
+
+def _both(one: bool | None, other: bool | None) -> bool | None:
+    if one is False or other is False:
+        return False
+    return True if one and other else None
+
+
+def _either(one: bool | None, other: bool | None) -> bool | None:
+    if one or other:
+        return True
+    return False if one is False and other is False else None
+
+
+def _below(part: Expression) -> tuple[Expression, ...]:
+    return tuple(getattr(part, name) for name in _BELOW.get(type(part), ()))
+
+
+_BELOW: dict[type[Expression], tuple[str, ...]] = {
+    Then: ("first", "later"),
+    And: ("one", "other"),
+    Or: ("one", "other"),
+    Unless: ("part", "never"),
+    Within: ("part",),
+}

@@ -1,0 +1,305 @@
+"""Field by field: from the parts of a message to the fields of an event, and back (FEATURES A9.19).
+
+A receiver's mapping says for each field of its event where the value is: `${header.NAME}`, `${headers}`,
+`${property.NAME}`, `${properties}`, `${key}`, `${body}` or `${body.NAME}` (a member of a JSON body). A sender's mapping
+says for each part of a message (`header.NAME`, `property.NAME`, `properties`, `key`, `destination`, `body`) what of the
+event goes there: `${event.NAME}` or `${event}`, the whole as JSON.
+"""
+
+import re
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
+
+import msgspec
+
+from correlator.errors import ConfigError, MappingError, quoted
+from correlator.events import Headers, Message
+
+RECEIVE_ONLY_HEADERS = ("message_id", "expiration", "timestamp", "redelivered", "delivery_count")
+"""Headers that brokers set: a receiver may read them, a sender may not write them."""
+WRITABLE_HEADERS: dict[str, Any] = {
+    "correlation_id": str,
+    "reply_to": str,
+    "type": str,
+    "priority": int,
+    "persistent": bool,
+    "time_to_live_ms": int,
+}
+"""Headers that a sender may write, with their types."""
+
+_HIGHEST_PRIORITY = 9
+_SOURCE = re.compile(r"\$\{(?:(property|header|body)\.([^}]+)|(properties|headers|body|key))\}")
+_OF_EVENT = re.compile(r"\$\{event(?:\.(\w+))?\}")
+_SOURCES = "Sources: ${header.NAME}, ${headers}, ${property.NAME}, ${properties}, ${key}, ${body}, ${body.NAME}"
+_READABLE = (*RECEIVE_ONLY_HEADERS, *WRITABLE_HEADERS, "destination")
+_encode_json = msgspec.json.Encoder().encode
+
+Find = Callable[[Message, Any], Any]
+
+
+class FieldMapping:
+    """Makes an event of a message. Pure; safe for threads.
+
+    Args:
+        mapping: by field of the event: where its value is.
+        event_type: what is made.
+        destination: what `${header.destination}` gives: the receiver's own.
+        where: names it in messages.
+
+    Raises `ConfigError` E1061 for a source that is not understood, E1062 for a field that the event does not have,
+    E1063 for one that gets no value, E1065 for an unknown header.
+    """
+
+    def __init__(self, mapping: Mapping[str, str], event_type: type[Any], destination: str, where: str) -> None:
+        fields = {field.name: field for field in msgspec.structs.fields(event_type)}
+        check_sources(mapping, where)
+        for name in mapping:
+            if name not in fields:
+                known = f"Fields: {', '.join(fields)}"
+                raise ConfigError("E1062", f"{where}.{name}", f"{event_type.__name__} has no such field", known)
+        for name, field in fields.items():
+            if name not in mapping and field.required:
+                raise ConfigError("E1063", where, f"field '{name}' has neither a source nor a default value")
+        self._event_type = event_type
+        self._where = where
+        self._finds = [(name, _find(source, destination)) for name, source in mapping.items()]
+        self._text = {name for name in mapping if _admits(fields[name].type, str)}
+        self._bytes = {name for name in mapping if _admits(fields[name].type, bytes)} - self._text
+        whole = [name for name, source in mapping.items() if source == "${body}"]
+        self._parsed = {name for name in whole if name not in self._text and name not in self._bytes}
+        self._opens_body = any(source.startswith("${body.") for source in mapping.values())
+
+    def event(self, message: Message) -> Any:
+        """The event; a part that the message does not have leaves its field at the default.
+
+        Raises `MappingError` E5101 for a body that is not JSON where it must be, E5102 for a value that does not fit
+        its field, and for what the event type raised.
+        """
+        try:
+            return self._made(message)
+        except MappingError:
+            raise
+        except Exception as error:
+            raise MappingError("E5102", self._where, f"making the event raised {told(error)}") from error
+
+    def _made(self, message: Message) -> Any:
+        content = self._json(message.body) if self._opens_body else None
+        values: dict[str, Any] = {}
+        for name, find in self._finds:
+            value = find(message, content)
+            if value is not None:
+                values[name] = self._fitting(name, value)
+        try:
+            return msgspec.convert(values, self._event_type, strict=False)
+        except msgspec.ValidationError as error:
+            raise self._does_not_fit(values, error) from error
+
+    def _fitting(self, name: str, value: Any) -> Any:
+        """The value as the conversion expects it: text of anything for text, JSON taken apart for all else."""
+        if name in self._parsed:
+            return self._json(value)
+        if name in self._text and not isinstance(value, str):
+            return self._as_text(name, value)
+        if name in self._bytes and isinstance(value, str):
+            return value.encode()
+        return value
+
+    def _as_text(self, name: str, value: Any) -> Any:
+        if isinstance(value, bool):
+            return str(value).lower()
+        if isinstance(value, int | float):
+            return str(value)
+        if isinstance(value, bytes):
+            try:
+                return value.decode()
+            except UnicodeDecodeError as error:
+                raise MappingError("E5102", self._where, f"field '{name}': {quoted(value)} is not UTF-8") from error
+        return value
+
+    def _json(self, body: bytes) -> Any:
+        try:
+            return msgspec.json.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
+            raise MappingError("E5101", self._where, str(error)) from error
+
+    def _does_not_fit(self, values: Mapping[str, Any], error: msgspec.ValidationError) -> MappingError:
+        what, _, path = str(error).partition(" - at `$.")
+        name = re.split(r"[.\[`]", path)[0]
+        shown = f"field '{name}': {quoted(values[name])}: " if name in values else ""
+        return MappingError("E5102", self._where, f"{shown}{what.replace('`', '')}")
+
+
+class SendMapping:
+    """Makes a message of an event. Pure; used by the threads of contexts.
+
+    Args:
+        mapping: by part of the message: what of the event goes there.
+        where: names it in messages.
+
+    Raises `ConfigError` as `check_targets`.
+    """
+
+    def __init__(self, mapping: Mapping[str, str], where: str) -> None:
+        check_targets(mapping, where)
+        self._where = where
+        parts = {target: _field(source) for target, source in mapping.items()}
+        self._headers = [(name[7:], field) for name, field in parts.items() if name.startswith("header.")]
+        self._properties = [(name[9:], field) for name, field in parts.items() if name.startswith("property.")]
+        self._rest = {name: field for name, field in parts.items() if "." not in name}
+
+    def message(self, event: Any, key: str | None, properties: Mapping[str, Any] | None) -> Any:
+        """The message that carries an event; messages and bytes stay as they are.
+
+        What the call of `send` names itself takes the place of what is mapped. Raises `MappingError` E5201 for a body
+        and E5202 for any other part that cannot travel, and for a field that the event does not have.
+        """
+        if isinstance(event, Message | bytes):
+            return event
+        rest = self._rest
+        mapped = self._all_properties(event, rest["properties"]) if "properties" in rest else {}
+        for name, field in self._properties:
+            value = self._part(event, f"property.{name}", field)
+            if value is not None:
+                mapped[name] = value
+        headers = {name: self._header(event, name, field) for name, field in self._headers}
+        if key is None and "key" in rest:
+            key = self._text(event, "key", rest["key"])
+        destination = self._text(event, "destination", rest["destination"]) if "destination" in rest else None
+        body = self._body(event, rest.get("body"))
+        return Message(
+            body, {**mapped, **(properties or {})}, key, destination, Headers(**headers) if headers else None
+        )
+
+    def _all_properties(self, event: Any, field: str | None) -> dict[str, Any]:
+        value = self._part(event, "properties", field)
+        if not isinstance(value, dict | None):
+            raise self._cannot("properties", f"{quoted(value)} is not a mapping")
+        return dict(value or {})
+
+    def _part(self, event: Any, target: str, field: str | None) -> Any:
+        if field is None:
+            return self._encoded(event).decode()
+        try:
+            return getattr(event, field)
+        except AttributeError as error:
+            raise self._cannot(target, f"{type(event).__name__} has no field '{field}'") from error
+
+    def _text(self, event: Any, target: str, field: str | None) -> str | None:
+        value = self._part(event, target, field)
+        return value if value is None else str(value)
+
+    def _body(self, event: Any, field: str | None) -> bytes:
+        value = event if field is None else self._part(event, "body", field)
+        if isinstance(value, bytes):
+            return value
+        return value.encode() if isinstance(value, str) else self._encoded(value)
+
+    def _encoded(self, value: Any) -> bytes:
+        try:
+            return _encode_json(value)
+        except (TypeError, OverflowError) as error:
+            what = f"{type(value).__name__} cannot become a message: {error}"
+            raise MappingError("E5201", self._where, what) from error
+
+    def _header(self, event: Any, name: str, field: str | None) -> Any:
+        value = self._part(event, f"header.{name}", field)
+        if value is None:
+            return None
+        try:
+            fitting = msgspec.convert(value, WRITABLE_HEADERS[name], strict=False)
+        except msgspec.ValidationError as error:
+            raise self._cannot(f"header.{name}", f"{quoted(value)}: {error}") from error
+        if name == "priority" and not 0 <= fitting <= _HIGHEST_PRIORITY:
+            raise self._cannot("header.priority", f"{fitting} is not in 0..{_HIGHEST_PRIORITY}")
+        return fitting
+
+    def _cannot(self, target: str, what: str) -> MappingError:
+        return MappingError("E5202", f"{self._where}.{target}", what)
+
+
+def told(error: Exception) -> str:
+    """Type and text of what application code raised, whatever it is."""
+    return "".join(traceback.format_exception_only(error)).strip()
+
+
+def check_sources(mapping: Mapping[str, str], where: str) -> None:
+    """Raise `ConfigError` E1061 for a source of a receiver's mapping that is not understood, E1065 for a header."""
+    for name, source in mapping.items():
+        found = _SOURCE.fullmatch(source)
+        if found is None:
+            raise ConfigError("E1061", f"{where}.{name}", f"{quoted(source)} is not understood", _SOURCES)
+        if found[1] == "header" and found[2] not in _READABLE:
+            raise _no_header(f"{where}.{name}", found[2], _READABLE)
+
+
+def check_targets(mapping: Mapping[str, str], where: str) -> None:
+    """Hold a sender's mapping against what a message has.
+
+    Raises `ConfigError` E1061 for a source that is not understood, E1065 for an unknown header, E1066 for an unknown
+    part, E1067 for a header that only brokers write.
+    """
+    for target, source in mapping.items():
+        if _OF_EVENT.fullmatch(source) is None:
+            allowed = "Sources: ${event.NAME}, ${event}"
+            raise ConfigError("E1061", f"{where}.{target}", f"{quoted(source)} is not understood", allowed)
+        kind, dot, name = target.partition(".")
+        if kind == "header" and name in RECEIVE_ONLY_HEADERS:
+            writable = f"Headers that can be set: {', '.join(WRITABLE_HEADERS)}"
+            raise ConfigError("E1067", f"{where}.{target}", "is set by the broker", writable)
+        if kind == "header" and dot and name not in WRITABLE_HEADERS:
+            raise _no_header(f"{where}.{target}", name, WRITABLE_HEADERS)
+        alone = target in ("key", "destination", "body", "properties")
+        if not alone and not (kind in ("header", "property") and name):
+            allowed = "Parts: header.NAME, property.NAME, properties, key, destination, body"
+            raise ConfigError("E1066", f"{where}.{target}", "a message has no such part", allowed)
+
+
+def _find(source: str, destination: str) -> Find:
+    found = _SOURCE.fullmatch(source)
+    assert found is not None, "checked before"
+    kind, name = found[1] or found[3], found[2]
+    if name is None:
+        return _WHOLE[kind]
+    if kind == "property":
+        return lambda message, _: message.properties.get(name)
+    if kind == "header":
+        return _find_header(name, destination)
+    return lambda _, content: content.get(name) if isinstance(content, dict) else None
+
+
+def _find_header(name: str, destination: str) -> Find:
+    if name == "destination":
+        return lambda message, _: message.destination or destination
+    return lambda message, _: None if message.headers is None else getattr(message.headers, name)
+
+
+def _headers(message: Message) -> dict[str, Any]:
+    """The headers that are present."""
+    found = msgspec.structs.asdict(message.headers or Headers())
+    return {name: value for name, value in found.items() if value is not None}
+
+
+_WHOLE: dict[str, Find] = {
+    "properties": lambda message, _: message.properties,
+    "headers": lambda message, _: _headers(message),
+    "key": lambda message, _: message.key,
+    "body": lambda message, _: message.body,
+}
+
+
+def _admits(annotation: Any, kind: type) -> bool:
+    union = get_origin(annotation) in (Union, UnionType)
+    return annotation is kind or (union and kind in get_args(annotation))
+
+
+def _field(source: str) -> str | None:
+    """The field of the event; `None` for the whole."""
+    found = _OF_EVENT.fullmatch(source)
+    assert found is not None, "checked before"
+    return found[1]
+
+
+def _no_header(where: str, name: str, known: Iterable[str]) -> ConfigError:
+    return ConfigError("E1065", where, f"no header {quoted(name)}", f"Headers: {', '.join(known)}")

@@ -1,0 +1,136 @@
+"""Which message ends the process: found by noting what is about to be handled, divided until one message is left.
+
+Theory of operation. Only a start notes anything: what waits in the store when it begins is handled in *portions*, each
+noted before it is begun and forgotten when it is done, so that normal life pays nothing. A portion that the next start
+finds noted is what the process died of. It is divided (a context of monitors takes its messages one at a time, a
+pipeline halves it), each part noted alone. A single message found noted for the second time is *condemned*: with the
+death that left it waiting the process has died of it three times. It is not handled again but becomes a dead letter.
+
+A process that is killed from outside exactly while such a portion is handled leaves the same trace. So an innocent
+message is condemned only if the process was killed during two starts in a row: first while the portion that the message
+was in was handled, then while it was handled alone.
+
+Pure; owner: whoever works through the queue.
+"""
+
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from correlator.core.commit import Suspect
+from correlator.core.queue import InputQueue, Run
+from correlator.errors import HandlerFailed
+from correlator.events import DeadLetter, Message
+
+DEATHS = 2
+"""Times that a single message must be found noted."""
+
+
+class Portion(NamedTuple):
+    """The next events of a queue that may be handled together.
+
+    Attributes:
+        size: how many.
+        suspects: they, as they are to be noted.
+        accused: whether they are (a part of) what a process died of: nothing else may be noted beside them.
+        condemned: whether they are one event, not to be handled again.
+    """
+
+    size: int
+    suspects: list[Suspect]
+    accused: bool = False
+    condemned: bool = False
+
+
+class Watchlist:
+    """What a start knows of one context.
+
+    Args:
+        context: its name.
+        found: what was found noted, of all contexts.
+        encode: name and bytes of an event from inside.
+        halving: whether what is accused is halved instead of taken one by one.
+    """
+
+    def __init__(
+        self,
+        context: str,
+        found: Sequence[Suspect],
+        encode: Callable[[Any], tuple[str, bytes]],
+        *,
+        halving: bool = False,
+    ) -> None:
+        self._context = context
+        self._found = [suspect for suspect in found if suspect.context == context]
+        self._encode = encode
+        self._halving = halving
+
+    def portion(self, queue: InputQueue, most: int) -> Portion:
+        """The next portion, of at most so many events; `size` is 0 when nothing waits."""
+        queue.enter()
+        suspects: list[Suspect] = []
+        count = 0
+        for run in queue.runs():
+            for position in range(run.position, len(run)):
+                receiver, number = self._identity(run, position)
+                accused = self._accusation(receiver, number)
+                if accused is not None:
+                    return Portion(count, suspects) if count else self._part(accused, run, position, number)
+                if count == most:
+                    return Portion(count, suspects)
+                self._append(suspects, receiver, number)
+                count += 1
+        return Portion(count, suspects)
+
+    def _part(self, accused: Suspect, run: Run, position: int, number: int) -> Portion:
+        """The next part of what is accused."""
+        count = accused.last - accused.first + 1
+        half = (count + 1) // 2 if self._halving else 1
+        size = min(half, accused.last - number + 1, len(run) - position)
+        part = Suspect(self._context, accused.receiver, number, number + size - 1, accused.deaths)
+        return Portion(size, [part], accused=True, condemned=is_condemned(accused))
+
+    def _identity(self, run: Run, position: int) -> tuple[str, int]:
+        if run.receiver:
+            return run.receiver, run.first + position
+        name, content = self._encode(run.events[position])
+        return "", zlib.crc32(content, zlib.crc32(name.encode()))
+
+    def _accusation(self, receiver: str, number: int) -> Suspect | None:
+        for suspect in self._found:
+            if suspect.receiver == receiver and suspect.first <= number <= suspect.last:
+                return suspect
+        return None
+
+    def _append(self, suspects: list[Suspect], receiver: str, number: int) -> None:
+        last = suspects[-1] if suspects else None
+        if last is not None and receiver and last.receiver == receiver and last.last + 1 == number:
+            suspects[-1] = Suspect(self._context, receiver, last.first, number, 0)
+        else:
+            suspects.append(Suspect(self._context, receiver, number, number, 0))
+
+
+def is_condemned(suspect: Suspect) -> bool:
+    """Whether a single message was found noted often enough."""
+    return suspect.first == suspect.last and suspect.deaths >= DEATHS
+
+
+def dead_letter(suspect: Suspect, message: Message, engine_time: float) -> DeadLetter:
+    """The dead letter (E5502) of a condemned message."""
+    from_inside = f"message {suspect.first} of receiver '{suspect.receiver}'" if suspect.receiver else "an event"
+    error = HandlerFailed(
+        "E5502",
+        f"context {suspect.context}",
+        f"the process died {DEATHS + 1} times while it handled {from_inside}",
+        "It is kept as a dead letter and not handled again",
+        "Mend what handles it, then bring it back",
+    )
+    return DeadLetter(
+        kind="poison",
+        origin=suspect.context,
+        reason=str(error),
+        message=message,
+        time=engine_time,
+        receiver=suspect.receiver,
+        number=suspect.first if suspect.receiver else 0,
+    )

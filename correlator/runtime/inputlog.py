@@ -1,0 +1,163 @@
+"""The file of an input log: records one after the other, each with its length and a CRC-32.
+
+It is for diagnosis: written by a thread of its own, never synced, and given up with an error line when the disk does
+not take it, while the engine goes on. What stood in the queue of that thread when the process was killed is missing; a
+record that was cut short is the end of the log.
+"""
+
+import contextlib
+import os
+import struct
+import zlib
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from correlator.core.tape import Batch, Forgotten, Record, Start
+from correlator.errors import RecoveryRefused, UsageError
+from correlator.runtime.actor import Actor
+from correlator.runtime.logs import get_logger
+
+MAGIC = b"correlator input log 1\n"
+MOST_WAITING = 100
+"""Records that may wait for the disk before contexts pause."""
+_FRAME = struct.Struct("<II")
+_PRIVATE = 0o600
+_encode = msgspec.msgpack.Encoder().encode
+_decoder = msgspec.msgpack.Decoder(Record)
+
+
+class InputLog(Actor):
+    """Writes the log of one life. Any thread may `append`; all else is its own.
+
+    Args:
+        path: the name of all logs of this engine; this life's has a number behind it.
+
+    Raises `UsageError` E2041 when no file can be made there.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("input-log")
+        self.path, self._file = _create(path)
+        self._waiting: deque[Record] = deque()
+        self._written: dict[str, int] = {}
+        self._broken = False
+        self._log = get_logger(input_log=str(self.path))
+
+    @property
+    def full(self) -> bool:
+        """Whether contexts should pause."""
+        return len(self._waiting) >= MOST_WAITING
+
+    def append(self, record: Record) -> None:
+        """Have a record written after all earlier ones."""
+        if not self._broken:
+            self._waiting.append(record)
+            self.wake()
+
+    def step(self) -> float | None:
+        """Write what waits."""
+        while self._waiting:
+            record = self._waiting.popleft()
+            if self._is_new(record) and not self._broken:
+                self._write(record)
+        return None
+
+    def finish(self) -> None:
+        """Write the rest and close."""
+        self.step()
+        with contextlib.suppress(OSError):
+            self._file.close()
+
+    def _is_new(self, record: Record) -> bool:
+        """A batch that enters several contexts is written once: numbers grow for each receiver."""
+        if isinstance(record, Start):
+            for segment in record.receive_log:
+                self._written[segment.receiver] = segment.first
+        elif isinstance(record, Forgotten):
+            self._written.pop(record.receiver, None)
+        elif isinstance(record, Batch):
+            if record.first <= self._written.get(record.receiver, 0):
+                return False
+            self._written[record.receiver] = record.first
+        return True
+
+    def _write(self, record: Record) -> None:
+        content = _encode(record)
+        try:
+            self._file.write(_FRAME.pack(len(content), zlib.crc32(content)) + content)
+        except OSError as error:
+            self._broken = True
+            self._waiting.clear()
+            self._log.error("E2043 the input log ends here: it cannot be written", error=error)
+
+
+def read_log(path: Path) -> Iterator[Record]:
+    """The records of a log, in order; one that was cut short by the end of the process ends it.
+
+    Raises `UsageError` E2041 for a file that cannot be read, `RecoveryRefused` E4320 for one that is not an input log
+    or is damaged.
+    """
+    try:
+        with path.open("rb") as file:
+            if file.read(len(MAGIC)) != MAGIC:
+                raise _damaged(path, "is not an input log")
+            size = path.stat().st_size
+            while (content := _next(path, file, size)) is not None:
+                yield _decode(path, content)
+    except OSError as error:
+        raise _unusable(path, error) from error
+
+
+def _next(path: Path, file: BinaryIO, size: int) -> bytes | None:
+    head = file.read(_FRAME.size)
+    if len(head) < _FRAME.size:
+        return None
+    length, crc = _FRAME.unpack(head)
+    if file.tell() + length > size:
+        return None
+    content = file.read(length)
+    if zlib.crc32(content) != crc:
+        if file.tell() == size:
+            return None
+        raise _damaged(path, f"is damaged before byte {file.tell()}")
+    return content
+
+
+def _decode(path: Path, content: bytes) -> Record:
+    try:
+        record: Record = _decoder.decode(content)
+    except msgspec.DecodeError as error:
+        raise _damaged(path, f"holds a record that this version does not know: {error}") from error
+    return record
+
+
+def _create(path: Path) -> tuple[Path, BinaryIO]:
+    """The first free number behind the name; opened for its owner alone."""
+    number = 1
+    try:
+        while True:
+            numbered = path.with_name(f"{path.name}.{number}")
+            try:
+                descriptor = os.open(numbered, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, _PRIVATE)
+                break
+            except FileExistsError:
+                number += 1
+        file = os.fdopen(descriptor, "wb", buffering=0)
+        file.write(MAGIC)
+    except OSError as error:
+        raise _unusable(path, error) from error
+    return numbered, file
+
+
+def _unusable(path: Path, error: OSError) -> UsageError:
+    return UsageError(
+        "E2041", str(path), f"cannot be used: {error.strerror}", "", "Name another file for the input log"
+    )
+
+
+def _damaged(path: Path, what: str) -> RecoveryRefused:
+    return RecoveryRefused("E4320", str(path), what, "An input log is written by an engine with 'input_log'")

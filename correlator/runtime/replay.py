@@ -1,0 +1,466 @@
+"""Repeats what an engine did, from its input log alone (FEATURES A7): same monitors, same inputs, no connection.
+
+The parts are those of an engine, but nobody starts them: no thread runs, no store is opened, no source or sink is ever
+connected. Each record is carried out in order, and each checkpoint must come to the digest that it had.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn, cast
+
+import msgspec
+
+from correlator.core.checkpoint import Checkpoint
+from correlator.core.commit import Endpoint, OutboundSegment, Recovered, SenderCut, StateSegment
+from correlator.core.context import Context, Routes, decode_event
+from correlator.core.outbox import Outbox
+from correlator.core.queue import InputQueue, Run
+from correlator.core.tape import (
+    Added,
+    Batch,
+    CutTaken,
+    End,
+    Entry,
+    Forgotten,
+    Hook,
+    LeftOut,
+    Record,
+    Start,
+    State,
+    Step,
+    Taken,
+    Visible,
+)
+from correlator.errors import CorrelatorError, RecoveryRefused, UsageError
+from correlator.events import DeadLetter, Message, Outgoing
+from correlator.ports import Connection, Features, Sink, Source, Store
+from correlator.runtime.clock import EngineTime
+from correlator.runtime.inputlog import read_log
+from correlator.runtime.names import resolve
+from correlator.runtime.parts import Numbers, Parts
+from correlator.runtime.recording import replayable
+from correlator.runtime.restart import Restart
+from correlator.runtime.writer import Writer
+from correlator.settings import EngineSettings, ReceiverSettings, SenderSettings
+
+
+class Output(NamedTuple):
+    """What a sender was given to send, as it would have left; `checkpoint` is the last one, its own included."""
+
+    checkpoint: int
+    sender: str
+    sent: Outgoing
+
+
+@dataclass(slots=True)
+class Replayed:
+    """What came of a replay.
+
+    Attributes:
+        outputs: of reliable senders as their checkpoints released them, of others as they were sent.
+        dead_letters: of handlers, and of messages that were not handled again.
+        events: handled by contexts.
+        timers: fired.
+        checkpoints: taken.
+        number: of the last checkpoint.
+        digest: of the lineage with it; it covers state, queues and what was sent.
+        in_order: whether the engine stopped in order; else the log ends where it was killed.
+        failure: what stopped the engine, if a handler did.
+    """
+
+    outputs: list[Output] = field(default_factory=list)
+    dead_letters: list[DeadLetter] = field(default_factory=list)
+    events: int = 0
+    timers: int = 0
+    checkpoints: int = 0
+    number: int = 0
+    digest: bytes = b""
+    in_order: bool = False
+    failure: str = ""
+
+
+def replay(path: str | Path, settings: EngineSettings | None = None) -> Replayed:
+    """Do again what the engine of an input log did, without opening any connection.
+
+    Args:
+        path: the log of one life.
+        settings: refused unless what the log was recorded with is the same; by default the log's own are taken.
+
+    Raises `UsageError` E2041 for a file that cannot be read; `RecoveryRefused` E4320 for one that is no input log,
+    E4321 when the monitors do something else than they did, E4322 for other settings.
+    """
+    records = read_log(Path(path))
+    start = next(records, None)
+    if not isinstance(start, Start):
+        raise RecoveryRefused("E4323", str(path), "does not begin with what the engine began with")
+    if settings is not None and replayable(settings) != start.settings:
+        raise RecoveryRefused(
+            "E4322",
+            str(path),
+            "was recorded with other receivers, senders, monitors or destinations",
+            "A replay needs those that it was recorded with",
+            "Name the configuration of that time, or none",
+        )
+    states = [_state(path, next(records, None)) for _ in range(start.states)]
+    again = _Replay(str(path), start, states)
+    for record in records:
+        again.carry_out(record)
+    return again.replayed
+
+
+class _Replay:
+    """One replay: the parts of an engine, and what carries each record out."""
+
+    def __init__(self, where: str, start: Start, states: Sequence[State]) -> None:
+        self.replayed = Replayed(number=start.checkpoint, digest=start.digest)
+        self._where = where
+        self._settings = msgspec.json.decode(start.settings, type=EngineSettings)
+        self._persistent = start.persistent
+        self._checkpoint = Checkpoint(start.checkpoint, start.digest)
+        self._batches: dict[tuple[str, int], tuple[Sequence[Message], Sequence[Any]]] = {}
+        self._left: dict[tuple[str, int], int] = {}
+        self._time = _ReplayedTime()
+        self._parts = self._make_parts(start.endpoints)
+        self._views: dict[str, _ReplayedView] = {}
+        for name, (engine_time, wall_time) in start.began.items():
+            self._time.set(engine_time, wall_time)
+            self._views[name] = _ReplayedView(self._outbox, self._differs)
+            self._parts.context(name, lambda _policy, _error: None, self._views[name])
+        self._restart = self._make_restart(start, states)
+        self._withheld = {name: self._withhold(name) for name in self._views}
+
+    def carry_out(self, record: Record) -> None:
+        """Do what a record says."""
+        if isinstance(record, Batch):
+            self._keep(record)
+        elif isinstance(record, Step):
+            self._step(record)
+        elif isinstance(record, CutTaken):
+            self._cut(record)
+        elif isinstance(record, Hook):
+            self._hook(record)
+        elif isinstance(record, LeftOut):
+            self._take(record.taken)
+            self._context(record.taken.context).leave_out(record.suspect)
+        elif isinstance(record, Added):
+            self._add(record.endpoint)
+        elif isinstance(record, Forgotten):
+            for key in [key for key in self._batches if key[0] == record.receiver]:
+                del self._batches[key]
+        elif isinstance(record, End):
+            self.replayed.in_order = True
+        self._collect()
+
+    # --- the parts ---
+
+    def _make_parts(self, endpoints: Sequence[Endpoint]) -> Parts:
+        connections: dict[str, Connection] = {endpoint.connection: _Nowhere() for endpoint in endpoints}
+        writer = (
+            Writer(cast(Store, None), 0, self._time.now, self._settings.duplicate_detection)
+            if self._persistent
+            else None
+        )
+        return Parts(
+            self._settings, connections, clock=_StillClock(), engine_time=self._time, writer=writer, blocking=False
+        )
+
+    def _make_restart(self, start: Start, states: Sequence[State]) -> Restart:
+        recovered = Recovered(
+            epoch=0,
+            commit=0,
+            checkpoint=start.checkpoint,
+            engine_time=start.engine_time,
+            digest=start.digest,
+            contexts=start.contexts,
+            senders=start.senders,
+            state=[StateSegment(number, state.entries) for number, state in enumerate(states, 1)],
+            ids=(),
+            confirmed_batches={},
+            consumed={},
+            receive_log=start.receive_log,
+            outbound=(),
+            endpoints=start.endpoints,
+        )
+        registry = {endpoint.id: endpoint for endpoint in start.endpoints}
+        restart = Restart(
+            self._settings,
+            self._parts,
+            recovered,
+            registry,
+            lambda _policy, _error: None,
+            lambda _commit: None,
+            lambda _suspect: None,
+        )
+        restart.make_parts((), lambda endpoint: start.sources[endpoint.id])
+        return restart
+
+    def _withhold(self, context: str) -> dict[tuple[str, int], Run]:
+        """What a start delivers enters when the log says so."""
+        return {(run.receiver, run.first): run for run in self._context(context).queue.withhold() if run.receiver}
+
+    def _add(self, endpoint: Endpoint) -> None:
+        if endpoint.kind == "sender":
+            sender = msgspec.json.decode(endpoint.settings, type=SenderSettings)
+            self._parts.add_sender(self._parts.make_sender(sender, endpoint.source))
+        else:
+            receiver = msgspec.json.decode(endpoint.settings, type=ReceiverSettings)
+            self._parts.add_receiver(self._parts.make_receiver(receiver, Numbers(), endpoint.domain))
+
+    def _context(self, name: str) -> Context:
+        thread = self._parts.contexts[name]
+        return cast(Context, thread.context)
+
+    def _outbox(self, sender: str) -> Outbox:
+        return self._parts.senders[sender].outbox
+
+    # --- the records ---
+
+    def _keep(self, batch: Batch) -> None:
+        key = batch.receiver, batch.first
+        receiver = self._parts.receivers[batch.receiver]
+        events, _ = receiver.mapping.remap(batch.messages, 0.0)
+        self._batches[key] = batch.messages, events
+        self._left[key] = len(receiver.targets.names)
+
+    def _take(self, taken: Taken) -> None:
+        view, queue = self._views[taken.context], self._context(taken.context).queue
+        view.take(taken)
+        for entry in taken.entries:
+            if not entry.count:
+                queue.forget(entry.receiver)
+            else:
+                queue.deliver(self._run(taken.context, entry))
+                queue.enter()
+
+    def _run(self, context: str, entry: Entry) -> Run:
+        if entry.event is not None:
+            return Run("", 0, (), (decode_event(resolve, entry.event),), stored=entry.stored)
+        key = entry.receiver, entry.first
+        withheld = self._withheld[context].pop(key, None)
+        if withheld is not None:
+            return withheld
+        messages, events = self._batches[key]
+        self._left[key] -= 1
+        if not self._left[key]:
+            del self._batches[key], self._left[key]
+        return Run(entry.receiver, entry.first, messages, events, stored=entry.stored)
+
+    def _step(self, step: Step) -> None:
+        context = self._context(step.taken.context)
+        self._take(step.taken)
+        self._time.set(step.engine_time, step.wall_time)
+        handled, fired = context.handled, context.fired
+        try:
+            context.work(step.handled + step.failed, step.engine_time, step.fired, step.wall_time)
+        except (Exception, SystemExit) as error:
+            if not step.failed:
+                raise self._difference(step.taken, f"raised {error}") from error
+            self.replayed.failure = str(error)
+        else:
+            if step.failed:
+                self._differs(f"context {step.taken.context}: a handler that failed does not fail")
+        handled, fired = context.handled - handled, context.fired - fired
+        if (handled, fired) != (step.handled, step.fired):
+            self._differs(f"context {step.taken.context}: {handled} events and {fired} timers instead of {step}")
+        self._views[step.taken.context].refuse_unasked()
+        self.replayed.events += handled
+        self.replayed.timers += fired
+
+    def _hook(self, hook: Hook) -> None:
+        for taken in hook.taken:
+            self._take(taken)
+        try:
+            self._restart.call_hook(hook.name)
+        except CorrelatorError as error:
+            self.replayed.failure = str(error)
+
+    def _cut(self, record: CutTaken) -> None:
+        for taken in record.taken:
+            self._take(taken)
+        outboxes = [self._outbox(name) for name, _ in record.senders]
+        for outbox, (_, confirmed) in zip(outboxes, record.senders, strict=True):
+            if outbox.stored and confirmed:
+                outbox.settle([Outgoing(confirmed, "", "", Message(b""))], ())
+        contexts = [thread.cuttable for thread in self._parts.contexts.values()]
+        cut = self._checkpoint.cut(contexts, outboxes, {}, record.engine_time, forced=True)
+        assert cut is not None
+        if (cut.commit.number, cut.commit.digest) != (record.number, record.digest):
+            self._differs(f"checkpoint {record.number} has another content")
+        for segment in cut.commit.outbound:
+            self.replayed.outputs += self._outputs(segment)
+        cut.release()
+        self.replayed.dead_letters += cut.commit.dead_letters
+        self.replayed.checkpoints += 1
+        self.replayed.number, self.replayed.digest = record.number, record.digest
+
+    def _outputs(self, segment: OutboundSegment) -> list[Output]:
+        """Sends with their ids, as the sender would take them out of the outbox."""
+        part = self._parts.senders[segment.sender]
+        count = len(segment.messages)
+        before = SenderCut(segment.sender, part.outbox.source, segment.first + count, segment.first - 1)
+        outbox = self._parts.make_sender(part.settings, part.outbox.source, before, [segment]).outbox
+        return [Output(self._checkpoint.number, segment.sender, sent) for sent in outbox.take(count)]
+
+    def _collect(self) -> None:
+        """What left at once; and without persistence, what no checkpoint takes."""
+        for name, sender in self._parts.senders.items():
+            while not sender.outbox.stored and sender.outbox.outstanding:
+                if batch := sender.outbox.take(sender.settings.max_batch_size):
+                    self.replayed.outputs += [Output(self._checkpoint.number, name, sent) for sent in batch]
+                    sender.outbox.settle(batch, ())
+                else:
+                    sender.outbox.take_flush()
+        if not self._persistent:
+            for name in self._views:
+                self.replayed.dead_letters += self._context(name).take_dead_letters()
+
+    def _difference(self, taken: Taken, what: str) -> RecoveryRefused:
+        return self._refusal(f"context {taken.context}: {what}")
+
+    def _refusal(self, what: str) -> RecoveryRefused:
+        return RecoveryRefused(
+            "E4321",
+            self._where,
+            f"the replay differs after checkpoint {self.replayed.number}: {what}",
+            "A handler may depend on events, state and engine time only",
+            "Replay with the code that was recorded; look for clocks, random numbers and files in handlers",
+        )
+
+    def _differs(self, what: str) -> NoReturn:
+        raise self._refusal(what)
+
+
+class _ReplayedView(Routes):
+    """What a context saw of the routes, and what it was answered.
+
+    Args:
+        outbox: of a sender.
+        differs: called when a context asks for something that it did not ask for.
+    """
+
+    def __init__(self, outbox: Any, differs: Any) -> None:
+        super().__init__()
+        self.next_flush = self._answer
+        self.default_outbox = self._late_outbox
+        self._outbox = outbox
+        self._differs = differs
+        self._answers: deque[Any] = deque()
+        self._sink = _Sink()
+        self._looked = False
+
+    def take(self, taken: Taken) -> None:
+        """What the next stretch of work sees and is answered."""
+        self._answers.extend(taken.answers)
+        if taken.visible is not None:
+            self._show(taken.visible)
+
+    def refuse_unasked(self) -> None:
+        """Every answer must have been asked for."""
+        if self._answers:
+            self._differs(f"{len(self._answers)} answers were not asked for")
+
+    def subscribe(self, channel: str, queue: InputQueue) -> None:
+        """As it was; what a start restores is seen with the first look."""
+        del queue
+        if not self._looked:
+            return
+        self.channels = {**self.channels, channel: [self._sink] if self._answer() else []}
+
+    def unsubscribe(self, channel: str, queue: InputQueue) -> None:
+        """As it was."""
+        self.subscribe(channel, queue)
+
+    def _show(self, visible: Visible) -> None:
+        self._looked = True
+        self.outboxes = {name: self._outbox(name) for name in visible.senders}
+        self.closing = frozenset(visible.closing)
+        self.channels = {name: [self._sink] for name in visible.channels}
+        self.resume = dict.fromkeys(visible.resume, self._resume)
+        self.grant = dict.fromkeys(visible.grant, _granted)
+
+    def _answer(self) -> Any:
+        if not self._answers:
+            self._differs("a handler asked for something that it did not ask for")
+        return self._answers.popleft()
+
+    def _late_outbox(self, name: str) -> Outbox | None:
+        if not self._answer():
+            return None
+        self.outboxes = {**self.outboxes, name: self._outbox(name)}
+        return self.outboxes[name]
+
+    def _resume(self, context: str) -> None:
+        del context
+        if (refusal := self._answer()) is not None:
+            raise UsageError(*refusal)
+
+
+class _Sink(InputQueue):
+    """The queue of another context: what it takes in stands in the log."""
+
+    def deliver(self, run: Run) -> None:
+        """Nothing."""
+
+
+class _ReplayedTime(EngineTime):
+    """Engine time as the log says."""
+
+    def __init__(self) -> None:
+        super().__init__(_StillClock())
+        self.set(0.0, 0.0)
+
+    def set(self, engine_time: float, wall_time: float) -> None:
+        """It is so late."""
+        self._seconds, self._wall = engine_time, wall_time
+
+    def now(self) -> float:
+        """Seconds of engine time."""
+        return self._seconds
+
+    def calendar(self) -> float:
+        """Seconds of the local calendar."""
+        return self._wall
+
+
+class _StillClock:
+    """A clock that stands."""
+
+    def monotonic(self) -> float:
+        """Always 0."""
+        return 0.0
+
+    def wall(self) -> float:
+        """Always 0."""
+        return 0.0
+
+
+class _Nowhere:
+    """A connection that is never opened."""
+
+    features = Features()
+
+    def source(self, receiver: ReceiverSettings) -> Source:
+        """Nothing receives."""
+        del receiver
+        return cast(Source, None)
+
+    def sink(self, sender: SenderSettings) -> Sink:
+        """Nothing sends."""
+        del sender
+        return cast(Sink, None)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def _granted(window: int) -> None:
+    """A flow control window: nothing flows."""
+    del window
+
+
+def _state(path: str | Path, record: Record | None) -> State:
+    if not isinstance(record, State):
+        raise RecoveryRefused("E4323", str(path), "ends before the state that the engine began with")
+    return record

@@ -1,0 +1,86 @@
+"""How connections, receivers and senders are, and the events that tell monitors of a change (FEATURES A9.4)."""
+
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from correlator.events import ConnectionStatus, PartStatus, ReceiverStatus, SenderStatus
+from correlator.settings import ReceiverSettings, SenderSettings
+
+Part = ReceiverSettings | SenderSettings
+_CONNECTED = (PartStatus.OK, PartStatus.DESTINATION_NOT_FOUND, PartStatus.FATAL_ERROR)
+
+
+class Condition(NamedTuple):
+    """A status, and why when it is a bad one."""
+
+    status: PartStatus
+    error: str = ""
+
+
+CONNECTING = Condition(PartStatus.CONNECTING)
+
+
+class Statuses:
+    """The conditions of all parts. Each part tells its own, from its own thread; a lock keeps changes in order.
+
+    A connection is `ERROR` while one of its parts is; otherwise `OK` when one of them has connected.
+
+    Args:
+        deliver: gives an event to the monitors; called for each change and under the lock, so it must not wait.
+    """
+
+    def __init__(self, deliver: Callable[[Any], None]) -> None:
+        self._deliver = deliver
+        self._lock = threading.Lock()
+        self._parts: dict[str, tuple[Part, Condition]] = {}
+        self._connections: dict[str, Condition] = {}
+
+    def of_part(self, part_id: str) -> Condition:
+        """The condition of a receiver or sender."""
+        known = self._parts.get(part_id)
+        return CONNECTING if known is None else known[1]
+
+    def of_connections(self) -> dict[str, Condition]:
+        """The conditions of all connections that are or were used."""
+        return dict(self._connections)
+
+    def tell(self, part: Part, status: PartStatus, error: str = "") -> None:
+        """A part is in this status now; monitors hear of it when that is another one than before."""
+        with self._lock:
+            before = self._parts.get(part.id)
+            if before is None or before[1].status is not status:
+                self._parts[part.id] = (part, Condition(status, error))
+                self._tell(part, status, error)
+
+    def removed(self, part_id: str) -> None:
+        """A part is gone."""
+        with self._lock:
+            known = self._parts.pop(part_id, None)
+            if known is not None:
+                self._tell(known[0], PartStatus.REMOVED, "")
+
+    def _tell(self, part: Part, status: PartStatus, error: str) -> None:
+        if isinstance(part, ReceiverSettings):
+            self._deliver(ReceiverStatus(receiver=part.id, status=status, error=error))
+        else:
+            self._deliver(SenderStatus(sender=part.id, status=status, error=error))
+        self._tell_connection(part.connection)
+
+    def _tell_connection(self, name: str) -> None:
+        parts = [condition for part, condition in self._parts.values() if part.connection == name]
+        before = self._connections.get(name)
+        now = _joined(parts) if parts else before
+        if now is not None and (before is None or now.status is not before.status):
+            self._connections[name] = now
+            self._deliver(ConnectionStatus(connection=name, status=now.status, error=now.error))
+
+
+def _joined(parts: list[Condition]) -> Condition:
+    """The condition of a connection with these parts."""
+    for condition in parts:
+        if condition.status is PartStatus.ERROR:
+            return condition
+    if any(condition.status in _CONNECTED for condition in parts):
+        return Condition(PartStatus.OK)
+    return CONNECTING

@@ -1,0 +1,101 @@
+"""Dead letters of a stopped engine: brought back or thrown away, each time in one transaction under the store's lock.
+
+The epoch goes up with it, so that an engine that lost the store without noticing writes nothing more.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, Select, delete, func, select, update
+
+from correlator.core.deadletters import Replay, last_number
+from correlator.core.differences import joined
+from correlator.core.faults import point
+from correlator.events import DeadLetter
+from correlator.storage import database as databases
+from correlator.storage import loading, migrate, tables
+from correlator.storage.codec import Cut
+from correlator.storage.inspect import Selection, counted_dead_letters, refuse_missing
+from correlator.storage.statements import Statements
+from correlator.storage.writes import checkpoint_row, segment_row
+
+PAGE = 50
+"""Letters in memory at a time, and the most messages of a segment that they become: each may be large."""
+
+Act = Callable[[Connection, Statements, Selection], None]
+
+
+def replay(url: str, selection: Selection) -> int:
+    """Bring letters back: the next start handles or sends their messages. Returns how many letters there were.
+
+    Raises:
+        UsageError: E2021 for a number that is not there, E2023 for letters that cannot go back; nothing was changed.
+        Fenced: E3201, an engine is running on the store.
+        StoreError: E3010 there is no store; as `database.connect` and `migrate.bring_up`.
+    """
+    return _remove(url, selection, _bring_back)
+
+
+def discard(url: str, selection: Selection) -> int:
+    """Throw letters away. Returns how many there were; raises as `replay`."""
+    return _remove(url, selection, lambda _connection, _statements, _selection: None)
+
+
+def _remove(url: str, selection: Selection, act: Act) -> int:
+    """Act on letters and delete them, in one transaction."""
+    counted_dead_letters(url, selection)  # before a lock, or a store, is made where there is none
+    database = databases.connect(url)
+    try:
+        migrate.bring_up(database)
+        with database.transaction() as connection:
+            refuse_missing(connection, selection)
+            act(connection, Statements(database.dialect), selection)
+            removed = connection.execute(delete(tables.dead_letter).where(*selection.conditions())).rowcount
+            connection.execute(update(tables.engine).values(epoch=tables.engine.c.epoch + 1))
+            point("dl.tx.commit.before")
+        point("dl.tx.commit.after")
+        return removed
+    finally:
+        database.close()
+
+
+def _bring_back(connection: Connection, statements: Statements, selection: Selection) -> None:
+    row = connection.execute(select(tables.checkpoint)).first()
+    cut = None if row is None else loading.cut_of(row)
+    endpoints = [loading.endpoint_of(one) for one in connection.execute(select(tables.endpoint))]
+    again = Replay(endpoints, _last_numbers(connection, cut), cut.senders if cut else ())
+    for letters in _pages(connection, selection):
+        segments = again.take(letters)
+        for received in segments.received:
+            statements.receive.run(connection, [segment_row("receiver", received.receiver, received)])
+        for outbound in segments.outbound:
+            statements.send.run(connection, [segment_row("sender", outbound.sender, outbound)])
+    if again.refusals:
+        raise joined(again.refusals)
+    if cut is not None and again.senders != cut.senders:
+        statements.checkpoint.run(connection, [checkpoint_row(msgspec.structs.replace(cut, senders=again.senders))])
+
+
+def _last_numbers(connection: Connection, cut: Cut | None) -> dict[str, int]:
+    """For each receiver the last number that it has given."""
+    log, progress = tables.receive_log.c, tables.receive_progress.c
+    logged = dict(_pairs(connection, select(log.receiver, func.max(log.last)).group_by(log.receiver)))
+    consumed = dict(_pairs(connection, select(progress.receiver, progress.consumed)))
+    contexts = cut.contexts if cut else []
+    receivers = {*logged, *consumed, *(receiver for context in contexts for receiver in context.entered)}
+    return {name: last_number(name, contexts, consumed, logged.get(name, 0)) for name in receivers}
+
+
+def _pairs(connection: Connection, query: Select[Any]) -> list[tuple[str, int]]:
+    return [(name, number) for name, number in connection.execute(query)]
+
+
+def _pages(connection: Connection, selection: Selection) -> Iterator[list[tuple[int, DeadLetter]]]:
+    """The letters with their numbers, in order."""
+    table = tables.dead_letter
+    query = select(table).where(*selection.conditions()).order_by(table.c.number).limit(PAGE)
+    after = 0
+    while page := connection.execute(query.where(table.c.number > after)).all():
+        yield [(row.number, loading.letter_of(row)) for row in page]
+        after = page[-1].number

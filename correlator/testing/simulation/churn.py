@@ -1,0 +1,59 @@
+"""A receiver and a sender that come and go while the engine runs, in some of the scenarios with a store.
+
+What they bring and take is told by the ledger. They are no part of the set-up, whose invariants ask for parts that
+stay: numbers and ids of a part end with it.
+"""
+
+import random
+
+from correlator.core.reliability import Reliability
+from correlator.errors import UsageError
+from correlator.runtime.actor import Actor
+from correlator.runtime.engine import Engine
+from correlator.settings import ReceiverSettings, SenderSettings
+from correlator.testing.simulation.history import Published
+
+SOURCE = "queue:extras"
+MOST = 12
+RECEIVER = ReceiverSettings(
+    id="extras",
+    connection="memory",
+    destination=SOURCE,
+    reliability=Reliability.EXACTLY_ONCE,
+    event="correlator.testing.simulation.application:Extra",
+    max_batch_size=2,
+)
+SENDER = SenderSettings(
+    id="aside", connection="memory", destination="queue:aside", reliability=Reliability.EXACTLY_ONCE, max_batch_size=2
+)
+
+
+def workload(seed: int) -> list[Published]:
+    """What is published for the receiver: nothing in most scenarios."""
+    rng = random.Random(f"churn {seed}")
+    if rng.random() > 0.3:
+        return []
+    return [Published(f"ex{n}", f"{n}:E", "E", f"ex{n}") for n in range(rng.randint(MOST // 2, MOST))]
+
+
+def churn(engine: Engine, rng: random.Random) -> Actor | None:
+    """Let one of the two come or go; returns the one that has come. Raises whatever a commit may raise."""
+    settings = rng.choice((RECEIVER, SENDER))
+    if settings.id in engine.registry:
+        engine.remove(settings.id)
+        return None
+    return _add(engine, settings)
+
+
+def settle(engine: Engine) -> Actor | None:
+    """See to it that the receiver is there, so that nothing is left behind; returns it when it has come now."""
+    return _add(engine, RECEIVER) if RECEIVER.id not in engine.registry else None
+
+
+def _add(engine: Engine, settings: ReceiverSettings | SenderSettings) -> Actor | None:
+    try:
+        if isinstance(settings, ReceiverSettings):
+            return engine.add_receiver(settings)
+        return engine.add_sender(settings)
+    except UsageError:  # it is still on its way out
+        return None

@@ -1,0 +1,49 @@
+"""Invariants of parts that come and go (FEATURES A1.5, A1.16, A1.17): what they held is handled or sent before."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from correlator.testing.simulation.catalogue import invariant
+from correlator.testing.simulation.churn import RECEIVER, SENDER, SOURCE
+from correlator.testing.simulation.facts import NEVER, Facts
+
+
+@invariant("D1", "what a receiver that comes and goes has acknowledged takes effect, and nothing else does")
+def coming_and_going_loses_nothing(facts: Facts) -> Iterator[str]:
+    """By the ids in the state of the ledger."""
+    ledger = facts.monitor("Ledger")
+    if facts.rest is None or not facts.rest.reached or ledger is None:
+        return
+    published = {one.id for one in facts.published_to.get(SOURCE, [])}
+    found = ledger["extras"]
+    assert isinstance(found, list)
+    condemned = facts.condemned("main")
+    missing, invented = published - {*found, *condemned}, set(found) - published
+    if missing or invented:
+        yield f"missing {sorted(missing)}, from nowhere {sorted(invented)}"
+    rows = Counter(facts.streams[RECEIVER.id].pids if RECEIVER.id in facts.streams else ()) - condemned
+    if Counter(found) != rows:  # the id of such a message is its pid
+        yield f"committed {sorted(rows.elements())}, handled {sorted(found)}"
+
+
+@invariant("D2", "what was sent to a sender that comes and goes is at the broker, or given up")
+def going_sends_everything(facts: Facts) -> Iterator[str]:
+    """By what the ledger remembers to have sent."""
+    ledger = facts.monitor("Ledger")
+    if facts.rest is None or not facts.rest.reached or ledger is None:
+        return
+    sent = ledger["aside"]
+    assert isinstance(sent, list)
+    for text in sent:
+        if facts.settled_at(SENDER.id, text.encode()) == NEVER:
+            yield f"{text} was sent to {SENDER.id} and is nowhere"
+
+
+@invariant("D3", "a receiver that comes and goes acknowledges nothing that is not durable")
+def coming_and_going_acknowledges_what_is_durable(facts: Facts) -> Iterator[str]:
+    """In a receive row of its own; a repeat is one of a message that is."""
+    for at, record in facts.history.of("acknowledged"):
+        if record.who == RECEIVER.id:
+            for pid in record.data:
+                if facts.durable_at.get((record.who, pid), NEVER) > at:
+                    yield f"{pid} was acknowledged in life {record.life}, and is nowhere"

@@ -1,0 +1,64 @@
+"""Invariants of messages that end the process (RELIABILITY T26)."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from correlator.core.commit import Suspect
+from correlator.testing.simulation.catalogue import invariant
+from correlator.testing.simulation.facts import Facts
+from correlator.testing.simulation.history import POISONED, Condemned
+
+
+@invariant("P1", "a message that ends the process becomes a dead letter, once, and is nowhere else in its context")
+def poison_is_condemned(facts: Facts) -> Iterator[str]:
+    """Each number of the receive log under which it came."""
+    if facts.rest is None or not facts.rest.reached:
+        return
+    letters = [record for _, record in facts.history.of("condemned") if record.who == "main"]
+    condemned = Counter((record.data.receiver, record.data.number) for record in letters)
+    for receiver, number, one_id in _poison(facts):
+        if condemned[receiver, number] != 1:
+            yield f"{one_id}, number {number} of {receiver}: {condemned[receiver, number]} dead letters"
+
+
+@invariant("P2", "what is condemned was handled alone by a start that died, and among others by an earlier one")
+def condemned_for_a_reason(facts: Facts) -> Iterator[str]:
+    """Killed from outside at these two moments, an innocent message looks the same: nobody can tell."""
+    began = {record.life for _, record in facts.history.of("began")}
+    noted: dict[str, tuple[Suspect, ...]] = {}
+    deaths: list[Suspect] = []
+    events = [*facts.history.of("noted"), *facts.history.of("died"), *facts.history.of("condemned")]
+    for _, record in sorted(events, key=lambda event: event[0]):
+        if record.kind == "noted":
+            contexts, suspects = record.data
+            noted |= {name: tuple(one for one in suspects if one.context == name) for name in contexts}
+        elif record.kind == "died":
+            deaths.extend(one for suspects in noted.values() if record.life not in began for one in suspects)
+        else:
+            covering = [one for one in deaths if _covers(one, record.who, record.data)]
+            if len(covering) < 2 or covering[-1].first != covering[-1].last:
+                yield f"{record.data} in context {record.who}: noted at deaths {covering}"
+
+
+@invariant("P3", "where nobody kills from outside, nothing is condemned but what ends the process")
+def innocents_go_free(facts: Facts) -> Iterator[str]:
+    """Asked of runs in which every death was the work of a message."""
+    places = [record.who for _, record in facts.history.of("died")]
+    if all(place.startswith(POISONED) or place == "zombie" for place in places):
+        guilty = {("main", receiver, number) for receiver, number, _ in _poison(facts)}
+        for _, record in facts.history.of("condemned"):
+            if (record.who, record.data.receiver, record.data.number) not in guilty:
+                yield f"{record.data} in context {record.who}"
+
+
+def _poison(facts: Facts) -> Iterator[tuple[str, int, str]]:
+    """Receiver, number and id of every message in the receive log that ends the process."""
+    for receiver, stream in facts.streams.items():
+        for number, pid in enumerate(stream.pids, 1):
+            if pid in facts.published and facts.published[pid].flaw == "kills":
+                yield receiver, number, facts.published[pid].id
+
+
+def _covers(suspect: Suspect, context: str, condemned: Condemned) -> bool:
+    same = (suspect.context, suspect.receiver) == (context, condemned.receiver)
+    return same and suspect.first <= condemned.number <= suspect.last

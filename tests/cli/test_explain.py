@@ -1,0 +1,75 @@
+"""`correlator explain FILE`: every path of a file with its promise."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from correlator.cli import main
+from tests.cli.commands import assert_fails, run, write
+from tests.cli.conftest import ENGINE, MONITOR
+
+FLIGHTS = Path(__file__).parents[2] / "config" / "flights.yaml"
+
+
+def explained(file, capsys):
+    assert main.execute(["explain", str(file), "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    return json.loads(out)
+
+
+@pytest.fixture
+def here(place, monkeypatch):
+    monkeypatch.chdir(place)
+    return place
+
+
+def test_z9_monitors_may_send_to_every_sender(here, capsys):
+    found = explained("engine.yaml", capsys)
+    ways = [(one["receiver"], one["through"], one["sender"], one["grade"]) for one in found["paths"]]
+    assert ways == [
+        ("trades", "context main", "out", "ONCE"),
+        ("trades", "context main", "files-default-sender", "MAY_LOSE"),
+    ]
+    assert found["paths"][1]["weakest"] == "sender 'files-default-sender'"
+
+
+def test_z9_pipelines_send_where_their_routes_say(capsys):
+    found = explained(FLIGHTS, capsys)
+    assert [(one["through"], one["sender"]) for one in found["paths"]] == [
+        ("pipeline delays", "delayed"),
+        ("pipeline delays", "alerts"),
+    ]
+
+
+def test_settings_say_where_they_come_from(here, capsys):
+    write(here / "engine.yaml", [ENGINE.replace("senders:", "duplicate_detection: {expiry_time: 5s}\nsenders:")])
+    found = {(one["part"], one["name"]): one for one in explained("engine.yaml", capsys)["settings"]}
+    windows = [found["duplicate_detection", name] for name in ("per_source_window_size", "expiry_time")]
+    assert [(one["value"], one["source"]) for one in windows] == [("2000", "default"), ("5 s", "file")]
+    domain = found["receiver trades", "dup_detection_domain_id"]
+    assert (domain["value"], domain["source"]) == ("files:trades.jsonl", "from connection and destination")
+    assert found["receiver trades", "unique_message_id"]["source"] == "file"
+    assert found["receiver trades", "message_source_id"]["source"] == "default"
+    assert ("sender files-default-sender", "default sender") in found
+
+
+def test_monitors_without_persistence_are_named(here, capsys):
+    write(here / "positions.py", [MONITOR.replace("Positions(Monitor, persistent=True)", "Positions(Monitor)")])
+    (note, _) = explained("engine.yaml", capsys)["paths"][0]["notes"]
+    assert note.startswith("State of Positions is not part of checkpoints")
+
+
+def test_as_text(here):
+    result = run("explain", "engine.yaml", cwd=here)
+    assert result.stdout.startswith("trades (EXACTLY_ONCE, files) -> context main -> out (EXACTLY_ONCE, broker)\n")
+    assert "  Weakest link: receiver 'trades': " in result.stdout
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_a_code_is_a_code_and_a_file_is_a_file(here, capsys):
+    assert main.execute(["explain", "e1020"]) == 0
+    assert capsys.readouterr().out.startswith("E1020 (configuration error): ")
+    assert_fails(run("explain", "E99", cwd=here), "E1001", 2, "E99")
+    assert_fails(run("explain", "E9999", cwd=here), "E2010", 2)

@@ -1,0 +1,166 @@
+"""`correlator plan`: what a start would say, without starting (FEATURES A1.7 to A1.13)."""
+
+import json
+
+import pytest
+
+from correlator.cli import main, plan
+from correlator.core.differences import Difference, FieldChange, Verdict
+from tests.cli.commands import assert_fails, run, write
+from tests.cli.conftest import ENGINE, MONITOR
+
+
+@pytest.fixture
+def done(place, monkeypatch):
+    """After a first run."""
+    assert run("run", "engine.yaml", cwd=place).returncode == 0
+    monkeypatch.chdir(place)
+    return place
+
+
+@pytest.fixture
+def planned(capsys):
+    """Runs `plan --json`: its parts by kind and name, exit status, standard error."""
+
+    def planned():
+        status = main.execute(["plan", "engine.yaml", "--json"])
+        out, err = capsys.readouterr()
+        return {f"{one['kind']} {one['name']}": one for one in json.loads(out)}, status, err
+
+    return planned
+
+
+def rewrite(place, *replacements, monitor=MONITOR):
+    text = ENGINE
+    for before, after in replacements:
+        assert before in text
+        text = text.replace(before, after)
+    write(place / "engine.yaml", [text])
+    write(place / "positions.py", [monitor])
+
+
+def test_a1_9_before_the_first_start_everything_is_new(place, planned, monkeypatch):
+    monkeypatch.chdir(place)
+    parts, status, err = planned()
+    assert {one["verdict"] for one in parts.values()} == {"new"}
+    assert {"instance trades", "receiver trades", "sender out", "context main", "monitor Positions"} == parts.keys()
+    assert (status, err) == (0, "")
+    assert list((place / "store").iterdir()) == []
+
+
+def test_a1_11_nothing_changed(done, planned):
+    parts, status, err = planned()
+    assert {one["verdict"] for one in parts.values()} == {"unchanged"}
+    assert parts["domain files:trades.jsonl"]["note"].startswith(
+        "10 of 11 stored ids are remembered by windows of 2000"
+    )
+    assert (status, err) == (0, "")
+
+
+REFUSED = {
+    "A1.7": (("  - {id: out,", "  - {id: other,"), "sender out", "E4301"),
+    "A1.11": (
+        ('queue:out", reliability: EXACTLY_ONCE', 'queue:out", reliability: AT_LEAST_ONCE'),
+        "sender out",
+        "E4302",
+    ),
+    "A1.12": (("queue:trades.jsonl", "queue:others.jsonl"), "receiver trades", "E4302"),
+    "monitor": (('  - {type: "positions:Positions"}', "  - {type: 'positions:Other'}"), "monitor Positions", "E4202"),
+    "context": (('positions:Positions"', 'positions:Positions", context: b'), "monitor Positions", "E4313"),
+    "instance": (("name: trades", "name: others"), "instance others", "E4310"),
+}
+OTHER = MONITOR + '\n\nclass Other(Positions, persistent=True):\n    """Another one."""\n'
+
+
+@pytest.mark.parametrize(("change", "part", "code"), REFUSED.values(), ids=REFUSED.keys())
+def test_a1_7_to_a1_12_what_a_start_refuses(change, part, code, done, planned, capsys):
+    rewrite(done, change, monitor=OTHER)
+    before = (done / "store" / "trades.db").read_bytes()
+    parts, status, err = planned()
+    assert parts[part]["verdict"] == "refused"
+    assert parts[part]["refusals"][0]["code"] == code
+    assert parts[part]["refusals"][0]["todo"]
+    assert status == 6
+    assert (done / "store" / "trades.db").read_bytes() == before
+    assert main.execute(["run", "engine.yaml"]) == 6
+    assert set(capsys.readouterr().err.strip().splitlines()) <= set(err.strip().splitlines())
+
+
+def test_a1_11_a_receiver_that_may_move(place, planned, monkeypatch, capsys):
+    monkeypatch.chdir(place)
+    explicit = ('"${body.number}"}', '"${body.number}", dup_detection_domain_id: mine}')
+    rewrite(place, explicit)
+    assert main.execute(["run", "engine.yaml", "--log-level", "ERROR"]) == 0
+    capsys.readouterr()
+    rewrite(place, explicit, ("queue:trades.jsonl", "queue:others.jsonl"))
+    parts, status, _ = planned()
+    assert (parts["receiver trades"]["verdict"], parts["receiver trades"]["rule"]) == ("moved", "A1.11")
+    change = {"field": "destination", "before": "queue:trades.jsonl", "after": "queue:others.jsonl"}
+    assert parts["receiver trades"]["changes"] == [change]
+    assert status == 0
+
+
+def test_a1_13_another_broker(done, planned):
+    rewrite(done, ("store/broker.db", "store/elsewhere.db"))
+    parts, status, _ = planned()
+    assert {one["verdict"] for one in parts.values()} == {"unchanged"}
+    assert status == 0
+
+
+def test_windows_may_change_and_it_says_what_that_does(place, planned, monkeypatch):
+    """All but what the newest batches hold until they are surely acknowledged."""
+    monkeypatch.chdir(place)
+    batches = ('"${body.number}"}', '"${body.number}", max_batch_size: 2}')
+    rewrite(place, batches)
+    assert run("run", "engine.yaml", cwd=place).returncode == 0
+    rewrite(place, batches, ("senders:", "duplicate_detection: {per_source_window_size: 2, expiry_time: 0s}\nsenders:"))
+    parts, status, _ = planned()
+    note = parts["domain files:trades.jsonl"]["note"]
+    assert note.endswith("remembered by windows of 2 ids a source and 0 s")
+    assert int(note.partition(" ")[0]) < 6
+    assert status == 0
+
+
+def test_state_that_no_longer_fits(done, planned):
+    rewrite(done, monitor=MONITOR.replace("counts", "numbers"))
+    parts, status, err = planned()
+    assert parts["state Positions 0"]["refusals"][0]["code"] == "E4203"
+    assert status == 6
+    assert "E4203 monitor Positions" in err
+
+
+def test_a_store_that_went_back(done, planned):
+    (done / "store" / "trades.db.witness").write_text('{"name": "trades", "checkpoint": 1000}')
+    parts, status, _ = planned()
+    assert parts["instance trades"]["refusals"][0]["code"] == "E4311"
+    assert status == 6
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "shown"),
+    [
+        ("options.token", "geheim99", "***"),
+        ("options.url", "amqp://u:geheim99@h/", "***"),
+        ("max_batch_size", "7", "7"),
+    ],
+)
+def test_secrets_of_the_past_are_hidden(field, value, shown):
+    """An older secret stands in the store only, so that nothing else knows it."""
+    change = FieldChange(field, value, value)
+    row = Difference(kind="receiver", name="r", verdict=Verdict.CHANGED, changes=[change])
+    assert plan._as_json(row, str)["changes"] == [{"field": field, "before": shown, "after": shown}]
+    assert plan._row(row, str)[3] == f"{field}: {shown} -> {shown}"
+
+
+def test_plain_lines(done):
+    rewrite(done, ("queue:trades.jsonl", "queue:others.jsonl"))
+    result = run("plan", "engine.yaml", cwd=done)
+    lines = [line.split("\t") for line in result.stdout.splitlines()]
+    assert lines[0] == ["part", "verdict", "rule", "what"]
+    assert ["receiver trades", "refused", "A1.12"] in [line[:3] for line in lines]
+    assert "destination: queue:trades.jsonl -> queue:others.jsonl" in result.stdout
+
+
+def test_an_engine_without_a_store_has_nothing_to_compare(place):
+    write(place / "engine.yaml", ["name: e"])
+    assert_fails(run("plan", "engine.yaml", cwd=place), "E2011", 2)

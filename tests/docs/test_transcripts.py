@@ -1,0 +1,76 @@
+"""What the documentation shows of commands is what they show: transcripts are run, page after page, in one directory.
+
+A line that begins with `$ ` is a command for the shell; what follows is what it writes to both streams. `…` stands for
+any text, and alone on a line for any lines. Files are the examples whose first line is `# NAME.yaml` or `# FILE NAME`.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = ("commands.md", "dead-letters.md")
+_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_NAMED = re.compile(r"# (FILE )?(\S+\.\w+)\n")
+
+
+def blocks(page: str) -> list[tuple[str, str]]:
+    """Language and text of each example."""
+    return _BLOCK.findall((DOCS / page).read_text())
+
+
+def commands(transcript: str) -> list[tuple[str, list[str]]]:
+    """Each command with the lines that it shows."""
+    found: list[tuple[str, list[str]]] = []
+    for line in transcript.splitlines():
+        if line.startswith("$ "):
+            found.append((line[2:], []))
+        else:
+            found[-1][1].append(line)
+    return found
+
+
+def pattern(lines: list[str]) -> str:
+    """A regular expression for the lines."""
+    return "".join(
+        "(?:.*\n)*?" if line == "…" else ".*?".join(map(re.escape, line.split("…"))) + "\n" for line in lines
+    )
+
+
+@pytest.fixture
+def place(tmp_path):
+    """The files of the pages; those that no editor would give others access to are private."""
+    for page in PAGES:
+        for _, text in blocks(page):
+            if named := _NAMED.match(text):
+                content = text[named.end() :] if named[2].endswith(".jsonl") else text
+                (tmp_path / named[2]).write_text(content)
+                (tmp_path / named[2]).chmod(0o600)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "store").mkdir(mode=0o700)
+    return tmp_path
+
+
+def test_u6_commands_show_what_the_pages_say(place):
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    seen = 0
+    for page in PAGES:
+        transcripts = [text for language, text in blocks(page) if language == "console"]
+        for command, lines in commands("".join(transcripts)):
+            done = subprocess.run(
+                ["/bin/sh", "-c", command],
+                cwd=place,
+                env={**os.environ, "PATH": path},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                check=False,
+            )
+            assert re.fullmatch(pattern(lines), done.stdout), f"{page}: $ {command}\n{done.stdout}"
+            seen += 1
+    assert seen > 15

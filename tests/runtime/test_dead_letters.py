@@ -1,0 +1,349 @@
+"""Dead letters go back where they came from, once, and whatever dies on the way (Z7, Z8)."""
+
+import subprocess
+import sys
+
+import msgspec
+import pytest
+
+from correlator.core.deadletters import Replay
+from correlator.core.recovery import endpoint_of
+from correlator.errors import Fenced, UsageError
+from correlator.events import DeadLetter, Message
+from correlator.ports import Effects
+from correlator.storage import deadletters, inspect
+from correlator.storage.inspect import Selection
+from tests.runtime.flows import Forwards, Hears, Keeps
+from tests.runtime.test_failures import ORDER
+from tests.runtime.test_sending import Refuses
+from tests.runtime.world import AT_LEAST_ONCE, BEST_EFFORT, EXACTLY_ONCE, message, monitor, receiver, sender
+
+ALL = Selection()
+KILLED = """
+import os, signal, sys
+from correlator.core import faults
+from correlator.storage import deadletters
+from correlator.storage.inspect import Selection
+faults.install(lambda name: name == sys.argv[2] and os.kill(os.getpid(), signal.SIGKILL))
+deadletters.replay(sys.argv[1], Selection())
+"""
+
+
+def letters(world):
+    return inspect.dead_letters(world.store)
+
+
+def with_mapping_letter(world, reliability=EXACTLY_ONCE):
+    """A store in which one message could not be mapped; every run has the same parts."""
+    with world.engine(receiver("in", reliability, event=ORDER), monitors=[Keeps]):
+        world.publish('{"id": 1}', "not JSON", '{"id": 2}')
+        world.wait(lambda: len(world.dead_letters()) == 1)
+
+
+def fails_on_all(monitor, message):
+    raise ValueError("no")
+
+
+def fails_on_bad(monitor, message):
+    if message.body == b"bad":
+        raise ValueError("no")
+
+
+def with_send_letter(world, reliability=EXACTLY_ONCE, **options):
+    world.broker.faults = Refuses(b"2:m2", times=3)
+    with world.engine(receiver(), sender("out", reliability, **options), monitors=[Forwards]):
+        world.publish("m1", "m2", "m3")
+        world.wait_for("1:m1", "3:m3")
+        world.wait(lambda: world.dead_letters())
+
+
+# --- received messages ---
+
+
+@pytest.mark.parametrize("reliability", [EXACTLY_ONCE, AT_LEAST_ONCE])
+def test_z8_a_mapping_letter_is_handled_by_the_next_start(any_world, script, reliability):
+    with_mapping_letter(any_world, reliability)
+    assert deadletters.replay(any_world.store, ALL) == 1
+    assert letters(any_world) == []
+    with any_world.engine(receiver("in", reliability), monitors=[Keeps]) as engine:
+        any_world.wait(lambda: "not JSON" in script.of("Keeps"))
+        any_world.publish("after")
+        any_world.wait(lambda: script.of("Keeps")[-1] == "after")
+        assert engine.checkpoint()
+    assert script.of("Keeps") == ["order 1", "order 2", "not JSON", "after"]
+    assert any_world.received_rows() == 0
+
+
+def test_z8_a_replayed_message_that_fails_again_is_a_dead_letter_again(any_world, script):
+    with_mapping_letter(any_world)
+    for _ in range(2):
+        deadletters.replay(any_world.store, ALL)
+        with any_world.engine(receiver(event=ORDER), monitors=[Keeps]) as engine:
+            assert engine.checkpoint()
+        (row,) = letters(any_world)
+        assert (row.letter.kind, row.letter.receiver, row.letter.message.body) == ("mapping", "in", b"not JSON")
+        assert any_world.received_rows() == 0
+    assert script.of("Keeps") == ["order 1", "order 2"]
+
+
+def test_z8_a_message_that_fails_again_in_two_contexts_is_one_letter(world):
+    parts = [receiver(event=ORDER)], [monitor(Keeps), monitor(Hears, context="second")]
+    with world.engine(*parts[0], monitors=parts[1]):
+        world.publish("not JSON")
+        world.wait(lambda: world.dead_letters())
+    deadletters.replay(world.store, ALL)
+    with world.engine(*parts[0], monitors=parts[1]) as engine:
+        assert engine.checkpoint()
+    assert len(letters(world)) == 1
+
+
+def test_z8_a_replayed_message_is_no_duplicate_and_its_repeat_is_one(any_world, script):
+    script.message = fails_on_bad
+    parts = [receiver()], [monitor(Keeps, on_error="dead_letter")]
+    with any_world.engine(*parts[0], monitors=parts[1]):
+        any_world.publish("good", "bad")
+        any_world.wait(lambda: any_world.dead_letters())
+    script.message = lambda monitor, message: None
+    deadletters.replay(any_world.store, ALL)
+    with any_world.engine(*parts[0], monitors=parts[1]) as engine:
+        any_world.publish("bad", "last")
+        any_world.wait(lambda: script.of("Keeps")[-1] == "last")
+        assert engine.status().receivers["in"][1].duplicates == 1
+    assert script.of("Keeps") == ["good", "bad", "bad", "last"]
+
+
+def test_z8_a_handler_letter_holds_the_message_as_it_came(any_world, script):
+    script.order = fails_on_all
+    with any_world.engine(receiver(event=ORDER), monitors=[monitor(Keeps, on_error="dead_letter")]):
+        any_world.publish(message('{"id": 1}', "unique", colour="red"))
+        any_world.wait(lambda: any_world.dead_letters())
+    (row,) = letters(any_world)
+    assert (row.letter.kind, row.letter.origin, row.letter.receiver, row.letter.number) == ("handler", "Keeps", "in", 1)
+    assert row.letter.message.body == b'{"id": 1}'
+    assert row.letter.message.properties == {"uniqueMessageId": "unique", "colour": "red"}
+
+
+def test_z8_letters_of_two_handlers_about_one_message_bring_it_back_once(any_world, script):
+    script.message = fails_on_bad
+    monitors = [monitor(Keeps, on_error="dead_letter"), monitor(Hears, on_error="dead_letter")]
+    with any_world.engine(receiver(), monitors=monitors):
+        any_world.publish("bad")
+        any_world.wait(lambda: len(any_world.dead_letters()) == 2)
+    script.message = lambda monitor, message: None
+    script.heard.clear()
+    assert deadletters.replay(any_world.store, ALL) == 2
+    assert any_world.received_rows() == 1
+    with any_world.engine(receiver(), monitors=monitors) as engine:
+        any_world.wait(lambda: len(script.heard) == 2)
+        assert engine.checkpoint()
+    assert sorted(script.heard) == [("Hears", "bad"), ("Keeps", "bad")]
+
+
+# --- sends ---
+
+
+@pytest.mark.parametrize("reliability", [EXACTLY_ONCE, AT_LEAST_ONCE])
+def test_z7_a_send_letter_leaves_under_the_next_number(any_world, reliability):
+    with_send_letter(any_world, reliability)
+    assert deadletters.replay(any_world.store, ALL) == 1
+    with any_world.engine(receiver(), sender("out", reliability), monitors=[Forwards]):
+        any_world.wait_for("1:m1", "3:m3", "2:m2")
+        any_world.publish("m4")
+        any_world.wait_for("1:m1", "3:m3", "2:m2", "4:m4")
+    assert letters(any_world) == []
+    if reliability is EXACTLY_ONCE:
+        assert [one.partition(":")[0] for one in any_world.ids()] == ["1", "3", "4", "5"]
+        assert len({one.partition(":")[2] for one in any_world.ids()}) == 1
+
+
+def test_z7_a_send_letter_that_is_refused_again_is_a_dead_letter_again(any_world):
+    with_send_letter(any_world)
+    deadletters.replay(any_world.store, ALL)
+    any_world.broker.faults = Refuses(b"2:m2", times=3)
+    with any_world.engine(receiver(), sender(), monitors=[Forwards]) as engine:
+        any_world.wait(lambda: engine.status().senders["out"][1].dead_letters == 1)
+    (row,) = letters(any_world)
+    assert row.letter.unique_id.startswith("4:")
+
+
+def test_z7_a_letter_keeps_a_destination_that_is_not_the_senders(any_world, script):
+    script.message = lambda monitor, message: monitor.send(message.body, to="out", destination="queue:other")
+    parts = [receiver(), sender(destination=None)], [Keeps]
+    any_world.broker.faults = Refuses(b"m1", times=3)
+    with any_world.engine(*parts[0], monitors=parts[1]):
+        any_world.publish("m1")
+        any_world.wait(lambda: any_world.dead_letters())
+    deadletters.replay(any_world.store, ALL)
+    with any_world.engine(*parts[0], monitors=parts[1]):
+        any_world.wait_for("m1", at="queue:other")
+
+
+# --- what dies on the way ---
+
+
+@pytest.mark.parametrize(("place", "left"), [("dl.tx.commit.before", 1), ("dl.tx.commit.after", 0)])
+def test_z8_killed_around_the_commit_it_has_happened_or_not(world, script, place, left):
+    with_mapping_letter(world)
+    killed = subprocess.run([sys.executable, "-c", KILLED, world.store, place], check=False)
+    assert killed.returncode == -9
+    assert (len(letters(world)), world.received_rows()) == (left, 1 - left)
+    if left:
+        deadletters.replay(world.store, ALL)
+    with world.engine(receiver(), monitors=[Keeps]) as engine:
+        assert engine.checkpoint()
+    assert script.of("Keeps") == ["order 1", "order 2", "not JSON"]
+
+
+@pytest.mark.parametrize(("place", "left"), [("dl.tx.commit.before", 1), ("dl.tx.commit.after", 0)])
+def test_z7_killed_around_the_commit_a_send_leaves_once(world, place, left):
+    with_send_letter(world)
+    killed = subprocess.run([sys.executable, "-c", KILLED, world.store, place], check=False)
+    assert killed.returncode == -9
+    assert len(letters(world)) == left
+    if left:
+        deadletters.replay(world.store, ALL)
+    with world.engine(receiver(), sender(), monitors=[Forwards]):
+        world.wait_for("1:m1", "3:m3", "2:m2")
+    assert [one.partition(":")[0] for one in world.ids()] == ["1", "3", "4"]
+
+
+def test_z8_a_running_engine_keeps_its_letters_to_itself(any_world):
+    with_mapping_letter(any_world)
+    with any_world.engine(receiver(event=ORDER), monitors=[Keeps]):
+        for act in (deadletters.replay, deadletters.discard):
+            with pytest.raises(Fenced, match="E3201"):
+                act(any_world.store, ALL)
+    assert len(letters(any_world)) == 1
+
+
+def test_z8_a_letter_of_a_best_effort_receiver_cannot_go_back(any_world):
+    with_mapping_letter(any_world, BEST_EFFORT)
+    with pytest.raises(UsageError, match="E2023 dead letter 1: .* receiver 'in' is BEST_EFFORT"):
+        deadletters.replay(any_world.store, ALL)
+    assert len(letters(any_world)) == 1
+    assert any_world.received_rows() == 0
+
+
+def test_z8_one_that_cannot_go_back_keeps_the_others(any_world, script):
+    """All or nothing: what a page before it has inserted is taken back too."""
+    script.message = fails_on_bad
+    parts = [receiver(), receiver("other", BEST_EFFORT)], [monitor(Keeps, on_error="dead_letter")]
+    with any_world.engine(*parts[0], monitors=parts[1]):
+        any_world.publish("bad")
+        any_world.wait(lambda: len(any_world.dead_letters()) == 1)
+        any_world.publish("bad", to="queue:other")
+        any_world.wait(lambda: len(any_world.dead_letters()) == 2)
+    with pytest.raises(UsageError, match="E2023 dead letter 2"):
+        deadletters.replay(any_world.store, ALL)
+    assert (len(letters(any_world)), any_world.received_rows()) == (2, 0)
+    assert deadletters.replay(any_world.store, Selection(numbers=[1])) == 1
+    assert [row.number for row in letters(any_world)] == [2]
+
+
+def test_z8_many_letters_go_back_in_order(world, script, monkeypatch):
+    monkeypatch.setattr(deadletters, "PAGE", 3)
+    bodies = [f"m{number}" for number in range(10)]
+    with world.engine(receiver(event=ORDER), monitors=[Keeps]):
+        world.publish(*bodies)
+        world.wait(lambda: len(world.dead_letters()) == 10)
+    assert deadletters.replay(world.store, ALL) == 10
+    with world.engine(receiver(), monitors=[Keeps]) as engine:
+        assert engine.checkpoint()
+    assert script.of("Keeps") == bodies
+
+
+def test_z8_discarded_letters_are_gone(any_world):
+    with_mapping_letter(any_world)
+    with pytest.raises(UsageError, match="E2021 dead letter 7"):
+        deadletters.discard(any_world.store, Selection(numbers=[1, 7]))
+    assert deadletters.discard(any_world.store, Selection(kind="send")) == 0
+    assert deadletters.discard(any_world.store, Selection(kind="mapping", origin="in")) == 1
+    assert letters(any_world) == []
+    assert any_world.received_rows() == 0
+
+
+# --- the decision ---
+
+
+def letter(kind, origin, **fields):
+    return DeadLetter(kind=kind, origin=origin, reason="E", message=Message(b"m"), **fields)
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (letter("handler", "Keeps"), "no received message stands behind it"),
+        (letter("step", "p"), "no received message stands behind it"),
+        (letter("handler", "Keeps", receiver="gone"), "receiver 'gone' does not exist any more"),
+        (letter("mapping", "gone"), "receiver 'gone' does not exist any more"),
+        (letter("mapping", "out"), "receiver 'out' does not exist any more"),
+        (letter("send", "gone"), "sender 'gone' does not exist any more"),
+        (letter("send", "out"), "sender 'out' is EXACTLY_ONCE and keeps nothing"),
+        (letter("step", "p", receiver="fast"), "receiver 'fast' is BEST_EFFORT and keeps nothing"),
+        (letter("poison", "main"), "no received message stands behind it"),
+    ],
+)
+def test_z8_what_cannot_go_back(given, why):
+    registry = [endpoint_of(one, dynamic=False) for one in (receiver(), receiver("fast", BEST_EFFORT), sender())]
+    again = Replay(registry, {}, [])
+    assert again.take([(1, given)]) == ([], [])
+    (refusal,) = again.refusals
+    assert why in str(refusal)
+
+
+@pytest.mark.parametrize("kind", ["mapping", "handler", "step", "poison"])
+def test_z8_a_received_message_goes_back_to_its_receiver_whatever_failed(kind):
+    again = Replay([endpoint_of(receiver(), dynamic=False)], {"in": 7}, [])
+    (segment,) = again.take([(1, letter(kind, "in", receiver="in", number=3))]).received
+    assert (segment.receiver, segment.first, len(segment.messages)) == ("in", 8, 1)
+    assert again.refusals == []
+
+
+def test_z8_a_letter_of_an_older_version_can_be_read():
+    """Fields came later, at the end: what is stored without them keeps its meaning."""
+    old = msgspec.msgpack.encode({"kind": "mapping", "origin": "in", "reason": "E", "message": [b"m"]})
+    read = msgspec.msgpack.decode(old, type=DeadLetter)
+    assert (read.receiver, read.number) == ("", 0)
+    (segment,) = Replay([endpoint_of(receiver(), dynamic=False)], {"in": 4}, []).take([(1, read)]).received
+    assert (segment.receiver, segment.first) == ("in", 5)
+
+
+class Records:
+    """A processor that remembers what it was given."""
+
+    name = "pipeline"
+    receivers = ("in",)
+    max_rows = 100
+    max_bytes = 1 << 20
+
+    def __init__(self) -> None:
+        self.given: list[str] = []
+
+    def open(self):
+        pass
+
+    def close(self):
+        pass
+
+    def conclude(self, state, engine_time):
+        return Effects()
+
+    def process(self, batch, state, engine_time):
+        self.given += [one.message.body.decode() for one in batch]
+        return Effects()
+
+
+def test_z8_what_no_longer_maps_is_not_processed_too(any_world):
+    """A letter that goes back and is still too large is a letter again, and nothing else."""
+    with any_world.engine(receiver(max_message_bytes=10), processors=[Records()]):
+        any_world.publish(message("x" * 11, "long"))
+        any_world.wait(lambda: any_world.dead_letters())
+    deadletters.replay(any_world.store, ALL)
+    records = Records()
+    with any_world.engine(receiver(max_message_bytes=10), processors=[records]) as engine:
+        any_world.publish("after")
+        any_world.wait(lambda: records.given)
+        any_world.wait(
+            lambda: len(any_world.dead_letters()) == 1 and engine.checkpoint() and not any_world.received_rows()
+        )
+    assert records.given == ["after"]

@@ -1,0 +1,279 @@
+"""Messages that end the process (RELIABILITY T26, bad input C110): found, kept as a dead letter, and nothing else is."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from correlator.core import faults
+from correlator.core.commit import Suspect, SuspectCommit
+from correlator.events import Message
+from correlator.ports import Delivered, Effects, StateView
+from correlator.storage import inspect
+from correlator.storage.database import reading
+from correlator.storage.store import SqlStore
+from tests.runtime.flows import Aborts, Hears, Keeps, Note
+from tests.runtime.world import Queues, World, monitor, numbered, receiver, sender
+
+COUNT = 40
+POISON = "m17"
+SURVIVORS = [f"m{number}" for number in range(1, COUNT + 1) if number != 17]
+ABORTED = -6
+
+
+class Dies(BaseException):
+    """Ends a thread as a signal would end the process: nothing of ours handles it."""
+
+
+class Pipeline:
+    """Sends on what it gets; dies of one message.
+
+    Args:
+        poison: its body.
+    """
+
+    name = "copies"
+    receivers: Sequence[str] = ("in",)
+    max_bytes = 1 << 20
+
+    def __init__(self, poison: str, error: Callable[[], BaseException] = Dies, max_rows: int = 16) -> None:
+        self.max_rows = max_rows
+        self._poison = poison.encode()
+        self._error = error
+
+    def open(self) -> None:
+        """Nothing to open."""
+
+    def process(self, batch: Sequence[Delivered], state: StateView, engine_time: float) -> Effects:
+        """A copy of each."""
+        del state, engine_time
+        if any(one.message.body == self._poison for one in batch):
+            raise self._error()
+        return Effects(sends=[("out", Message(one.message.body)) for one in batch])
+
+    def conclude(self, state: StateView, engine_time: float) -> Effects:
+        """Nothing."""
+        del state, engine_time
+        return Effects()
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+def ended(world: World, **options: Any) -> bool:
+    """Run an engine until it fails, or until all is handled; whether it failed."""
+    engine = world.engine(receiver(), sender(), **options)
+    at_broker = (world.broker.waiting, world.broker.unacknowledged)
+
+    def done() -> bool:
+        return not any(count("queue:in") for count in at_broker) and engine.checkpoint() and not world.received_rows()
+
+    try:
+        engine.start()
+        world.wait(lambda: engine.failure is not None or done())
+    except Dies:
+        engine.stop(drain=False)
+        return True
+    failed = engine.failure is not None
+    engine.stop(drain=not failed)
+    return failed
+
+
+def sent_once(world: World) -> list[str]:
+    """Bodies that arrived; a repeat under the same id (sent, and not yet deleted when the process died) counts once."""
+    return list(dict(zip(world.ids(), world.sent(), strict=True)).values())
+
+
+def noted(world: World) -> int:
+    """What the store holds noted."""
+    with reading(world.store) as connection:
+        return int(connection.exec_driver_sql("SELECT count(*) FROM suspect").scalar())
+
+
+def lives_until_it_stays_up(world: World, **options: Any) -> int:
+    for deaths in range(20):
+        if not ended(world, **options):
+            return deaths
+    raise AssertionError("it died 20 times")
+
+
+def an_order(
+    request: pytest.FixtureRequest, tmp_path: Path, database: str, **order: Any
+) -> tuple[Queues, dict[str, Any]]:
+    """Messages in a queue, one of which aborts the process, and what runs an engine over it."""
+    queues = Queues(tmp_path)
+    queues.publish(numbered(COUNT))
+    store = f"sqlite:///{tmp_path / 'engine.db'}" if database == "sqlite" else request.getfixturevalue("postgres")()
+    aborts = f"{Aborts.__module__}:{Aborts.__name__}"
+    return queues, {"store": store, "broker": queues.url, "wanted": COUNT - 1, "batch": 7, "monitor": aborts, **order}
+
+
+@pytest.mark.kill9
+@pytest.mark.parametrize("database", ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def test_t26_c110_a_message_that_aborts_the_process_is_quarantined(children, request, tmp_path, database):
+    queues, order = an_order(request, tmp_path, database)
+    assert [children.run(**order)["exit"] for _ in range(4)] == [ABORTED, ABORTED, ABORTED, 0]
+    assert queues.bodies() == [f"{number}:{body}" for number, body in enumerate(SURVIVORS, 1)]
+    (letter,) = (row.letter for row in inspect.dead_letters(order["store"]))
+    assert (letter.kind, letter.origin, letter.receiver, letter.number) == ("poison", "main", "in", 17)
+    assert letter.message.body == b"m17"
+    assert letter.reason.startswith("E5502 context main: the process died 3 times while it handled message 17 of")
+    assert children.run(**order)["exit"] == 0
+    assert len(inspect.dead_letters(order["store"])) == 1
+
+
+@pytest.mark.kill9
+def test_t26_c110_at_least_once_each_copy_that_the_broker_brings_is_found(children, request, tmp_path):
+    """The process may die before the broker is acknowledged, so that the message comes again, under a new number."""
+    queues, order = an_order(request, tmp_path, "sqlite", receive="AT_LEAST_ONCE", send="AT_LEAST_ONCE")
+    exits = [children.run(**order)["exit"]]
+    while exits[-1] == ABORTED and len(exits) < 10:
+        exits.append(children.run(**order)["exit"])
+    assert exits[-1] == 0
+    assert {body.partition(":")[2] for body in queues.bodies()} == set(SURVIVORS)
+    letters = [row.letter for row in inspect.dead_letters(order["store"])]
+    assert {letter.message.body for letter in letters} == {b"m17"}
+    assert len({letter.number for letter in letters}) == len(letters) == (len(exits) - 1) // 3
+
+
+def test_t26_the_dead_letter_is_told(any_world, script, logs):
+    def die(monitor: Any, message: Message) -> None:
+        del monitor
+        if message.body == b"m3":
+            raise Dies
+
+    script.message = die
+    any_world.publish(*numbered(5))
+    assert lives_until_it_stays_up(any_world, monitors=[Keeps]) == 3
+    told = [line for line in logs if "E5502" in line["event"]]
+    assert [line["log_level"] for line in told] == ["error"]
+    assert [reason.split(" ")[0] for reason in any_world.dead_letters()] == ["E5502"]
+    assert script.of("Keeps")[-4:] == ["m1", "m2", "m4", "m5"]
+    assert noted(any_world) == 0
+
+
+def test_t26_several_of_them_are_found_one_after_the_other(world, script):
+    def die(monitor: Any, message: Message) -> None:
+        del monitor
+        if message.body in (b"m3", b"m4", b"m9"):
+            raise Dies
+
+    script.message = die
+    world.publish(*numbered(12))
+    lives_until_it_stays_up(world, monitors=[Keeps])
+    assert len(world.dead_letters()) == 3
+    survivors = [f"m{number}" for number in range(1, 13) if number not in (3, 4, 9)]
+    engine = world.engine(receiver(), sender(), monitors=[Keeps])
+    with engine:
+        (keeps,) = engine.contexts["main"].context.monitors()
+        assert keeps.bodies == survivors
+
+
+def test_t26_another_context_handles_the_message_all_the_same(world, script):
+    def die(monitor: Any, message: Message) -> None:
+        if isinstance(monitor, Keeps) and message.body == b"m2":
+            raise Dies
+
+    script.message = die
+    world.publish(*numbered(3))
+    lives_until_it_stays_up(world, monitors=[Keeps, monitor(Hears, context="audit")])
+    assert script.of("Hears")[-3:] == ["m1", "m2", "m3"]
+    assert script.of("Keeps")[-2:] == ["m1", "m3"]
+
+
+def test_t26_a_handler_that_fails_by_an_exception_is_never_quarantined(world, script):
+    """`on_error: stop` means that somebody looks at it, however often the engine is started."""
+
+    def fail(monitor: Any, message: Message) -> None:
+        del monitor
+        if message.body == b"m2":
+            raise ValueError("not yet")
+
+    script.message = fail
+    world.publish(*numbered(3))
+    assert ended(world, monitors=[Keeps])
+    for _ in range(5):
+        engine = world.engine(receiver(), sender(), monitors=[Keeps])
+        with pytest.raises(Exception, match="E5500"):
+            engine.start()
+    script.message = lambda monitor, message: None
+    assert not ended(world, monitors=[Keeps])
+    assert world.dead_letters() == []
+    assert script.of("Keeps")[-3:] == ["m1", "m2", "m3"]
+
+
+def test_t26_an_event_from_inside_that_ends_the_process(world, script):
+    def tell(keeps: Any, message: Message) -> None:
+        if isinstance(keeps, Keeps):
+            keeps.send(Note(text=message.body.decode()), to="channel:audit")
+
+    def die(monitor: Any, note: Note) -> None:
+        if isinstance(monitor, Hears) and note.text == "m2":
+            raise Dies
+
+    script.message, script.note = tell, die
+    world.publish(*numbered(3))
+    deaths = lives_until_it_stays_up(world, monitors=[Keeps, monitor(Hears, context="audit")])
+    assert deaths <= 4
+    (letter,) = (row.letter for row in inspect.dead_letters(world.store))
+    assert (letter.origin, letter.receiver, letter.number, letter.message.body) == ("audit", "", 0, b'{"text":"m2"}')
+    assert [what for what in script.of("Hears") if what.startswith("note")][-2:] == ["note m1", "note m3"]
+
+
+def test_t26_c110_a_pipeline_finds_the_message_by_halving(world):
+    world.publish(*numbered(COUNT))
+    deaths = lives_until_it_stays_up(world, processors=[Pipeline(POISON)])
+    assert 3 <= deaths <= 7
+    assert sent_once(world) == SURVIVORS
+    (letter,) = (row.letter for row in inspect.dead_letters(world.store))
+    assert (letter.kind, letter.origin, letter.message.body, letter.number) == ("poison", "copies", b"m17", 17)
+
+
+def test_t26_a_pipeline_that_fails_by_an_exception_is_not_quarantined(world):
+    world.publish(*numbered(COUNT))
+    for _ in range(8):
+        assert ended(world, processors=[Pipeline(POISON, ValueError)])
+    assert not ended(world, processors=[Pipeline("none")])
+    assert world.dead_letters() == []
+    assert sent_once(world) == [f"m{number}" for number in range(1, COUNT + 1)]
+
+
+def test_t26_a_note_about_what_is_handled_already_is_forgotten(world, script):
+    """The process died between the checkpoint that held its dead letter and the end of the next start's notes."""
+    with world.engine(receiver(), sender(), monitors=[Keeps]):
+        pass
+    store = SqlStore(world.store, "world")
+    stale = Suspect("main", "in", 7, 7, 5)
+    store.commit(store.open().commit + 1, [SuspectCommit(contexts=["main"], suspects=[stale])])
+    store.close()
+    world.publish(*numbered(3))
+    assert not ended(world, monitors=[Keeps])
+    assert noted(world) == 0
+    assert script.of("Keeps") == ["m1", "m2", "m3"]
+
+
+def test_t26_normal_life_notes_nothing(world, script):
+    passed: list[str] = []
+    faults.install(passed.append)
+    for first in (1, 21):
+        world.publish(*numbered(20, first=first))
+        assert not ended(world, monitors=[Keeps])
+    assert "ck.tx.meta" in passed
+    assert not [name for name in passed if "suspects" in name or name == "ck.tx.absolve"]
+
+
+def test_t26_a_start_after_a_crash_notes_a_portion_and_forgets_it(world, script, gate):
+    """Two transactions for up to a thousand messages in each context."""
+    script.message = lambda monitor, message: gate.wait() and None
+    world.publish(*numbered(20))
+    engine = world.engine(receiver(), sender(), monitors=[Keeps], interval=3600.0)
+    engine.start()
+    world.wait(lambda: world.received_rows() == 20)
+    gate.set()
+    world.crash(engine)
+    passed: list[str] = []
+    faults.install(passed.append)
+    assert not ended(world, monitors=[Keeps])
+    assert passed.count("rec.tx.suspects") == 1
+    assert passed.count("rec.tx.suspects.clear") == 2

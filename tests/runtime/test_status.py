@@ -1,0 +1,367 @@
+"""Status events, status words and the status line (FEATURES A9.2-A9.4, A3.14)."""
+
+import pytest
+
+from connectors.file.connection import FileConnection
+from correlator import (
+    ConnectionStatus,
+    FlowControlMarker,
+    Message,
+    Monitor,
+    PartStatus,
+    ReceiverStatus,
+    SenderStatus,
+    on,
+)
+from correlator.errors import ConnectionLost
+from correlator.events import Headers
+from correlator.runtime.status import (
+    CheckpointCounters,
+    ReceiverCounters,
+    SenderCounters,
+    Status,
+    status_line,
+)
+from correlator.runtime.statuses import Condition, Statuses
+from correlator.settings import ConnectionSettings, ReceiverSettings
+from correlator.testing.clock import ManualClock
+from correlator.testing.memory import Faults
+from tests.benchmarks import bench_outstanding
+from tests.runtime.flows import SCRIPT, Hears, Keeps
+from tests.runtime.world import (
+    AT_LEAST_ONCE,
+    BEST_EFFORT,
+    EXACTLY_ONCE,
+    message,
+    monitor,
+    numbered,
+    receiver,
+    sender,
+)
+
+
+class Told(Monitor):
+    """Hears how parts are."""
+
+    @on(ConnectionStatus)
+    def connection(self, told: ConnectionStatus) -> None:
+        SCRIPT.hear(self, f"connection {told.connection} {told.status}{' !' if told.error else ''}")
+
+    @on(SenderStatus)
+    def sender(self, told: SenderStatus) -> None:
+        SCRIPT.hear(self, f"sender {told.sender} {told.status}{' !' if told.error else ''}")
+
+    @on(ReceiverStatus)
+    def receiver(self, told: ReceiverStatus) -> None:
+        SCRIPT.hear(self, f"receiver {told.receiver} {told.status}{' !' if told.error else ''}")
+
+
+class Waits(Monitor, persistent=True):
+    """Says when recovery is over."""
+
+    def on_conclude_recovery(self) -> None:
+        SCRIPT.hear(self, "concluded")
+        SCRIPT.heard.append(("Told", "concluded"))
+
+
+def told(script, kind: str) -> list[str]:
+    return [what.removeprefix(f"{kind} ") for what in script.of("Told") if what.startswith(f"{kind} ")]
+
+
+def walked(world, script, kind: str, *expected: str) -> None:
+    world.wait(lambda: len(told(script, kind)) >= len(expected))
+    assert told(script, kind) == list(expected)
+
+
+def test_a9_4_the_walk_of_a_receiver_and_its_connection(no_store, script):
+    with no_store.engine(receiver("in", BEST_EFFORT), monitors=[Told]) as engine:
+        walked(no_store, script, "receiver", "in CONNECTING", "in OK")
+        walked(no_store, script, "connection", "memory CONNECTING", "memory OK")
+        no_store.broker.down = True
+        walked(no_store, script, "receiver", "in CONNECTING", "in OK", "in ERROR !")
+        assert engine.status().conditions["in"] == Condition(PartStatus.ERROR, engine.status().conditions["in"].error)
+        assert engine.status().connections["memory"].status == "ERROR"
+        no_store.wait(lambda: engine.receivers["in"].counters.connection_errors > 3)
+        no_store.broker.down = False
+        walked(no_store, script, "receiver", "in CONNECTING", "in OK", "in ERROR !", "in OK")
+        walked(no_store, script, "connection", "memory CONNECTING", "memory OK", "memory ERROR !", "memory OK")
+        assert engine.status().connections == {"memory": Condition(PartStatus.OK)}
+
+
+def test_a9_4_the_walk_of_a_sender(no_store, script):
+    with no_store.engine(sender("out", BEST_EFFORT), monitors=[Told]) as engine:
+        walked(no_store, script, "sender", "out CONNECTING", "out OK")
+
+        class Cut(Faults):
+            def before_accept(self, sender, batch):
+                raise ConnectionLost("E7001", sender, "the line was cut")
+
+        no_store.broker.faults = Cut()
+        engine.senders["out"].outbox.enqueue(message("a"))
+        engine.senders["out"].wake()
+        walked(no_store, script, "sender", "out CONNECTING", "out OK", "out ERROR !", "out OK", "out ERROR !")
+        no_store.broker.faults = Faults()
+        no_store.wait(lambda: no_store.sent() == ["a"])
+        assert engine.status().senders["out"][0] == "OK"
+    assert told(script, "connection")[:3] == ["memory CONNECTING", "memory OK", "memory ERROR !"]
+
+
+def test_a9_4_a_part_that_is_removed_says_so_last(world, script):
+    with world.engine(monitors=[Told, Keeps]) as engine:
+        engine.add_receiver(receiver("in", BEST_EFFORT))
+        engine.add_sender(sender("out", EXACTLY_ONCE))
+        world.wait(lambda: told(script, "receiver")[-1:] == ["in OK"] and told(script, "sender")[-1:] == ["out OK"])
+        engine.remove("in")
+        engine.remove("out")
+        walked(world, script, "receiver", "in CONNECTING", "in OK", "in REMOVED")
+        walked(world, script, "sender", "out CONNECTING", "out OK", "out REMOVED")
+        assert "in" not in engine.status().conditions
+
+
+def test_a1_17_everything_sent_is_at_the_broker_before_removed(world, script):
+    script.message = lambda one, message: one.send(message.body, to="out")
+    with world.engine(receiver(), monitors=[Keeps, Told]) as engine:
+        engine.add_sender(sender("out", EXACTLY_ONCE))
+        world.broker.publish("queue:in", numbered(100))
+        world.wait(lambda: len(script.of("Keeps")) == 100)
+        engine.remove("out")
+        world.wait(lambda: "out REMOVED" in told(script, "sender"))
+        at_broker = world.sent()
+    assert len(at_broker) == 100
+
+
+def test_a9_4_a_missing_destination_is_no_lost_connection(world, script, tmp_path):
+    files = FileConnection("files", ConnectionSettings(type="file", options={"path": str(tmp_path)}))
+    there = receiver("rows", AT_LEAST_ONCE, connection="files", destination="queue:rows.jsonl")
+    with world.engine(there, monitors=[Told], connections={"files": files}) as engine:
+        walked(world, script, "receiver", "rows CONNECTING", "rows DESTINATION_NOT_FOUND !")
+        assert engine.status().conditions["rows"].error.startswith("E7010 ")
+        walked(world, script, "connection", "files CONNECTING", "files OK")
+        (tmp_path / "rows.jsonl").write_text('{"a": 1}\n')
+        walked(world, script, "receiver", "rows CONNECTING", "rows DESTINATION_NOT_FOUND !", "rows OK")
+
+
+def test_a9_4_a_failed_part_is_fatal(world, script):
+    fails = receiver(event="tests.runtime.flows:Order", on_mapping_error="stop")
+    with world.engine(fails, monitors=[Told]) as engine:
+        world.publish("not JSON")
+        world.wait(lambda: engine.failure is not None)
+        status, error = engine.status().conditions["in"]
+        assert (status, error[:5]) == (PartStatus.FATAL_ERROR, "E5101")
+
+
+def test_a9_4_every_context_of_monitors_is_told(no_store, script):
+    two = [monitor(Told), monitor(Told, context="other")]
+    with no_store.engine(receiver("in", BEST_EFFORT), monitors=two):
+        no_store.wait(lambda: told(script, "receiver").count("in OK") == 2)
+
+
+def test_a3_14_nothing_is_told_before_recovery_is_concluded(any_world, script):
+    parts = (receiver(), sender())
+    with any_world.engine(*parts, monitors=[Waits, Told]) as engine:
+        any_world.publish("a")
+        any_world.wait(lambda: engine.checkpoint() and told(script, "receiver")[-1:] == ["in OK"])
+        any_world.crash(engine)
+    del script.heard[:]
+    with any_world.engine(*parts, monitors=[Waits, Told]):
+        any_world.wait(lambda: told(script, "receiver")[-1:] == ["in OK"] and told(script, "sender")[-1:] == ["out OK"])
+    assert script.of("Told")[0] == "concluded"
+    assert script.of("Told").count("concluded") == 1
+
+
+def test_a9_4_a_connection_with_several_parts():
+    heard = []
+    statuses = Statuses(lambda told: heard.append(str(told.status)) if isinstance(told, ConnectionStatus) else None)
+    first, second = (ReceiverSettings(id=name, connection="c", destination="queue:q") for name in ("a", "b"))
+    statuses.tell(first, PartStatus.CONNECTING)
+    statuses.tell(second, PartStatus.CONNECTING)
+    assert heard == ["CONNECTING"]
+    statuses.tell(first, PartStatus.OK)
+    statuses.tell(second, PartStatus.ERROR, "down")
+    statuses.tell(first, PartStatus.ERROR, "down")
+    statuses.tell(second, PartStatus.OK)
+    assert heard == ["CONNECTING", "OK", "ERROR"]
+    statuses.removed("a")
+    assert heard == ["CONNECTING", "OK", "ERROR", "OK"]
+    statuses.removed("b")
+    assert statuses.of_connections() == {"c": Condition(PartStatus.OK)}
+
+
+# --- the line ---
+
+
+def a_status(engine_time: float, received: int = 0, sent: int = 0, **fields) -> Status:
+    values = {
+        "receivers": {
+            "a": ("receiving", ReceiverCounters(received=received, redelivered=3, duplicates=2, max_delivery_s=1.26)),
+            "b": ("receiving", ReceiverCounters(received=received, redelivered=1, duplicates=1, max_delivery_s=7.04)),
+        },
+        "senders": {"s": (PartStatus.OK, SenderCounters(sent=sent, dead_letters=2), 5)},
+        "conditions": {},
+        "connections": {"x": Condition(PartStatus.ERROR, "down"), "y": Condition(PartStatus.OK)},
+        "windows": {},
+        "duplicate_ids": 11,
+        "removed_received": 100,
+        "removed_sent": 1000,
+        "resident_bytes": 123_456_789,
+        "contexts": {"main": 4, "audit": 2},
+        "handler_failures": 0,
+        "pipelines": {},
+        "checkpoints": CheckpointCounters(),
+        "store_commits": 0,
+        "engine_time": engine_time,
+    }
+    return Status(**{**values, **fields})
+
+
+def test_a9_2_the_line_has_all_fields():
+    line = status_line(a_status(10.0, 10, 20), a_status(15.0, 60, 45))
+    assert line == (
+        "Messaging Status: s=1 tx=1047 sRate=5 sOutst=5 r=2 rx=220 rRate=20 rWindow=-1 rRedel=4 "
+        "rMaxDeliverySecs=7.0 rDupsDet=3 rDupIds=11 connErr=1 iq=6 rssMB=123"
+    )
+
+
+@pytest.mark.parametrize(("windows", "shown"), [({}, "-1"), ({"a": 0}, "0"), ({"a": 5, "b": 7}, "12")])
+def test_a9_2_the_window_of_receivers_with_flow_control(windows, shown):
+    assert f" rWindow={shown} " in status_line(a_status(1.0), a_status(2.0, windows=windows))
+
+
+def test_a9_2_no_time_between_two_looks_is_no_rate():
+    assert " rRate=0 " in status_line(a_status(1.0, 1), a_status(1.0, 9))
+
+
+def test_a9_2_a_line_comes_in_every_interval_and_none_when_it_is_off(no_store, logs):
+    clock = ManualClock()
+    with no_store.engine(receiver("in", BEST_EFFORT), monitors=[Told], clock=clock) as engine:
+        for lines in (1, 2, 3):
+            clock.advance(5.0)
+            engine.reporter.wake()
+            no_store.wait(lambda lines=lines: len(status_lines(logs)) == lines)
+        clock.advance(4.9)
+        assert engine.reporter.step() == pytest.approx(0.1)
+    assert {one["log_level"] for one in logs if one["event"].startswith("Messaging Status")} == {"info"}
+    with no_store.engine(receiver("in", BEST_EFFORT), monitors=[Told], status_interval=0.0) as engine:
+        assert engine.reporter is None
+
+
+def status_lines(logs) -> list[str]:
+    return [one["event"] for one in logs if one["event"].startswith("Messaging Status: ")]
+
+
+def figures(engine, before) -> dict[str, str]:
+    line = status_line(before, engine.status())
+    return dict(pair.split("=") for pair in line.removeprefix("Messaging Status: ").split())
+
+
+class Refuses(Faults):
+    """Refuses one body for ever."""
+
+    def refused(self, sender, batch):
+        return {at: "not wanted" for at, one in enumerate(batch) if one.message.body == b"m3"}
+
+
+def test_a9_3_what_the_figures_mean(world, script, logs):
+    """tx counts what exhausted its tries and what removed senders sent, rx no markers; both begin anew at a restart."""
+    script.message = lambda one, message: one.send(message.body, to="dyn" if message.body < b"m5" else "out")
+    world.broker.faults = Refuses()
+    parts = (receiver("in", EXACTLY_ONCE, flow_control=True), sender("out", EXACTLY_ONCE))
+    with world.engine(*parts, monitors=[Keeps, OpensWindow]) as engine:
+        before = engine.status()
+        engine.add_sender(sender("dyn", EXACTLY_ONCE, destination="queue:dyn"))
+        world.broker.publish("queue:in", [*numbered(8), message("m8"), message("m1")])
+        world.wait(lambda: engine.status().settled == 8)
+        engine.remove("dyn")
+        world.wait(lambda: engine.removed("dyn"))
+        shown = figures(engine, before)
+    assert (shown["s"], shown["tx"], shown["sOutst"]) == ("1", "8", "0")
+    assert (before.settled, before.received) == (0, 0)
+    assert int(shown["sRate"]) > 0 < int(shown["rRate"])
+    assert (shown["r"], shown["rx"], shown["rDupsDet"], shown["rDupIds"]) == ("1", "10", "2", "8")
+    assert (shown["rWindow"], shown["connErr"], shown["iq"]) == ("92", "0", "0")
+    assert int(shown["rssMB"]) > 10
+    with world.engine(*parts, monitors=[Keeps, OpensWindow]) as engine:
+        world.wait(lambda: engine.status().conditions["in"].status == "OK")
+        shown = figures(engine, engine.status())
+    assert (shown["tx"], shown["rx"], shown["rDupIds"]) == ("0", "0", "8")
+
+
+class OpensWindow(Monitor):
+    """Opens the window once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._open = False
+
+    @on(FlowControlMarker)
+    def marker(self, marker: FlowControlMarker) -> None:
+        if not self._open:
+            self._open = True
+            self.update_flow_control_window(marker, 100)
+
+
+def test_c100_odd_timestamps_harm_nothing(world, script):
+    """RELIABILITY C 100: 1970, 9999, negative and missing timestamps of redelivered messages."""
+    stamps = [0, 253_402_300_799_000, -5, None, 2**62]
+    messages = [
+        Message(b"m%d" % at, {"uniqueMessageId": f"{at}"}, headers=Headers(redelivered=True, timestamp=stamp))
+        for at, stamp in enumerate(stamps)
+    ]
+    with world.engine(receiver(), monitors=[Keeps]) as engine:
+        world.broker.publish("queue:in", messages)
+        world.wait(lambda: len(script.of("Keeps")) == len(stamps))
+        counters = engine.status().receivers["in"][1]
+    assert (counters.redelivered, counters.max_delivery_s) == (5, 0.0)
+
+
+def test_a9_5_a_lost_connection_is_tried_once_in_an_interval(no_store, script):
+    clock = ManualClock()
+    no_store.broker.down = True
+    parts = (receiver("in", BEST_EFFORT), sender("out", BEST_EFFORT))
+    with no_store.engine(
+        *parts, monitors=[Told], clock=clock, connection_retry_interval=1.0, stop_timeout=0.0
+    ) as engine:
+        both = (engine.receivers["in"], engine.senders["out"])
+        for attempts in range(1, 6):
+            due = clock.now + 1.0
+            no_store.wait(lambda due=due: [one._retry_at for one in both] == [due] * 2)
+            assert [one.counters.connection_errors for one in both] == [attempts] * 2
+            clock.advance(0.9)
+            assert [one.step() for one in both] == [pytest.approx(0.1)] * 2
+            clock.advance(0.2)
+            for one in both:
+                one.wake()
+    assert told(script, "receiver") == ["in CONNECTING", "in ERROR !"]
+
+
+@pytest.mark.parametrize("mode", [BEST_EFFORT, EXACTLY_ONCE])
+def test_a9_10_the_log_grows_with_no_message(world, script, logs, mode):
+    lines = []
+    script.message = lambda one, message: one.send(message.body, to="out")
+    with world.engine(receiver("in", mode), sender("out", mode), monitors=[Keeps], status_interval=0.0) as engine:
+        for count in (10, 10_000):
+            world.broker.publish("queue:in", numbered(count, first=1 + sum(lines)))
+            world.wait(lambda count=count: engine.status().settled == count + sum(lines))
+            lines.append(count)
+            assert [one for one in logs if one["log_level"] != "debug"] == []
+
+
+def test_a9_11_the_queues_of_slow_applications_are_seen(no_store, script, gate):
+    script.message = lambda one, message: gate.wait()
+    two = [monitor(Hears), monitor(Hears, context="other")]
+    with no_store.engine(receiver("in", BEST_EFFORT), monitors=two, status_interval=0.0) as engine:
+        no_store.publish(*numbered(10))
+        no_store.wait(lambda: len(script.of("Hears")) == 2 and delivered(engine) == 10)
+        assert figures(engine, engine.status())["iq"] == "20"
+        gate.set()
+        no_store.wait(lambda: figures(engine, engine.status())["iq"] == "0")
+
+
+def delivered(engine) -> int:
+    return engine.status().receivers["in"][1].delivered
+
+
+def test_a9_17_a_load_test_keeps_its_bound():
+    received, most = bench_outstanding.run(1.5, 5000)
+    assert received > 5000
+    assert 0 < most <= 5000

@@ -126,7 +126,7 @@ class SenderSettings:
         max_batch_interval_ms: how long a batch waits for more after its first message; a checkpoint releases
             sends together, so 0 (do not wait) is the default.
         max_tries: tries of a message that the broker refuses, before it becomes a dead letter (A2.11).
-        max_outstanding: messages that wait for the broker; beyond it receiving pauses (RELIABILITY T24).
+        max_outstanding: messages that wait for the broker; beyond it receivers and contexts pause (T24).
         time_to_live: how long the broker may keep a message that says nothing itself; without it, for ever (A6.5).
         mapping: for each part of a message where an event has it (docs/mapping.md); without it the event is the body.
         log_performance_breakdown: log what the sender's thread spends its time on (A9.6).

@@ -4,7 +4,7 @@ A CSV record ends at a line end outside of quotes; a quote opens only at the beg
 (`a 5" pipe`) is a character like any other. Everything is counted in bytes and physical lines of the file.
 
 A line that is too long to be kept is cut: its beginning is the record, the rest is passed over to the line's end. No
-record of CSV is cut: its end may be missing because of an open quote, and all the rest of the file would be passed over.
+record of CSV is cut: its end may be missing because of an open quote, and all the rest of the file would be lost.
 """
 
 import os
@@ -18,7 +18,7 @@ from correlator.errors import ConnectionLost
 
 BLOCK_BYTES = 512 * 1024
 MAX_RECORD_BYTES = 64 * 1024 * 1024
-"""Longer ones are cut, unless the reader is to keep more."""
+"""What is longer and has no end yet is cut, unless the reader is to keep more."""
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 _REST_OF_QUOTED = re.compile(rb'[^"]*(?:""[^"]*)*("?)')
@@ -99,7 +99,10 @@ class RecordReader:
 
     def _fill(self, *, final: bool) -> bool:
         """Read one block further; false at the end of the file."""
-        block = os.pread(self._descriptor, BLOCK_BYTES, self._rest_place.offset + len(self._rest) + self._passed)
+        size = max(
+            BLOCK_BYTES, len(self._rest)
+        )  # twice as much each time, so that a long record is not cut up for ever
+        block = os.pread(self._descriptor, size, self._rest_place.offset + len(self._rest) + self._passed)
         if not block:
             self._check_not_cut()
             if not (final and self._rest):

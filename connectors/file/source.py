@@ -30,9 +30,10 @@ class FileSource:
     for the default templates `uniqueMessageId` (`file:line:digest`) and `messageSourceId` (`file`), by which a batch
     that is read again after a crash is recognised.
 
-    The digest is of the file's first 4096 bytes, or of what there is up to the end of the line. So the lines of the same
-    file have the same ids however often it is read and however it grows, and those of another file that takes its name
-    have others, from the first line on that differs among those bytes.
+    The digest is of the file's first 4096 bytes, or of what there is up to the end of the line. So the lines of the
+    same file have the same ids however often it is read and however it grows, and those of another file that takes its
+    name have others, from the first line on that differs among those bytes. Files that begin alike for longer, and are
+    not the same, need a template for ids of their own.
 
     A JSON line that is too large to be kept comes as its beginning, larger than `max_message_bytes`, and has the
     property `cut_from_bytes`: the engine makes a dead letter E5001 of it.

@@ -42,7 +42,7 @@ COMMANDS = (
     Command("explain", "correlator.cli.explain", "Explain an error code, or what a configuration promises."),
     Command("version", "correlator.cli.version", "Show versions."),
 )
-REPEATABLE = ("--set",)
+REPEATABLE = ("--set", "--client-option")
 """Options that may be given more than once."""
 _BY_NAME = {command.name: command for command in COMMANDS}
 

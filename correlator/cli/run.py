@@ -1,5 +1,6 @@
 """`correlator run FILE`: one engine from start to end, with a table of what it did."""
 
+import os
 import sys
 import threading
 import time
@@ -18,7 +19,7 @@ from correlator.cli.signals import StopSignals
 from correlator.cli.watching import Watcher, watcher
 from correlator.configuration import Loaded
 from correlator.configuration.secrets import is_secret_name, url_passwords
-from correlator.errors import UsageError
+from correlator.errors import UsageError, quoted
 from correlator.pipeline.runner import build_engine
 from correlator.pipeline.spec import PipelineFile
 from correlator.runtime import logs
@@ -63,6 +64,10 @@ def run(
         list[str] | None,
         typer.Option("--set", metavar="KEY.PATH=VALUE", help="In place of what the file says.", show_default=False),
     ] = None,
+    client_options: Annotated[
+        list[str] | None,
+        typer.Option("--client-option", metavar="NAME=VALUE", help="For client libraries.", show_default=False),
+    ] = None,
     clear_state: Annotated[bool, typer.Option("--clear-state", help="Empty the store before the start.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before the store is emptied.")] = False,
 ) -> None:
@@ -77,8 +82,11 @@ def run(
 
     --set takes the place of a setting of the file, as in --set checkpoint.interval=1s; of two for one setting the
     later one wins. --clear-state forgets what the engine has kept, and asks before, or needs --yes where nobody can
-    be asked.
+    be asked. --client-option sets a variable of this process's environment before any client library of a broker, and
+    the Java of Spark, is loaded: for what they read there, for all connections at once.
     """
+    with telling():
+        os.environ.update(_client_options(client_options or ()))
     with importable(file):
         loaded = load(file, [check_connectors], overrides or ())
         for warning in loaded.warnings:
@@ -92,6 +100,15 @@ def run(
             rows, status = _run(file, loaded, watcher(log_json=log_json))
     write_table("Done" if status == 0 else "Stopped", COLUMNS, rows)
     raise typer.Exit(status)
+
+
+def _client_options(options: Sequence[str]) -> dict[str, str]:
+    """FEATURES A9.13; raises `UsageError` E2031."""
+    for option in options:
+        name, found, value = option.partition("=")
+        if not (name and found) or "\0" in value:
+            raise UsageError("E2031", "--client-option", f"{quoted(option)} is not NAME=VALUE")
+    return dict(option.split("=", 1) for option in options)
 
 
 def _shown(overrides: Sequence[str]) -> str:
@@ -126,16 +143,18 @@ def _run(file: Path, loaded: Loaded[PipelineFile], shown: Watcher) -> tuple[list
     """The rows of the table and the exit status."""
     with StopSignals() as signals, shown:
         engine = build_engine(loaded.settings, [directory_of(file)])
-        began = time.monotonic()
-        _drive(engine, signals, shown)
-        seconds = time.monotonic() - began
+        seconds = _drive(engine, signals, shown)
         logs.get_logger().info("ended", seconds=round(seconds, 3))
         return _rows(engine.status(), seconds), signals.exit_status
 
 
-def _drive(engine: Engine, signals: StopSignals, shown: Watcher) -> None:
-    """Recover, run, stop in order. The engine waits in a thread, so that this one can look at signals and figures."""
+def _drive(engine: Engine, signals: StopSignals, shown: Watcher) -> float:
+    """Recover, run, stop in order; returns the seconds after the recovery.
+
+    The engine waits in a thread, so that this one can look at signals and figures.
+    """
     with engine:
+        began = time.monotonic()
         logs.get_logger().info("running", receivers=len(engine.receivers), senders=len(engine.senders))
         waiting = _Waiting(engine)
         waiting.start()
@@ -149,6 +168,7 @@ def _drive(engine: Engine, signals: StopSignals, shown: Watcher) -> None:
             shown.tick(engine.status())
         waiting.raise_failure()
     engine.raise_failure()
+    return time.monotonic() - began
 
 
 class _Waiting(threading.Thread):

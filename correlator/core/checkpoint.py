@@ -131,11 +131,10 @@ class Checkpoint:
         settled: list[tuple[Outbox, SenderCut]] = []
         outbound: list[OutboundSegment] = []
         for outbox in outboxes:
-            progress, segment, letters = outbox.cut(staged.get(outbox.sender, []))
+            progress, segments, letters = outbox.cut(staged.get(outbox.sender, []))
             dead.extend(letters)
             settled.append((outbox, progress))
-            if segment is not None:
-                outbound.append(segment)
+            outbound.extend(segments)
         return settled, outbound
 
 

@@ -8,6 +8,7 @@ Owner: the context's thread; the checkpointer calls `cut` while that thread is p
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -26,7 +27,6 @@ from correlator.core.instances import (
     StoredTimer,
     Timer,
     restored_pattern,
-    stored_parts,
     type_name,
 )
 from correlator.core.listeners import ListenerIndex
@@ -34,13 +34,13 @@ from correlator.core.monitor import ListenerSpec, Monitor
 from correlator.core.outbox import FlushRequest, Outbox
 from correlator.core.poison import dead_letter
 from correlator.core.queue import InputQueue, Run
-from correlator.core.state import encode
+from correlator.core.state import Codec, encode
 from correlator.core.timers import Timers
 from correlator.errors import CorrelatorError, HandlerFailed, MappingError, UsageError, quoted
-from correlator.events import DeadLetter, FlowControlMarker, Message, PropertyValue
+from correlator.events import DeadLetter, FlowControlMarker, Headers, Message, PropertyValue
 
 MAX_EFFECTS = 100_000
-"""Sends that one handler may make for one event; beyond it the send raises E8010."""
+"""Sends, listeners, timers and other effects of one handler for one event; beyond it the call raises E8010."""
 MAX_TIMERS = 100_000
 """Timers that fire in one stretch of work; what else is due fires in the next one."""
 MAX_WAITING_FROM_INSIDE = 100_000
@@ -48,6 +48,8 @@ MAX_WAITING_FROM_INSIDE = 100_000
 
 _NOTHING: dict[bytes, bytes] = {}
 _encode_json = msgspec.json.Encoder().encode
+_encode = msgspec.msgpack.Encoder().encode
+_headers = msgspec.msgpack.Decoder(Headers)
 _NO_PROPERTIES: dict[str, PropertyValue] = {}
 _PROPERTY_TYPES = (type(None), bool, int, float, str, bytes)
 
@@ -287,7 +289,7 @@ class Context:
         else:
             timer.due += timer.period
             self.timers.add(timer)
-        self._call(timer.instance, timer.handler)
+        self._invoke(timer.instance, lambda _: timer.method(), None)
 
     def _call(self, instance: Instance, name: str) -> None:
         method = getattr(instance.monitor, name)
@@ -379,15 +381,11 @@ class Context:
         outbox = self._routes.outboxes.get(to) or self._routes.default_outbox(to)
         if outbox is None or to in self._routes.closing:
             raise self._unsendable(monitor, to)
-        if len(self._effects) >= MAX_EFFECTS:
-            raise UsageError(
-                "E8010", f"monitor {monitor.state_name}", f"{MAX_EFFECTS} sends for one event", "", "Send less"
-            )
         if outbox.mapping is not None:
             event = outbox.mapping.message(event, key, properties)
         message = to_message(event, key, properties)
         if destination is not None:
-            message = msgspec.structs.replace(message, destination=destination)
+            message = _checked(msgspec.structs.replace(message, destination=destination))
         elif not outbox.destination and message.destination is None:
             where = f"monitor {monitor.state_name}"
             raise UsageError("E8004", where, f"sender '{to}' has no destination", "", "Send with destination=")
@@ -395,10 +393,17 @@ class Context:
             staged = self._staged.get(to)
             if staged is None:
                 staged = self._staged[to] = []
-            self._effects.append((staged.append, message))
+            self._stage(monitor, staged.append, message)
         else:
-            self._effects.append((outbox.enqueue, message))
+            self._stage(monitor, outbox.enqueue, message)
             self._others_concerned = True
+
+    def _stage(self, monitor: Monitor, apply: Callable[[Any], None], item: Any) -> None:
+        """Have this done when the handler has returned."""
+        if len(self._effects) >= MAX_EFFECTS:
+            where = f"monitor {monitor.state_name}"
+            raise UsageError("E8010", where, f"asks for more than {MAX_EFFECTS} effects of one event", "", "Do less")
+        self._effects.append((apply, item))
 
     def _unsendable(self, monitor: Monitor, to: str) -> UsageError:
         where = f"monitor {monitor.state_name}"
@@ -412,12 +417,11 @@ class Context:
         where = f"monitor {monitor.state_name}"
         if not queues:
             raise UsageError("E8001", where, f"no context receives channel '{channel}'", "A context receives its name")
-        if self._instances[monitor].on_error != "stop":
-            encode_event(event)  # what cannot be stored is this handler's failure, not the next checkpoint's
+        _codec(type(event)).encode(event)  # type: ignore[arg-type]  # what no start could read is this handler's failure
         for queue in queues:
             if len(queue) >= MAX_WAITING_FROM_INSIDE:
                 raise UsageError("E8010", where, f"{len(queue)} events wait in channel '{channel}'", "", "Send less")
-            self._effects.append((queue.deliver, Run("", 0, (), (event,), stored=True)))
+            self._stage(monitor, queue.deliver, Run("", 0, (), (event,), stored=True))
             self._others_concerned = True
 
     def listen(self, monitor: Monitor, spec: ListenerSpec) -> int:
@@ -425,25 +429,23 @@ class Context:
         instance = self._instances[monitor]
         number = self._number(instance)
         if spec.plan is not None:
-            if monitor.persistent:  # what cannot be stored is this handler's failure, not the next checkpoint's
-                encode(stored_parts(spec.plan), f"monitor {monitor.state_name}")
             waits = ExpressionListener(instance, number, spec.plan, spec.handler, once=spec.once, declared=False)
-            self._effects.append((self._attempts.begin, waits))
+            self._stage(monitor, self._attempts.begin, waits)
         elif isinstance(spec.expression, Pattern):
             listener = Listener(instance, number, spec.expression, spec.handler, once=spec.once)
-            self._effects.append((self._keep_listener, listener))
+            self._stage(monitor, self._keep_listener, listener)
         return number
 
     def unlisten(self, monitor: Monitor, number: int) -> None:
         """Stage the end of a dynamic listener or timer."""
-        self._effects.append((self._cancel, (self._instances[monitor], number)))
+        self._stage(monitor, self._cancel, (self._instances[monitor], number))
 
     def wait(self, monitor: Monitor, seconds: float, handler: str) -> int:
         """Stage a timer that fires once."""
         instance = self._instances[monitor]
         number = self._number(instance)
         due = self._engine_time + seconds
-        self._effects.append((lambda _: self._push_timer(instance, number, due, None, handler), None))
+        self._stage(monitor, lambda _: self._push_timer(instance, number, due, None, handler), None)
         return number
 
     def subscribe(self, monitor: Monitor, channel: str) -> None:
@@ -455,11 +457,11 @@ class Context:
                 f"{quoted(channel)} is not the name of a channel",
                 "The name alone, as in subscribe('NAME') and send(event, to='channel:NAME')",
             )
-        self._effects.append((self._join, (self._instances[monitor], channel)))
+        self._stage(monitor, self._join, (self._instances[monitor], channel))
 
     def unsubscribe(self, monitor: Monitor, channel: str) -> None:
         """Stage the end of a subscription."""
-        self._effects.append((self._leave, (self._instances[monitor], channel)))
+        self._stage(monitor, self._leave, (self._instances[monitor], channel))
 
     def spawn(self, monitor: Monitor, cls: type[Monitor], attributes: Mapping[str, Any]) -> None:
         """Stage another instance; it takes over what happens when a handler fails."""
@@ -467,11 +469,11 @@ class Context:
         made = cls(**attributes)
         if on_error != "stop" and made.persistent:
             made.state_codec().encode(made.attributes())
-        self._effects.append((lambda _: self._begin(made, on_error), None))
+        self._stage(monitor, lambda _: self._begin(made, on_error), None)
 
     def stop(self, monitor: Monitor) -> None:
         """Stage the end of an instance."""
-        self._effects.append((self._end, monitor))
+        self._stage(monitor, self._end, monitor)
 
     def request_flush(self, monitor: Monitor, sender: str) -> int:
         """Stage a flush request (FEATURES A5)."""
@@ -484,7 +486,7 @@ class Context:
                 "E8202", f"sender {sender}", "request_flush is for BEST_EFFORT senders", "", "A checkpoint does it here"
             )
         request = FlushRequest(self._routes.next_flush(), self.name)
-        self._effects.append((outbox.enqueue, request))
+        self._stage(monitor, outbox.enqueue, request)
         self._others_concerned = True
         return request.request_id
 
@@ -506,7 +508,7 @@ class Context:
             raise UsageError("E7104", where, what, f"Receivers with flow_control: {known}")
         if window < 0:
             raise UsageError("E7105", where, f"a flow control window of {window}", "0 or more messages")
-        self._effects.append((grant, marker.number + window))
+        self._stage(monitor, grant, marker.number + window)
 
     def _refuse_persistent(self, monitor: Monitor, call: str) -> None:
         if monitor.persistent:
@@ -624,6 +626,10 @@ class Context:
                 entries.extend(table.take_changes())
         return [*entries, *self._attempts.take_changes()]
 
+    def staged_for(self, sender: str) -> int:
+        """Reliable sends to a sender since the last cut; any thread."""
+        return len(self._staged.get(sender, ()))
+
     def take_staged(self) -> dict[str, list[Message]]:
         """Reliable sends since the last cut, by sender."""
         staged, self._staged = self._staged, {}
@@ -676,32 +682,48 @@ def to_message(event: Any, key: str | None, properties: Mapping[str, Any] | None
     """
     kind = type(event)
     if kind is Message:
-        _check_travels(event.properties, event.key)
-        return event  # type: ignore[no-any-return]
+        return _checked(event)
     kept = dict(properties) if properties else _NO_PROPERTIES
-    if kept or key is not None:
-        _check_travels(kept, key)
     if kind is bytes:
-        return Message(event, kept, key)
-    try:
-        return Message(_encode_json(event), kept, key)
-    except (TypeError, OverflowError) as error:
-        raise MappingError("E5201", "send", f"{kind.__name__} cannot become a message: {error}") from error
+        message = Message(event, kept, key)
+    else:
+        try:
+            message = Message(_encode_json(event), kept, key)
+        except (TypeError, OverflowError) as error:
+            raise MappingError("E5201", "send", f"{kind.__name__} cannot become a message: {error}") from error
+    return _checked(message) if kept or key is not None else message
 
 
-def _check_travels(properties: Mapping[str, PropertyValue], key: str | None) -> None:
-    allowed = all(type(name) is str and isinstance(value, _PROPERTY_TYPES) for name, value in properties.items())
+def _checked(message: Message) -> Message:
+    """The message, if the store and every broker can carry it; raises `MappingError` E5201, E5202."""
+    if not isinstance(message.body, bytes):
+        kind = type(message.body).__name__
+        raise MappingError("E5201", "send", f"a message with a body of {kind}", "Bytes", "Encode the body")
+    properties, headers = message.properties, message.headers
+    allowed = isinstance(message.key, str | None) and isinstance(message.destination, str | None)
+    carried = (properties, message.key, message.destination)
     try:
-        msgspec.msgpack.encode((properties, key))
+        _encode(carried)
+        if headers is not None:
+            _headers.decode(_encode(headers))
     except (TypeError, ValueError, OverflowError):  # an integer of more than 64 bits, half a surrogate pair
         allowed = False
-    if not allowed or not isinstance(key, str | None):
+    for name, value in properties.items():
+        if type(name) is not str or not isinstance(value, _PROPERTY_TYPES):
+            allowed = False
+    if not allowed:
         raise MappingError(
             "E5202",
             "send",
-            f"properties or key cannot travel: {quoted((dict(properties), key))}",
-            "Allowed: text for names and key; None, bool, int of 64 bits, float, str, bytes for values",
+            f"properties, key, destination or headers cannot travel: {quoted((*carried, headers))}",
+            "Allowed: text for names, key and destination; None, bool, int of 64 bits, float, str, bytes for values",
         )
+    return message
+
+
+@lru_cache(maxsize=1000)
+def _codec(event_type: Any) -> Codec[Any]:
+    return Codec(event_type, f"event {event_type.__name__}")
 
 
 def encode_event(event: Any) -> tuple[str, bytes]:
@@ -716,10 +738,15 @@ def _failure(monitor: Monitor, event: Any, error: Exception) -> CorrelatorError:
     return HandlerFailed(
         "E5500",
         f"monitor {monitor.state_name}",
-        f"{shown} raised {type(error).__name__}: {error}",
+        f"{shown} raised {type(error).__name__}: {_text(error)}",
         "",
         "Mend the handler, or set on_error: dead_letter or skip",
     )
+
+
+def _text(error: Exception) -> str:
+    """What an error says, as text that can be stored: half a surrogate pair is escaped."""
+    return str(error).encode(errors="backslashreplace").decode()
 
 
 def _dead_letter(
@@ -729,7 +756,7 @@ def _dead_letter(
     return DeadLetter(
         kind="handler",
         origin=monitor.state_name,
-        reason=str(_failure(monitor, event, error)),
+        reason=_text(_failure(monitor, event, error)),
         message=message,
         time=engine_time,
         receiver=receiver,
@@ -738,5 +765,11 @@ def _dead_letter(
 
 
 def _from_inside(event: Any) -> Message:
-    """What stands for an event that no message carried."""
-    return Message(b"") if event is None else to_message(event, None, {"event": type_name(type(event))})
+    """What stands for an event that no message carried: JSON, or MessagePack of what JSON cannot hold."""
+    if event is None:
+        return Message(b"")
+    named: dict[str, PropertyValue] = {"event": type_name(type(event))}
+    try:
+        return to_message(event, None, named)
+    except MappingError:
+        return Message(encode_event(event)[1], named)

@@ -9,15 +9,18 @@ would have to give back.
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
 
-from correlator.core.state import is_immutable
-from correlator.errors import UsageError
+from correlator.core.state import Codec, is_immutable
+from correlator.errors import StateError, UsageError, quoted
 
 MAX_PARTS = 100
 """Parts that one expression may have; beyond it E4112."""
+LONGEST_WAIT_S = 3_155_760_000.0
+"""A hundred years: what a timer may wait, so that no sum and no clock overflows."""
 _HOUR_S = 3600
 _DAY_S = 24 * _HOUR_S
 
@@ -96,13 +99,14 @@ class Pattern(Expression, frozen=True):
 
     @classmethod
     def of(cls, event_type: type[Any], fields: Mapping[str, Any]) -> "Pattern":
-        """The pattern; raises `UsageError` E4108 for a field that the type does not have."""
+        """The pattern; raises `UsageError` E4108 for a field that the type, or a value that the field does not have."""
         for name in fields:
             _check_field(event_type, name)
             try:
                 hash(fields[name])
             except TypeError as error:
                 raise _changes(event_type, name, "a value") from error
+            _check_value(event_type, name, fields[name])
         names = tuple(sorted(fields))
         return cls(event_type, names, tuple(fields[name] for name in names))
 
@@ -186,7 +190,7 @@ def match(event_type: type[Any], /, **fields: Any) -> Pattern:
 
 
 def wait(seconds: float) -> Wait:
-    """So many seconds of engine time, as a part of an expression; raises `UsageError` E4112 unless more than 0."""
+    """So many seconds of engine time, as a part of an expression; raises `UsageError` E4112 unless it is a time."""
     _check_seconds("wait", seconds)
     return Wait(seconds)
 
@@ -203,8 +207,8 @@ def at(*, hour: int | None = None, minute: int = 0) -> At:
 
 
 def _check_seconds(where: str, seconds: float) -> None:
-    if not 0 < seconds < math.inf:
-        raise UsageError("E4112", where, f"{seconds} s is no time to wait", "More than 0 seconds")
+    if not 0 < seconds <= LONGEST_WAIT_S:
+        raise UsageError("E4112", where, f"{seconds} s is no time to wait", "More than 0 seconds, at most 100 years")
 
 
 def _check_field(event_type: type[Any], name: str) -> None:
@@ -213,6 +217,23 @@ def _check_field(event_type: type[Any], name: str) -> None:
         raise UsageError(
             "E4108", f"event {event_type.__name__}", f"has no field '{name}'", f"Fields: {', '.join(known)}"
         )
+
+
+def _check_value(event_type: type[Any], name: str, value: Any) -> None:
+    """A value that the store could not give back would be found by the next start only."""
+    if isinstance(value, Reference):
+        return
+    try:
+        _codec(event_type, name).encode(value)  # type: ignore[arg-type]
+    except StateError as error:
+        where = f"event {event_type.__name__}"
+        raise UsageError("E4108", where, f"field '{name}' never has the value {quoted(value)}", error.what) from error
+
+
+@lru_cache(maxsize=1000)
+def _codec(event_type: type[Any], name: str) -> Codec[Any]:
+    annotation = next(one.type for one in msgspec.structs.fields(event_type) if one.name == name)
+    return Codec(annotation, f"event {event_type.__name__}")
 
 
 def _changes(event_type: type[Any], name: str, what: str) -> UsageError:

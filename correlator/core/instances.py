@@ -91,14 +91,14 @@ class Listener:
         self.number = number
         self.pattern = pattern
         self.handler = handler
-        self.method = _method(instance, handler)
+        self.method = _method(instance, handler, "listener")
         self.once = once
 
 
 class Timer:
     """A timer of an instance."""
 
-    __slots__ = ("cancelled", "due", "handler", "instance", "number", "period")
+    __slots__ = ("cancelled", "due", "handler", "instance", "method", "number", "period")
 
     def __init__(self, instance: "Instance", number: int, due: float, period: float | None, handler: str) -> None:
         self.instance = instance
@@ -106,6 +106,7 @@ class Timer:
         self.due = due
         self.period = period
         self.handler = handler
+        self.method = _method(instance, handler, "timer")
         self.cancelled = False
 
     def __lt__(self, other: "Timer | Deadline") -> bool:
@@ -156,7 +157,7 @@ class ExpressionListener:
         self.number = number
         self.plan = plan
         self.handler = handler
-        self.method = _method(instance, handler)
+        self.method = _method(instance, handler, "listener")
         self.once = once
         self.declared = declared
         self.attempts: dict[Attempt, None] = {}
@@ -217,13 +218,13 @@ class Leaf:
         self.pattern = pattern
 
 
-def _method(instance: "Instance", handler: str) -> Callable[..., None]:
+def _method(instance: "Instance", handler: str, what: str) -> Callable[..., None]:
     method: Callable[..., None] | None = getattr(instance.monitor, handler, None)
     if method is None:
         raise StateError(
             "E4203",
             f"monitor {instance.monitor.state_name}",
-            f"a stored listener calls '{handler}', which the class does not have",
+            f"a stored {what} calls '{handler}', which the class does not have",
             "State is never guessed",
             "Put the method back under its old name",
         )

@@ -84,5 +84,8 @@ class ListenerIndex(Generic[W]):
             return of_type.every
         found = list(of_type.every)
         for fields, by_values in of_type.keyed.items():
-            found.extend(by_values.get(tuple([getattr(event, field) for field in fields]), ()))
+            try:
+                found.extend(by_values.get(tuple([getattr(event, field) for field in fields]), ()))
+            except TypeError:  # a value that changes, as a list: nothing can ask for it
+                continue
         return found

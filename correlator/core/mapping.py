@@ -153,7 +153,8 @@ class ReceiveMapping:
         return MappingError("E5101", where, f"body is not JSON: {error.what}")
 
     def _too_large(self, message: Message) -> MappingError:
-        size, limit = message.properties.get(CUT_FROM, len(message.body)), self._max_message_bytes
+        cut_from, limit = message.properties.get(CUT_FROM), self._max_message_bytes
+        size = cut_from if isinstance(cut_from, int) else len(message.body)
         return MappingError("E5001", f"receiver {self._receiver}", f"message of {size} bytes, the limit is {limit}")
 
 

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Protocol, TypeVar, get_type_hints
 
 import msgspec
 
-from correlator.core.expressions import Expression, Pattern, Plan
+from correlator.core.expressions import LONGEST_WAIT_S, Expression, Pattern, Plan
 from correlator.core.state import Codec, StateTable, check_key_type, check_type
 from correlator.errors import StateError, UsageError
 from correlator.events import FlowControlMarker
@@ -58,7 +58,8 @@ class TimerSpec(msgspec.Struct, frozen=True):
 def on(what: type[Any] | Expression, /, **fields: Any) -> Callable[[F], F]:
     """Call the method for every event of a type whose fields have these values, or as `Monitor.on_all` does.
 
-    Raises `UsageError` E4108 for a field that the type does not have, and as `on_all` does for an expression.
+    Raises `UsageError` E4108 for a field that the type, or a value that the field does not have, and as `on_all` does
+    for an expression.
     """
     expression = what if isinstance(what, Expression) else Pattern.of(what, fields)
 
@@ -72,8 +73,9 @@ def on(what: type[Any] | Expression, /, **fields: Any) -> Callable[[F], F]:
 
 def every(seconds: float) -> Callable[[F], F]:
     """Call the method again and again, `seconds` of engine time apart."""
-    if seconds <= 0:
-        raise UsageError("E4109", "every", f"a period of {seconds} s never ends", "More than 0 seconds")
+    if not 0 < seconds <= LONGEST_WAIT_S:
+        allowed = "More than 0 seconds, at most 100 years"
+        raise UsageError("E4109", "every", f"{seconds} s is no period of a timer", allowed)
 
     def decorate(method: F) -> F:
         method.__dict__.setdefault("_correlator_timers", []).append(TimerSpec(seconds, method.__name__))
@@ -249,7 +251,13 @@ class Monitor:
         self._bound.unlisten(self, number)
 
     def wait(self, seconds: float, then: Handler) -> int:
-        """Call `then` (a method of this monitor) once, after `seconds` of engine time."""
+        """Call `then` (a method of this monitor) once, after `seconds` of engine time.
+
+        Raises `UsageError` E4109 for less than 0 seconds, more than a hundred years, and what is no number.
+        """
+        if not 0 <= seconds <= LONGEST_WAIT_S:
+            where = f"monitor {self.state_name}"
+            raise UsageError("E4109", where, f"{seconds} s is no time to wait", "0 seconds or more, at most 100 years")
         return self._bound.wait(self, seconds, self._own(then))
 
     def spawn(self, cls: "type[Monitor]", **attributes: Any) -> None:

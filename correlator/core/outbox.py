@@ -18,6 +18,7 @@ import msgspec
 
 from correlator.core.commit import OutboundSegment, SenderCut
 from correlator.core.fields import SendMapping
+from correlator.core.pieces import pieces
 from correlator.core.reliability import SENDING, Reliability
 from correlator.events import DeadLetter, Headers, Message, Outgoing, PropertyValue
 
@@ -85,15 +86,15 @@ class Outbox:
             if skip < len(segment.messages):
                 self._waiting.append((segment.first, segment.messages, skip))
 
-    def cut(self, staged: list[Message]) -> tuple[SenderCut, OutboundSegment | None, list[DeadLetter]]:
-        """Give numbers to what was staged; returns progress, the segment to store, and dead letters to store."""
+    def cut(self, staged: list[Message]) -> tuple[SenderCut, list[OutboundSegment], list[DeadLetter]]:
+        """Give numbers to what was staged; returns progress, the segments to store, and dead letters to store."""
         settled = self._settled_through
-        segment = None
-        if staged:
-            segment = OutboundSegment(self.sender, self._next_sequence, staged)
-            self._next_sequence += len(staged)
+        segments: list[OutboundSegment] = []
+        for piece in pieces(staged, [_size(one) if one.properties else len(one.body) for one in staged], len(staged)):
+            segments.append(OutboundSegment(self.sender, self._next_sequence, list(piece)))
+            self._next_sequence += len(piece)
         dead = [letter for sequence, letter in list(self._dead) if sequence <= settled]
-        return SenderCut(self.sender, self.source, self._next_sequence, settled), segment, dead
+        return SenderCut(self.sender, self.source, self._next_sequence, settled), segments, dead
 
     def release(self, segment: OutboundSegment) -> None:
         """The checkpoint that holds these sends is committed: they may leave."""
@@ -191,3 +192,11 @@ class Outbox:
         persistent = ours.persistent if headers.persistent is None else headers.persistent
         lives = ours.time_to_live_ms if headers.time_to_live_ms is None else headers.time_to_live_ms
         return msgspec.structs.replace(headers, persistent=persistent, time_to_live_ms=lives)
+
+
+def _size(message: Message) -> int:
+    size = len(message.body)
+    for value in message.properties.values():
+        if isinstance(value, str | bytes):
+            size += len(value)
+    return size

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from correlator.core.commit import StateEntry, StateSegment
+from correlator.core.pieces import pieces
 
 SEGMENT_ENTRIES = 1000
 """Most entries of one segment: bounds what cleaning reads at once."""
@@ -84,8 +85,9 @@ class StateLog:
                     if self._where.get(entry.owner, {}).get(entry.key) == segment.number
                     and (entry.owner, entry.key) not in changed
                 )
-        chunks = [entries[at : at + SEGMENT_ENTRIES] for at in range(0, len(entries), SEGMENT_ENTRIES)]
-        segments = [StateSegment(self._last_number + 1 + index, chunk) for index, chunk in enumerate(chunks)]
+        sizes = [len(entry.key) + len(entry.value or b"") for entry in entries]
+        chunks = pieces(entries, sizes, SEGMENT_ENTRIES)
+        segments = [StateSegment(self._last_number + 1 + index, list(chunk)) for index, chunk in enumerate(chunks)]
         return StatePlan(segments, [segment.number for segment in cleaned])
 
     def apply(self, plan: StatePlan) -> None:

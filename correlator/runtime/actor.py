@@ -7,13 +7,22 @@ waits lie between steps, or in a connector's calls whose time-outs the actor giv
 import threading
 from collections.abc import Callable
 
+LONGEST_SLEEP_S = 3600.0
+"""A thread looks again after this time, however far away what it waits for is."""
+
 
 class Actor:
     """Base of all threads of the engine.
 
     Args:
         name: the thread's name.
+
+    Attributes:
+        daemon: whether the process may end while `step` runs: true of those that call application code, which may
+            never return, and never of one that owns the store (RELIABILITY T66).
     """
+
+    daemon = False
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -45,7 +54,7 @@ class Actor:
 
     def start(self) -> None:
         """Run steps in a thread of its own until `stop`."""
-        self._thread = threading.Thread(target=self._run, name=self.name)
+        self._thread = threading.Thread(target=self._run, name=self.name, daemon=self.daemon)
         self._thread.start()
 
     def stop(self) -> None:
@@ -53,10 +62,12 @@ class Actor:
         self._stopping = True
         self.wake()
 
-    def join(self) -> None:
-        """Wait for the thread to end."""
-        if self._thread is not None:
-            self._thread.join()
+    def join(self, timeout: float | None = None) -> bool:
+        """Wait for the thread to end, at most `timeout` seconds; says whether it has."""
+        if self._thread is None:
+            return True
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
 
     @property
     def ident(self) -> int | None:
@@ -73,7 +84,7 @@ class Actor:
             while not self._stopping:
                 delay = self.step()
                 if delay != 0:
-                    self._woken.wait(delay)
+                    self._woken.wait(None if delay is None else min(delay, LONGEST_SLEEP_S))
                     self._woken.clear()
         except BaseException as error:  # noqa: BLE001  # whatever it is, the engine must stop
             self.failed(self, error)

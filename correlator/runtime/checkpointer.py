@@ -167,6 +167,8 @@ class Checkpointer(Actor):
             for context in self._contexts:
                 while not context.lock.acquire(timeout=CUT_PATIENCE_S):
                     self.counters.cut_retries += 1
+                    if self.stopping:
+                        return None
                 held.append(context.lock)
             if not self._whole:
                 return None

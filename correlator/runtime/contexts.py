@@ -31,10 +31,12 @@ class MonitorThread(Actor):
     Args:
         context: the context; this thread's, but while a cut is taken.
         engine_time: engine time.
-        hold: says whether work must pause since a BEST_EFFORT sender's queue is full.
+        hold: says whether work must pause since a sender's queue, or the input log, is full.
         persistent: whether checkpoints take what it stages; without them dead letters are logged only.
         tape: records what it takes in.
     """
+
+    daemon = True
 
     def __init__(
         self,
@@ -203,6 +205,10 @@ class BatchContext:
         changes, self._changes = self._changes, {}
         return [StateEntry(owner, key, value) for (owner, key), value in changes.items()]
 
+    def staged_for(self, sender: str) -> int:
+        """Reliable sends to a sender since the last cut; any thread."""
+        return len(self._staged.get(sender, ()))
+
     def take_staged(self) -> dict[str, list[Message]]:
         """Reliable sends since the last cut."""
         staged, self._staged = self._staged, {}
@@ -225,6 +231,8 @@ class ProcessorThread(Actor):
         hold: says whether work must pause since a sender's queue is full.
         persistent: whether checkpoints take what it stages; without them dead letters are counted only.
     """
+
+    daemon = True
 
     def __init__(
         self,

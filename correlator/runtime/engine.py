@@ -25,7 +25,7 @@ from correlator.core.outbox import Outbox
 from correlator.core.receiving import State
 from correlator.core.recovery import default_senders, endpoint_of, is_same, reconcile
 from correlator.core.reliability import RECEIVING, SENDING, Reliability
-from correlator.errors import ConfigError, CorrelatorError, StoreError, UsageError
+from correlator.errors import ConfigError, CorrelatorError, HandlerFailed, StoreError, UsageError
 from correlator.events import PartStatus
 from correlator.ports import Connection, Processor, Store
 from correlator.runtime.actor import Actor
@@ -98,6 +98,7 @@ class Engine:
         self._changing = threading.Lock()
         self._registering = threading.Lock()
         self._started = False
+        self._accepts_parts = False
         self._threads_running = False
         self._recovering: int | None = None
         self._watchdog = Watchdog(self._handling_threads, settings.handler_warning_after, self._clock)
@@ -176,12 +177,13 @@ class Engine:
 
     def recover(self) -> None:
         """Everything from opening the store to opening the receivers, without starting a thread."""
-        self._started = True
+        self._started = self._accepts_parts = True
         restart = self._open_store()
         self._commit_registry_changes()
         self._watch_parts()
         self._make_checkpointer(restart.recovered)
         restart.run_hooks()
+        self._keep_what_waits()
         self._open_parts()
 
     def actors(self) -> list[Actor]:
@@ -229,9 +231,12 @@ class Engine:
         self._notify()
 
     def raise_failure(self) -> None:
-        """Raise what stopped the engine, if anything did."""
-        if self.failure is not None:
+        """Raise what stopped the engine, if anything did; what would end the process quietly as `HandlerFailed`."""
+        if isinstance(self.failure, Exception):
             raise self.failure
+        if self.failure is not None:
+            what = f"a thread was ended by {type(self.failure).__name__}: {self.failure}"
+            raise HandlerFailed("E5500", f"engine {self.settings.name}", what) from self.failure
 
     def stop(self, *, drain: bool = True) -> None:
         """Stop in order: receivers, contexts drained, last checkpoint, release, confirms, close (RELIABILITY T65).
@@ -248,10 +253,18 @@ class Engine:
         finally:
             for actor in reversed(self.actors()):
                 actor.stop()
-            for actor in reversed(self.actors()):
-                actor.join()
+            self._accepts_parts = False
+            self._join()
             self._stop_watchdog()
             self._close_all()
+
+    def _join(self) -> None:
+        """Wait for all threads; one that does not end in time is in a handler, and can do no harm any more."""
+        deadline = self._clock.monotonic() + self.settings.stop_timeout
+        waited_for = list(reversed(self.actors()))
+        late = [one.name for one in waited_for if not one.join(max(0.0, deadline - self._clock.monotonic()))]
+        if late:
+            self._log.error("threads do not end; what they do has no effect any more", threads=late)
 
     def checkpoint(self, timeout: float = COMMIT_PATIENCE_S) -> bool:
         """Take a checkpoint now and wait until it is durable and released; says whether it came in time."""
@@ -328,6 +341,7 @@ class Engine:
         an unknown id.
         """
         with self._changing:
+            self._refuse_unless_running(part_id)
             endpoint = self.registry.get(part_id)
             if endpoint is None:
                 known = ", ".join(sorted(self.registry))
@@ -476,6 +490,17 @@ class Engine:
             recording=self._recording,
         )
 
+    def _keep_what_waits(self) -> None:
+        """A checkpoint of what handling the restored events sent, before it is handled.
+
+        It may end the process, and then the next start must find it (`correlator.core.poison`).
+        """
+        if self.checkpointer is not None and not all(thread.idle for thread in self._parts.monitor_threads()):
+            self.checkpointer.ask()
+            self.checkpointer.step()
+            self._commit_waiting()
+            self.checkpointer.step()
+
     def _open_parts(self) -> None:
         self.remover = Remover(self._parts, self.writer, self.checkpointer, self._removed)
         if self.settings.status_interval:
@@ -490,6 +515,7 @@ class Engine:
     # --- while running ---
 
     def _known(self, settings: ReceiverSettings | SenderSettings) -> bool:
+        self._refuse_unless_running(settings.id)
         if self.remover is not None and self.remover.removing(settings.id):
             raise UsageError("E8304", f"'{settings.id}'", "is being removed", "", "Add it again once it is removed")
         endpoint = self.registry.get(settings.id)
@@ -504,6 +530,11 @@ class Engine:
             "The configuration of a part never changes after it was made",
             "Choose another id",
         )
+
+    def _refuse_unless_running(self, part_id: str) -> None:
+        if not self._accepts_parts:
+            todo = "Add and remove parts between start and stop"
+            raise UsageError("E8305", f"'{part_id}'", "the engine does not run", "", todo)
 
     def _endpoint_of(self, settings: ReceiverSettings | SenderSettings) -> Endpoint:
         return endpoint_of(settings, dynamic=True, destinations=self.settings.destinations)

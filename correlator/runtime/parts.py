@@ -220,13 +220,15 @@ class Parts:
         thread.wake()
 
     def _outboxes_full(self) -> bool:
-        return any(sender.outbox.outstanding >= sender.settings.max_outstanding for sender in self.senders.values())
+        """Whether a sender has too much to send. A checkpoint waits for nobody, so what waits for this goes on."""
+        return any(self._to_send(sender) >= sender.settings.max_outstanding for sender in self.senders.values())
+
+    def _to_send(self, sender: Sender) -> int:
+        staged = sum(thread.context.staged_for(sender.settings.id) for thread in self.contexts.values())
+        return sender.outbox.outstanding + staged
 
     def _context_held(self) -> bool:
-        return (self.recording is not None and self.recording.full) or any(
-            not sender.outbox.stored and sender.outbox.outstanding >= sender.settings.max_outstanding
-            for sender in self.senders.values()
-        )
+        return (self.recording is not None and self.recording.full) or self._outboxes_full()
 
     # --- receivers ---
 
@@ -279,6 +281,7 @@ class Parts:
         with self._changing:
             if mode.stored:
                 self.receiver_routes = {**self.receiver_routes, name: receiver.targets.names}
+            self.routes.resume = _without(self.routes.resume, name)
             if mode.acknowledged_by_application:
                 self.routes.resume = {**self.routes.resume, name: receiver.resume}
             if receiver.settings.flow_control:
@@ -340,7 +343,8 @@ class Parts:
             self.senders = _without(self.senders, part_id)
             self.receiver_routes = _without(self.receiver_routes, part_id)
             self.routes.outboxes = _without(self.routes.outboxes, part_id)
-            self.routes.resume = _without(self.routes.resume, part_id)
+            if part_id in self.routes.resume:  # a monitor that comes too late: there is nothing left to acknowledge
+                self.routes.resume = {**self.routes.resume, part_id: lambda _: None}
             self.routes.grant = _without(self.routes.grant, part_id)
             self._note_sources()
             self.routes.closing -= {part_id}

@@ -1,7 +1,8 @@
 """What a start does with what the store holds: state, detectors, outboxes and queues become living parts again.
 
 The order is that of recovery (FEATURES A9.14): objects are restored, then `on_begin_recovery`, then the queued events
-are handled, then `on_conclude_recovery`; only afterwards receivers open.
+are handled, then `on_conclude_recovery`; only afterwards receivers open. What handling queued events sends to contexts
+need not be handled by then.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +11,7 @@ from typing import Any
 import msgspec
 
 from correlator.core.commit import Endpoint, Recovered, Suspect
-from correlator.core.context import Context, decode_event
+from correlator.core.context import MAX_WAITING_FROM_INSIDE, Context, decode_event
 from correlator.core.deadletters import last_number
 from correlator.core.differences import (
     StoredMonitorFacts,
@@ -52,6 +53,9 @@ NOTHING = Recovered(
     endpoints=(),
 )
 """What an engine without persistence starts from."""
+
+CROWDED = MAX_WAITING_FROM_INSIDE // 10
+"""Runs in a queue from which on it is relieved before others go on."""
 
 State = dict[str, dict[bytes, bytes]]
 Events = Callable[[Sequence[Any]], Sequence[Any]]
@@ -145,16 +149,30 @@ class Restart:
             self._parts.recording.hook(name, lambda: self.call_hook(name))
 
     def _work_through(self) -> None:
-        """Handle what waited, in turn, so that no context floods another one's queue; each portion noted before."""
+        """Handle what waits now, in turn, each portion noted before; what handling it sends may stay for later.
+
+        Otherwise a monitor that keeps sending itself events would let no recovery end.
+        """
         threads = self._parts.monitor_threads()
         suspects = self._suspects([thread.context.name for thread in threads])
-        while self._work_portions(threads, suspects):
-            pass
+        last = [thread.queue.runs()[-1] for thread in threads if thread.queue.enter()]
+        self._work_portions(threads, suspects)
+        while any(run.position < len(run) for run in last):
+            self._relieve(threads, suspects)
+            self._work_portions(threads, suspects)
         suspects.conclude()
         for pipeline in self._parts.processor_threads():
             pipeline.begin_restored(self._suspects([pipeline.context.name], halving=True))
 
-    def _work_portions(self, threads: Sequence[MonitorThread], suspects: Suspects) -> int:
+    def _relieve(self, threads: Sequence[MonitorThread], suspects: Suspects) -> None:
+        """Let the fullest contexts catch up: in normal life they would have, while others were sending to them."""
+        for _ in range(sum(thread.queue.waiting // thread.slice for thread in threads)):
+            fullest = max(threads, key=lambda thread: len(thread.queue))
+            if len(fullest.queue) < CROWDED:
+                break
+            self._work_portions([fullest], suspects)
+
+    def _work_portions(self, threads: Sequence[MonitorThread], suspects: Suspects) -> None:
         """One portion of each context; what is accused stands alone, or the wrong one would be noted beside it."""
         suspects.note()  # a timer that ends the process is nobody's message
         now = self._parts.engine_time.now()
@@ -165,10 +183,12 @@ class Restart:
         if portions and portions[0][1].condemned:
             thread, portion = portions[0]
             suspects.leave_out(portion.suspects[0], thread.leave_out)
-            return portion.size
+            return
         suspects.note([suspect for _, portion in portions for suspect in portion.suspects])
         with suspects.forgiving():
-            return sum(thread.work(now, portion.size, 0) for thread, portion in portions if portion.size)
+            for thread, portion in portions:
+                if portion.size:
+                    thread.work(now, portion.size, 0)
 
     def _suspects(self, contexts: Sequence[str], *, halving: bool = False) -> Suspects:
         return Suspects(contexts, self.recovered.suspects, self._note, self._absolve, halving=halving)

@@ -34,7 +34,7 @@ Number = BigInteger().with_variant(Integer(), "sqlite")  # 64 bits on both; SQLi
 
 APPLICATION_ID = 0x636F7272  # "corr": what a store of this product carries in its header
 CONNECT_TIMEOUT_S = 10
-OLDEST_POSTGRES = 12
+OLDEST_POSTGRES = 15
 PAGES_TIDIED = 10_000
 LARGEST_IDLE_WAL = 64 * 1024 * 1024
 """Bytes to which the WAL of a SQLite file is cut when it begins anew, after a long reader had let it grow (T5)."""

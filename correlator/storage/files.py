@@ -120,8 +120,12 @@ def lock(path: Path) -> int:
         owner = os.read(descriptor, 400).decode("utf-8", "replace").strip()
         os.close(descriptor)
         raise owned(str(path), owner or "another process") from error
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"{owner_text()}\n".encode(), 0)
+    try:
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{owner_text()}\n".encode(), 0)
+    except OSError as error:  # a full disk
+        unlock(descriptor)
+        raise unusable(path, error) from error
     return descriptor
 
 

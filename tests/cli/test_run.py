@@ -12,7 +12,7 @@ from correlator.cli.run import _shown
 from correlator.pipeline.runner import processors_of
 from correlator.pipeline.spec import PipelineFile
 from tests.cli.commands import assert_fails, run, start, wait_for, write
-from tests.cli.conftest import ENGINE, trade
+from tests.cli.conftest import ENGINE, MONITOR, trade
 
 
 def rows(table: str) -> dict[str, dict[str, str]]:
@@ -73,6 +73,13 @@ def test_a9_18_settings_of_the_command_line(place):
 
 def test_a9_18_secrets_are_not_logged():
     assert _shown(["a.password=x", "store=postgresql://u:x@h/d", "name=n"]) == "a.password=***, store=***, name=n"
+
+
+def test_a9_13_options_of_client_libraries_are_those_of_the_process(place):
+    write(place / "positions.py", [MONITOR, "import os, sys", "print(os.environ.get('SSL_CERT_DIR'), file=sys.stderr)"])
+    chosen = ["--client-option", "SSL_CERT_DIR=/nowhere", "--client-option", "SSL_CERT_DIR=/certificates"]
+    assert "/certificates\n" in run("run", "engine.yaml", *chosen, cwd=place).stderr
+    assert_fails(run("run", "engine.yaml", "--client-option", "x", cwd=place), "E2031", 2, "'x' is not NAME=VALUE")
 
 
 def test_a9_15_clear_state_begins_anew(place):

@@ -197,7 +197,7 @@ LONG_LINES = [
 ]
 
 
-@pytest.mark.parametrize("length", [201, 256, 1000])
+@pytest.mark.parametrize("length", [300, 512, 1000])
 @pytest.mark.parametrize(("content", "lines"), [case[1:] for case in LONG_LINES], ids=[case[0] for case in LONG_LINES])
 def test_a_line_that_is_too_large_is_cut_and_the_others_are_whole(
     files, tmp_path, monkeypatch, content, lines, length

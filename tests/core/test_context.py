@@ -16,7 +16,7 @@ from correlator.core.queue import Run
 from correlator.core.reliability import Reliability
 from correlator.core.state import StateTable
 from correlator.errors import CorrelatorError, HandlerFailed, MappingError, StateError, UsageError
-from correlator.events import Message, event
+from correlator.events import Headers, Message, event
 from correlator.runtime.names import resolve
 
 
@@ -139,6 +139,34 @@ def test_events_are_handled_in_the_order_of_the_queue():
 def test_a_field_that_the_event_does_not_have_is_refused():
     with pytest.raises(UsageError, match=r"E4108 event Tick: has no field 'colour'\. Fields: number, kind"):
         on(Tick, colour="red")(Listens.red)
+
+
+@event
+class Listed:
+    values: list[int]
+    number: int = 0
+
+
+class AsksForList(Log):
+    @on(Listed, values=(1,))
+    def tuple(self, listed: Listed) -> None:
+        self.heard("values")
+
+    @on(Listed, number=1)
+    def one(self, listed: Listed) -> None:
+        self.heard("number")
+
+
+def test_a_field_whose_value_changes_matches_nothing():
+    monitor = AsksForList()
+    deliver(a_context(monitor), Listed(values=[1], number=1))
+    assert monitor.calls_so_far() == ["number"]
+
+
+@pytest.mark.parametrize("value", ["one", None, 1.5, threading.Lock()], ids=str)
+def test_a_value_that_the_field_does_not_have_is_refused(value):
+    with pytest.raises(UsageError, match=r"E4108 event Tick: field 'number' never has the value"):
+        match(Tick, number=value)
 
 
 class Dynamic(Log):
@@ -310,10 +338,43 @@ def test_timers_of_persistent_monitors_survive_with_their_due_time():
     assert monitor.fired == [-6.0, 10.0]
 
 
-@pytest.mark.parametrize("period", [0, -1])
+@pytest.mark.parametrize("period", [0, -1, float("nan"), float("inf"), 1e10])
 def test_a_period_that_never_ends_is_refused(period):
     with pytest.raises(UsageError, match="E4109"):
         every(period)
+
+
+@pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), 1e10])
+def test_a_wait_that_is_no_time_is_the_handlers_failure(seconds):
+    error = error_of(lambda monitor: monitor.wait(seconds, monitor.tick))
+    assert (type(error), error.code) == (UsageError, "E4109")
+
+
+class TimedBefore(Monitor, persistent=True, name="Timed2"):
+    """Before a handler was renamed."""
+
+    @on(Tick)
+    def tick(self, tick: Tick) -> None:
+        self.wait(tick.number, self.later)
+
+    def later(self) -> None: ...
+
+
+class TimedAfter(Monitor, persistent=True, name="Timed2"):
+    """The same class afterwards."""
+
+    @on(Tick)
+    def tick(self, tick: Tick) -> None: ...
+
+
+def test_a_method_that_a_stored_timer_calls_must_exist():
+    context = a_context(TimedBefore())
+    deliver(context, Tick(number=5))
+    (entry,) = context.take_state()
+    stored = decode(entry.value)
+    monitor = restore_monitor(TimedAfter, "0", stored, {})
+    with pytest.raises(StateError, match=r"E4203 monitor Timed2: a stored timer calls 'later', .* does not have"):
+        a_context().load(monitor, "stop", "0", stored)
 
 
 class FailingTimer(Monitor, persistent=True):
@@ -360,6 +421,37 @@ def test_c106_skip_and_dead_letter_leave_no_trace_of_the_failed_handler(on_error
         ("handler", "Counter", b'{"number":-5,"kind":"plain"}')
     ] * letters
     assert [error.code for error in failures] == ["E5500"]
+
+
+@event
+class Grid:
+    """What JSON cannot hold."""
+
+    cells: dict[tuple[int, int], int]
+
+
+@pytest.mark.parametrize(
+    ("failing", "body"),
+    [
+        (Grid(cells={(1, 2): 3}), msgspec.msgpack.encode(Grid(cells={(1, 2): 3}))),
+        (Tick(number=1), b'{"number":1,"kind":"plain"}'),
+    ],
+    ids=["grid", "tick"],
+)
+def test_c106_a_dead_letter_can_be_made_of_every_event_and_every_error(failing, body):
+    """Given an error whose text is no text, when it becomes a letter, then escaped; and an event as JSON if it can."""
+
+    class Fails(Monitor):
+        @on(type(failing))
+        def fails(self, event: Any) -> None:
+            raise ValueError(b"bad \xff".decode(errors="surrogateescape"))
+
+    context = a_context(Fails(), on_error="dead_letter")
+    deliver(context, failing)
+    (letter,) = context.take_dead_letters()
+    assert letter.message == Message(body, {"event": f"tests.core.test_context:{type(failing).__name__}"})
+    assert r"ValueError: bad \udcff" in letter.reason
+    assert letter.reason.encode()
 
 
 class Effects(Monitor, persistent=True):
@@ -664,6 +756,91 @@ def test_c112_properties_and_keys_that_cannot_travel_are_the_handlers_failure(pr
     error = error_of(lambda monitor: monitor.send(b"x", to="out", properties=properties, key=key))
     assert isinstance(error, MappingError)
     assert error.code == "E5202"
+
+
+@pytest.mark.parametrize(
+    "asks",
+    [
+        lambda monitor: monitor.send(Other(), to="channel:main"),
+        lambda monitor: monitor.send(b"x", to="quick"),
+        lambda monitor: monitor.once(match(Other), monitor.other),
+        lambda monitor: monitor.once(match(Other).then(match(Other)), monitor.others),
+        lambda monitor: monitor.wait(1, monitor.fired),
+        lambda monitor: monitor.cancel(1),
+        lambda monitor: monitor.spawn(Log),
+        lambda monitor: monitor.subscribe("far"),
+        lambda monitor: monitor.unsubscribe("far"),
+        lambda monitor: monitor.stop(),
+        lambda monitor: monitor.request_flush("quick"),
+    ],
+)
+def test_c111_a_flood_of_anything_for_one_event_is_refused(monkeypatch, asks):
+    """RELIABILITY C 111: whatever a handler asks for, there is a limit to it."""
+    monkeypatch.setattr("correlator.core.context.MAX_EFFECTS", 100)
+
+    class Asks(Monitor):
+        @on(Tick)
+        def tick(self, tick: Tick) -> None:
+            for _ in range(tick.number):
+                asks(self)
+
+        def other(self, other: Other) -> None: ...
+
+        def others(self, one: Other, other: Other) -> None: ...
+
+        def fired(self) -> None: ...
+
+    deliver(a_context(Asks()), Tick(number=100))
+    with pytest.raises(UsageError, match="E8010 monitor Asks: asks for more than 100 effects of one event"):
+        deliver(a_context(Asks()), Tick(number=101))
+
+
+@pytest.mark.parametrize(
+    ("sent", "code"),
+    [
+        (Message("text"), "E5201"),
+        (Message(None), "E5201"),
+        (Message(b"x", {}, None, 5), "E5202"),
+        (Message(b"x", {}, None, "\ud800"), "E5202"),
+        (Message(b"x", {}, None, None, Headers(priority="high")), "E5202"),
+        (Message(b"x", {}, None, None, Headers(correlation_id="\ud800")), "E5202"),
+        (Message(b"x", {}, None, None, {"priority": 4}), "E5202"),
+    ],
+    ids=["text", "no body", "destination", "surrogate", "priority", "correlation id", "no headers"],
+)
+def test_c112_a_message_that_could_not_be_read_again_is_the_handlers_failure(sent, code):
+    error = error_of(lambda monitor: monitor.send(sent, to="out"))
+    assert isinstance(error, MappingError)
+    assert error.code == code
+
+
+@pytest.mark.parametrize("destination", [5, b"queue:x", "\ud800"])
+def test_c112_a_destination_that_is_no_text_is_the_handlers_failure(destination):
+    assert error_of(lambda monitor: monitor.send(b"x", to="out", destination=destination)).code == "E5202"
+
+
+@pytest.mark.parametrize("on_error", ["stop", "skip"])
+def test_c112_an_event_for_a_channel_whose_fields_do_not_fit_is_the_handlers_failure(on_error):
+    """Given a value of another type than declared, when it is sent to a channel, then at once: no start could read it."""
+    failures: list[str] = []
+    context = a_context(
+        handler_that(lambda monitor: monitor.send(Other(number="three"), to="channel:main")), on_error=on_error
+    )
+    context._failed = lambda _, error: failures.append(error.code)
+    context.queue.deliver(inside(Tick(number=1)))
+    if on_error == "stop":
+        with pytest.raises(StateError, match=r"E4103 event Other: value does not fit .* `\$\.number`"):
+            context.work(1, 0.0)
+    else:
+        context.work(1, 0.0)
+        assert failures == ["E4103"]
+    assert [run for run in context.queue.runs() if isinstance(run.events[0], Other)] == []
+
+
+def test_values_that_fit_their_fields_travel_over_channels():
+    context = a_context(handler_that(lambda monitor: monitor.send(b"bytes", to="channel:main")))
+    deliver(context, Tick(number=1))
+    assert context.queue.waiting == 0
 
 
 # --- life-cycle methods under a wrong name ---

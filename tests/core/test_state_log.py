@@ -59,6 +59,14 @@ def test_a_large_change_is_cut_into_segments():
     assert [len(segment.entries) for segment in store.segments.values()] == [SEGMENT_ENTRIES, SEGMENT_ENTRIES, 1]
 
 
+def test_a_large_change_is_cut_by_bytes_too(monkeypatch):
+    monkeypatch.setattr("correlator.core.pieces.MOST_BYTES", 10)
+    store = Store()
+    store.write([change("a", "12345"), change("b", "123"), change("c", "1"), change("d", "larger alone than a piece")])
+    assert [[entry.key for entry in one.entries] for one in store.segments.values()] == [[b"a", b"b"], [b"c"], [b"d"]]
+    assert len(store.restored()[1]["monitor:M"]) == 4
+
+
 def test_a_small_store_is_not_cleaned():
     store = Store()
     for number in range(100):

@@ -259,6 +259,23 @@ def test_a4_11_a_second_call_for_the_same_batch_raises(no_store, script):
     assert engine.failure.code == "E7101"
 
 
+def test_a4_11_a_call_that_comes_after_the_removal_does_nothing(any_world, script):
+    """Given a suspended receiver that was removed, when the monitor acknowledges late, then the engine goes on."""
+    late = []
+    script.suspended = lambda monitor, notice: late.append(monitor)
+    script.message = lambda monitor, message: monitor.acknowledge_and_resume("in") if message.body == b"late" else None
+    with any_world.engine(receiver("other", BEST_EFFORT), monitors=[Hears]) as engine:
+        engine.add_receiver(controlled())
+        any_world.publish("a")
+        any_world.wait(lambda: late)
+        engine.remove("in")
+        any_world.wait(lambda: engine.removed("in"))
+        any_world.publish("late", "after", to="queue:other")
+        any_world.wait(lambda: "after" in script.of("Hears"))
+        assert engine.failure is None
+    assert any_world.broker.waiting("queue:in") + any_world.broker.unacknowledged("queue:in") == 1
+
+
 def test_a4_12_mapping_failures_are_acknowledged_and_not_delivered(any_world, script):
     script.suspended = acknowledges
     bodies = [f'{{"id": {number}}}' for number in range(9)]
@@ -272,7 +289,7 @@ def test_a4_12_mapping_failures_are_acknowledged_and_not_delivered(any_world, sc
     assert reason.startswith("E5101")
 
 
-def test_an_unknown_receiver_raises_when_it_is_used(no_store, script):
+def test_a4_14_an_unknown_receiver_raises_when_it_is_used(no_store, script):
     script.message = lambda monitor, message: monitor.acknowledge_and_resume("nobody")
     engine = no_store.engine(receiver("in", BEST_EFFORT), monitors=[Hears])
     with engine:

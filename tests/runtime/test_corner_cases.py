@@ -287,6 +287,59 @@ def leave_waiting(world, engine, context: str) -> None:
     world.crash(engine)
 
 
+def test_a9_14_a_monitor_that_keeps_sending_itself_events_does_not_hold_up_recovery(any_world, script):
+    """Given an event that always causes the next, when the engine is killed, then recovery handles only what waited."""
+    during_recovery: list[str] = []
+
+    def goes_round(monitor, note):
+        during_recovery.append(note.text)
+        assert concluded.is_set() or len(during_recovery) < 5, "recovery does not end"
+        monitor.send(note, to="channel:main")
+
+    concluded = threading.Event()
+    concluded.set()
+    script.message = lambda monitor, message: monitor.send(Note(text="round"), to="channel:main")
+    script.note = goes_round
+    engine = any_world.engine(receiver(), monitors=[Hears, Keeps])
+    with engine:
+        any_world.publish("a")
+        any_world.wait(lambda: len(script.of("Hears")) > 3)
+        assert engine.checkpoint()
+        any_world.crash(engine)
+    concluded.clear()
+    during_recovery.clear()
+    script.hook = lambda monitor, hook: concluded.set() if hook == "on_conclude_recovery" else None
+    with any_world.engine(receiver(), monitors=[Hears, Keeps]):
+        assert during_recovery
+        heard = len(script.of("Hears"))
+        any_world.wait(lambda: len(script.of("Hears")) > heard + 3)
+
+
+def test_c111_recovery_lets_a_crowded_context_catch_up(world, script, monkeypatch):
+    """Given messages that each cause ten events, when the engine is killed with all waiting, then no context overflows."""
+    monkeypatch.setattr("correlator.core.context.MAX_WAITING_FROM_INSIDE", 3000)
+    monkeypatch.setattr("correlator.runtime.restart.CROWDED", 300)
+    monkeypatch.setattr("correlator.runtime.contexts.SLICE", 100)
+
+    def fan_out(monitor, message):
+        if isinstance(monitor, Hears) and not isinstance(monitor, AlsoHears):
+            for _ in range(10):
+                monitor.send(Note(text=message.body.decode()), to="channel:audit")
+
+    script.message = fan_out
+    monitors = [Hears, monitor(AlsoHears, context="audit")]
+    engine = world.engine(receiver(), monitors=monitors)
+    with engine:
+        for thread in engine.contexts.values():
+            thread._hold = lambda: True
+        world.publish(*(f"m{number}" for number in range(500)))
+        world.wait(lambda: world.received_rows() == 500)
+        world.crash(engine)
+    assert script.heard == []
+    with world.engine(receiver(), monitors=monitors):
+        world.wait(lambda: len(script.of("AlsoHears")) == 500 + 5000)
+
+
 # --- tables ---
 
 

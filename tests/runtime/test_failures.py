@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from correlator.core import faults
-from correlator.errors import HandlerFailed, MappingError, StoreError
+from correlator.errors import HandlerFailed, MappingError, StoreError, UsageError
 from correlator.storage import inspect
 from tests.runtime.flows import Hears, Keeps
 from tests.runtime.world import (
@@ -293,3 +293,47 @@ def test_two_engines_cannot_have_one_store(any_world):
         with pytest.raises(StoreError) as refused:
             second.start()
         assert refused.value.exit_status == 5
+
+
+def test_a_stop_does_not_wait_longer_for_a_handler_than_it_was_told(world, script, gate, logs):
+    script.message = lambda *_: gate.wait()
+    engine = world.engine(receiver(), monitors=[Keeps], stop_timeout=0.2)
+    engine.start()
+    world.publish("a")
+    world.wait(lambda: script.of("Keeps") == ["a"])
+    engine.stop()  # the handler still waits
+    (late,) = [line["threads"] for line in logs if "threads" in line]
+    assert "context-main" in late
+    gate.set()
+    with world.engine(receiver(), monitors=[Keeps]) as again:
+        world.wait(lambda: the_monitor(again, Keeps).bodies == ["a"])
+
+
+def test_what_would_end_the_process_quietly_is_told_as_a_failure(world, script):
+    def leaves(*_):
+        raise SystemExit(0)
+
+    script.message = leaves
+    engine = world.engine(receiver(), monitors=[Keeps])
+    engine.start()
+    world.publish("a")
+    with pytest.raises(HandlerFailed, match=r"E5500 engine world: a thread was ended by SystemExit: 0"):
+        engine.run_forever()
+    world.crash(engine)
+
+
+def test_parts_are_added_and_removed_only_while_the_engine_runs(world):
+    engine = world.engine(monitors=[Keeps])
+    changes = [
+        lambda: engine.add_receiver(receiver("r")),
+        lambda: engine.add_sender(sender("s")),
+        lambda: engine.remove("r"),
+    ]
+    for change in changes:
+        with pytest.raises(UsageError, match=r"E8305 '[rs]': the engine does not run"):
+            change()
+    with engine:
+        pass
+    for change in changes:
+        with pytest.raises(UsageError, match="E8305"):
+            change()

@@ -159,6 +159,61 @@ def test_c105_messages_of_others_are_not_its_own(world, script):
         assert engine.status().receivers["in"][1].own == 0
 
 
+# --- messages that cannot be mapped ---
+
+
+@event
+class Ratio:
+    """An event whose code fails on some values."""
+
+    name: str
+    part: int = 1
+    whole: int = 1
+
+    def __post_init__(self) -> None:
+        {"a": 1, "b": 2}[self.name]
+
+    @property
+    def uid(self) -> str:
+        return f"{self.name}-{self.part // self.whole}"
+
+
+class HearsRatios(Monitor, persistent=True):
+    """Remembers what it heard."""
+
+    @on(Ratio)
+    def ratio(self, ratio: Ratio) -> None:
+        SCRIPT.hear(self, ratio.name)
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_z8_a_message_on_which_the_code_of_its_event_fails_is_a_dead_letter(any_world, script, threads):
+    ratios = receiver(event=f"{__name__}:Ratio", unique_message_id="${body.uid}", max_extra_mapping_threads=threads)
+    monitors = [MonitorSettings(type=f"{__name__}:HearsRatios")]
+    for last in ("a", "b"):
+        with any_world.engine(ratios, monitors=monitors):
+            if last == "a":
+                any_world.publish('{"name": "unknown"}', '{"name": "a", "whole": 0}', '{"name": "a"}')
+            else:
+                any_world.publish('{"name": "b"}')
+            any_world.wait(lambda last=last: last in script.of("HearsRatios"))
+            any_world.wait(lambda: any_world.broker.unacknowledged("queue:in") == 0)
+    assert script.of("HearsRatios") == ["a", "b"]
+    made, asked = any_world.dead_letters()
+    assert made == "E5102 receiver in: making the event raised KeyError: 'unknown'."
+    assert asked.startswith("E5103 receiver in.unique_message_id: filling it in raised ZeroDivisionError: ")
+
+
+@pytest.mark.parametrize("body", [b'{"id": "\xff"}', b"[" * 100_000], ids=["invalid UTF-8", "too deep"])
+def test_z8_a_body_on_which_a_template_fails_is_a_dead_letter(any_world, script, body):
+    with any_world.engine(receiver(unique_message_id="${body.id}"), monitors=[Keeps]):
+        any_world.publish(Message(b'{"id": 1}'), Message(body), Message(b'{"id": 2}'))
+        any_world.wait(lambda: len(script.of("Keeps")) == 2)
+    assert any_world.stored_ids() == ["1", "2"]
+    (reason,) = any_world.dead_letters()
+    assert reason.startswith("E5103 receiver in.unique_message_id")
+
+
 # --- A9.19 ---
 
 

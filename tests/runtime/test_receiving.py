@@ -194,7 +194,7 @@ def test_a3_9_what_was_stored_is_delivered_from_the_store_before_anything_new(an
         any_world.wait(lambda: the_monitor(engine, Keeps).bodies == bodies(1, 8))
 
 
-def test_a3_9_a14_a_monitor_without_persistence_hears_stored_messages_when_it_listens_early(any_world, script, gate):
+def test_a3_9_a9_14_a_monitor_without_persistence_hears_stored_messages_when_it_listens_early(any_world, script, gate):
     """The order of recovery (A9.14): objects, begin, onload, stored events, conclude, then receivers."""
     script.message = lambda monitor, message: gate.wait(20)
     both = [Keeps, Hears]

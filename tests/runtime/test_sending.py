@@ -6,7 +6,9 @@ import msgspec
 import pytest
 from sqlalchemy import func, select
 
+from correlator import Monitor
 from correlator.core.instances import StoredMonitor
+from correlator.core.monitor import every
 from correlator.core.outbox import Outbox
 from correlator.errors import ConnectionLost
 from correlator.runtime import checkpointer
@@ -417,10 +419,47 @@ def test_t24_a_full_outbox_pauses_receiving(world):
     with world.engine(receiver(max_batch_size=5), settings, monitors=[Forwards], connections=connections) as engine:
         world.publish(*numbered(200))
         world.wait(lambda: engine.status().senders["out"][2] >= 20)
-        world.wait(lambda: engine.status().contexts["main"] == 0)
         assert world.broker.waiting("queue:in") > 0
         world.away.down = False
         world.wait(lambda: len(world.away.received("queue:out")) == 200)
+
+
+class Beats(Monitor, persistent=True):
+    """Sends by a timer."""
+
+    beats: int = 0
+
+    @every(0.001)
+    def beat(self) -> None:
+        self.beats += 1
+        self.send(str(self.beats).encode(), to="out")
+
+
+def test_t24_t25_a_full_outbox_pauses_contexts(world):
+    """Given a timer that sends, when the broker is away, then no more waits than allowed; checkpoints go on."""
+    settings = sender(connection="away", max_outstanding=20)
+    with world.engine(settings, monitors=[Beats], connections=away(world)) as engine:
+        world.wait(lambda: engine.status().senders["out"][2] >= 20)
+        beats = the_monitor(engine, Beats).beats
+        assert engine.checkpoint()
+        assert engine.checkpoint()
+        assert (the_monitor(engine, Beats).beats, engine.status().senders["out"][2]) == (beats, 20)
+        world.away.down = False
+        world.wait(lambda: len(world.away.received("queue:out")) > 100)
+    bodies = [int(one.body) for one in world.away.received("queue:out")]
+    assert bodies == list(range(1, len(bodies) + 1))
+
+
+def test_t24_what_waits_for_a_checkpoint_counts_too(world, script):
+    settings = sender(max_outstanding=20)
+    script.message = lambda monitor, message: [monitor.send(b"x", to="out") for _ in range(20)]
+    with world.engine(receiver(), settings, monitors=[Keeps], interval=3600.0) as engine:
+        world.publish("a", "b")
+        thread = engine.contexts["main"]
+        world.wait(lambda: thread.context.staged_for("out") == 40 or engine._parts._context_held())
+        assert engine._parts._context_held()
+        assert engine.checkpoint()
+        world.wait(lambda: not engine._parts._context_held())
 
 
 def test_sends_of_all_contexts_share_the_numbers_of_a_sender(world, script):

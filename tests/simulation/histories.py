@@ -34,6 +34,16 @@ SENDERS = {
     "steady": Reliability.AT_LEAST_ONCE,
     "quick": Reliability.BEST_EFFORT,
 }
+MATCHER: dict[str, Any] = {
+    "orders": [],
+    "answered": [],
+    "missing": [],
+    "wrong": [],
+    "pairs": [],
+    "pairs_due": [],
+    "couples": [],
+    "couples_due": [],
+}
 LEDGER: dict[str, Any] = {
     "handled": [],
     "readings": [],
@@ -96,10 +106,17 @@ class Story:
         one = Sent(source, number, f"queue:{sender}", body, f"{number}:{source}")
         return self.add("accepted", sender, (one,), life)
 
-    def rest(self, ledger: Any = None, audit: Any = None, followers: Any = (), **fields: Any) -> "Story":
+    def rest(
+        self, ledger: Any = None, audit: Any = None, followers: Any = (), matcher: Any = None, **fields: Any
+    ) -> "Story":
         state = fields.pop("state", None)
-        if state is None and (ledger is not None or audit is not None):
-            state = {"Ledger": [LEDGER | (ledger or {})], "Audit": [AUDIT | (audit or {})], "Follower": list(followers)}
+        if state is None and (ledger is not None or audit is not None or matcher is not None):
+            state = {
+                "Ledger": [LEDGER | (ledger or {})],
+                "Audit": [AUDIT | (audit or {})],
+                "Follower": list(followers),
+                "Matcher": [MATCHER | (matcher or {})],
+            }
         return self.add("rest", "", Rest(state=state or {}, **fields), 0)
 
     def violates(self, name: str) -> bool:

@@ -103,6 +103,27 @@ case(
     ),
     lambda: Story().add("ticked", "Relay", (0.4, 9.4)).add("began", data=began(0, b"", 9.0)),
 )
+case(
+    "M7",
+    lambda: Story().rest(matcher={"pairs": ["a", "a"], "pairs_due": ["a"]}),
+    lambda: Story().rest(matcher={"pairs": ["a"], "pairs_due": ["a"]}),
+)
+case(
+    "M7",
+    lambda: Story().rest(matcher={"couples_due": ["a b"]}),
+    lambda: Story().rest(matcher={"couples": ["a b"], "couples_due": ["a b"]}),
+)
+case(
+    "M8",
+    lambda: Story().rest(matcher={"orders": ["a"], "answered": ["a"], "missing": ["a"]}),
+    lambda: Story().rest(matcher={"orders": ["a", "b"], "answered": ["a"], "missing": ["b"]}),
+)
+case(
+    "M8",
+    lambda: Story().rest(matcher={"orders": ["a"]}),
+    lambda: Story().rest(matcher={"orders": ["a"]}, reached=False),
+)
+case("M8", lambda: Story().rest(matcher={"wrong": ["too late"]}), lambda: Story().rest(matcher={}))
 
 # receiving
 EXACTLY = ReceiverFacts(reliability=Reliability.EXACTLY_ONCE, destination="queue:orders", domain="d1")

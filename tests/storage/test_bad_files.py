@@ -1,5 +1,6 @@
 """What users and disks do to a SQLite store (RELIABILITY 4 E): an exact code, no change, no other exception."""
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -473,6 +474,18 @@ def test_a_child_does_not_keep_the_lock(make_store: MakeStore, sqlite_url: str) 
     os.close(reader)
     os.close(writer)
     os.waitpid(pid, 0)
+
+
+def test_a_full_disk_under_the_lock_file_leaves_no_lock(
+    make_store: MakeStore, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched, pytest.raises(StoreError, match="E3006 .*no space left"):
+        patched.setattr(os, "pwrite", full)
+        make_store(sqlite_url).open()
+    make_store(sqlite_url).open()
 
 
 def test_the_lock_is_not_a_posix_lock(make_store: MakeStore, sqlite_url: str) -> None:

@@ -296,7 +296,7 @@ GOOD = {
     [
         ({}, ""),
         ({"synchronous_commit": "remote_apply"}, ""),
-        ({"version": 110_022}, "E3307 db: PostgreSQL 11 is too old. 12 or newer"),
+        ({"version": 140_022}, "E3307 db: PostgreSQL 14 is too old. 15 or newer"),
         ({"fsync": "off"}, "E3306 db: fsync is off"),
         ({"synchronous_commit": "off"}, "E3306 db: synchronous_commit is off"),
         ({"read_only": True}, "E3308 db: the server only reads"),

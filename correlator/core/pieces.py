@@ -1,0 +1,23 @@
+"""Cuts what is stored into rows, so that none is larger than a database takes. Pure."""
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
+
+MOST_BYTES = 16 * 1024 * 1024
+"""Content of one row, about; one item that is larger stands alone."""
+
+
+def pieces(items: Sequence[T], sizes: Sequence[int], most: int) -> list[Sequence[T]]:
+    """The items in order, in pieces of at most `most` items and `MOST_BYTES`; `sizes` are theirs in bytes."""
+    if len(items) <= most and sum(sizes) <= MOST_BYTES:
+        return [items] if items else []
+    found: list[Sequence[T]] = []
+    begin = size = 0
+    for at, its_size in enumerate(sizes):
+        if at > begin and (at - begin == most or size + its_size > MOST_BYTES):
+            found.append(items[begin:at])
+            begin, size = at, 0
+        size += its_size
+    return [*found, items[begin:]]

@@ -74,6 +74,9 @@ def gate() -> Iterator[threading.Event]:
 
 @pytest.fixture
 def logs() -> Iterator[list[Any]]:
-    """The lines that the engine logs in this test."""
+    """The lines that the engine logs in this test, whatever level an earlier test has chosen."""
+    before = structlog.get_config()
+    structlog.reset_defaults()
     with structlog.testing.capture_logs() as lines:
         yield lines
+    structlog.configure(**before)

@@ -10,7 +10,7 @@ from correlator.runtime.remover import Remover, _Stage
 from correlator.testing.mutants.catalogue import Patches, mutant
 
 
-@mutant("sender_forgotten_first", "a checkpoint forgets a sender before the registry does", "D2", "G8", budget=400)
+@mutant("sender_forgotten_first", "a checkpoint forgets a sender before the registry does", "D2", "G8", budget=1000)
 def sender_forgotten_first(patches: Patches) -> None:
     """One that comes back from the registry uses the numbers of its source again."""
 
@@ -22,7 +22,7 @@ def sender_forgotten_first(patches: Patches) -> None:
     patches.replace(Remover, "_take_leave", lambda _: take_leave)
 
 
-@mutant("removed_while_full", "a part is removed with whatever it still holds", "D1", "D2", "G8", budget=800)
+@mutant("removed_while_full", "a part is removed with whatever it still holds", "D1", "D2", "G1", "G8", budget=800)
 def removed_while_full(patches: Patches) -> None:
     """A1.16, A1.17."""
     patches.replace(Remover, "_empty", lambda _: lambda self, part_id: True)  # noqa: ARG005

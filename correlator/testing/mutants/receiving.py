@@ -126,9 +126,9 @@ def number_used_again(patches: Patches) -> None:
     """The counter is taken from the rows that are left."""
 
     def make(original: Any) -> Any:
-        def numbers(self: Any, receiver: Any) -> Any:
-            found = original(self, receiver)
-            return msgspec.structs.replace(found, next_number=self._receive_log.last_number(receiver) + 1)
+        def numbers(self: Any, settings: Any) -> Any:
+            found = original(self, settings)
+            return msgspec.structs.replace(found, next_number=self._receive_log.last_number(settings.id) + 1)
 
         return numbers
 

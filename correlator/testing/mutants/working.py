@@ -89,15 +89,15 @@ def timer_fires_again(patches: Patches) -> None:
     """It is in the state, and comes back with it."""
 
     def make(original: Any) -> Any:
-        def call(self: Any, instance: Any, name: Any) -> Any:
-            original(self, instance, name)
-            self.again = name == "due" and not getattr(self, "again", False)
+        def fire(self: Any, timer: Any) -> Any:
+            original(self, timer)
+            self.again = getattr(timer, "handler", "") == "due" and not getattr(self, "again", False)
             if self.again:
-                self._push_timer(instance, 10**6, self._engine_time, None, name)
+                self._push_timer(timer.instance, 10**6, self._engine_time, None, "due")
 
-        return call
+        return fire
 
-    patches.replace(Context, "_call", make)
+    patches.replace(Context, "_fire", make)
 
 
 @mutant("ended_monitor_stays", "the state of a monitor that ended stays in the store", "M3", "G1")

@@ -54,6 +54,8 @@ NOTHING = Recovered(
 )
 """What an engine without persistence starts from."""
 
+OVERTAKEN = 10
+"""Engines of earlier lives that may still hold a batch when this one starts."""
 CROWDED = MAX_WAITING_FROM_INSIDE // 10
 """Runs in a queue from which on it is relieved before others go on."""
 
@@ -327,10 +329,17 @@ class Restart:
         )
 
     def _in_doubt(self, settings: ReceiverSettings, batches: int) -> int:
-        """Messages in the last batches, at most: they may have been received under a larger `max_batch_size`."""
+        """Messages that may come before all of the last batches have come again.
+
+        They may have been received under a larger `max_batch_size`; and engines that this one has overtaken may give
+        back first what they hold.
+        """
+        if not batches:
+            return 0
         recorded = [one for one in self.recovered.endpoints if one.id == settings.id]
         sizes = [msgspec.json.decode(one.settings, type=ReceiverSettings).max_batch_size for one in recorded]
-        return max(batches * max([settings.max_batch_size, *sizes]), self._unconfirmed_ids.get(settings.id, 0))
+        largest = max([settings.max_batch_size, *sizes, self._unconfirmed_ids.get(settings.id, 0)])
+        return (batches + OVERTAKEN) * largest
 
     # --- queues ---
 

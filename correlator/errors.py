@@ -19,6 +19,11 @@ def quoted(value: object) -> str:
     return f"'{escaped}'"
 
 
+def storable(text: str) -> str:
+    """The text with halves of surrogate pairs escaped: application code may raise them, and no store takes them."""
+    return text.encode(errors="backslashreplace").decode()
+
+
 class CorrelatorError(Exception):
     """Base of all errors of this product.
 

@@ -1,11 +1,11 @@
 """`correlator browse`: copies of messages in a queue; nothing is removed or marked."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Protocol, runtime_checkable
 
 import typer
 
+from correlator.cli.arguments import ConfigurationFile, ConnectionName
 from correlator.cli.failures import telling
 from correlator.cli.loading import connection_of, importable, load
 from correlator.cli.output import Row, shortened, shown, write_table
@@ -42,10 +42,8 @@ def add_to(app: typer.Typer) -> None:
 
 
 def browse(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The configuration file.", show_default=False)],
-    connection: Annotated[
-        str, typer.Argument(metavar="CONNECTION", help="Name of a connection in the file.", show_default=False)
-    ],
+    file: ConfigurationFile,
+    connection: ConnectionName,
     destination: Annotated[
         str, typer.Argument(metavar="DESTINATION", help="queue:NAME, or a logical name.", show_default=False)
     ],

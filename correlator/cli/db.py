@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 from alembic.runtime.migration import MigrationContext
 
+from correlator.cli.arguments import Target
 from correlator.cli.failures import say
 from correlator.cli.loading import store_url
 from correlator.cli.output import write_line, write_table
@@ -15,10 +16,6 @@ from correlator.storage import migrate
 from correlator.storage.database import copy_while_running, location, parse, reading
 from correlator.storage.inspect import exists
 from correlator.storage.reset import Contents, contents, reset
-
-Target = Annotated[
-    str, typer.Argument(metavar="FILE_OR_STORE_URL", help="A configuration file, or the store's address.")
-]
 
 
 def add_to(app: typer.Typer) -> None:

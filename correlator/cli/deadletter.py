@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from correlator.cli.arguments import Target
 from correlator.cli.loading import store_url
 from correlator.cli.output import Row, shortened, shown, write_json, write_line, write_table
 from correlator.errors import UsageError
@@ -17,12 +18,6 @@ from correlator.storage.inspect import DeadLetterRow, Selection
 
 COLUMNS = ("number", "kind", "origin", "receiver", "unique_id", "engine_time", "reason", "body")
 
-Target = Annotated[
-    str,
-    typer.Argument(
-        metavar="FILE_OR_STORE_URL", help="A configuration file, or the store's address.", show_default=False
-    ),
-]
 Numbers = Annotated[
     list[int] | None, typer.Argument(metavar="NUMBER…", help="As 'list' shows them.", show_default=False)
 ]

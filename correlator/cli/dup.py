@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from correlator.cli.arguments import Target
 from correlator.cli.loading import store_and_settings
 from correlator.cli.output import write_json, write_line
 from correlator.configuration.words import did_you_mean
@@ -30,9 +31,7 @@ def _group() -> None:
 
 
 def explain(
-    target: Annotated[
-        str, typer.Argument(metavar="FILE_OR_STORE_URL", help="A configuration file, or the store's address.")
-    ],
+    target: Target,
     unique_id: Annotated[str, typer.Argument(metavar="ID", help="The unique message id.", show_default=False)],
     domain: Annotated[
         str,

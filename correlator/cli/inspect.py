@@ -6,6 +6,7 @@ from typing import Annotated, NamedTuple
 
 import typer
 
+from correlator.cli.arguments import Target
 from correlator.cli.loading import store_url
 from correlator.cli.output import Row, shortened, shown, write_table
 from correlator.events import DeadLetter
@@ -39,9 +40,7 @@ def add_to(app: typer.Typer) -> None:
 
 def inspect_store(
     part: Annotated[Part, typer.Argument(metavar="PART", help=f"One of {', '.join(Part)}.", show_default=False)],
-    target: Annotated[
-        str, typer.Argument(metavar="FILE_OR_STORE_URL", help="A configuration file, or the store's address.")
-    ],
+    target: Target,
     json: Annotated[bool, typer.Option("--json", help="One object for each row.")] = False,
 ) -> None:
     """Show what a store holds, as of one moment; changes nothing, and an engine may be running on it.

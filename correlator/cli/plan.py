@@ -1,11 +1,11 @@
 """`correlator plan FILE`: what the next start would find changed, and whether it would accept that."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from correlator.cli.arguments import ConfigurationFile
 from correlator.cli.checks import check_connectors
 from correlator.cli.failures import telling
 from correlator.cli.loading import importable, load
@@ -45,7 +45,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def plan(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The configuration file.", show_default=False)],
+    file: ConfigurationFile,
     json: Annotated[bool, typer.Option("--json", help="One object for each part.")] = False,
 ) -> None:
     """Compare a configuration file with what its store holds; changes nothing, and an engine may be running.

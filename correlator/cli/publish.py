@@ -10,6 +10,7 @@ from typing import Annotated, BinaryIO
 import msgspec
 import typer
 
+from correlator.cli.arguments import ConfigurationFile, ConnectionName
 from correlator.cli.failures import telling
 from correlator.cli.loading import connection_of, importable, load
 from correlator.cli.output import write_line
@@ -30,10 +31,8 @@ def add_to(app: typer.Typer) -> None:
 
 
 def publish(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The configuration file.", show_default=False)],
-    connection: Annotated[
-        str, typer.Argument(metavar="CONNECTION", help="Name of a connection in the file.", show_default=False)
-    ],
+    file: ConfigurationFile,
+    connection: ConnectionName,
     destination: Annotated[
         str, typer.Argument(metavar="DESTINATION", help="queue:NAME, topic:NAME or a logical name.", show_default=False)
     ],

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from correlator.cli.arguments import ConfigurationFile
 from correlator.cli.checks import check_connectors
 from correlator.cli.failures import say, telling
 from correlator.cli.loading import directory_of, importable, load
@@ -57,7 +58,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def run(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The configuration file.", show_default=False)],
+    file: ConfigurationFile,
     log_level: Annotated[Level, typer.Option(case_sensitive=False, help="Lowest level logged.")] = Level.INFO,
     log_json: Annotated[bool, typer.Option("--log-json", help="One JSON object per line.")] = False,
     overrides: Annotated[
@@ -104,11 +105,13 @@ def run(
 
 def _client_options(options: Sequence[str]) -> dict[str, str]:
     """FEATURES A9.13; raises `UsageError` E2031."""
+    variables: dict[str, str] = {}
     for option in options:
         name, found, value = option.partition("=")
         if not (name and found) or "\0" in value:
             raise UsageError("E2031", "--client-option", f"{quoted(option)} is not NAME=VALUE")
-    return dict(option.split("=", 1) for option in options)
+        variables[name] = value
+    return variables
 
 
 def _shown(overrides: Sequence[str]) -> str:

@@ -16,6 +16,7 @@ import msgspec
 from correlator.core.attempts import Attempts
 from correlator.core.commit import ContextCut, StateEntry, Suspect
 from correlator.core.expressions import Moment, Pattern
+from correlator.core.fields import as_json
 from correlator.core.instances import (
     Deadline,
     ExpressionListener,
@@ -36,7 +37,7 @@ from correlator.core.poison import dead_letter
 from correlator.core.queue import InputQueue, Run
 from correlator.core.state import Codec, encode
 from correlator.core.timers import Timers
-from correlator.errors import CorrelatorError, HandlerFailed, MappingError, UsageError, quoted
+from correlator.errors import CorrelatorError, HandlerFailed, MappingError, UsageError, quoted, storable
 from correlator.events import DeadLetter, FlowControlMarker, Headers, Message, PropertyValue
 
 MAX_EFFECTS = 100_000
@@ -47,7 +48,6 @@ MAX_WAITING_FROM_INSIDE = 100_000
 """Runs that may wait in a context when another sends to its channel; beyond it the send raises E8010."""
 
 _NOTHING: dict[bytes, bytes] = {}
-_encode_json = msgspec.json.Encoder().encode
 _encode = msgspec.msgpack.Encoder().encode
 _headers = msgspec.msgpack.Decoder(Headers)
 _NO_PROPERTIES: dict[str, PropertyValue] = {}
@@ -684,13 +684,7 @@ def to_message(event: Any, key: str | None, properties: Mapping[str, Any] | None
     if kind is Message:
         return _checked(event)
     kept = dict(properties) if properties else _NO_PROPERTIES
-    if kind is bytes:
-        message = Message(event, kept, key)
-    else:
-        try:
-            message = Message(_encode_json(event), kept, key)
-        except (TypeError, OverflowError) as error:
-            raise MappingError("E5201", "send", f"{kind.__name__} cannot become a message: {error}") from error
+    message = Message(event if kind is bytes else as_json(event, "send"), kept, key)
     return _checked(message) if kept or key is not None else message
 
 
@@ -738,15 +732,10 @@ def _failure(monitor: Monitor, event: Any, error: Exception) -> CorrelatorError:
     return HandlerFailed(
         "E5500",
         f"monitor {monitor.state_name}",
-        f"{shown} raised {type(error).__name__}: {_text(error)}",
+        f"{shown} raised {type(error).__name__}: {storable(str(error))}",
         "",
         "Mend the handler, or set on_error: dead_letter or skip",
     )
-
-
-def _text(error: Exception) -> str:
-    """What an error says, as text that can be stored: half a surrogate pair is escaped."""
-    return str(error).encode(errors="backslashreplace").decode()
 
 
 def _dead_letter(
@@ -756,7 +745,7 @@ def _dead_letter(
     return DeadLetter(
         kind="handler",
         origin=monitor.state_name,
-        reason=_text(_failure(monitor, event, error)),
+        reason=storable(str(_failure(monitor, event, error))),
         message=message,
         time=engine_time,
         receiver=receiver,

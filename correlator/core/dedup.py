@@ -25,7 +25,7 @@ import heapq
 import itertools
 import sys
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import Any
 
@@ -468,6 +468,13 @@ class DuplicateDetector:
             for entry in window.queue:
                 if entry.place is _WINDOW:
                     self._enter_time_queue(entry)
+
+
+def surely_acknowledged(
+    segment: IdSegment, confirmed: Mapping[str, int], receivers: Container[str]
+) -> Mapping[str, int]:
+    """What `restore` is to take as acknowledged: a receiver that is in the registry no more is given nothing again."""
+    return confirmed if segment.receiver in receivers else {segment.receiver: segment.batch}
 
 
 def _ids_of(plans: Sequence[Plan]) -> dict[str, int]:

@@ -180,7 +180,7 @@ class SendMapping:
 
     def _part(self, event: Any, target: str, field: str | None) -> Any:
         if field is None:
-            return self._encoded(event).decode()
+            return as_json(event, self._where).decode()
         try:
             return getattr(event, field)
         except AttributeError as error:
@@ -194,14 +194,7 @@ class SendMapping:
         value = event if field is None else self._part(event, "body", field)
         if isinstance(value, bytes):
             return value
-        return value.encode() if isinstance(value, str) else self._encoded(value)
-
-    def _encoded(self, value: Any) -> bytes:
-        try:
-            return _encode_json(value)
-        except (TypeError, OverflowError) as error:
-            what = f"{type(value).__name__} cannot become a message: {error}"
-            raise MappingError("E5201", self._where, what) from error
+        return value.encode() if isinstance(value, str) else as_json(value, self._where)
 
     def _header(self, event: Any, name: str, field: str | None) -> Any:
         value = self._part(event, f"header.{name}", field)
@@ -217,6 +210,14 @@ class SendMapping:
 
     def _cannot(self, target: str, what: str) -> MappingError:
         return MappingError("E5202", f"{self._where}.{target}", what)
+
+
+def as_json(value: Any, where: str) -> bytes:
+    """The JSON that carries an event; raises `MappingError` E5201 for one that has none."""
+    try:
+        return _encode_json(value)
+    except (TypeError, OverflowError) as error:
+        raise MappingError("E5201", where, f"{type(value).__name__} cannot become a message: {error}") from error
 
 
 def told(error: Exception) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from correlator.core.fields import FieldMapping, told
-from correlator.errors import ConfigError, MappingError, quoted
+from correlator.errors import ConfigError, MappingError, quoted, storable
 from correlator.events import CUT_FROM, DeadLetter, Message
 
 MAX_ID_BYTES = 512
@@ -127,7 +127,7 @@ class ReceiveMapping:
             try:
                 one = self._map_all([message])
             except MappingError as error:
-                reason = _storable(str(self._explain(message, error)))
+                reason = storable(str(self._explain(message, error)))
                 name = self._receiver
                 mapped.dead_letters.append(
                     DeadLetter(
@@ -244,8 +244,3 @@ def _text(value: Any, name: str) -> str:
     if len(text.encode()) > MAX_ID_BYTES:
         raise MappingError("E5404", name, f"a unique id of {len(text)} characters", f"At most {MAX_ID_BYTES} bytes")
     return text
-
-
-def _storable(reason: str) -> str:
-    """The text without halves of surrogate pairs, which application code may raise and no store takes."""
-    return reason.encode("utf-8", "backslashreplace").decode()

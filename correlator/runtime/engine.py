@@ -42,7 +42,7 @@ from correlator.runtime.sender import Sender
 from correlator.runtime.signals import stop_signals
 from correlator.runtime.status import CheckpointCounters, Status
 from correlator.runtime.watchdog import Watchdog
-from correlator.runtime.writer import RegistryRequest, Request, SuspectRequest, Writer
+from correlator.runtime.writer import PlainRequest, RegistryRequest, Request, Writer
 from correlator.settings import EngineSettings, ReceiverSettings, SenderSettings
 from correlator.storage.store import SqlStore
 
@@ -551,7 +551,7 @@ class Engine:
         self._have_committed(lambda done: RegistryRequest(commit, done))
 
     def _note_suspects(self, commit: SuspectCommit) -> None:
-        self._have_committed(lambda done: SuspectRequest(commit, done))
+        self._have_committed(lambda done: PlainRequest(commit, done))
 
     def _absolve(self, suspect: Suspect) -> None:
         assert self.checkpointer is not None

@@ -13,6 +13,7 @@ import msgspec
 from correlator.core.commit import Endpoint, Recovered, Suspect
 from correlator.core.context import MAX_WAITING_FROM_INSIDE, Context, decode_event
 from correlator.core.deadletters import last_number
+from correlator.core.dedup import surely_acknowledged
 from correlator.core.differences import (
     StoredMonitorFacts,
     compare_contexts,
@@ -97,6 +98,7 @@ class Restart:
         self._receive_log = ReceiveLog(recovered.receive_log)
         self._batches = dict(recovered.confirmed_batches)
         self._unconfirmed_ids: dict[str, int] = {}
+        self._recorded = {endpoint.id: endpoint for endpoint in recovered.endpoints}
         self._unmapped: dict[int, DeadLetter] = {}  # by message: several contexts may have asked for it
         self._log = get_logger(engine=settings.name)
 
@@ -295,7 +297,7 @@ class Restart:
         for segment in self.recovered.ids:
             receiver = segment.receiver
             self._batches[receiver] = max(self._batches.get(receiver, 0), segment.batch)
-            sure = confirmed if receiver in self._registry else {receiver: segment.batch}  # a removed one gets nothing
+            sure = surely_acknowledged(segment, confirmed, self._registry)
             assert writer is not None, "only a store has ids"
             if segment.batch > sure.get(receiver, 0):
                 ids = sum(len(run.ids) for run in segment.runs)
@@ -336,9 +338,9 @@ class Restart:
         """
         if not batches:
             return 0
-        recorded = [one for one in self.recovered.endpoints if one.id == settings.id]
-        sizes = [msgspec.json.decode(one.settings, type=ReceiverSettings).max_batch_size for one in recorded]
-        largest = max([settings.max_batch_size, *sizes, self._unconfirmed_ids.get(settings.id, 0)])
+        recorded = self._recorded.get(settings.id)
+        before = msgspec.json.decode(recorded.settings, type=ReceiverSettings).max_batch_size if recorded else 0
+        largest = max(settings.max_batch_size, before, self._unconfirmed_ids.get(settings.id, 0))
         return (batches + OVERTAKEN) * largest
 
     # --- queues ---

@@ -15,7 +15,6 @@ from correlator.core.commit import (
     ReceiveCommit,
     ReceiveSegment,
     RegistryCommit,
-    SuspectCommit,
     Write,
 )
 from correlator.core.dedup import Candidates, DuplicateDetector, Plan
@@ -179,7 +178,28 @@ class CheckpointRequest(Request):
         writer.state_log.apply(self._plan)
 
 
-class RegistryRequest(Request):
+class PlainRequest(Request):
+    """Something to write as it is.
+
+    Args:
+        write: what.
+        done: called when it is committed.
+    """
+
+    def __init__(self, write: Write, done: Callable[[], None]) -> None:
+        super().__init__(done)
+        self._write = write
+
+    def plan(self, writer: "Writer", group: Group) -> Write:
+        """Nothing to plan."""
+        del writer, group
+        return self._write
+
+    def apply(self, writer: "Writer") -> None:
+        """Nothing to remember."""
+
+
+class RegistryRequest(PlainRequest):
     """Endpoints to add or remove.
 
     Args:
@@ -188,35 +208,14 @@ class RegistryRequest(Request):
     """
 
     def __init__(self, commit: RegistryCommit, done: Callable[[], None]) -> None:
-        super().__init__(done)
-        self.registry = commit
-
-    def plan(self, writer: "Writer", group: Group) -> Write:
-        """Nothing to plan."""
-        del writer, group
-        return self.registry
+        super().__init__(commit, done)
+        self._commit = commit
 
     def apply(self, writer: "Writer") -> None:
         """Follow the receivers of each domain."""
-        writer.note_receivers(self.registry.put)
-        for part in self.registry.removed:
+        writer.note_receivers(self._commit.put)
+        for part in self._commit.removed:
             writer.forget_receiver(part)
-
-
-class SuspectRequest(Request):
-    """What contexts are about to handle at a start."""
-
-    def __init__(self, commit: SuspectCommit, done: Callable[[], None]) -> None:
-        super().__init__(done)
-        self.suspects = commit
-
-    def plan(self, writer: "Writer", group: Group) -> Write:
-        """Nothing to plan."""
-        del writer, group
-        return self.suspects
-
-    def apply(self, writer: "Writer") -> None:
-        """Nothing to remember."""
 
 
 class Writer(Actor):

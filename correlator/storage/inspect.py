@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, Connection, Select, func, select
 from sqlalchemy import inspect as inspect_schema
 
 from correlator.core.commit import ContextCut, Endpoint, SenderCut
-from correlator.core.dedup import DuplicateDetector
+from correlator.core.dedup import DuplicateDetector, surely_acknowledged
 from correlator.errors import StoreError, UsageError
 from correlator.events import DeadLetter
 from correlator.settings import DuplicateDetectionSettings
@@ -216,7 +216,7 @@ def detectors(url: str, windows: DuplicateDetectionSettings) -> dict[str, Duplic
         confirmed = {row.receiver: row.confirmed_batch for row in rows}
         registered = set(connection.execute(select(known)).scalars())
         for segment in loading.id_segments(connection):
-            sure = confirmed if segment.receiver in registered else {segment.receiver: segment.batch}
+            sure = surely_acknowledged(segment, confirmed, registered)
             if segment.domain not in restored:
                 size, time = windows.per_source_window_size, windows.expiry_time
                 restored[segment.domain] = DuplicateDetector(segment.domain, size, time)

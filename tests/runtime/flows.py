@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from correlator import Message, Monitor, ReceivingSuspended, SenderFlushed, StateTable, event, on
+from correlator.ports import Effects
 
 
 @event
@@ -153,3 +154,26 @@ class Aborts(Forwards):
         if message.body == b"m17":
             os.abort()
         super().message(message)
+
+
+class Idles:
+    """A pipeline that takes the receiver `in` and does nothing."""
+
+    name = "pipe"
+    receivers = ("in",)
+    max_rows = 100
+    max_bytes = 1_000_000
+
+    def open(self):
+        """Start nothing."""
+
+    def process(self, batch, state, engine_time):
+        """Have no effect."""
+        return Effects()
+
+    def conclude(self, state, engine_time):
+        """Have no effect."""
+        return Effects()
+
+    def close(self):
+        """Hold nothing."""

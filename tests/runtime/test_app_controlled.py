@@ -4,9 +4,8 @@ import pytest
 
 from correlator.core.queue import Run
 from correlator.errors import ConfigError, ConnectionLost, UsageError
-from correlator.ports import Effects
 from correlator.testing.memory import Faults
-from tests.runtime.flows import Hears, Keeps
+from tests.runtime.flows import Hears, Idles, Keeps
 from tests.runtime.world import (
     APP_CONTROLLED,
     BEST_EFFORT,
@@ -175,27 +174,6 @@ def test_a4_7_acknowledged_after_the_flush_nothing_is_lost(no_store, script):
     with no_store.engine(controlled(), sender("out", BEST_EFFORT), monitors=[Hears]):
         no_store.wait(lambda: no_store.broker.waiting("queue:in") == no_store.broker.unacknowledged("queue:in") == 0)
     assert set(no_store.sent()) == {f"m{number}" for number in range(1, 51)}
-
-
-class Idles:
-    """A pipeline that takes the receiver and does nothing: the context that handles its messages."""
-
-    name = "pipe"
-    receivers = ("in",)
-    max_rows = 100
-    max_bytes = 1_000_000
-
-    def open(self):
-        pass
-
-    def process(self, batch, state, engine_time):
-        return Effects()
-
-    def conclude(self, state, engine_time):
-        return Effects()
-
-    def close(self):
-        pass
 
 
 def test_a4_8_only_a_context_that_handles_the_messages_may_acknowledge(no_store, script):

@@ -14,18 +14,18 @@ from connectors.embedded import EmbeddedConnection
 from correlator import Message, Monitor, StateTable, event, match, on
 from correlator.core.state import StateTable as Table
 from correlator.errors import ConfigError, RecoveryRefused, StateError, UsageError
-from correlator.ports import Effects
 from correlator.runtime.writer import RegistryRequest
 from correlator.settings import ConnectionSettings
 from correlator.storage import inspect
 from correlator.testing.clock import ManualClock
 from correlator.testing.memory import MemoryBroker
-from tests.runtime.flows import SCRIPT, AlsoHears, Hears, Keeps, Note, Order
+from tests.runtime.flows import SCRIPT, AlsoHears, Hears, Idles, Keeps, Note, Order
 from tests.runtime.world import (
     AT_LEAST_ONCE,
     BEST_EFFORT,
     EXACTLY_ONCE,
     Queues,
+    contents,
     message,
     monitor,
     receiver,
@@ -159,41 +159,6 @@ class Color(enum.Enum):
     """Values that may be keys."""
 
     RED = "red"
-
-
-class TakesIn:
-    """A pipeline that takes the receiver `in` and does nothing."""
-
-    name = "pipe"
-    receivers = ("in",)
-    max_rows = 100
-    max_bytes = 1_000_000
-
-    def open(self):
-        pass
-
-    def process(self, batch, state, engine_time):
-        return Effects()
-
-    def conclude(self, state, engine_time):
-        return Effects()
-
-    def close(self):
-        pass
-
-
-def contents(url: str) -> str:
-    """All that a refused start must leave alone."""
-    looks = (
-        inspect.instance,
-        inspect.registry,
-        inspect.checkpoints,
-        inspect.receive_log,
-        inspect.outbox,
-        inspect.domains,
-        inspect.state_keys,
-    )
-    return repr([look(url) for look in looks])
 
 
 def sends_on(monitor, message):
@@ -532,18 +497,18 @@ def test_engine_time_does_not_go_back_over_an_idle_life(any_world):
 
 def test_a_receiver_that_delivers_to_nobody_is_refused(world):
     """Given a pipeline alone, when there is a receiver that it does not name, then the start is refused."""
-    engine = world.engine(receiver("in"), receiver("other"), processors=[TakesIn()])
+    engine = world.engine(receiver("in"), receiver("other"), processors=[Idles()])
     with pytest.raises(ConfigError, match="E1208 receiver 'other': delivers to nobody"):
         engine.start()
 
 
 def test_a_dynamic_receiver_that_delivers_to_nobody_is_refused(world):
     """Given a running pipeline alone, when a receiver is added that it does not name, then nothing is half made."""
-    with world.engine(receiver("in"), processors=[TakesIn()]) as engine:
+    with world.engine(receiver("in"), processors=[Idles()]) as engine:
         with pytest.raises(ConfigError, match="E1208 receiver 'other'"):
             engine.add_receiver(receiver("other"))
         assert (sorted(engine.receivers), sorted(engine.registry)) == (["in"], ["in"])
-    with world.engine(receiver("in"), processors=[TakesIn()]):
+    with world.engine(receiver("in"), processors=[Idles()]):
         pass
 
 

@@ -13,7 +13,7 @@ from correlator.events import DeadLetter, Message
 from correlator.ports import Effects
 from correlator.storage import deadletters, inspect
 from correlator.storage.inspect import Selection
-from tests.runtime.flows import Forwards, Hears, Keeps
+from tests.runtime.flows import Forwards, Hears, Idles, Keeps
 from tests.runtime.test_failures import ORDER
 from tests.runtime.test_sending import Refuses
 from tests.runtime.world import AT_LEAST_ONCE, BEST_EFFORT, EXACTLY_ONCE, message, monitor, receiver, sender
@@ -308,25 +308,11 @@ def test_z8_a_letter_of_an_older_version_can_be_read():
     assert (segment.receiver, segment.first) == ("in", 5)
 
 
-class Records:
+class Records(Idles):
     """A processor that remembers what it was given."""
-
-    name = "pipeline"
-    receivers = ("in",)
-    max_rows = 100
-    max_bytes = 1 << 20
 
     def __init__(self) -> None:
         self.given: list[str] = []
-
-    def open(self):
-        pass
-
-    def close(self):
-        pass
-
-    def conclude(self, state, engine_time):
-        return Effects()
 
     def process(self, batch, state, engine_time):
         self.given += [one.message.body.decode() for one in batch]

@@ -4,8 +4,7 @@ import pytest
 
 from correlator import FlowControlMarker, Message, Monitor, on
 from correlator.errors import ConfigError
-from correlator.ports import Effects
-from tests.runtime.flows import SCRIPT, Hears
+from tests.runtime.flows import SCRIPT, Hears, Idles
 from tests.runtime.world import APP_CONTROLLED, AT_LEAST_ONCE, BEST_EFFORT, EXACTLY_ONCE, numbered, receiver
 
 MODES = [BEST_EFFORT, AT_LEAST_ONCE, EXACTLY_ONCE]
@@ -237,29 +236,8 @@ def test_a9_1_a_failed_handler_opens_no_window(no_store, script):
         assert engine.status().windows == {"in": 0}
 
 
-class Pipe:
-    """A pipeline that takes the receiver."""
-
-    name = "pipe"
-    receivers = ("in",)
-    max_rows = 100
-    max_bytes = 1_000_000
-
-    def open(self):
-        pass
-
-    def process(self, batch, state, engine_time):
-        return Effects()
-
-    def conclude(self, state, engine_time):
-        return Effects()
-
-    def close(self):
-        pass
-
-
 def test_a9_1_a_pipeline_cannot_be_asked(no_store):
     settings = receiver("in", BEST_EFFORT, flow_control=True)
-    engine = no_store.engine(settings, monitors=[Windowed], processors=[Pipe()])
+    engine = no_store.engine(settings, monitors=[Windowed], processors=[Idles()])
     with pytest.raises(ConfigError, match="E1068 receiver 'in': flow_control needs a monitor"):
         engine.start()

@@ -3,25 +3,14 @@
 from correlator.cli.run import _rows
 from correlator.events import DeadLetter
 from correlator.ports import Effects
+from tests.runtime.flows import Idles
 from tests.runtime.world import message, receiver, sender
 
 
-class SendsTwice:
+class SendsTwice(Idles):
     """A processor that sends every message twice, but for `bad`, which becomes a dead letter."""
 
     name = "twice"
-    receivers = ("in",)
-    max_rows = 100
-    max_bytes = 1 << 20
-
-    def open(self):
-        pass
-
-    def close(self):
-        pass
-
-    def conclude(self, state, engine_time):
-        return Effects()
 
     def process(self, batch, state, engine_time):
         good = [one.message for one in batch if one.message.body != b"bad"]

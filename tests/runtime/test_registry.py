@@ -18,6 +18,7 @@ from tests.runtime.world import (
     EXACTLY_ONCE,
     Queues,
     World,
+    contents,
     message,
     monitor,
     numbered,
@@ -33,19 +34,6 @@ def sends_on(monitor, message):
 
 def acknowledges(monitor, notice):
     monitor.acknowledge_and_resume(notice.receiver)
-
-
-def contents(url: str) -> bytes:
-    """Every table of a store that a refused start must leave alone, the epoch included."""
-    what = (
-        inspect.instance,
-        inspect.registry,
-        inspect.checkpoints,
-        inspect.receive_log,
-        inspect.outbox,
-        inspect.domains,
-    )
-    return repr([look(url) for look in what]).encode()
 
 
 # --- A1.1 to A1.3 ---

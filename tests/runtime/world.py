@@ -187,6 +187,20 @@ def monitor(cls: type[Monitor], **fields: Any) -> MonitorSettings:
     return MonitorSettings(type=f"{cls.__module__}:{cls.__name__}", **fields)
 
 
+def contents(url: str) -> str:
+    """All of a store that a refused start must leave alone, the epoch included."""
+    looks = (
+        inspect.instance,
+        inspect.registry,
+        inspect.checkpoints,
+        inspect.receive_log,
+        inspect.outbox,
+        inspect.domains,
+        inspect.state_keys,
+    )
+    return repr([look(url) for look in looks])
+
+
 def the_monitor(engine: Engine, cls: type[Monitor], context: str = "main") -> Any:
     """The instance of a class in a running engine."""
     instances = engine.contexts[context].context._instances

@@ -209,12 +209,12 @@ class RegistryRequest(PlainRequest):
 
     def __init__(self, commit: RegistryCommit, done: Callable[[], None]) -> None:
         super().__init__(commit, done)
-        self._commit = commit
+        self.registry = commit
 
     def apply(self, writer: "Writer") -> None:
         """Follow the receivers of each domain."""
-        writer.note_receivers(self._commit.put)
-        for part in self._commit.removed:
+        writer.note_receivers(self.registry.put)
+        for part in self.registry.removed:
             writer.forget_receiver(part)
 
 

@@ -32,6 +32,7 @@ COMMANDS = (
     Command("lint", "correlator.cli.lint", "Check configuration files without opening anything."),
     Command("plan", "correlator.cli.plan", "Compare a configuration file with what its store holds."),
     Command("test", "correlator.cli.inline_tests", "Run the tests that stand in a pipeline file."),
+    Command("crashtest", "correlator.testing.command", "Kill the engine of a file, and check its guarantees."),
     Command("inspect", "correlator.cli.inspect", "Show what a store holds; an engine may be running on it."),
     Command("browse", "correlator.cli.browse", "Show messages of a queue without removing them."),
     Command("publish", "correlator.cli.publish", "Put the lines of a file into a queue or topic."),
@@ -42,7 +43,7 @@ COMMANDS = (
     Command("explain", "correlator.cli.explain", "Explain an error code, or what a configuration promises."),
     Command("version", "correlator.cli.version", "Show versions."),
 )
-REPEATABLE = ("--set", "--client-option")
+REPEATABLE = ("--set", "--client-option", "--messages")
 """Options that may be given more than once."""
 _BY_NAME = {command.name: command for command in COMMANDS}
 

@@ -255,7 +255,7 @@ class Parts:
             settings,
             connection.source(placed),
             connection.features,
-            self._mapping(settings, placed.destination, deduplicated=mode.deduplicated),
+            mapping_of(settings, placed.destination, deduplicated=mode.deduplicated),
             targets,
             self.writer,
             domain=domain if mode.deduplicated else None,
@@ -287,25 +287,6 @@ class Parts:
             if receiver.settings.flow_control:
                 self.routes.grant = {**self.routes.grant, name: receiver.grant}
             self.receivers = {**self.receivers, name: receiver}
-
-    @staticmethod
-    def _mapping(settings: ReceiverSettings, destination: str, *, deduplicated: bool) -> ReceiveMapping:
-        where = f"receiver {settings.id}"
-        event_type = resolve(settings.event, f"{where}.event") if settings.event else None
-        fields = None
-        if settings.mapping:
-            if event_type is None:
-                raise ConfigError("E1064", f"{where}.mapping", "needs an event to make", "", "Set 'event'")
-            fields = FieldMapping(settings.mapping, event_type, destination, where)
-        return ReceiveMapping(
-            settings.id,
-            event_type,
-            settings.unique_message_id,
-            settings.message_source_id,
-            deduplicated=deduplicated,
-            max_message_bytes=settings.max_message_bytes,
-            fields=fields,
-        )
 
     def _targets(self, receiver: str) -> Targets:
         """A receiver that pipelines name delivers to them, any other one to all contexts of monitors."""
@@ -379,6 +360,26 @@ class Parts:
 
     def _destination(self, destination: str) -> str:
         return self._settings.destinations.get(destination, destination)
+
+
+def mapping_of(settings: ReceiverSettings, destination: str, *, deduplicated: bool) -> ReceiveMapping:
+    """What makes events of a receiver's messages; raises `ConfigError` for an event type or mapping that cannot be."""
+    where = f"receiver {settings.id}"
+    event_type = resolve(settings.event, f"{where}.event") if settings.event else None
+    fields = None
+    if settings.mapping:
+        if event_type is None:
+            raise ConfigError("E1064", f"{where}.mapping", "needs an event to make", "", "Set 'event'")
+        fields = FieldMapping(settings.mapping, event_type, destination, where)
+    return ReceiveMapping(
+        settings.id,
+        event_type,
+        settings.unique_message_id,
+        settings.message_source_id,
+        deduplicated=deduplicated,
+        max_message_bytes=settings.max_message_bytes,
+        fields=fields,
+    )
 
 
 def _without(parts: dict[str, P], name: str) -> dict[str, P]:

@@ -126,14 +126,21 @@ class MemoryBroker:
         features: `flags_redelivery` and `deduplicates_sends` may be switched; the rest is as the broker is.
         faults: what goes wrong.
         on_event: is told what happened, see `OnEvent`.
+        names: whether each message that a sink sends is given a `message_id` of its own, as most brokers do.
     """
 
     def __init__(
-        self, *, features: Features = MEMORY_FEATURES, faults: Faults | None = None, on_event: OnEvent = _ignore
+        self,
+        *,
+        features: Features = MEMORY_FEATURES,
+        faults: Faults | None = None,
+        on_event: OnEvent = _ignore,
+        names: bool = False,
     ) -> None:
         self.features = features
         self.faults = faults or Faults()
         self.on_event = on_event
+        self.names = names
         self.changed = threading.Condition()
         self._destinations: dict[str, _Destination] = {}
         self._ends: list[MemorySource | MemorySink] = []
@@ -411,6 +418,8 @@ class MemorySink:
             part = batch if len(destinations) == 1 else [out for out in batch if out.destination == destination]
             if self._broker.features.deduplicates_sends:
                 part = _first_time(part, there.sequences)
+            if self._broker.names:
+                part = [_named(out, f"{destination}#{len(there.log) + at}") for at, out in enumerate(part, 1)]
             there.log.extend([out.message for out in part])
             self._broker.on_event("accepted", self._id, destination, part)
         self._broker.changed.notify_all()
@@ -420,6 +429,11 @@ class MemorySink:
         for position, reason in refused.items():
             results[position] = SendRejected("E8102", f"{self._id} message {batch[position].sequence}", quoted(reason))
         return results
+
+
+def _named(out: Outgoing, message_id: str) -> Outgoing:
+    headers = msgspec.structs.replace(out.message.headers or Headers(), message_id=message_id)
+    return msgspec.structs.replace(out, message=msgspec.structs.replace(out.message, headers=headers))
 
 
 def _first_time(batch: Sequence[Outgoing], sequences: dict[str, int]) -> list[Outgoing]:

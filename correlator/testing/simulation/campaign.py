@@ -99,10 +99,11 @@ def _drop(_logger: Any, _method: str, _event: Any) -> Any:
 
 def run_seed(seed: int, exactly: Collection[Fault] | None = None) -> Outcome:
     """One run in a small world. An error that no engine may raise counts as a violation of G8."""
-    world = World(draw(seed), Schedule(seed, draw_rates(seed), exactly))
+    scenario, workload = draw(seed)
+    world = World(scenario, Schedule(seed, draw_rates(seed), exactly))
     found: list[Violation] = []
     try:
-        world.run()
+        world.run(workload)
     except Exception as error:  # noqa: BLE001  # whatever it is, it is a finding
         found.append(Violation("G8", "an engine starts, and fails only by documented errors", repr(error)))
     found = found or violations(world.history)

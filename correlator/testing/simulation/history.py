@@ -150,6 +150,7 @@ class ReceiverFacts:
     domain: str = ""
     max_batch_size: int = 1000
     flow_control: bool = False
+    topic: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +164,7 @@ class Setup:
         expiry: seconds that it keeps ids.
         deduplicating: whether the broker stores a repeat of (source, sequence) once.
         on_error: what a failing handler of the ledger does.
+        told: whether monitors tell all that they do; without it only brokers and the store are asked.
     """
 
     receivers: Mapping[str, ReceiverFacts] = field(default_factory=dict)
@@ -171,6 +173,7 @@ class Setup:
     expiry: float = 120.0
     deduplicating: bool = False
     on_error: str = "stop"
+    told: bool = True
 
     def of_mode(self, *modes: Reliability) -> list[str]:
         """Ids of the receivers with one of these modes."""

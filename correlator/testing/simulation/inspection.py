@@ -17,7 +17,6 @@ from correlator.core.state import StateTable
 from correlator.runtime.contexts import MonitorThread
 from correlator.runtime.engine import Engine
 from correlator.runtime.names import resolve
-from correlator.testing.memory import MemoryBroker
 from correlator.testing.simulation.history import Rest
 from correlator.testing.simulation.scenario import Scenario
 from correlator.testing.store import Disk
@@ -81,13 +80,11 @@ def _waiting(thread: MonitorThread) -> tuple[Any, ...]:
     return tuple(items)
 
 
-def at_rest(engine: Engine, disk: Disk, broker: MemoryBroker, scenario: Scenario) -> bool:
-    """Whether nothing is left to do."""
-    if any(broker.waiting(name) or broker.unacknowledged(name) for name in scenario.messages):
+def at_rest(engine: Engine, disk: Disk, left: Mapping[str, int], *, awaits_timers: bool) -> bool:
+    """Whether nothing is left to do: `left` is what brokers hold."""
+    if left or disk.outbound or disk.receive_log:
         return False
-    if disk.outbound or disk.receive_log:
-        return False
-    if not all(thread.idle and not _primed(thread) for thread in engine.contexts.values()):
+    if not all(thread.idle and not (awaits_timers and _primed(thread)) for thread in engine.contexts.values()):
         return False
     if not all(sender.idle for sender in engine.senders.values()):
         return False

@@ -53,8 +53,11 @@ def durable_before_acknowledged(facts: Facts) -> Iterator[str]:
 
 @invariant("A2", "every published message takes effect at least once, or is definitively failed")
 def nothing_is_lost(facts: Facts) -> Iterator[str]:
-    """By the ids in the state of the last checkpoint."""
+    """By the ids in the state of the last checkpoint; where these are not known, by what was stored for handling."""
     if facts.rest is None or not facts.rest.reached:
+        return
+    if not facts.setup.told:
+        yield from _nowhere(facts)
         return
     for name in facts.of_mode(AT_LEAST_ONCE, EXACTLY_ONCE):
         effects = _effects(facts, name)
@@ -65,6 +68,19 @@ def nothing_is_lost(facts: Facts) -> Iterator[str]:
                 continue
             if one.id not in effects and one.id not in facts.condemned("main"):
                 yield f"{one.pid} came by {name} and had no effect"
+
+
+def _nowhere(facts: Facts) -> Iterator[str]:
+    """Messages that no receiver of their destination has stored, nor a repeat of them, nor their dead letter."""
+    for name in facts.of_mode(AT_LEAST_ONCE, EXACTLY_ONCE):
+        facts_of = facts.setup.receivers[name]
+        there = [name]
+        if not facts_of.topic:
+            there = [other for other, its in facts.setup.receivers.items() if its.destination == facts_of.destination]
+        for one in facts.published_to.get(facts_of.destination, []):
+            stored = any((other, one.pid) in facts.durable_at for other in there)
+            if not stored and not (one.uid and (facts_of.domain, one.uid) in facts.accepted_ids):
+                yield f"{one.pid} came by {name} and is nowhere"
 
 
 @invariant("A3", "the effects are those of the committed receive rows: none twice, none from nowhere")
@@ -433,6 +449,8 @@ def unmapped_are_kept(facts: Facts) -> Iterator[str]:
 @invariant("X1", "input acknowledged by the application means that all outputs derived from it are confirmed")
 def outputs_before_acknowledgement(facts: Facts) -> Iterator[str]:
     """The pattern of APP_CONTROLLED with flush: at least one derived output of each acknowledged input is settled."""
+    if not facts.setup.told:
+        return
     derived: dict[str, list[tuple[int, bytes]]] = {}
     for at, record in facts.history.of("derived"):
         derived.setdefault(record.data[0], []).append((at, record.data[1]))

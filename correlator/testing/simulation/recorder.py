@@ -1,6 +1,6 @@
 """The eyes and hands of the world: what disk and application tell becomes history; what the broker does wrong."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from correlator.core.commit import CheckpointCommit, ReceiveCommit, SuspectCommit, Write
 from correlator.errors import ConnectionLost
@@ -10,9 +10,6 @@ from correlator.testing.memory import Faults
 from correlator.testing.simulation.application import Probe
 from correlator.testing.simulation.history import POISONED, Checkpointed, Condemned, Kind, Received
 from correlator.testing.simulation.schedule import Schedule
-
-REFUSED_FOR_EVER = (b":or7", b":re3", b"5#")
-"""Bodies that contain one of these are refused by the broker at each try."""
 
 
 class DiskRecorder:
@@ -75,8 +72,9 @@ def _dead(letter: DeadLetter) -> tuple[str, str, str, bytes]:
 
 
 def pid(message: Message) -> str:
-    """The message's name in the history."""
-    return str(message.properties["pid"])
+    """The message's name in the history: what the broker calls it."""
+    assert message.headers is not None
+    return str(message.headers.message_id)
 
 
 class WorldProbe(Probe):
@@ -169,13 +167,21 @@ class BrokerFaults(Faults):
         schedule: for details.
         features: a returned acknowledgement may be lost unless the broker acknowledges surely; one that deduplicates
             refuses nothing for the moment.
+        refused_for_ever: bodies that contain one of these are refused at each try.
     """
 
-    def __init__(self, strikes: Callable[[str], bool], schedule: Schedule, features: Features) -> None:
+    def __init__(
+        self,
+        strikes: Callable[[str], bool],
+        schedule: Schedule,
+        features: Features,
+        refused_for_ever: Collection[bytes] = (),
+    ) -> None:
         self._strikes = strikes
         self._schedule = schedule
         self._surely = features.acknowledges_surely
         self._deduplicates = features.deduplicates_sends
+        self._refused_for_ever = refused_for_ever
 
     def before_receive(self, receiver: str) -> None:
         """A line is cut."""
@@ -218,7 +224,7 @@ class BrokerFaults(Faults):
         refused = {
             at: "not wanted"
             for at, one in enumerate(batch)
-            if any(marker in one.message.body for marker in REFUSED_FOR_EVER)
+            if any(marker in one.message.body for marker in self._refused_for_ever)
         }
         if not self._deduplicates and self._strikes("send.refused"):
             refused[self._schedule.detail("send.refused", len(batch) - 1)] = "not now"

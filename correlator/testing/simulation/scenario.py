@@ -1,15 +1,15 @@
 """What a run consists of: settings of the engine and messages of the workload, drawn from a seed."""
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from correlator.core.recovery import default_domain
 from correlator.core.reliability import RECEIVING, Reliability
-from correlator.events import Message
+from correlator.events import Headers, Message, PropertyValue
 from correlator.ports import Features
 from correlator.settings import (
     CheckpointSettings,
@@ -24,38 +24,56 @@ from correlator.testing.simulation import churn
 from correlator.testing.simulation.history import Published, ReceiverFacts, Setup
 
 Shape = Literal["all", "exactly_once", "without_store"]
+LONGEST_LIVES = (14, 14, 60, 60, 60, 200)
+"""Fault points that a life may pass before it is killed; the first 14 are those of recovery."""
+REFUSED_FOR_EVER = (b":or7", b":re3", b"5#")
 _HERE = "correlator.testing.simulation.application"
 _EVENTS = {"orders": "Order", "orders_too": "Order", "others": "Order", "readings": "Reading", "hints": "Hint"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """A run before it begins.
+    """What a run consists of, but for its messages.
 
     Attributes:
         seed: what it was drawn from.
         settings: of every engine of the run.
         persistent: whether there is a store.
-        features: of the broker.
-        messages: by destination, in the order of publication.
-        published: the same, as the history knows them.
+        brokers: what the broker of each connection can do.
         lives: engines that are killed at most.
+        longest_lives: fault points that a life may pass before it is killed, one of these is drawn.
         slice: most events between two looks of a context.
         setup: for the history.
+        ends_lives: whether an engine that was not killed within its steps is dropped all the same.
+        awaits_timers: whether a timer that fires once keeps the world from rest.
+        refused_for_ever: bodies that contain one of these are refused by the broker at each try.
     """
 
     seed: int
     settings: EngineSettings
     persistent: bool
-    features: Features
-    messages: Mapping[str, Sequence[Message]]
-    published: Mapping[str, Sequence[Published]]
+    brokers: Mapping[str, Features]
     lives: int
+    longest_lives: Sequence[int]
     slice: int
     setup: Setup
+    ends_lives: bool
+    awaits_timers: bool
+    refused_for_ever: Collection[bytes] = ()
+
+    def label(self, connection: str, destination: str) -> str:
+        """What the history calls a destination."""
+        return destination if len(self.brokers) == 1 else f"{connection}:{destination}"
 
 
-def draw(seed: int) -> Scenario:
+class Workload(NamedTuple):
+    """Messages by destination in the order of publication, as the broker and as the history know them."""
+
+    messages: Mapping[str, Sequence[Message]]
+    published: Mapping[str, Sequence[Published]]
+
+
+def draw(seed: int) -> tuple[Scenario, Workload]:
     """The scenario of a seed."""
     rng = random.Random(f"scenario {seed}")
     shape: Shape = rng.choice(("all", "all", "exactly_once", "exactly_once", "without_store"))
@@ -84,18 +102,19 @@ def draw(seed: int) -> Scenario:
     published = _with_poison(random.Random(f"poison {seed}"), _workload(rng, settings, shape, on_error))
     if shape != "without_store" and (extras := churn.workload(seed)):
         published[churn.SOURCE] = extras
-    return Scenario(
+    scenario = Scenario(
         seed=seed,
         settings=settings,
         persistent=shape != "without_store",
-        features=Features(
-            flags_redelivery=rng.random() < 0.7,
-            acknowledges_surely=rng.random() < 0.7,
-            deduplicates_sends=deduplicating,
-        ),
-        messages={name: [_message(one, name) for one in ones] for name, ones in published.items()},
-        published=published,
+        brokers={
+            "memory": Features(
+                flags_redelivery=rng.random() < 0.7,
+                acknowledges_surely=rng.random() < 0.7,
+                deduplicates_sends=deduplicating,
+            )
+        },
         lives=rng.choice((4, 10, 20, 30)),
+        longest_lives=LONGEST_LIVES,
         slice=rng.choice((1, 2, 3, 1000)),
         setup=Setup(
             receivers={
@@ -105,6 +124,7 @@ def draw(seed: int) -> Scenario:
                     domain=default_domain(one) if RECEIVING[one.reliability].deduplicated else "",
                     max_batch_size=one.max_batch_size,
                     flow_control=one.flow_control,
+                    topic=one.destination.startswith("topic:"),
                 )
                 for one in settings.receivers
             },
@@ -114,7 +134,12 @@ def draw(seed: int) -> Scenario:
             deduplicating=deduplicating,
             on_error=on_error,
         ),
+        ends_lives=True,
+        awaits_timers=True,
+        refused_for_ever=REFUSED_FOR_EVER,
     )
+    messages = {name: [_message(one, name) for one in ones] for name, ones in published.items()}
+    return scenario, Workload(messages, published)
 
 
 def _with_windows(seed: int, receivers: Sequence[ReceiverSettings]) -> Iterator[ReceiverSettings]:
@@ -241,7 +266,5 @@ def _message(one: Published, destination: str) -> Message:
     elif destination == "queue:readings":
         content["group"] = number % 3
     body = msgspec.json.encode(content) if one.flaw != "mapping" else b"{" + one.pid.encode()
-    properties: dict[str, Any] = {"pid": one.pid}
-    if one.uid:
-        properties |= {"uniqueMessageId": one.uid, "messageSourceId": one.source}
-    return Message(body, properties)
+    stamps: dict[str, PropertyValue] = {"uniqueMessageId": one.uid, "messageSourceId": one.source}
+    return Message(body, stamps if one.uid else {}, headers=Headers(message_id=one.pid))

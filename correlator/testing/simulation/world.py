@@ -12,8 +12,10 @@ a fresh engine reads back what the disk holds.
 
 import random
 import threading
-from collections.abc import Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 from correlator.core import faults
 from correlator.errors import CorrelatorError
@@ -23,14 +25,15 @@ from correlator.runtime.engine import Engine
 from correlator.testing.clock import ManualClock
 from correlator.testing.memory import MemoryBroker, MemoryConnection
 from correlator.testing.simulation import application, churn, inspection
-from correlator.testing.simulation.history import History, Kind, Sent
-from correlator.testing.simulation.recorder import BrokerFaults, DiskRecorder, WorldProbe
-from correlator.testing.simulation.scenario import Scenario
+from correlator.testing.simulation.history import History, Kind, Published, Sent
+from correlator.testing.simulation.recorder import BrokerFaults, DiskRecorder, WorldProbe, pid
+from correlator.testing.simulation.scenario import Scenario, Workload
 from correlator.testing.simulation.schedule import KILL, Schedule
 from correlator.testing.store import Disk, ModelStore
 
 REST_PATIENCE_S = 120.0
 REST_STEPS = 6000
+REST_STEPS_OF_A_MESSAGE = 40
 MOST_DEATHS_AT_REST = 40
 """Engines that may die of messages before the run counts as one that never rests."""
 STEPS_OF_A_LIFE = 250
@@ -38,12 +41,19 @@ LIVES_WITHOUT_KILLS = 4
 ZOMBIE_STEPS = 30
 CHURN = 0.03
 """How often, of all steps, a part comes or goes where any do."""
-LONGEST_LIVES = (14, 14, 60, 60, 60, 200)
-"""Fault points that a life may pass before it is killed; the first 14 are those of recovery."""
 
 
 class Killed(BaseException):
     """The process dies here."""
+
+
+class Parcel(NamedTuple):
+    """A message on its way to a destination of a connection, and what the history says of it."""
+
+    connection: str
+    destination: str
+    published: Published
+    message: Message
 
 
 class Life:
@@ -52,15 +62,15 @@ class Life:
     Args:
         number: counted from 1.
         engine: not yet recovered.
-        connection: of the engine, closed when it dies.
+        connections: of the engine, closed when it dies.
     """
 
-    def __init__(self, number: int, engine: Engine, connection: MemoryConnection) -> None:
+    def __init__(self, number: int, engine: Engine, connections: Collection[MemoryConnection]) -> None:
         self.number = number
         self.engine = engine
         self.actors: list[Actor] = []
         self.due: list[float] = []
-        self._connection = connection
+        self._connections = connections
         self._woken: list[threading.Event] = []
 
     def begin(self) -> None:
@@ -94,7 +104,8 @@ class Life:
 
     def end(self) -> None:
         """Dead: its connections are closed, all else is forgotten."""
-        self._connection.close()
+        for connection in self._connections:
+            connection.close()
 
 
 class World:
@@ -103,28 +114,38 @@ class World:
     Args:
         scenario: what it consists of.
         schedule: what goes wrong.
+        known: what the history says of a message that a sender puts where a receiver reads (connection, destination).
     """
 
-    def __init__(self, scenario: Scenario, schedule: Schedule) -> None:
+    def __init__(
+        self, scenario: Scenario, schedule: Schedule, known: Callable[[str, str, Message], Published] | None = None
+    ) -> None:
         self.scenario = scenario
         self.schedule = schedule
         self.history = History(scenario.setup)
+        self._known = known
         self.clock = ManualClock()
         self.disk = Disk()
         self.crashes = 0
         self.killed_at: dict[str, int] = {}
+        self.accepted: dict[str, list[Outgoing]] = {}
+        self.passed: Counter[str] = Counter()
+        self.struck: list[str] = []
         self.acting = 0
         self.engine: Engine | None = None
-        self.broker = MemoryBroker(
-            features=scenario.features,
-            faults=BrokerFaults(self.strikes, schedule, scenario.features),
-            on_event=self._on_broker,
-        )
+        self.brokers = {
+            name: MemoryBroker(
+                features=features,
+                faults=BrokerFaults(self.strikes, schedule, features, scenario.refused_for_ever),
+                names=known is not None,
+                on_event=partial(self._on_broker, name),
+            )
+            for name, features in scenario.brokers.items()
+        }
+        self.destinations: dict[tuple[str, str], None] = {}
         self._recorder = DiskRecorder(self.record)
         self._random = random.Random(f"order {scenario.seed}")
-        self._pending = [(name, at) for name, ones in scenario.messages.items() for at in range(len(ones))]
-        self._random.shuffle(self._pending)
-        self._pending.sort(key=lambda place: place[1])
+        self._pending: list[Parcel] = []
         self._life: Life | None = None
         self._zombie: Life | None = None
         self._zombie_steps = 0
@@ -132,6 +153,8 @@ class World:
         self._asked: int | None = None
         self._holder: dict[tuple[str, str], int] = {}
         self._kills = KILL in schedule.rates
+        self._published = 0
+        self._churns = False
         self._hits_left = 0
         self._down_until: float | None = None
         self.settle_subscriptions()
@@ -144,23 +167,44 @@ class World:
         """Whether a fault strikes now; recorded when it does."""
         struck = self.schedule.strikes(kind)
         if struck:
+            self.struck.append(f"{kind} (opportunity {self.schedule.fired[-1].n})")
             self.record("fault", kind)
         return struck
 
     def settle_subscriptions(self) -> None:
         """Durable subscriptions exist before the first message, or a topic would lose it as topics do."""
         for settings in self.scenario.settings.receivers:
-            self.broker.destination(settings.destination).subscription(settings.id)
+            destination = self.scenario.settings.destinations.get(settings.destination, settings.destination)
+            self.brokers[settings.connection].destination(destination).subscription(settings.id)
+            self.destinations[settings.connection, destination] = None
 
     # --- the run ---
 
-    def run(self) -> History:
-        """Everything, top to bottom."""
+    def publish(self, parcels: Iterable[Parcel]) -> None:
+        """Have messages published in this order, some time while engines run."""
+        self._pending.extend(parcels)
+        self.destinations.update(dict.fromkeys((one.connection, one.destination) for one in self._pending))
+        self._churns = any(name == churn.SOURCE for _, name in self.destinations)
+
+    def run(self, workload: Workload) -> History:
+        """Everything, top to bottom: messages of all destinations mixed, the n-th ones next to each other."""
+        places = [(name, at) for name, ones in workload.messages.items() for at in range(len(ones))]
+        self._random.shuffle(places)
+        places.sort(key=lambda place: place[1])
+        connection = next(iter(self.brokers))
+        self.publish(
+            Parcel(connection, name, workload.published[name][at], workload.messages[name][at]) for name, at in places
+        )
+        return self.run_until_rest()
+
+    def run_until_rest(self) -> History:
+        """Lives under faults, then healing, then rest."""
+        self.schedule.on = True
         probe = WorldProbe(self.record, self._open_receivers, self._kill)
         application.watch(probe)
         faults.install(self._at_point)
         try:
-            lives = self.scenario.lives if self._kills else LIVES_WITHOUT_KILLS
+            lives = self.scenario.lives if self._kills or not self.scenario.ends_lives else LIVES_WITHOUT_KILLS
             for lives_left in range(lives, 0, -1):
                 self._live_and_die(-(-len(self._pending) // lives_left))
             self._heal()
@@ -183,7 +227,7 @@ class World:
             if not self._churn() or not self._step():
                 return
         self._publish_some(publish)
-        if self._kills:
+        if self._kills and self.scenario.ends_lives:
             self._die("at the end of its steps")
 
     def _rise(self) -> bool:
@@ -192,19 +236,19 @@ class World:
             return True
         self._lives += 1
         self.acting = self._lives
-        connection = self.broker.connection()
+        connections = {name: broker.connection(name) for name, broker in self.brokers.items()}
         store = None
         if self.scenario.persistent:
             store = ModelStore(self.disk, fault=self._commit_fault, committed=self._recorder.committed)
         engine = Engine(
             self.scenario.settings,
-            connections={"memory": connection},
+            connections=connections,
             clock=self.clock,
             store=store,
             blocking=False,
             identity=f"life{self._lives}",
         )
-        self._life = Life(self._lives, engine, connection)
+        self._life = Life(self._lives, engine, connections.values())
         self.engine = engine
         try:
             engine.recover()
@@ -289,16 +333,17 @@ class World:
     # --- what the world does besides ---
 
     def _publish(self) -> None:
-        destination, at = self._pending.pop(0)
+        parcel = self._pending.pop(0)
+        self._published += 1
         acting, self.acting = self.acting, 0
-        self.record("published", destination, (self.scenario.published[destination][at],))
-        self.broker.publish(destination, [self.scenario.messages[destination][at]])
+        self.record("published", self.scenario.label(parcel.connection, parcel.destination), (parcel.published,))
+        self.brokers[parcel.connection].publish(parcel.destination, [parcel.message])
         self.acting = acting
 
     def _churn(self) -> bool:
         """Parts come and go; says whether the engine still lives."""
         life = self._life
-        if churn.SOURCE not in self.scenario.messages or life is None or self._random.random() > CHURN:
+        if not self._churns or life is None or self._random.random() > CHURN:
             return True
         self.acting, self.engine = life.number, life.engine
         try:
@@ -316,14 +361,22 @@ class World:
         if self._down_until is not None:
             if self.clock.now >= self._down_until:
                 self._down_until = None
-                self.broker.down = False
+                self._set_down(down=False)
         elif self.strikes("broker.down"):
             self._down_until = self.clock.now + self.schedule.detail("broker.down", 20) / 10
-            self.broker.down = True
+            self._set_down(down=True)
         if self.strikes("broker.cut"):
-            self.broker.drop_connections()
+            self._cut()
         if self.strikes("pause"):
             self.clock.advance(self.schedule.detail("pause", 50) / 10)
+
+    def _set_down(self, *, down: bool) -> None:
+        for broker in self.brokers.values():
+            broker.down = down
+
+    def _cut(self) -> None:
+        for broker in self.brokers.values():
+            broker.drop_connections()
 
     def _step_zombie(self, zombie: Life) -> None:
         self._zombie_steps -= 1
@@ -356,7 +409,7 @@ class World:
 
     def _plan_kill(self) -> None:
         """Some die during recovery, most while they work, a few after a long life."""
-        longest = self._random.choice(LONGEST_LIVES)
+        longest = self._random.choice(self.scenario.longest_lives)
         self._hits_left = self._random.randint(1, longest)
 
     def _at_point(self, name: str) -> None:
@@ -364,9 +417,12 @@ class World:
             self._note_contexts("snapshot", 1)
         elif name == "rec.on_begin":
             self._note_contexts("restored", 0)
+        if self.schedule.on:
+            self.passed[name] += 1
         self._hits_left -= 1
         planned = self._hits_left == 0 and self._kills
         if self.schedule.kills(planned):
+            self.struck.append(f"kill at {name} (passing {self.passed[name]})")
             self.killed_at[name] = self.killed_at.get(name, 0) + 1
             raise Killed(name)
 
@@ -386,19 +442,29 @@ class World:
         assert self.engine is not None
         return tuple(name for name, receiver in self.engine.receivers.items() if receiver.open)
 
-    def _on_broker(self, kind: str, endpoint: str, _destination: str, messages: Sequence[Any]) -> None:
+    def _on_broker(self, connection: str, kind: str, endpoint: str, destination: str, messages: Sequence[Any]) -> None:
         if kind == "published":
             return
         if kind in ("accepted", "refused"):
             self.record(kind, endpoint, tuple(_sent(one) for one in messages))  # type: ignore[arg-type]
+            if kind == "accepted":
+                self.accepted.setdefault(endpoint, []).extend(messages)
+            if kind == "accepted" and (connection, destination) in self.destinations:
+                self._came_round(connection, destination, [one.message for one in messages])
             return
-        pids = tuple(_pid(one) for one in messages)
+        pids = tuple(pid(one) for one in messages)
         life = self.acting
         if kind == "delivered":
             self._holder.update(((endpoint, pid), life) for pid in pids)
         elif kind == "returned":  # perhaps by a cut, which comes from nobody's step
             life = self._holder.get((endpoint, pids[0]), life) if pids else life
         self.history.add(life, kind, endpoint, pids)  # type: ignore[arg-type]
+
+    def _came_round(self, connection: str, destination: str, messages: Sequence[Message]) -> None:
+        """What a sender has put where a receiver of the same engine reads."""
+        assert self._known is not None
+        known = tuple(self._known(connection, destination, message) for message in messages)
+        self.history.add(0, "published", self.scenario.label(connection, destination), known)
 
     # --- the end ---
 
@@ -407,19 +473,19 @@ class World:
         self._bury_zombie()
         self.acting = 0
         self._down_until = None
-        self.broker.down = False
-        self.broker.drop_connections()
+        self._set_down(down=False)
+        self._cut()
         self._publish_some(len(self._pending))
 
     def _come_to_rest(self) -> None:
         """Until nothing is left to do: everything handled, sent, confirmed, checkpointed, deleted."""
         begin, crashes = self.clock.now, self.crashes
-        reached = False
-        for count in range(REST_STEPS):
+        reached, self._asked = False, None
+        for count in range(REST_STEPS + REST_STEPS_OF_A_MESSAGE * self._published):
             if not self._rise() or not self._step():
                 self._asked = None
                 continue
-            if churn.SOURCE in self.scenario.messages and self._life is not None:
+            if self._churns and self._life is not None:
                 self._life.adopt(churn.settle(self._life.engine))
             reached = count % 8 == 0 and self._rests()
             if reached or self.clock.now - begin > REST_PATIENCE_S or self.crashes - crashes > MOST_DEATHS_AT_REST:
@@ -433,7 +499,7 @@ class World:
         """Whether nothing is left to do, and a checkpoint that was asked for after that has found nothing either."""
         assert self._life is not None
         engine = self._life.engine
-        if not inspection.at_rest(engine, self.disk, self.broker, self.scenario):
+        if not inspection.at_rest(engine, self.disk, self._left(), awaits_timers=self.scenario.awaits_timers):
             self._asked = None
         elif engine.checkpointer is None:
             return True
@@ -443,13 +509,17 @@ class World:
             return engine.checkpointer.answered(self._asked)
         return False
 
+    def _left(self) -> dict[str, int]:
+        """What brokers still hold for receivers, by destination."""
+        left: dict[str, int] = {}
+        for connection, name in self.destinations:
+            broker = self.brokers[connection]
+            left[self.scenario.label(connection, name)] = broker.unacknowledged(name) + broker.waiting(name)
+        return {name: count for name, count in left.items() if count}
+
     def _look_back(self, *, reached: bool, seconds: float, ids: dict[str, tuple[int, int, int]]) -> None:
         """A fresh engine reads what the disk holds; it handles nothing since nothing waits."""
-        unacknowledged = {
-            name: held
-            for name in self.scenario.messages
-            if (held := self.broker.unacknowledged(name) + self.broker.waiting(name))
-        }
+        unacknowledged = self._left()
         outbox_rows, receive_rows = len(self.disk.outbound), len(self.disk.receive_log)
         state = inspection.state_of_disk(self.disk)
         before = inspection.known_ids(self.engine)
@@ -479,7 +549,3 @@ class World:
 def _sent(one: Outgoing) -> Sent:
     unique_id = one.message.properties.get("uniqueMessageId", "")
     return Sent(one.source, one.sequence, one.destination, one.message.body, str(unique_id))
-
-
-def _pid(message: Message) -> str:
-    return str(message.properties["pid"])

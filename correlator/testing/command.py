@@ -1,0 +1,136 @@
+"""`correlator crashtest`: looks for a crash that breaks the engine of a configuration file."""
+
+import shlex
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from correlator.cli.output import write_line
+from correlator.errors import UsageError, quoted
+from correlator.testing import mutants
+from correlator.testing.crashtest import replay, report
+from correlator.testing.crashtest.campaign import Figures, Result, campaign
+from correlator.testing.crashtest.levels import LEVELS, opened, seconds
+from correlator.testing.crashtest.runs import Body, Level, Plan
+from correlator.testing.worlds import World
+
+DIRECTORY = Path(".crash")
+"""Where failures leave their replay files."""
+VIOLATED = 1
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command("crashtest")(crashtest)
+
+
+def crashtest(
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="The configuration file.", show_default=False)
+    ] = None,
+    messages: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--messages",
+            metavar="DESTINATION=FILE",
+            help="What is published there, one body in each line; may be given more than once.",
+            show_default=False,
+        ),
+    ] = None,
+    level: Annotated[str, typer.Option(metavar="LEVEL", help=f"One of {', '.join(LEVELS)}, or all.")] = "sim",
+    budget: Annotated[str, typer.Option(metavar="DURATION", help="How long each level looks for a failure.")] = "60s",
+    seed: Annotated[int, typer.Option(metavar="N", help="Of everything that is drawn.")] = 1,
+    again: Annotated[
+        Path | None, typer.Option("--replay", metavar="FILE", help="Repeat the failure that this file describes.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option("--report", metavar="FILE", help="Write figures as JSON.")] = None,
+    with_mutants: Annotated[
+        bool, typer.Option("--mutants", help="Test the harness itself: find each of the deliberate bugs.")
+    ] = False,
+) -> None:
+    """Kill the engine of a file again and again, and hold what happens against its guarantees.
+
+    Exit status 1 when a guarantee is broken, or a deliberate bug is not found.
+    """
+    if with_mutants:
+        raise typer.Exit(_hunt_all(output))
+    if file is None:
+        raise UsageError("E2428", "crashtest", "FILE is missing", "", "Name a configuration file")
+    body = _body(list(_lines(messages or [])))
+    results: list[Result] = []
+    for name in LEVELS if level == "all" else [level]:
+        with opened(name, file) as opened_level:
+            if again is None:
+                result = campaign(opened_level, body, budget_s=seconds(budget), seed=seed)
+            else:
+                result = _repeated(opened_level, body, replay.read(again), file)
+        _tell(result, file, messages or [])
+        results.append(result)
+    if output is not None:
+        report.write(output, [report.figures(result) for result in results])
+    if any(result.found for result in results):
+        raise typer.Exit(VIOLATED)
+
+
+def _lines(messages: Iterable[str]) -> Iterator[tuple[str, list[bytes]]]:
+    """Destination and bodies of each option; raises `UsageError` E2427."""
+    for given in messages:
+        destination, found, path = given.rpartition("=")
+        if not (destination and found and path):
+            raise UsageError("E2427", "--messages", f"{quoted(given)} is not DESTINATION=FILE")
+        try:
+            yield destination, [line for line in Path(path).read_bytes().splitlines() if line.strip()]
+        except OSError as error:
+            raise UsageError("E2427", "--messages", f"{quoted(path)} cannot be read: {error.strerror}") from error
+
+
+def _body(published: Iterable[tuple[str, list[bytes]]]) -> Body:
+    def body(world: World) -> None:
+        for destination, bodies in published:
+            world.publish(destination, bodies)
+        world.run_until_quiet()
+        world.check()
+
+    return body
+
+
+def _repeated(level: Level, body: Body, again: replay.Replay, file: Path) -> Result:
+    if doubts := again.doubts(file):
+        write_line(f"warning: {doubts}")
+    outcome = level.run(body, Plan(again.seed, tuple(again.faults)))
+    figures = Figures(level.name)
+    figures.add(outcome)
+    failed = outcome if outcome.violated else None
+    return Result(figures=figures, reference=outcome, found=failed, shrunk=failed)
+
+
+def _tell(result: Result, file: Path, messages: Iterable[str]) -> None:
+    if result.shrunk is None:
+        write_line(f"no violation. {result.figures.line()}")
+        return
+    kept = replay.write(DIRECTORY, file, str(file), result.figures.level, result.shrunk)
+    given = [part for one in messages for part in ("--messages", one)]
+    again = ["correlator", "crashtest", str(file), *given, "--level", result.figures.level, "--replay", str(kept)]
+    write_line(report.failure(result, shlex.join(again)))
+
+
+def _hunt_all(output: Path | None) -> int:
+    """Every mutant until it is caught; says how many survive by the exit status."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, mutant in mutants.CATALOGUE.items():
+        caught = mutants.hunt(name)
+        ids = sorted({one.id for one in caught.outcome.found}) if caught else []
+        runs = caught.runs if caught else mutant.budget
+        found[name] = {"killed": caught is not None, "runs": runs, "invariants": ids}
+        write_line(f"{name:44} {_fate(runs, ids)}")
+    survivors = [name for name, one in found.items() if not one["killed"]]
+    write_line(f"{len(found)} deliberate bugs, {len(survivors)} survived")
+    if output is not None:
+        report.write(output, found)
+    return VIOLATED if survivors else 0
+
+
+def _fate(runs: int, ids: list[str]) -> str:
+    return f"killed after {runs:3} runs by {', '.join(ids)}" if ids else f"SURVIVED {runs} runs"

@@ -1,0 +1,162 @@
+"""Runs a test body under one fault after another until it fails or the budget is used up, and makes failures small."""
+
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from correlator.testing.crashtest.runs import Body, Level, Outcome, Plan
+from correlator.testing.simulation.schedule import Fault
+
+SINGLES_SHARE = 0.5
+"""Of the budget, for faults that strike alone; the rest is for drawn ones, many at once."""
+SHRINK_S = 20.0
+TRIES = 3
+"""Repeats of a plan before it counts as one that does not fail: threads make real runs differ."""
+
+
+@dataclass(slots=True)
+class Figures:
+    """What a campaign did.
+
+    Attributes:
+        level: its name.
+        runs: of the body, the first one without faults.
+        without_fault: runs in which none struck.
+        crashes: engines that died.
+        faults: those that struck, by kind.
+        points: deaths by named fault point, as far as the level knows.
+        singles: places at which one fault alone can strike, as the first run passed them.
+        singles_tried: those of them that were tried.
+        seconds: that it took.
+    """
+
+    level: str
+    runs: int = 0
+    without_fault: int = 0
+    crashes: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+    points: Counter[str] = field(default_factory=Counter)
+    singles: int = 0
+    singles_tried: int = 0
+    seconds: float = 0.0
+
+    def add(self, outcome: Outcome) -> None:
+        """Count a run."""
+        self.runs += 1
+        self.without_fault += not outcome.faults
+        self.crashes += outcome.crashes
+        self.faults.update(fault.kind for fault in outcome.faults)
+        self.points.update(record.who for _, record in outcome.history.of("died"))
+
+    def line(self) -> str:
+        """One line."""
+        return (
+            f"level {self.level}: {self.runs:,} runs ({self.without_fault:,} without a fault), "
+            f"{self.crashes:,} crashes, {self.singles_tried:,} of {self.singles:,} single faults, {self.seconds:.1f} s"
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class Result:
+    """What a campaign found.
+
+    Attributes:
+        figures: what it did.
+        reference: the run without faults.
+        found: the first run that failed, `None` when none did.
+        shrunk: the same failure with as few faults as were found to be enough.
+    """
+
+    figures: Figures
+    reference: Outcome
+    found: Outcome | None = None
+    shrunk: Outcome | None = None
+
+
+def campaign(level: Level, body: Body, *, budget_s: float, seed: int) -> Result:
+    """First without faults, then with one at each place where one can strike alone, then with many drawn ones.
+
+    Args:
+        level: how to run.
+        body: what to run; see `runs.Body`.
+        budget_s: seconds after which no other run begins; shrinking comes on top.
+        seed: of everything that is drawn.
+    """
+    begin = time.monotonic()
+    figures = Figures(level.name)
+    reference = level.run(body, Plan(seed, ()))
+    figures.add(reference)
+    result = Result(figures=figures, reference=reference)
+    if reference.violated is not None:
+        result.found = result.shrunk = reference
+    else:
+        singles = list(level.singles(reference))
+        figures.singles = len(singles)
+        for plan, single in _plans(singles, seed, begin, budget_s):
+            outcome = level.run(body, plan)
+            figures.add(outcome)
+            figures.singles_tried += single
+            if outcome.violated is not None:
+                result.found, result.shrunk = outcome, shrink(level, body, outcome)
+                break
+    figures.seconds = time.monotonic() - begin
+    return result
+
+
+def _plans(singles: list[tuple[Fault, ...]], seed: int, begin: float, budget_s: float) -> Iterator[tuple[Plan, bool]]:
+    """All that the budget has time for; the flag says that it is a single fault."""
+    random.Random(f"singles {seed}").shuffle(singles)
+    for faults in singles:
+        if time.monotonic() - begin > budget_s * SINGLES_SHARE:
+            break
+        yield Plan(seed, faults), True
+    drawn = seed
+    while time.monotonic() - begin < budget_s:
+        drawn += 1
+        yield Plan(drawn), False
+
+
+def shrink(level: Level, body: Body, failure: Outcome) -> Outcome:
+    """Leave faults out, first half of them at once, then fewer, while the same invariant is violated.
+
+    Ends after `SHRINK_S` with the smallest plan found so far.
+    """
+    deadline = time.monotonic() + SHRINK_S
+    best = _repeated(level, body, failure, failure.faults)
+    if best is None:
+        return failure
+    size = max(1, len(best.faults) // 2)
+    while time.monotonic() < deadline:
+        smaller = _without_some(level, body, best, size, deadline)
+        if smaller is not None:
+            best = smaller
+        elif size == 1:
+            break
+        size = max(1, min(size // 2 if smaller is None else size, len(best.faults)))
+    return best
+
+
+def _without_some(level: Level, body: Body, failure: Outcome, size: int, deadline: float) -> Outcome | None:
+    """The failure without `size` neighbouring faults, wherever that is possible first."""
+    faults = list(failure.faults)
+    for start in range(0, len(faults), size):
+        if time.monotonic() > deadline:
+            return None
+        fewer = _repeated(level, body, failure, faults[:start] + faults[start + size :])
+        if fewer is not None:
+            return fewer
+    return None
+
+
+def _repeated(level: Level, body: Body, failure: Outcome, faults: Sequence[Fault]) -> Outcome | None:
+    """A run with exactly these faults that violates what the failure does."""
+    assert failure.violated is not None
+    for _ in range(TRIES):
+        outcome = level.run(body, Plan(failure.plan.seed, tuple(faults)))
+        if outcome.violated is not None and outcome.violated.id == failure.violated.id:
+            return outcome
+        if level.deterministic:
+            break
+    return None

@@ -1,0 +1,42 @@
+"""Levels by name and durations as text, for pytest and the command line alike."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from correlator.cli.loading import importable
+from correlator.configuration.words import did_you_mean
+from correlator.errors import UsageError, quoted
+from correlator.testing.crashtest.configured import Configured
+from correlator.testing.crashtest.runs import Level
+from correlator.testing.simulation.level import Simulated
+
+LEVELS: Mapping[str, Callable[[Configured], Level]] = {"sim": Simulated}
+"""How a level is made."""
+UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+@contextlib.contextmanager
+def opened(name: str, config: Path) -> Iterator[Level]:
+    """A level for a configuration file; the modules beside the file are importable within the block.
+
+    Raises `UsageError` E2425 for an unknown level, and what reading the file raises.
+    """
+    if name not in LEVELS:
+        hint = did_you_mean(name, LEVELS) or ""
+        raise UsageError("E2425", "level", f"{quoted(name)} is not a level", f"Levels: {', '.join(LEVELS)}", hint)
+    with importable(config):
+        level = LEVELS[name](Configured(config))
+        try:
+            yield level
+        finally:
+            level.close()
+
+
+def seconds(budget: str) -> float:
+    """`60s`, `5m`, `1h` as seconds; raises `UsageError` E2426."""
+    with contextlib.suppress(ValueError, KeyError):
+        value = float(budget[:-1]) * UNITS[budget[-1:]]
+        if 0 < value < float("inf"):
+            return value
+    raise UsageError("E2426", "budget", f"{quoted(budget)} is not a duration", "Examples: 30s, 5m, 1h")

@@ -1,0 +1,125 @@
+"""One run of a test body: what was asked for, what came of it, and what a level is."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from correlator.errors import UsageError
+from correlator.testing.simulation.history import History
+from correlator.testing.simulation.schedule import Fault
+from correlator.testing.worlds import World
+
+Body = Callable[[World], None]
+"""What a test does in a world. It is called once for each run, and must not depend on what earlier calls left."""
+
+TEST = "test"
+"""The id of a failure that the test body itself has found."""
+
+
+class Violated(NamedTuple):
+    """Why a run failed.
+
+    Attributes:
+        id: of the invariant, or `TEST`.
+        sentence: the invariant, or the kind of error that the body raised.
+        what: what contradicts it.
+    """
+
+    id: str
+    sentence: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.id} violated ({self.sentence}): {self.what}"
+
+
+class InvariantViolated(AssertionError):
+    """`World.check` found this."""
+
+    def __init__(self, violated: Violated) -> None:
+        super().__init__(str(violated))
+        self.violated = violated
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A run that is asked for.
+
+    Attributes:
+        seed: of everything that is drawn.
+        faults: exactly these, in order; `None` draws them from the seed.
+    """
+
+    seed: int
+    faults: tuple[Fault, ...] | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """What came of a run.
+
+    Attributes:
+        plan: what was asked for.
+        violated: why it failed, `None` when it did not.
+        faults: those that struck, in order: a plan with exactly these repeats the run as far as the level is
+            deterministic.
+        told: the same for people, parallel to `faults`.
+        points: how often each named fault point was passed while faults could strike.
+        crashes: engines that died.
+        history: what was recorded outside of the engines.
+        kept: directory with the store and what else is worth a look, of a failed run at a level with files.
+    """
+
+    plan: Plan
+    violated: Violated | None
+    faults: Sequence[Fault] = ()
+    told: Sequence[str] = ()
+    points: Mapping[str, int] = field(default_factory=dict)
+    crashes: int = 0
+    history: History
+    kept: Path | None = None
+
+
+def judge(body: Body, world: World) -> Violated | None:
+    """Run the body in a world and say why that failed; raises `UsageError` when it asks for what is not there."""
+    try:
+        body(world)
+    except InvariantViolated as error:
+        return error.violated
+    except AssertionError as error:
+        return Violated(TEST, "what the test asserts", str(error) or "an assertion without a text")
+    except UsageError:
+        raise
+    except Exception as error:  # noqa: BLE001  # whatever a test raises under faults is what it has found
+        return Violated(TEST, f"the test raised {type(error).__name__}", str(error))
+    return None
+
+
+class Level(Protocol):
+    """A way to run a body: `sim`, `kill9`, `power`, `broker`.
+
+    Attributes:
+        name: as the command line says it.
+        deterministic: whether equal plans make equal histories.
+    """
+
+    name: str
+    deterministic: bool
+
+    def run(self, body: Body, plan: Plan) -> Outcome:
+        """Run the body once in a new world; raises only what a user of the harness has done wrong (`UsageError`)."""
+        ...
+
+    def world(self, plan: Plan) -> AbstractContextManager[World]:
+        """A new world; leaving the block ends what lives in it."""
+        ...
+
+    def singles(self, reference: Outcome) -> Iterator[tuple[Fault, ...]]:
+        """Every place where one fault alone can strike, by a run without faults: the schedules to begin with."""
+        ...
+
+    def close(self) -> None:
+        """End what the level keeps between runs (servers, child processes)."""
+        ...

@@ -1,0 +1,155 @@
+"""Level `sim`: the engine of a configuration file in a simulated world, where a crash costs a millisecond.
+
+Module state of the application survives a simulated crash, since the process goes on; at level `kill9` it does not.
+"""
+
+import contextlib
+import random
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from correlator.core.monitor import Monitor
+from correlator.errors import UsageError, quoted
+from correlator.events import DeadLetter
+from correlator.testing.crashtest.configured import Configured
+from correlator.testing.crashtest.runs import Body, InvariantViolated, Outcome, Plan, Violated, judge
+from correlator.testing.simulation import inspection
+from correlator.testing.simulation.campaign import small_world
+from correlator.testing.simulation.invariants import violations
+from correlator.testing.simulation.probe import innocent_messages, observed
+from correlator.testing.simulation.scenario import LONGEST_LIVES, Scenario
+from correlator.testing.simulation.schedule import KILL, Fault, Schedule, draw_rates
+from correlator.testing.simulation.world import Parcel, World
+from correlator.testing.worlds import Messages, Publishable
+
+LONG_LIFE = 1000
+
+
+class SimulatedWorld:
+    """`worlds.World` of one simulated run.
+
+    Args:
+        configured: the file under test.
+        plan: what goes wrong.
+    """
+
+    level = "sim"
+
+    def __init__(self, configured: Configured, plan: Plan) -> None:
+        self._configured = configured
+        rates = draw_rates(plan.seed) if plan.faults is None else {}
+        schedule = Schedule(plan.seed, rates, plan.faults)
+        self.simulated = World(_scenario(configured, plan.seed), schedule, configured.known)
+        self._published: dict[tuple[str, str], list[Parcel]] = {}
+
+    def publish(self, destination: str, messages: Iterable[Publishable]) -> None:
+        """See `worlds.World`."""
+        place = self._configured.place(destination)
+        there = self._published.setdefault(place, [])
+        parcels = [
+            Parcel(*place, self._configured.known(*place, message), message)
+            for message in self._configured.messages(place, messages, len(there) + 1)
+        ]
+        there.extend(parcels)
+        self.simulated.publish(parcels)
+
+    def run_until_quiet(self) -> None:
+        """See `worlds.World`."""
+        with observed(self.simulated.record):
+            history = self.simulated.run_until_rest()
+        rest = history.of("rest")[-1][1].data
+        if not rest.reached:
+            warnings = history.of("warned")
+            last = (
+                f"the last error was: {warnings[-1][1].data}" if warnings else f"left at brokers: {rest.unacknowledged}"
+            )
+            what = f"not quiet after {rest.seconds:.0f} s of virtual time and {self.simulated.crashes} crashes; {last}"
+            raise InvariantViolated(Violated("G7", "the engine comes to rest", what))
+
+    def published(self, destination: str) -> Messages:
+        """See `worlds.World`."""
+        return Messages(one.message for one in self._published.get(self._configured.place(destination), ()))
+
+    def sent(self, sender: str) -> Messages:
+        """See `worlds.World`."""
+        return self._configured.sent(sender, self.simulated.accepted.get(sender, ()))
+
+    def state(self, monitor: type[Monitor] | str) -> list[dict[str, Any]]:
+        """See `worlds.World`."""
+        name = monitor if isinstance(monitor, str) else monitor.state_name
+        return inspection.state_of_disk(self.simulated.disk).get(name, [])
+
+    def dead_letters(self) -> list[DeadLetter]:
+        """See `worlds.World`."""
+        return self.simulated.disk.dead_letters
+
+    def check(self) -> None:
+        """See `worlds.World`."""
+        for found in violations(self.simulated.history):
+            raise InvariantViolated(Violated(*found))
+
+
+class Simulated:
+    """The level; see `runs.Level`.
+
+    Args:
+        configured: the file under test.
+
+    Raises `UsageError` E2422 for a file with pipelines: they run on Spark, in real processes.
+    """
+
+    name = "sim"
+    deterministic = True
+
+    def __init__(self, configured: Configured) -> None:
+        if configured.settings.pipelines:
+            what = "has pipelines, which level sim cannot run"
+            raise UsageError("E2422", quoted(configured.file), what, "Level sim runs monitors", "Use level kill9")
+        self._configured = configured
+
+    def run(self, body: Body, plan: Plan) -> Outcome:
+        """One run; the same plan makes the same history."""
+        with self.world(plan) as world:
+            violated = judge(body, world)
+        simulated = world.simulated
+        return Outcome(
+            plan=plan,
+            violated=violated,
+            faults=tuple(simulated.schedule.fired),
+            told=tuple(simulated.struck),
+            points=dict(simulated.passed),
+            crashes=simulated.crashes,
+            history=simulated.history,
+        )
+
+    @contextlib.contextmanager
+    def world(self, plan: Plan) -> Iterator[SimulatedWorld]:
+        """See `runs.Level`."""
+        with small_world(), innocent_messages():
+            yield SimulatedWorld(self._configured, plan)
+
+    def singles(self, reference: Outcome) -> Iterator[tuple[Fault, ...]]:
+        """A kill at each passing of a fault point."""
+        for n in range(1, sum(reference.points.values()) + 1):
+            yield (Fault(KILL, n),)
+
+    def close(self) -> None:
+        """Nothing is kept."""
+
+
+def _scenario(configured: Configured, seed: int) -> Scenario:
+    rng = random.Random(f"scenario {seed}")
+    settings = configured.settings
+    return Scenario(
+        seed=seed,
+        settings=replace(settings, status_interval=0.0, input_log=None),
+        persistent=configured.persistent,
+        brokers=configured.brokers,
+        lives=rng.choice((1, 2, 4, 8)),
+        longest_lives=(*LONGEST_LIVES, LONG_LIFE),
+        slice=rng.choice((1, 2, 3, 1000)),
+        setup=configured.setup(),
+        ends_lives=False,
+        awaits_timers=False,
+    )

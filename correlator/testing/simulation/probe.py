@@ -1,0 +1,35 @@
+"""What any application tells without knowing it: calls of its monitors that invariants ask about."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+from correlator.core import poison
+from correlator.core.monitor import Monitor
+from correlator.testing.simulation.history import Kind
+
+
+@contextlib.contextmanager
+def observed(record: Callable[[Kind, str, object], None]) -> Iterator[None]:
+    """Within the block every acknowledgement by a monitor is recorded as "resumed", before it is done."""
+    acknowledge = Monitor.acknowledge_and_resume
+
+    def acknowledge_and_resume(monitor: Monitor, receiver: str) -> None:
+        record("resumed", receiver, None)
+        acknowledge(monitor, receiver)
+
+    setattr(Monitor, "acknowledge_and_resume", acknowledge_and_resume)  # noqa: B010  # a method is replaced
+    try:
+        yield
+    finally:
+        setattr(Monitor, "acknowledge_and_resume", acknowledge)  # noqa: B010
+
+
+@contextlib.contextmanager
+def innocent_messages() -> Iterator[None]:
+    """Within the block no message is set aside for the deaths of the process: they are all the harness's doing."""
+    deaths = poison.DEATHS
+    poison.DEATHS = 1_000_000_000
+    try:
+        yield
+    finally:
+        poison.DEATHS = deaths

@@ -1,10 +1,16 @@
 """The command line of the simulation; exit status 1 on a violation, or on a mutant that survives."""
 
 import argparse
+import subprocess
 import sys
+import tempfile
 from contextlib import ExitStack
+from pathlib import Path
+
+import msgspec
 
 from correlator.testing import mutants
+from correlator.testing.simulation import figures
 from correlator.testing.simulation.campaign import campaign, report, run_seed, shrink, small_world
 
 
@@ -13,6 +19,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m correlator.testing.simulation")
     parser.add_argument("--crashes", type=int, default=10_000, help="run until so many engines have died")
     parser.add_argument("--seed", type=int, default=1, help="the first seed")
+    parser.add_argument("--step", type=int, default=1, help="from one seed to the next")
+    parser.add_argument("--jobs", type=int, default=1, help="processes that share the seeds")
+    parser.add_argument("--report", type=Path, help="write figures as JSON")
     parser.add_argument("--only", type=int, help="run this seed alone and show what it violates")
     parser.add_argument("--digest", type=int, help="print the hash of the history of this seed")
     parser.add_argument("--mutant", help="run with this deliberate bug")
@@ -20,6 +29,8 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.mutants:
         return _mutants()
+    if arguments.jobs > 1:
+        return _shared(arguments)
     with ExitStack() as stack:
         if arguments.mutant:
             stack.enter_context(mutants.applied(arguments.mutant))
@@ -29,15 +40,45 @@ def main() -> int:
             return 0
         if arguments.only is not None:
             return _only(arguments.only)
-        return _campaign(arguments.crashes, arguments.seed)
+        return _campaign(arguments)
 
 
-def _campaign(crashes: int, seed: int) -> int:
-    totals = campaign(seed, crashes=crashes)
+def _campaign(arguments: argparse.Namespace) -> int:
+    totals = campaign(arguments.seed, crashes=arguments.crashes, step=arguments.step)
     for failure in totals.failures:
         sys.stdout.write(report(failure, shrink(failure)) + "\n\n")
     sys.stdout.write(totals.line() + "\n")
+    if arguments.report:
+        figures.write(arguments.report, figures.campaign_report(arguments.seed, arguments.step, totals))
     return 1 if totals.failures else 0
+
+
+def _shared(arguments: argparse.Namespace) -> int:
+    """The campaign in several processes, each with its own seeds."""
+    jobs = arguments.jobs
+    with tempfile.TemporaryDirectory(prefix="correlator-simulation-") as directory:
+        reports = [Path(directory) / f"{job}.json" for job in range(jobs)]
+        command = [
+            sys.executable,
+            "-m",
+            "correlator.testing.simulation",
+            "--crashes",
+            str(-(-arguments.crashes // jobs)),
+        ]
+        processes = [
+            subprocess.Popen(  # noqa: S603
+                [*command, "--seed", str(arguments.seed + job), "--step", str(jobs), "--report", str(path)]
+            )
+            for job, path in enumerate(reports)
+        ]
+        failed = [process.wait() != 0 for process in processes]
+        whole = figures.merged(
+            [msgspec.json.decode(path.read_bytes(), type=figures.CampaignReport) for path in reports]
+        )
+    if arguments.report:
+        figures.write(arguments.report, whole)
+    sys.stdout.write(f"together: {whole.runs:,} runs, {whole.crashes:,} crashes, {whole.violations} violations\n")
+    return 1 if any(failed) else 0
 
 
 def _only(seed: int) -> int:

@@ -56,6 +56,7 @@ class Totals:
     """Figures of a campaign."""
 
     runs: int = 0
+    without_fault: int = 0
     crashes: int = 0
     records: int = 0
     cpu_s: float = 0.0
@@ -65,6 +66,7 @@ class Totals:
     def add(self, outcome: Outcome) -> None:
         """Count a run."""
         self.runs += 1
+        self.without_fault += not outcome.crashes and not outcome.faults
         self.crashes += outcome.crashes
         self.records += len(outcome.history)
         self.killed_at.update(outcome.killed_at)
@@ -75,7 +77,8 @@ class Totals:
         """One line."""
         rate = self.crashes / self.cpu_s if self.cpu_s else 0.0
         return (
-            f"{self.runs:,} runs, {self.crashes:,} crashes, {len(self.failures)} violations, "
+            f"{self.runs:,} runs ({self.without_fault:,} without a fault), {self.crashes:,} crashes, "
+            f"{len(self.failures)} violations, "
             f"{self.cpu_s:.1f} s of CPU, {rate:,.0f} crashes/s, {len(self.killed_at)} fault points killed at"
         )
 
@@ -117,15 +120,18 @@ def run_seed(seed: int, exactly: Collection[Fault] | None = None) -> Outcome:
     )
 
 
-def campaign(first_seed: int, *, crashes: int, most_failures: int = 3) -> Totals:
-    """Run seeds from the first until so many engines have died, or so many runs have failed."""
+def campaign(first_seed: int, *, crashes: int, most_failures: int = 3, step: int = 1) -> Totals:
+    """Run seeds from the first until so many engines have died, or so many runs have failed.
+
+    With `step` only every so manieth seed, so that several processes share the seeds.
+    """
     totals = Totals()
     begin = time.process_time()
     seed = first_seed
     with small_world():
         while totals.crashes < crashes and len(totals.failures) < most_failures:
             totals.add(run_seed(seed))
-            seed += 1
+            seed += step
     totals.cpu_s = time.process_time() - begin
     return totals
 

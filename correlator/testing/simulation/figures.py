@@ -1,0 +1,114 @@
+"""What campaigns print, as JSON for programs: one file, readable by its owner alone."""
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from correlator.errors import UsageError
+from correlator.testing.simulation.campaign import Totals
+
+
+class CampaignReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A campaign of seeds.
+
+    Attributes:
+        first_seed: of the runs.
+        step: from one seed to the next.
+        runs: how many.
+        crashes: engines that died.
+        violations: runs that violate an invariant.
+        without_fault: runs in which no fault struck and nothing was killed.
+        seconds: of CPU.
+        by_invariant: violating runs by the id of each invariant that they violate.
+        killed_at: kills by fault point.
+    """
+
+    first_seed: int
+    step: int
+    runs: int
+    crashes: int
+    violations: int
+    without_fault: int
+    seconds: float
+    by_invariant: Mapping[str, int]
+    killed_at: Mapping[str, int]
+
+
+class CaughtMutant(msgspec.Struct, frozen=True, kw_only=True):
+    """A mutant of the catalogue, and how it was caught; one that was not has no runs and no invariants."""
+
+    name: str
+    budget: int
+    runs: int = 0
+    invariants: list[str] = []
+
+
+class MutantsReport(msgspec.Struct, frozen=True, kw_only=True):
+    """All mutants of the catalogue."""
+
+    mutants: int
+    survived: int
+    seconds: float
+    caught: list[CaughtMutant]
+
+
+def campaign_report(first_seed: int, step: int, totals: Totals) -> CampaignReport:
+    """The figures of a campaign."""
+    ids = (sorted({violation.id for violation in failure.found}) for failure in totals.failures)
+    return CampaignReport(
+        first_seed=first_seed,
+        step=step,
+        runs=totals.runs,
+        crashes=totals.crashes,
+        violations=len(totals.failures),
+        without_fault=totals.without_fault,
+        seconds=round(totals.cpu_s, 2),
+        by_invariant=dict(sorted(Counter(one for found in ids for one in found).items())),
+        killed_at=dict(sorted(totals.killed_at.items())),
+    )
+
+
+def merged(parts: Sequence[CampaignReport]) -> CampaignReport:
+    """One report of campaigns that shared the seeds from the lowest first one."""
+    by_invariant: Counter[str] = Counter()
+    killed_at: Counter[str] = Counter()
+    for part in parts:
+        by_invariant.update(part.by_invariant)
+        killed_at.update(part.killed_at)
+    return CampaignReport(
+        first_seed=min(part.first_seed for part in parts),
+        step=1,
+        runs=sum(part.runs for part in parts),
+        crashes=sum(part.crashes for part in parts),
+        violations=sum(part.violations for part in parts),
+        without_fault=sum(part.without_fault for part in parts),
+        seconds=round(sum(part.seconds for part in parts), 2),
+        by_invariant=dict(sorted(by_invariant.items())),
+        killed_at=dict(sorted(killed_at.items())),
+    )
+
+
+def write(path: Path, report: Any) -> None:
+    """Write a report, in place of an earlier one, with mode 0600.
+
+    Raises:
+        UsageError: E2443, the file cannot be written there.
+    """
+    content = msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(descriptor, 0o600)
+            file.write(content)
+    except OSError as error:
+        raise UsageError(
+            "E2443",
+            str(path),
+            f"the report cannot be written: {error.strerror}",
+            "A file in a directory that exists",
+            "Name another file",
+        ) from error

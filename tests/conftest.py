@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.rabbit_server import RabbitServer
 from tests.servers import PostgresServer
 
 
@@ -22,3 +23,14 @@ def postgres_server() -> Iterator[PostgresServer]:
 def postgres(postgres_server: PostgresServer) -> Callable[[], str]:
     """Makes a fresh, empty database at each call and returns its address."""
     return postgres_server.fresh_database
+
+
+@pytest.fixture(scope="session")
+def rabbit() -> Iterator[RabbitServer]:
+    """A RabbitMQ server for the whole session; a test that kills it starts it again."""
+    server = RabbitServer()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()

@@ -448,15 +448,15 @@ def check_consumers_of_a_queue_share_it(world: ContractWorld) -> None:
     destination, published = _publish(world, 40)
     with _Ends(world) as ends:
         one, other = ends.source(destination, "one", 10), ends.source(destination, "other", 10)
-        held = [*take(one, 10), *take(other, 10)]
-        assert len(set(bodies(held))) == 20
+        held_by_one, held_by_other = take(one, 10), take(other, 10)
+        assert len(set(bodies(held_by_one + held_by_other))) == 20
         one.close()
         rest: list[Chunk] = []
-        other.acknowledge(tokens(held[-1:]))
+        other.acknowledge(tokens(held_by_other))
         while len(bodies(rest)) < 30 and (more := take(other, 10)):
             other.acknowledge(tokens(more))
             rest += more
-        assert sorted(bodies(rest) + bodies(held[-1:])) == published
+        assert sorted(bodies(rest + held_by_other)) == published
 
 
 @_check("receives", "ends")

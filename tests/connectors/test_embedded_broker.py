@@ -10,7 +10,7 @@ from connectors.embedded import EmbeddedConnection
 from connectors.embedded.link import SqliteLink
 from correlator.core.mapping import ReceiveMapping
 from correlator.errors import ConnectionLost, UsageError
-from correlator.events import Headers, Message, Outgoing
+from correlator.events import LONGEST_LIFE_MS, Headers, Message, Outgoing
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
 from correlator.testing.contract import bodies, take
 
@@ -75,6 +75,14 @@ def test_headers_of_the_broker(connection) -> None:
     assert headers.expiration == headers.timestamp + 1000
     assert not headers.redelivered
     assert message.destination is None  # so that it can be sent on as it came
+
+
+@pytest.mark.parametrize("life", [LONGEST_LIFE_MS + 1, 2**63, 2**64 - 1])
+def test_c101_a_life_beyond_the_longest_is_the_longest_and_can_be_stored_again(connection, life) -> None:
+    send(connection, Message(b"x", headers=Headers(time_to_live_ms=life)))
+    (message,) = connection.browse("queue:a", 1)
+    assert message.headers.expiration == message.headers.timestamp + LONGEST_LIFE_MS
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=Message) == message
 
 
 @pytest.mark.parametrize(

@@ -242,11 +242,55 @@ def test_a_line_is_as_long_as_the_receiver_allows(files, tmp_path, monkeypatch) 
         assert (len(message.body), CUT_FROM in message.properties) == (500, False)
 
 
-def test_a_quote_that_is_not_closed_is_not_passed_over(files, tmp_path, monkeypatch) -> None:
+@pytest.mark.parametrize("block", [8, 32, 100])
+def test_a_record_with_a_quote_that_is_not_closed_is_one_dead_letter(files, tmp_path, monkeypatch, block) -> None:
+    """Given such a record, when it is read, then its first line is a dead letter and every other line is read."""
+    monkeypatch.setattr("connectors.file.records.BLOCK_BYTES", block)
     monkeypatch.setattr("connectors.file.records.MAX_RECORD_BYTES", 100)
-    (tmp_path / "a.csv").write_bytes(b'h\n"a\n' + b"b\n" * 100)
-    with pytest.raises(ConnectionLost, match=r"E7014 .*line 2 has no end within 101 bytes.*quote"):
-        source_of(files, "a.csv", max_message_bytes=100)
+    lines = [b"1", b'"open', *(b"%d" % number for number in range(3, 200)), b'"a', b'b"', b"last"]
+    (tmp_path / "a.csv").write_bytes(b"h\n" + b"\n".join(lines) + b"\n")
+    messages = read_all(source_of(files, "a.csv", max_message_bytes=60))
+    (cut,) = [m for m in messages if CUT_FROM in m.properties]
+    assert cut.properties["line"] == 3
+    assert cut.properties[CUT_FROM] > 100
+    assert (len(cut.body), cut.body[:8]) == (61, b'"open\n3\n')
+    others = [m.body for m in messages if m is not cut]
+    assert others == [b"1", *(b"%d" % number for number in range(3, 200)), b'"a\nb"', b"last"]
+    mapped = ReceiveMapping("r", None, "", "", deduplicated=False, max_message_bytes=60).map(messages, 0.0)
+    assert [letter.reason[:5] for letter in mapped.dead_letters] == ["E5001"]
+
+
+def test_a_line_of_csv_that_is_too_large_is_cut_at_its_end(files, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("connectors.file.records.BLOCK_BYTES", 32)
+    monkeypatch.setattr("connectors.file.records.MAX_RECORD_BYTES", 100)
+    (tmp_path / "a.csv").write_bytes(b'h\n1\n"' + b"x" * 498 + b'"\n2\n')
+    messages = read_all(source_of(files, "a.csv", max_message_bytes=60))
+    assert [(len(m.body), m.properties["line"], m.properties.get(CUT_FROM)) for m in messages] == [
+        (1, 2, None),
+        (61, 3, 500),
+        (1, 4, None),
+    ]
+
+
+def test_a_record_that_does_not_end_is_the_same_when_it_is_read_again(files, tmp_path, monkeypatch) -> None:
+    """As after a crash between its receipt and its acknowledgement."""
+    monkeypatch.setattr("connectors.file.records.MAX_RECORD_BYTES", 100)
+    (tmp_path / "a.csv").write_bytes(b'h\n1\n"open\n' + b"2\n" * 200)
+    lives = []
+    for _ in range(2):
+        source = source_of(files, "a.csv", max_message_bytes=60)
+        lives.append([(m.body, m.properties) for m in source.receive(10, 0.0).messages])
+        lives[-1] += [(m.body, m.properties) for m in source.receive(10, 0.0).messages]
+        source.close()
+    assert lives[0] == lives[1]
+    assert len(lives[0]) >= 2
+
+
+def test_a_header_that_does_not_end_is_refused(files, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("connectors.file.records.MAX_RECORD_BYTES", 100)
+    (tmp_path / "a.csv").write_bytes(b'"h\n' + b"b\n" * 100)
+    with pytest.raises(ConnectionLost, match=r"E7014 .*the header has no end within .* bytes.*quote"):
+        source_of(files, "a.csv", max_message_bytes=60)
 
 
 REPLACED = [

@@ -6,7 +6,16 @@ from pathlib import Path
 import pytest
 
 from correlator.testing.contract import Check, checks_for
-from tests.contract.worlds import CsvWorld, DeduplicatingMemoryWorld, EmbeddedWorld, FileWorld, MemoryWorld
+from tests.contract.worlds import (
+    CsvWorld,
+    DeduplicatingMemoryWorld,
+    EmbeddedWorld,
+    FileWorld,
+    MemoryWorld,
+    QuorumRabbitWorld,
+    RabbitWorld,
+)
+from tests.rabbit_server import RabbitServer
 from tests.servers import PostgresServer
 
 
@@ -54,3 +63,15 @@ def test_json_lines(check: Check, tmp_path: Path) -> None:
 @_checks(CsvWorld)
 def test_csv(check: Check, tmp_path: Path) -> None:
     check(CsvWorld(tmp_path))
+
+
+@pytest.mark.rabbitmq
+@_checks(RabbitWorld)
+def test_rabbitmq(check: Check, rabbit: RabbitServer, tmp_path: Path) -> None:
+    check(RabbitWorld(rabbit, tmp_path.name))
+
+
+@pytest.mark.rabbitmq
+@_checks(QuorumRabbitWorld)
+def test_rabbitmq_with_quorum_queues(check: Check, rabbit: RabbitServer, tmp_path: Path) -> None:
+    check(QuorumRabbitWorld(rabbit, tmp_path.name))

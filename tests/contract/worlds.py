@@ -1,17 +1,20 @@
 """The worlds in which the contract of connectors is checked: one class for each kind of broker."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
 from connectors.embedded import EmbeddedConnection
 from connectors.file import FileConnection
+from connectors.rabbitmq import RabbitConnection
 from correlator.events import Message, Outgoing
 from correlator.ports import Connection, Features
 from correlator.settings import ConnectionSettings
 from correlator.testing.contract import outgoing, receiver, sender, take, tokens
 from correlator.testing.memory import MEMORY_FEATURES, MemoryBroker
+from tests.rabbit_server import RabbitServer
 
 
 class _BrokerWorld:
@@ -92,6 +95,44 @@ class EmbeddedWorld(_BrokerWorld):
 
     def connection(self) -> EmbeddedConnection:
         return EmbeddedConnection("local", ConnectionSettings(type="embedded", options={"store": self.store}))
+
+
+class RabbitWorld(_BrokerWorld):
+    """Queues of the server's default type. A restart is what the check needs of one: the server is killed."""
+
+    features = RabbitConnection.features
+    options: Mapping[str, object] = {}
+
+    def __init__(self, server: RabbitServer, name: str) -> None:
+        super().__init__()
+        self.server = server
+        self._name = name
+
+    def connection(self) -> RabbitConnection:
+        return RabbitConnection(
+            "rabbit", ConnectionSettings(type="rabbitmq", options={**self.server.options, **self.options})
+        )
+
+    def destination(self, kind: str = "queue", label: str = "") -> str:
+        destination = f"{super().destination(kind, label)} {self._name}"
+        source = self.connection().source(receiver(destination))
+        if kind == "queue":
+            source.connect()
+            source.close()
+        return destination
+
+    def restart(self) -> None:
+        self.server.restart()
+
+
+class QuorumRabbitWorld(RabbitWorld):
+    """Queues that count deliveries. Its connections are cut, as an operator does; the server lives."""
+
+    features = replace(RabbitConnection.features, flags_redelivery=True)
+    options: Mapping[str, object] = {"queue_type": "quorum"}
+
+    def restart(self) -> None:
+        self.server.close_connections()
 
 
 class FileWorld:

@@ -1,0 +1,148 @@
+"""Which message each confirm settles. Pure: told what happened, says what is settled and what may be published next.
+
+A publication has no answer of its own. The server counts those of a channel from 1 and confirms, or refuses, a number
+or all numbers up to one. An unroutable message is returned *before* it is confirmed and without its number, so it is
+found by its message id (RELIABILITY T38, T43).
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from connectors.rabbitmq.places import Route
+from correlator.errors import SendRejected
+
+MOST_OUTSTANDING = 1000
+"""Messages published and not confirmed."""
+MOST_OUTSTANDING_BYTES = 8 * 1024 * 1024
+"""Bytes of their bodies; a larger message goes alone."""
+
+
+class Parcel(NamedTuple):
+    """A message ready to be published.
+
+    Attributes:
+        where: how messages of errors call it.
+    """
+
+    route: Route
+    properties: bytes
+    body: bytes
+    message_id: str
+    where: str
+
+
+class Flight:
+    """A batch on its way, over one channel after another. Owned by the I/O thread until it is over.
+
+    Args:
+        count: messages in it.
+        prepare: what is to be published for the message at a place of the batch, or why it cannot be. Asked when it is
+            its turn, so that only what is outstanding is held twice.
+
+    Attributes:
+        results: `None` for what the server has, or has not yet refused.
+        settled: messages that are confirmed or refused; grows while the server works.
+        cautious: whether only one message may be outstanding: the next channel that is closed is closed because of it.
+    """
+
+    def __init__(self, count: int, prepare: Callable[[int], Parcel | SendRejected]) -> None:
+        self.results: list[SendRejected | None] = [None] * count
+        self.cautious = False
+        self._prepare = prepare
+        self._unsettled = set(range(count))
+        self.begin_channel(0)
+
+    @property
+    def over(self) -> bool:
+        """Whether every message is settled."""
+        return not self._unsettled
+
+    @property
+    def settled(self) -> int:
+        """Messages that are settled."""
+        return len(self.results) - len(self._unsettled)
+
+    def begin_channel(self, published: int) -> None:
+        """Everything unsettled is published on this channel, on which so many messages were published before."""
+        self._ahead = sorted(self._unsettled, reverse=True)
+        for place in self._ahead:
+            self.results[place] = None  # what was returned on another channel may be routed on this one
+        self._outstanding: dict[int, int] = {}
+        self._parcels: dict[int, Parcel] = {}
+        self._published = published
+        self._bytes = 0
+
+    def channel_closed(self, code: str, text: str) -> None:
+        """The server closed the channel: because of the only message that was outstanding, which is refused then.
+
+        When there were more, one of them is the cause; what is unsettled goes one by one from now on.
+        """
+        if self.cautious:
+            for place in self._outstanding.values():
+                self._reject(place, SendRejected(code, self._parcels[place].where, text))
+        self.cautious = True
+
+    def next(self) -> Iterator[Parcel]:
+        """What may be published now, in order; each counts as published when it is handed out."""
+        while self._ahead and self._has_room():
+            place = self._ahead.pop()
+            parcel = self._prepare(place)
+            if isinstance(parcel, SendRejected):
+                self._reject(place, parcel)
+                continue
+            self._published += 1
+            self._outstanding[self._published] = place
+            self._parcels[place] = parcel
+            self._bytes += len(parcel.body)
+            yield parcel
+
+    def confirmed(self, tag: int, *, multiple: bool) -> None:
+        """The server has them."""
+        for place, _ in self._take(tag, multiple=multiple):
+            self._unsettled.discard(place)
+
+    def refused(self, tag: int, *, multiple: bool) -> None:
+        """The server does not take them."""
+        for place, parcel in self._take(tag, multiple=multiple):
+            what = "the broker refused it (nack): a queue is full, or has failed"
+            self._reject(place, SendRejected("E8102", parcel.where, what))
+
+    def returned(self, message_id: str | None, text: str) -> None:
+        """The server found no queue for it; it will be confirmed all the same, and be refused nevertheless."""
+        for place in self._outstanding.values():
+            parcel = self._parcels[place]
+            if parcel.message_id == message_id and self.results[place] is None:
+                self.results[place] = _unrouted(parcel, text)
+                return
+
+    def _reject(self, place: int, why: SendRejected) -> None:
+        if self.results[place] is None:
+            self.results[place] = why
+        self._unsettled.discard(place)
+
+    def _has_room(self) -> bool:
+        if not self._outstanding:
+            return True
+        full = len(self._outstanding) >= MOST_OUTSTANDING or self._bytes >= MOST_OUTSTANDING_BYTES
+        return not (self.cautious or full)
+
+    def _take(self, tag: int, *, multiple: bool) -> list[tuple[int, Parcel]]:
+        """What a confirm is about, no more outstanding."""
+        tags = [tag]
+        if multiple:
+            tags = []
+            for one in self._outstanding:  # in order
+                if one > tag:
+                    break
+                tags.append(one)
+        places = [self._outstanding.pop(one) for one in tags if one in self._outstanding]
+        taken = [(place, self._parcels.pop(place)) for place in places]
+        self._bytes -= sum(len(parcel.body) for _, parcel in taken)
+        return taken
+
+
+def _unrouted(parcel: Parcel, text: str) -> SendRejected:
+    route = parcel.route
+    to = f"no queue is bound to exchange '{route.exchange}' for '{route.routing_key}'"
+    what = to if route.exchange else f"there is no queue '{route.routing_key}'"
+    return SendRejected("E8101", parcel.where, f"the message was not routed: {what} ({text})")

@@ -1,0 +1,92 @@
+"""The connector's entry point: checks the options, opens nothing."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from pika import spec
+
+from connectors.options import check_destination, flag_option
+from connectors.rabbitmq.broker import broker, switch_option
+from connectors.rabbitmq.content import decode
+from connectors.rabbitmq.failures import NO_SUCH_DESTINATION
+from connectors.rabbitmq.link import Link
+from connectors.rabbitmq.places import place_of_receiver, place_of_sender
+from connectors.rabbitmq.sink import RabbitSink
+from connectors.rabbitmq.source import RabbitSource
+from correlator.errors import ConnectionLost, UsageError, quoted
+from correlator.events import Message
+from correlator.ports import Features
+from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
+
+
+class RabbitConnection:
+    """A RabbitMQ server; its options, and those of receivers and senders, stand in docs/rabbitmq.md.
+
+    Each source and each sink has a connection of its own: a server that takes no messages at present stops reading from
+    the connections that publish, and would stop reading acknowledgements, too.
+    """
+
+    features = Features()
+
+    def __init__(self, name: str, settings: ConnectionSettings) -> None:
+        self._where = f"connections.{name}"
+        self._broker = broker(self._where, settings.options)
+
+    def source(self, receiver: ReceiverSettings) -> RabbitSource:
+        """A consumer of the queue, or of the receiver's own queue of the topic."""
+        return RabbitSource(
+            f"receivers.{receiver.id}", self._broker, place_of_receiver(receiver, self._broker), receiver
+        )
+
+    def sink(self, sender: SenderSettings) -> RabbitSink:
+        """A publisher."""
+        where = f"senders.{sender.id}"
+        place = place_of_sender(sender, self._broker)
+        is_topic = sender.destination is not None and sender.destination.startswith("topic:")
+        return RabbitSink(
+            where,
+            self._broker,
+            place,
+            sender,
+            text=flag_option(where, sender.options, "text"),
+            mandatory=switch_option(where, sender.options, "mandatory", default=not is_topic),
+        )
+
+    def browse(self, destination: str, limit: int) -> Sequence[Message]:
+        """Copies of the oldest messages that no consumer holds.
+
+        They are taken and given back at once, since the protocol knows no other way: others do not see them meanwhile,
+        and afterwards they are marked as redelivered. Raises `UsageError` for anything but a queue that is there,
+        `ConnectionLost` when the server cannot be reached.
+        """
+        place = check_destination(self._where, destination)
+        if place.kind != "queue":
+            raise UsageError("E2110", destination, "only queues can be browsed")
+        link = Link(self._where, self._broker)
+        try:
+            link.open()
+            return _taken(link, place.name, limit)
+        except ConnectionLost as error:
+            if error.code != NO_SUCH_DESTINATION:
+                raise
+            raise UsageError("E2027", quoted(destination), "the broker has no such queue") from error
+        finally:
+            link.close()
+
+    def close(self) -> None:
+        """Nothing is shared."""
+
+
+def _taken(link: Link, queue: str, limit: int) -> list[Message]:
+    """What the queue gives until it is empty; all of it goes back when the channel is closed."""
+    messages: list[Message] = []
+    while len(messages) < limit and (got := link.ask(lambda channel, reply: _get(channel, queue, reply))) is not None:
+        method, properties, body = got
+        messages.append(decode(properties, body, redelivered=method.redelivered))
+    return messages
+
+
+def _get(channel: Any, queue: str, reply: Any) -> None:
+    """Take one message; `None` when there is none."""
+    channel.add_callback(lambda _: reply(None), [spec.Basic.GetEmpty])
+    channel.basic_get(queue, lambda _, method, properties, body: reply((method, properties, body)))

@@ -1,0 +1,191 @@
+"""A message as RabbitMQ carries it, and back: what becomes a property, a header, a body (docs/rabbitmq.md).
+
+Written so that RabbitMQ's own JMS client reads it: a header without a value, or a message without a priority, would
+make that client fail and lose the message.
+"""
+
+import struct
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+
+from connectors.rabbitmq.wire import Fields, decode_fields, encode_fields
+from correlator.events import Headers, Message, Outgoing, PropertyValue
+
+KEY = "JMSXGroupID"
+TIMESTAMP = "JMSTimestamp"
+TYPE = "JMSType"
+MESSAGE_ID = "JMSMessageID"
+CORRELATION_ID = "JMSCorrelationID"
+BODY_KINDS = ("TextMessage", "BytesMessage")
+"""Values of the header `JMSType` by which the JMS client tells text from bytes."""
+NULLS = "correlator_nulls"
+"""Header with the names of the properties that have no value."""
+UNREADABLE = "amqp_unreadable"
+"""Property with the whole encoded properties of a message, where they cannot be decoded."""
+_OF_JMS = ("JMSDeliveryMode", "JMSPriority", "JMSExpiration")
+"""Headers in which the JMS client repeats what AMQP properties say."""
+_AS_PROPERTIES = {
+    "amqp_content_type": "content_type",
+    "amqp_content_encoding": "content_encoding",
+    "amqp_app_id": "app_id",
+}
+COUNT = "x-delivery-count"
+_OF_OTHERS = frozenset({"x-death", COUNT, "x-stream-offset", MESSAGE_ID, CORRELATION_ID, *_OF_JMS, *_AS_PROPERTIES})
+"""Properties that do not become headers: RabbitMQ or the JMS client writes them, or AMQP has a place for them."""
+_BEGINNINGS_OF_OTHERS = ("x-first-death-", "x-last-death-")
+_ROUTING = ("CC", "BCC")
+"""Headers by which a message tells RabbitMQ to copy it to other queues."""
+_OCTETS = "application/octet-stream"
+_TEXT = "text/plain; charset=utf-8"
+_PRIORITY = 4
+_LONGEST_LIFE_MS = 2**32 - 1
+_NO_HEADERS = Headers()
+_SIMPLE = frozenset({type(None), bool, int, float, str, bytes})
+
+
+def encode(outgoing: Outgoing, message_id: str, now_ms: int, *, text: bool, durable: bool) -> bytes:
+    """The properties of a message on its way out.
+
+    Args:
+        outgoing: the message.
+        message_id: that of AMQP and of JMS.
+        now_ms: the time of sending, in milliseconds since the epoch.
+        text: whether the body is text, for readers that tell text from bytes.
+        durable: whether the message is persistent whatever it says itself.
+
+    Raises `ValueError` for what RabbitMQ could not carry, or would refuse together with all messages behind it;
+    `TypeError` or `AttributeError` for a message whose parts are not of their types.
+    """
+    message = outgoing.message
+    if not isinstance(message.body, bytes):
+        raise TypeError(f"the body is a {type(message.body).__name__} and must be bytes")
+    headers = message.headers or _NO_HEADERS
+    properties = message.properties
+    content_type = _text(properties, "amqp_content_type") or (_TEXT if text else _OCTETS)
+    table = _table(properties)
+    table[TYPE] = BODY_KINDS[not (text or content_type.startswith("text/"))]
+    table[TIMESTAMP] = now_ms
+    if message.key is not None:
+        table[KEY] = message.key
+    return encode_fields(
+        Fields(
+            content_type=content_type,
+            content_encoding=_text(properties, "amqp_content_encoding"),
+            headers=table,
+            delivery_mode=1 if headers.persistent is False and not durable else 2,
+            priority=_PRIORITY if headers.priority is None else headers.priority,
+            correlation_id=headers.correlation_id,
+            reply_to=None if headers.reply_to is None else headers.reply_to.removeprefix("queue:"),
+            expiration=_expiration(headers.time_to_live_ms),
+            message_id=message_id,
+            type=headers.type,
+            app_id=_text(properties, "amqp_app_id"),
+        )
+    )
+
+
+def _text(properties: Mapping[str, PropertyValue], name: str) -> str | None:
+    value = properties.get(name)
+    if value is None or isinstance(value, str):
+        return value
+    raise ValueError(f"the property '{name}' must be a text")
+
+
+def _table(properties: Mapping[str, PropertyValue]) -> dict[str, Any]:
+    table: dict[str, Any] = {}
+    nulls = []
+    for name, value in properties.items():
+        if name in _ROUTING:
+            raise ValueError(f"a property '{name}' would make RabbitMQ copy the message to other queues")
+        if name in _OF_OTHERS or name.startswith(_BEGINNINGS_OF_OTHERS):
+            continue
+        if value is None:
+            nulls.append(name)
+        else:
+            table[name] = value
+    if nulls:
+        table[NULLS] = nulls
+    return table
+
+
+def _expiration(time_to_live_ms: int | None) -> str | None:
+    if not time_to_live_ms:  # 0 is for ever, and would be never for RabbitMQ
+        return None
+    if not 0 <= time_to_live_ms <= _LONGEST_LIFE_MS:
+        raise ValueError(f"a time to live of {time_to_live_ms} ms is not between 0 and {_LONGEST_LIFE_MS}")
+    return str(time_to_live_ms)
+
+
+def decode(encoded: bytes, body: bytes, *, redelivered: bool) -> Message:
+    """A delivery as its receiver sees it; properties that cannot be read become one property, so that nothing is lost.
+
+    `expiration` stays unset: the broker takes out what has expired, by its own clock and from the time of its arrival.
+    """
+    try:
+        return _message(decode_fields(encoded), body, redelivered=redelivered)
+    except (ValueError, IndexError, struct.error, RecursionError):
+        return Message(body, {UNREADABLE: encoded}, None, None, Headers(redelivered=redelivered))
+
+
+def _message(fields: Fields, body: bytes, *, redelivered: bool) -> Message:
+    table = fields.headers or {}
+    deliveries = table.pop(COUNT, None)
+    message_id, correlation_id = _take_text(table, MESSAGE_ID), _take_text(table, CORRELATION_ID)
+    kind = _take_text(table, TYPE)
+    sent_at = table.pop(TIMESTAMP, None)
+    key = _take_text(table, KEY)
+    headers = Headers(
+        message_id=fields.message_id or message_id,
+        correlation_id=fields.correlation_id or correlation_id,
+        reply_to=_destination(fields.reply_to),
+        type=fields.type or (None if kind in BODY_KINDS else kind),
+        priority=fields.priority,
+        persistent=None if fields.delivery_mode is None else fields.delivery_mode == 2,
+        time_to_live_ms=_number(fields.expiration),
+        timestamp=_timestamp(sent_at, fields.timestamp),
+        redelivered=redelivered,
+        delivery_count=deliveries + 1 if isinstance(deliveries, int) else 1 + redelivered,
+    )
+    return Message(body, _properties(fields, table), key, None, headers)
+
+
+def _take_text(table: dict[str, Any], name: str) -> str | None:
+    """Take a header out of the table if it is a text; what another client means by anything else stays a property."""
+    return table.pop(name) if isinstance(table.get(name), str) else None
+
+
+def _properties(fields: Fields, table: dict[str, Any]) -> dict[str, PropertyValue]:
+    for name in _OF_JMS:
+        table.pop(name, None)
+    nulls = table.pop(NULLS, ())
+    properties = {name: value if type(value) in _SIMPLE else _plain(value) for name, value in table.items()}
+    for name in nulls:
+        properties[name] = None
+    if fields.content_type != _OCTETS or fields.content_encoding or fields.app_id:
+        given = {name: getattr(fields, field) for name, field in _AS_PROPERTIES.items()}
+        properties.update((name, value) for name, value in given.items() if value not in (None, _OCTETS))
+    return properties
+
+
+def _plain(value: Any) -> PropertyValue:
+    """A header that a property cannot be: arrays and tables become JSON, decimals text."""
+    return str(value) if isinstance(value, Decimal) else msgspec.json.encode(value).decode()
+
+
+def _destination(reply_to: str | None) -> str | None:
+    if reply_to is None or reply_to.startswith("topic:"):
+        return reply_to
+    return f"queue:{reply_to}"
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdecimal() else None
+
+
+def _timestamp(milliseconds: Any, seconds: int | None) -> int | None:
+    if isinstance(milliseconds, int):
+        return milliseconds
+    return None if seconds is None else seconds * 1000

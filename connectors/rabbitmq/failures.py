@@ -1,0 +1,138 @@
+"""What pika and the server say, as the errors that cross the port: one code for each thing the user can do about it."""
+
+import re
+import ssl
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from pika import exceptions
+
+from connectors.rabbitmq.broker import Broker
+from correlator.errors import ConnectionLost, quoted
+
+NO_SUCH_DESTINATION = "E7010"
+_UNEQUAL = re.compile(r"inequivalent arg '([^']+)' for (\w+) '(.*)' in vhost '.*?': (.*)", re.DOTALL)
+_VALUES = re.compile(r"received (.+?) but current is (.+)", re.DOTALL)
+_MISSING = 404
+_REFUSED = 403
+_LOCKED = 405
+_PRECONDITION = 406
+
+
+class Fault(NamedTuple):
+    """Why a connection or channel cannot be used any more.
+
+    Attributes:
+        reply_code: what the server closed a channel with; 0 when it was the connection.
+        reply_text: the server's words for it.
+    """
+
+    code: str
+    what: str
+    allowed: str = ""
+    todo: str = ""
+    reply_code: int = 0
+    reply_text: str = ""
+
+    def error(self, where: str) -> ConnectionLost:
+        """A new error of the port."""
+        return ConnectionLost(self.code, where, self.what, self.allowed, self.todo)
+
+
+def of_opening(error: BaseException, broker: Broker, answer: bytes) -> Fault:
+    """Why a connection could not be made; `answer` is what the server said instead of AMQP."""
+    if answer:
+        return Fault(
+            "E7005",
+            f"{broker.address} does not speak AMQP 0-9-1 (answered {quoted(answer.decode('latin-1'))})",
+            "",
+            "Look whether host and port are those of RabbitMQ, and whether it needs tls: true",
+        )
+    if isinstance(error, exceptions.ProbableAuthenticationError):
+        return Fault("E7002", f"user {quoted(broker.user)} was refused", "", "Check user and password")
+    if isinstance(error, exceptions.ProbableAccessDeniedError):
+        what = (
+            f"virtual host {quoted(broker.virtual_host)} does not exist, or user {quoted(broker.user)} may not use it"
+        )
+        return Fault("E7004", what)
+    cause = _cause(error)
+    if isinstance(cause, ssl.SSLError):
+        return of_certificates(cause, broker)
+    return Fault("E7001", f"cannot connect to {broker.address} ({_reason(cause)})")
+
+
+def of_certificates(error: OSError, broker: Broker) -> Fault:
+    """Why there can be no TLS: a file of ours, or what the server shows."""
+    return Fault("E7016", f"no TLS with {broker.address}: {_reason(error)}")
+
+
+def of_closing(error: BaseException, broker: Broker) -> Fault:
+    """Why an open connection ended."""
+    if isinstance(error, exceptions.AMQPHeartbeatTimeout):
+        what = f"nothing was heard from {broker.address} for more than {broker.heartbeat_s} s"
+        return Fault("E7022", what)
+    if isinstance(error, exceptions.ConnectionClosed):
+        return Fault("E7001", f"{broker.address} closed the connection ({error.reply_code} {error.reply_text})")
+    return Fault("E7001", f"the connection to {broker.address} was lost ({_reason(_cause(error))})")
+
+
+def of_channel(error: exceptions.ChannelClosed) -> Fault:
+    """Why the server closed a channel."""
+    code, text = error.reply_code, error.reply_text
+    code_of_ours, what, todo = _of_reply(code, text)
+    return Fault(code_of_ours, what, "", todo, code, text)
+
+
+def _of_reply(code: int, text: str) -> tuple[str, str, str]:
+    """Our code, what is wrong, what to do."""
+    said = f"{text} ({code})"
+    if code == _MISSING:
+        return NO_SUCH_DESTINATION, said, ""
+    if code == _LOCKED or (code == _REFUSED and "exclusive use" in text):
+        return "E7009", said, ""
+    if code == _REFUSED:
+        return "E7007", said, ""
+    if code == _PRECONDITION and (unequal := _UNEQUAL.search(text)):
+        return "E7008", *_of_unequal(unequal)
+    if code == _PRECONDITION and "timed out" in text:
+        todo = "Acknowledge sooner, or raise the server's consumer_timeout"
+        return "E7019", f"a batch was held longer than the server allows: {said}", todo
+    return "E7025", f"the server closed the channel: {said}", ""
+
+
+def _of_unequal(unequal: re.Match[str]) -> tuple[str, str]:
+    argument, kind, name, difference = unequal.groups()
+    values = _VALUES.match(difference)
+    told = f"configured is {_value(values[1])}, it has {_value(values[2])}" if values else difference
+    todo = "Configure what it has, or set declare: false"
+    return f"the {kind} {quoted(name)} exists with another '{argument}': {told}", todo
+
+
+def _value(text: str) -> str:
+    """`the value '10' of type 'signedint'` as `10`; `none` stays."""
+    quoted_value = re.search(r"'([^']*)'", text)
+    return quoted(quoted_value[1]) if quoted_value else text.strip()
+
+
+def _cause(error: BaseException) -> BaseException:
+    """The innermost error: pika wraps what the system said several times."""
+    *_, innermost = _wrapped(error)
+    return innermost
+
+
+def _wrapped(error: BaseException) -> Iterator[BaseException]:
+    inner: object = error
+    while isinstance(inner, BaseException):
+        yield inner
+        nested = getattr(inner, "exceptions", None) or (getattr(inner, "exception", None), *inner.args)
+        inner = next((one for one in reversed(nested) if isinstance(one, BaseException)), None)
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, TimeoutError | exceptions.ConnectionOpenAborted):  # the latter by pika's own time-out
+        return "timed out"
+    if isinstance(error, ssl.SSLError):
+        return error.reason or str(error)
+    if isinstance(error, OSError):
+        return (error.strerror or str(error)).lower()
+    return str(error) or type(error).__name__

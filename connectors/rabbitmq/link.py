@@ -1,0 +1,308 @@
+"""One AMQP connection with an I/O thread of its own, and one channel on it.
+
+Everything of pika is touched in that thread only. It answers heartbeats whatever the owner's thread does meanwhile. The
+owner hands requests over and waits for their answers, never longer than the broker's `timeout_s`. A link that has a
+fault is of no use any more: its owner closes it and makes another one. Only a channel that the server closed may be
+opened again on the same connection (`open_channel`), which gives delivery tags a new generation.
+"""
+
+import struct
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from pika import SelectConnection, exceptions, frame, spec
+from pika.adapters.select_connection import IOLoop
+
+from connectors.rabbitmq.broker import Broker
+from connectors.rabbitmq.failures import Fault, of_certificates, of_channel, of_closing, of_opening
+from connectors.rabbitmq.frames import Delivery, small_deliveries
+
+CLOSE_TIMEOUT_S = 5.0
+"""How long an orderly close may take before the connection is cut."""
+_FRAME_START = struct.Struct(">BHI")
+_BODY_SIZE = struct.Struct(">Q")
+_BEFORE_BODY_SIZE, _BEFORE_PROPERTIES, _BEHIND = 11, 19, 1
+
+Request = Callable[[Any, Callable[..., None]], object]
+"""Called in the I/O thread with the channel and what takes the answer."""
+
+_NOT_CONNECTED = Fault("E7001", "not connected")
+
+
+class _Wire(SelectConnection):  # type: ignore[misc]  # pika has no types
+    """A connection of pika that reads deliveries and writes publications itself (`frames`).
+
+    It leaves the properties of messages encoded, and keeps what no AMQP server would say.
+
+    Attributes:
+        deliver: takes the deliveries of the only consumer.
+        answer: the first bytes of a server that speaks something else.
+    """
+
+    deliver: Callable[[Delivery], None]
+    answer = b""
+
+    def cut(self) -> None:
+        """End it without a word to the server."""
+        self._terminate_stream(exceptions.StreamLostError("given up"))
+
+    def write(self, frames: bytes) -> None:
+        """Send frames."""
+        self._output_marshaled_frames([frames])
+
+    def _on_data_available(self, data_in: bytes) -> None:
+        self._frame_buffer += data_in
+        while self._frame_buffer:
+            deliveries, end, is_waiting = small_deliveries(self._frame_buffer)
+            self._trim_frame_buffer(end)
+            for delivery in deliveries:
+                self.deliver(delivery)
+            size, read = (0, None) if is_waiting or not self._frame_buffer else self._read_frame()
+            if read is None:
+                return
+            self._trim_frame_buffer(size)
+            self._process_frame(read)
+
+    def _read_frame(self) -> tuple[int, Any]:
+        buffer = self._frame_buffer
+        if self.connection_state == self.CONNECTION_PROTOCOL and buffer[0] != spec.FRAME_METHOD:
+            self.answer = buffer[:40]
+            raise exceptions.InvalidFrameError("not AMQP")
+        if buffer[0] != spec.FRAME_HEADER or len(buffer) < _FRAME_START.size:
+            return frame.decode_frame(buffer)  # type: ignore[no-any-return]
+        _, channel, size = _FRAME_START.unpack_from(buffer)
+        end = _FRAME_START.size + size + _BEHIND
+        if end > len(buffer):
+            return 0, None
+        (body_size,) = _BODY_SIZE.unpack_from(buffer, _BEFORE_BODY_SIZE)
+        return end, frame.Header(channel, body_size, buffer[_BEFORE_PROPERTIES : end - _BEHIND])
+
+
+class Link:
+    """A connection and its channel. Owned by one thread, that of its source or sink.
+
+    Args:
+        where: the receiver or sender, for messages.
+        broker: the server.
+        changed: called in the I/O thread when there is a fault, or `blocked` has changed.
+        deliver: called in the I/O thread with each delivery that `consume` brings.
+
+    Attributes:
+        fault: why the channel cannot be used; `None` while it can.
+        connected: whether the connection stands, though the channel may be closed.
+        blocked: why the server takes no messages at present, "" while it does.
+    """
+
+    def __init__(
+        self,
+        where: str,
+        broker: Broker,
+        changed: Callable[[], None] = lambda: None,
+        deliver: Callable[[Delivery], None] = lambda _: None,
+    ) -> None:
+        self.fault: Fault | None = _NOT_CONNECTED
+        self.connected = False
+        self.blocked = ""
+        self._where = where
+        self._broker = broker
+        self._changed = changed
+        self._deliver = deliver
+        self._wire: _Wire | None = None
+        self._channel: Any = None
+        self._lock = threading.Lock()  # guards the next two
+        self._answers: set[Future[Any]] = set()
+        self._ended = False
+        self._loop = IOLoop()
+        self._thread = threading.Thread(target=self._run, name=f"rabbitmq {where}", daemon=True)
+
+    # --- the owner's side ---
+
+    def open(self) -> None:
+        """Connect and open the channel. Raises `ConnectionLost`; to be closed then, too."""
+        opened = self._awaited()
+        self._opened = opened
+        self._thread.start()
+        self._answer(opened)
+        self.open_channel()
+
+    def open_channel(self) -> None:
+        """Open a channel, the first one or one in the place of a closed one. Raises `ConnectionLost`."""
+        opened = self._awaited()
+        self._post(lambda: self._open_channel(opened))
+        self._answer(opened)
+
+    def ask(self, request: Request) -> Any:
+        """Do what has an answer, and wait for it. Raises `ConnectionLost`, also when the server refuses it."""
+        return self._answer(self.begin(request))
+
+    def begin(self, request: Request) -> Future[Any]:
+        """Do what has an answer; `finish` waits for it. Raises `ConnectionLost` without a connection."""
+        answer = self._awaited()
+        self._post(lambda: self._perform(request, answer))
+        return answer
+
+    def finish(self, answer: Future[Any]) -> Any:
+        """The answer. Raises `ConnectionLost`."""
+        return self._answer(answer)
+
+    def consume(self, queue: str, prefetch: int) -> None:
+        """Begin to take, at most so many messages unacknowledged. Raises `ConnectionLost`."""
+        self.ask(lambda channel, reply: channel.basic_qos(prefetch_count=prefetch, callback=reply))
+        self.ask(lambda channel, reply: channel.basic_consume(queue, self._on_large_delivery, callback=reply))
+
+    def tell(self, action: Callable[[Any], object]) -> None:
+        """Do what has no answer. Raises `ConnectionLost` without a connection; what fails later is a fault."""
+        self.check()
+        self._post(lambda: self._perform(lambda channel, _: action(channel), None))
+
+    def check(self) -> None:
+        """Raises `ConnectionLost` when there is a fault."""
+        fault = self.fault
+        if fault is not None:
+            raise fault.error(self._where)
+
+    def close(self) -> None:
+        """Close channel and connection, in order and behind all that was asked; cut them when that takes too long."""
+        if self._thread.ident is None:
+            self._loop.close()
+            return
+        self._post_if_alive(self._close)
+        self._thread.join(CLOSE_TIMEOUT_S)
+        if self._thread.is_alive():
+            self._post_if_alive(self._cut)
+            self._thread.join(CLOSE_TIMEOUT_S)
+
+    def _awaited(self) -> "Future[Any]":
+        answer: Future[Any] = Future()
+        with self._lock:
+            if not self._ended:
+                self._answers.add(answer)
+                return answer
+        raise (self.fault or _NOT_CONNECTED).error(self._where)
+
+    def _answer(self, answer: "Future[Any]") -> Any:
+        try:
+            return answer.result(self._broker.timeout_s + 1)  # pika's own time-out for connecting comes first
+        except TimeoutError:
+            what = f"{self._broker.address} did not answer within {self._broker.timeout_s:g} s"
+            self.fault = Fault("E7023", what)
+            raise self.fault.error(self._where) from None
+        finally:
+            with self._lock:
+                self._answers.discard(answer)
+
+    def _post(self, action: Callable[[], None]) -> None:
+        if not self._post_if_alive(action):
+            self.check()
+
+    def _post_if_alive(self, action: Callable[[], None]) -> bool:
+        with self._lock:
+            if not self._ended:
+                self._loop.add_callback_threadsafe(action)
+            return not self._ended
+
+    # --- the I/O thread's side ---
+
+    def _run(self) -> None:
+        try:
+            self._start(self._broker.parameters())
+            self._loop.start()
+        except OSError as error:
+            self._fail(of_certificates(error, self._broker) if self._wire is None else of_closing(error, self._broker))
+        except Exception as error:  # noqa: BLE001  # whatever it is, the owner must hear of it
+            self._fail(of_closing(error, self._broker))
+        finally:
+            with self._lock:
+                self._ended = True
+            self._fail(self.fault or _NOT_CONNECTED)
+            self._loop.close()
+
+    def _start(self, parameters: Any) -> None:
+        self._wire = _Wire(parameters, self._on_open, self._on_open_error, self._on_close, custom_ioloop=self._loop)
+        self._wire.deliver = self._deliver
+        self._wire.add_on_connection_blocked_callback(self._on_blocked)
+        self._wire.add_on_connection_unblocked_callback(self._on_unblocked)
+
+    def _on_open(self, _: Any) -> None:
+        self.connected = True
+        self._opened.set_result(None)
+
+    def _on_open_error(self, wire: Any, error: BaseException) -> None:
+        self._end(of_opening(error, self._broker, wire.answer))
+
+    def _on_close(self, _: Any, error: BaseException) -> None:
+        self._end(of_closing(error, self._broker))
+
+    def _on_large_delivery(self, _: Any, method: Any, properties: bytes, body: bytes) -> None:
+        self._deliver(Delivery(method.delivery_tag, method.redelivered, properties, body))
+
+    def _end(self, fault: Fault) -> None:
+        self.connected = False
+        self._fail(fault)
+        self._loop.stop()
+
+    def _on_blocked(self, _: Any, notice: Any) -> None:
+        self.blocked = notice.method.reason or "no reason given"
+        self._changed()
+
+    def _on_unblocked(self, _: Any, __: Any) -> None:
+        self.blocked = ""
+        self._changed()
+
+    def _fail(self, fault: Fault) -> None:
+        """The channel is of no use any more: all who wait hear why."""
+        self.fault = fault
+        self._channel = None
+        with self._lock:
+            waiting, self._answers = self._answers, set()
+        for answer in waiting:
+            if not answer.done():
+                answer.set_exception(fault.error(self._where))
+        self._changed()
+
+    def _open_channel(self, opened: "Future[Any]") -> None:
+        def ready(channel: Any) -> None:
+            self._channel = channel
+            self.fault = None
+            opened.set_result(None)
+
+        if self._wire is not None and self._wire.is_open:
+            channel = self._wire.channel(on_open_callback=ready)
+            channel.add_on_close_callback(self._on_channel_closed)
+            channel.add_on_cancel_callback(self._on_cancelled)
+
+    def _on_channel_closed(self, _: Any, error: BaseException) -> None:
+        """A channel that the server closed; one that ends with its connection is told by that."""
+        if isinstance(error, exceptions.ChannelClosedByBroker):
+            self._fail(of_channel(error))
+
+    def _on_cancelled(self, _: Any) -> None:
+        self._fail(Fault("E7018", "the server ended the consumer: its queue was deleted, or has moved"))
+
+    def _perform(self, request: Request, answer: "Future[Any] | None") -> None:
+        def reply(result: Any = None) -> None:
+            if answer is not None and not answer.done():
+                answer.set_result(result)
+
+        if self._channel is None:
+            if answer is not None and not answer.done():
+                answer.set_exception((self.fault or _NOT_CONNECTED).error(self._where))
+            return
+        try:
+            request(self._channel, reply)
+        except Exception as error:  # noqa: BLE001  # it must not end the thread unseen
+            self._fail(of_closing(error, self._broker))
+
+    def _close(self) -> None:
+        if self._wire is None or self._wire.is_closed:
+            self._loop.stop()
+        elif not self._wire.is_closing:
+            self._wire.close()
+
+    def _cut(self) -> None:
+        if self._wire is None or self._wire.is_closed:
+            self._loop.stop()
+        else:
+            self._wire.cut()

@@ -1,0 +1,184 @@
+"""Where a destination lies in RabbitMQ: its queue, its exchange, and how they are declared.
+
+`queue:NAME` is the queue NAME, published to through the default exchange. `topic:NAME` is the routing key NAME of a
+topic exchange; each receiver of it has a durable queue of its own, bound by that key.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from connectors.options import Destination, check_destination, check_options, is_name, text_option
+from connectors.rabbitmq.broker import Broker, queue_type_option, switch_option
+from connectors.rabbitmq.link import Link
+from connectors.rabbitmq.wire import SHORTEST_UNUSABLE
+from correlator.errors import ConfigError, quoted
+from correlator.settings import ReceiverSettings, SenderSettings
+
+_OF_QUEUES = ("queue_type", "arguments")
+_OF_EXCHANGES = ("exchange_type", "routing_key")
+_BOTH = ("declare", "durable", "exchange", *_OF_QUEUES, *_OF_EXCHANGES)
+RECEIVER_OPTIONS = (*_BOTH, "queue")
+SENDER_OPTIONS = (*_BOTH, "mandatory", "text")
+_EXCHANGE_TYPES = ("direct", "topic", "fanout", "headers")
+_PREDECLARED = "amq."
+"""Beginning of the exchanges that every server has, and that nobody may declare."""
+
+
+class Route(NamedTuple):
+    """How a message is published.
+
+    Attributes:
+        mandatory: whether it is refused when no queue gets it.
+    """
+
+    exchange: str
+    routing_key: str
+    mandatory: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """What a receiver takes from, or a sender publishes to.
+
+    Attributes:
+        queue: its name; "" for a sender that publishes to an exchange.
+        exchange: "" where the queue is reached by the default exchange.
+        declare: whether queue, exchange and binding are made where they are missing; otherwise they must be there.
+        arguments: of the queue, with its type.
+    """
+
+    queue: str = ""
+    exchange: str = ""
+    exchange_type: str = "direct"
+    routing_key: str = ""
+    declare: bool = True
+    durable: bool = True
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    def declare_on(self, link: Link) -> None:
+        """Make what is missing, or look whether it is there. Raises `ConnectionLost`, E7010 for what is not."""
+        if self.exchange:
+            self._declare_exchange(link)
+        if self.queue:
+            link.ask(
+                lambda channel, reply: channel.queue_declare(
+                    self.queue,
+                    passive=not self.declare,
+                    durable=self.durable,
+                    arguments=dict(self.arguments),
+                    callback=reply,
+                )
+            )
+        if self.queue and self.exchange and self.declare:
+            link.ask(
+                lambda channel, reply: channel.queue_bind(self.queue, self.exchange, self.routing_key, callback=reply)
+            )
+
+    def _declare_exchange(self, link: Link) -> None:
+        link.ask(
+            lambda channel, reply: channel.exchange_declare(
+                self.exchange,
+                self.exchange_type,
+                passive=not self.declare or self.exchange.startswith(_PREDECLARED),
+                durable=self.durable,
+                callback=reply,
+            )
+        )
+
+
+def place_of_receiver(receiver: ReceiverSettings, broker: Broker) -> Place:
+    """Raises `ConfigError`."""
+    where = f"receivers.{receiver.id}"
+    options = receiver.options
+    check_options(where, options, RECEIVER_OPTIONS)
+    destination = _destination(where, receiver.destination)
+    own = destination.name if destination.kind == "queue" else f"{destination.name}:{receiver.id}"
+    if "queue" in options and destination.kind == "queue":
+        raise ConfigError("E1022", f"{where}.queue", "is for topics", "", "Name the queue in destination")
+    return _place(where, options, destination, broker, queue=text_option(where, options, "queue", own))
+
+
+def place_of_sender(sender: SenderSettings, broker: Broker) -> Place | None:
+    """`None` for a sender without a destination of its own. Raises `ConfigError`."""
+    where = f"senders.{sender.id}"
+    check_options(where, sender.options, SENDER_OPTIONS)
+    if sender.destination is None:
+        _refuse_useless(where, sender.options, _BOTH, "is about the sender's destination, and it has none")
+        return None
+    destination = _destination(where, sender.destination)
+    to_queue = destination.kind == "queue" and "exchange" not in sender.options
+    return _place(where, sender.options, destination, broker, queue=destination.name if to_queue else "")
+
+
+def route_to(destination: Destination, broker: Broker) -> Route | None:
+    """How a message reaches a destination that its sender was not configured for; `None` where nothing can."""
+    if not _is_short(destination.name):
+        return None
+    if destination.kind == "queue":
+        return Route("", destination.name, mandatory=True)
+    return Route(broker.topic_exchange, destination.name, mandatory=False)
+
+
+def _place(where: str, options: Mapping[str, Any], destination: Destination, broker: Broker, *, queue: str) -> Place:
+    topic = destination.kind == "topic"
+    own_exchange = broker.topic_exchange if topic else ""
+    exchange = text_option(where, options, "exchange") if "exchange" in options else own_exchange
+    _refuse_useless(where, options, () if exchange else _OF_EXCHANGES, "has no meaning without an exchange")
+    _refuse_useless(where, options, () if queue else _OF_QUEUES, "is about a queue, and the sender goes to an exchange")
+    routing_key = text_option(where, options, "routing_key", destination.name) if exchange else queue
+    return Place(
+        queue=_short(f"{where}.queue", queue),
+        exchange=_short(f"{where}.exchange", exchange),
+        exchange_type=_exchange_type(where, options, "topic" if topic else "direct"),
+        routing_key=_short(f"{where}.routing_key", routing_key),
+        declare=switch_option(where, options, "declare", default=broker.declare),
+        durable=switch_option(where, options, "durable", default=True),
+        arguments=_arguments(where, options, broker),
+    )
+
+
+def _refuse_useless(where: str, options: Mapping[str, Any], names: Collection[str], why: str) -> None:
+    for name in names:
+        if name in options:
+            raise ConfigError("E1022", f"{where}.{name}", why)
+
+
+def _exchange_type(where: str, options: Mapping[str, Any], default: str) -> str:
+    value = text_option(where, options, "exchange_type", default)
+    if value not in _EXCHANGE_TYPES:
+        raise ConfigError(
+            "E1022", f"{where}.exchange_type", f"{quoted(value)} is not allowed", ", ".join(_EXCHANGE_TYPES)
+        )
+    return value
+
+
+def _arguments(where: str, options: Mapping[str, Any], broker: Broker) -> Mapping[str, Any]:
+    """Those of the queue, named and valued as the server documents them."""
+    given = options.get("arguments", {})
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+        raise ConfigError("E1022", f"{where}.arguments", "is not a mapping", "As in {x-max-length: 1000}")
+    for name, value in given.items():
+        if not isinstance(value, str | int):
+            what = f"{quoted(value)} cannot be an argument"
+            raise ConfigError("E1022", f"{where}.arguments.{name}", what, "A text, a whole number, true or false")
+    queue_type = queue_type_option(where, options, broker.queue_type)
+    if queue_type == "quorum" and not switch_option(where, options, "durable", default=True):
+        raise ConfigError("E1022", f"{where}.durable", "a quorum queue is always durable")
+    return {**({"x-queue-type": queue_type} if queue_type else {}), **given}
+
+
+def _destination(where: str, text: str) -> Destination:
+    destination = check_destination(where, text)
+    _short(f"{where}.destination", destination.name)
+    return destination
+
+
+def _short(where: str, name: str) -> str:
+    if not _is_short(name):
+        raise ConfigError("E1215", where, f"{quoted(name)} is no name for RabbitMQ", "At most 255 bytes of UTF-8")
+    return name
+
+
+def _is_short(name: str) -> bool:
+    return not name or (is_name(name) and len(name.encode()) < SHORTEST_UNUSABLE)

@@ -1,0 +1,65 @@
+"""A channel in confirm mode, which publishes one flight after another. Lives in the I/O thread of its link."""
+
+from collections.abc import Callable
+from typing import Any
+
+from pika import spec
+
+from connectors.rabbitmq.confirms import Flight
+from connectors.rabbitmq.frames import publication
+from connectors.rabbitmq.wire import decode_fields
+
+
+class Publisher:
+    """One channel.
+
+    Args:
+        channel: just opened.
+        over: called when a flight is over.
+        ready: called when the channel is in confirm mode.
+    """
+
+    def __init__(self, channel: Any, over: Callable[[], None], ready: Callable[..., None]) -> None:
+        self._channel = channel
+        self._over = over
+        self._published = 0
+        self._flight: Flight | None = None
+        channel.add_on_return_callback(self._on_return)
+        channel.confirm_delivery(self._on_confirm, callback=ready)
+
+    def fly(self, flight: Flight) -> None:
+        """Publish what is unsettled of a flight; the one before is over."""
+        self._flight = flight
+        flight.begin_channel(self._published)
+        self._go_on(flight)
+
+    def _go_on(self, flight: Flight) -> None:
+        number, frame_max = self._channel.channel_number, self._channel.connection.params.frame_max
+        pieces = [
+            publication(
+                number,
+                parcel.route.exchange,
+                parcel.route.routing_key,
+                parcel.properties,
+                parcel.body,
+                frame_max,
+                mandatory=parcel.route.mandatory,
+            )
+            for parcel in flight.next()
+        ]
+        if pieces:
+            self._published += len(pieces)
+            self._channel.connection.write(b"".join(pieces))
+        if flight.over:
+            self._over()
+
+    def _on_confirm(self, notice: Any) -> None:
+        method, flight = notice.method, self._flight
+        assert flight is not None
+        settle = flight.confirmed if isinstance(method, spec.Basic.Ack) else flight.refused
+        settle(method.delivery_tag, multiple=method.multiple)
+        self._go_on(flight)
+
+    def _on_return(self, _: Any, method: Any, properties: bytes, __: bytes) -> None:
+        assert self._flight is not None
+        self._flight.returned(decode_fields(properties).message_id, f"{method.reply_code} {method.reply_text}")

@@ -1,0 +1,178 @@
+"""The sink: publishes a batch with many confirms outstanding, and tells for each message what became of it."""
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+from connectors.options import parse_destination
+from connectors.rabbitmq.broker import Broker
+from connectors.rabbitmq.confirms import Flight, Parcel
+from connectors.rabbitmq.content import encode
+from connectors.rabbitmq.failures import Fault
+from connectors.rabbitmq.link import Link
+from connectors.rabbitmq.places import Place, Route, route_to
+from connectors.rabbitmq.publisher import Publisher
+from correlator.errors import ConnectionLost, SendRejected, quoted
+from correlator.events import Outgoing
+from correlator.settings import SenderSettings
+
+_REFUSED_BY_CLOSING = {404: "E8103", 403: "E8107"}
+"""Codes for a message that the server closes the channel for, by the number that it gives; E8106 for all others."""
+
+
+class RabbitSink:
+    """Publishes with confirms, and mandatory where a message must reach a queue.
+
+    A server that takes nothing at present (an alarm) is waited for: `send` raises `ConnectionLost` after the time-out,
+    so that the engine can tell and can stop, but the batch stays under way and is not published twice.
+    """
+
+    def __init__(
+        self, where: str, broker: Broker, place: Place | None, sender: SenderSettings, *, text: bool, mandatory: bool
+    ) -> None:
+        self._where = where
+        self._broker = broker
+        self._place = place
+        self._own = sender.destination
+        self._text = text
+        self._mandatory = mandatory
+        self._durable = sender.reliability != "BEST_EFFORT"
+        self._life = uuid.uuid4().hex
+        self._route = lru_cache(maxsize=256)(self._find_route)
+        self._link: Link | None = None
+        self._publisher: Publisher | None = None
+        self._stirred = threading.Event()
+        self._flight: Flight | None = None
+        self._batch: Sequence[Outgoing] = ()
+
+    def connect(self) -> None:
+        """Connect and declare; or wait for the server to take what is under way."""
+        if self._flight is not None and self._link is not None and self._link.fault is None:
+            self._await_unblocked(self._link, self._flight)
+            return
+        self.close()
+        self._link = link = Link(self._where, self._broker, self._stirred.set)
+        try:
+            link.open()
+            if self._place is not None:
+                self._place.declare_on(link)
+            self._confirm_on(link)
+        except BaseException:
+            self.close()
+            raise
+
+    def send(self, batch: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
+        """Publish the batch and wait for the last confirm."""
+        if self._flight is None:
+            return self._send(batch)
+        under_way = self._batch
+        if list(batch[: len(under_way)]) == list(under_way):
+            return [*self._arrived(self._connected(), self._flight), *self._send(batch[len(under_way) :])]
+        self.close()  # another batch: what became of the one under way cannot be told any more
+        self.connect()
+        return self._send(batch)
+
+    def close(self) -> None:
+        """Let go; what is not confirmed may have arrived."""
+        if self._link is not None:
+            self._link.close()
+        self._link = None
+        self._flight = None
+
+    def _connected(self) -> Link:
+        if self._link is None:
+            raise ConnectionLost("E7001", self._where, "not connected")
+        return self._link
+
+    def _send(self, batch: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
+        link = self._connected()
+        link.check()
+        now_ms = time.time_ns() // 1_000_000
+        flight = Flight(len(batch), lambda place: self._parcel(batch[place], now_ms))
+        self._flight, self._batch = flight, batch
+        self._publish(link, flight)
+        return self._arrived(link, flight)
+
+    def _publish(self, link: Link, flight: Flight) -> None:
+        publisher = self._publisher
+        assert publisher is not None
+        link.tell(lambda _: publisher.fly(flight))
+
+    def _arrived(self, link: Link, flight: Flight) -> Sequence[SendRejected | None]:
+        """The results, once there is one for each message."""
+        try:
+            self._await(link, flight)
+        except ConnectionLost:
+            if not link.blocked:
+                self.close()
+            raise
+        self._flight = None
+        return flight.results
+
+    def _await(self, link: Link, flight: Flight) -> None:
+        settled = flight.settled
+        while not flight.over:
+            moved = self._stirred.wait(self._broker.timeout_s)
+            self._stirred.clear()
+            if flight.over:
+                return
+            if link.fault is not None:
+                self._go_on_after(link.fault, link, flight)
+            elif link.blocked:
+                self._await_unblocked(link, flight)
+            elif not moved and flight.settled == settled:
+                what = f"{self._broker.address} confirmed nothing for {self._broker.timeout_s:g} s"
+                raise ConnectionLost("E7023", self._where, what)
+            settled = flight.settled
+
+    def _await_unblocked(self, link: Link, flight: Flight) -> None:
+        deadline = time.monotonic() + self._broker.timeout_s
+        while link.blocked and link.fault is None and not flight.over:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                what = f"{self._broker.address} takes no messages at present ({link.blocked})"
+                raise ConnectionLost("E7026", self._where, what, "", "The batch is under way and is waited for")
+            self._stirred.wait(left)
+            self._stirred.clear()
+        self._stirred.set()  # whoever waits for something else must look again
+
+    def _go_on_after(self, fault: Fault, link: Link, flight: Flight) -> None:
+        """A channel that was closed because of one message must not keep back the others."""
+        if not (fault.reply_code and link.connected):
+            raise fault.error(self._where)
+        what = f"the broker refused it: {fault.reply_text} ({fault.reply_code})"
+        flight.channel_closed(_REFUSED_BY_CLOSING.get(fault.reply_code, "E8106"), what)
+        link.open_channel()
+        self._confirm_on(link)
+        self._publish(link, flight)
+
+    def _confirm_on(self, link: Link) -> None:
+        def begin(channel: Any, ready: Callable[..., None]) -> None:
+            self._publisher = Publisher(channel, self._stirred.set, ready)
+
+        link.ask(begin)
+
+    # --- messages, in the I/O thread ---
+
+    def _parcel(self, outgoing: Outgoing, now_ms: int) -> Parcel | SendRejected:
+        where = f"message {outgoing.sequence}:{outgoing.source}"
+        route = self._route(outgoing.destination)
+        if route is None:
+            what = f"{quoted(outgoing.destination)} is not a destination"
+            return SendRejected("E8104", where, what, "Use queue:NAME or topic:NAME, NAME of at most 255 bytes")
+        message_id = f"ID:{outgoing.sequence}:{outgoing.source or self._life}"
+        try:
+            properties = encode(outgoing, message_id, now_ms, text=self._text, durable=self._durable)
+        except (ValueError, TypeError, AttributeError) as error:  # application code may put anything into a message
+            return SendRejected("E8110", where, f"RabbitMQ cannot carry the message: {error}")
+        return Parcel(route, properties, outgoing.message.body, message_id, where)
+
+    def _find_route(self, destination: str) -> Route | None:
+        place = self._place
+        if place is not None and destination == self._own:
+            return Route(place.exchange, place.routing_key, self._mandatory)
+        parsed = parse_destination(destination)
+        return None if parsed is None else route_to(parsed, self._broker)

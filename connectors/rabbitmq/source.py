@@ -1,0 +1,127 @@
+"""The source: one consumer, whose prefetch count is the receiver's batch, acknowledged batch by batch."""
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from connectors.rabbitmq.broker import Broker
+from connectors.rabbitmq.content import decode
+from connectors.rabbitmq.deliveries import Inbox, Ledger, Settlement, Token
+from connectors.rabbitmq.failures import NO_SUCH_DESTINATION
+from connectors.rabbitmq.link import Link
+from connectors.rabbitmq.places import Place
+from correlator.errors import ConnectionLost
+from correlator.ports import Chunk
+from correlator.settings import ReceiverSettings
+
+_MOST_PREFETCHED = 65_535
+"""What the protocol can express."""
+
+
+class RabbitSource:
+    """Takes from a queue.
+
+    Whatever ends the consumer, the channel or the connection is raised by the next call as `ConnectionLost`; what was
+    delivered until then and not taken is dropped, since it comes again.
+
+    Attributes:
+        stale: tokens of an earlier channel that were to be acknowledged or rejected, and were not.
+    """
+
+    def __init__(self, where: str, broker: Broker, place: Place, receiver: ReceiverSettings) -> None:
+        self.stale = 0
+        self._where = where
+        self._broker = broker
+        self._place = place
+        self._prefetch = min(receiver.max_batch_size, _MOST_PREFETCHED)
+        self._most_bytes = receiver.max_batch_bytes
+        self._generation = 0
+        self._link: Link | None = None
+        self._inbox = Inbox()
+        self._ledger = Ledger()
+        self._proof: Future[Any] | None = None
+        self._was_there = False
+
+    def connect(self) -> None:
+        """Connect, declare what is to be declared, and consume.
+
+        A queue that was there before and is gone is declared again, if it is to be declared, and W7020 raised: what
+        was in it is lost, and nobody should have to find that out alone.
+        """
+        self.close()
+        self._inbox, self._ledger = Inbox(), Ledger()
+        self._generation += 1
+        self._link = link = Link(self._where, self._broker, self._inbox.stir, self._inbox.put)
+        try:
+            link.open()
+            self._declare(link)
+            link.consume(self._place.queue, self._prefetch)
+        except BaseException:
+            self.close()
+            raise
+
+    def receive(self, max_messages: int, timeout_s: float) -> Chunk:
+        """The next deliveries."""
+        self._connected()
+        deliveries = self._inbox.take(max_messages, self._most_bytes, timeout_s)
+        if not deliveries:
+            return Chunk((), None)
+        token = Token(self._generation, deliveries[0].tag, deliveries[-1].tag)
+        return Chunk([decode(one.properties, one.body, redelivered=one.redelivered) for one in deliveries], token)
+
+    def acknowledge(self, tokens: Sequence[Token]) -> None:
+        """One cumulative acknowledgement, where the chunks are the oldest ones that are held.
+
+        The server does not answer to it. So an answer to a question behind it is awaited, at the next call: then the
+        server has read the one before.
+        """
+        link = self._connected()
+        if self._proof is not None:
+            link.finish(self._proof)
+        settlements = self._settle(tokens)
+        link.tell(lambda channel: [channel.basic_ack(tag, multiple) for tag, multiple in settlements])
+        self._proof = link.begin(
+            lambda channel, reply: channel.queue_declare(self._place.queue, passive=True, callback=reply)
+        )
+
+    def reject(self, tokens: Sequence[Token]) -> None:
+        """Give chunks back; the server puts them to where they were."""
+        link = self._connected()
+        settlements = self._settle(tokens)
+        link.tell(lambda channel: [channel.basic_nack(tag, multiple, requeue=True) for tag, multiple in settlements])
+
+    def close(self) -> None:
+        """Close the channel behind the acknowledgements; what is not acknowledged comes again to the next consumer."""
+        if self._link is not None:
+            self._link.close()
+        self._link = None
+        self._proof = None
+
+    def _connected(self) -> Link:
+        if self._link is None:
+            raise ConnectionLost("E7001", self._where, "not connected")
+        self._link.check()
+        return self._link
+
+    def _settle(self, tokens: Sequence[Token]) -> list[Settlement]:
+        present = [token for token in tokens if token.generation == self._generation]
+        self.stale += len(tokens) - len(present)
+        return self._ledger.settle(present)
+
+    def _declare(self, link: Link) -> None:
+        lost = self._was_there and self._place.declare and not self._is_there(link)
+        self._place.declare_on(link)
+        self._was_there = True
+        if lost:
+            what = f"queue '{self._place.queue}' was gone and has been declared again; what was in it is lost"
+            raise ConnectionLost("W7020", self._where, what)
+
+    def _is_there(self, link: Link) -> bool:
+        try:
+            link.ask(lambda channel, reply: channel.queue_declare(self._place.queue, passive=True, callback=reply))
+        except ConnectionLost as error:
+            if error.code != NO_SUCH_DESTINATION:
+                raise
+            link.open_channel()
+            return False
+        return True

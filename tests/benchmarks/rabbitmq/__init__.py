@@ -1,0 +1,1 @@
+"""Benchmarks of the RabbitMQ connector; each starts a server of its own."""

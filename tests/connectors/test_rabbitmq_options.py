@@ -1,0 +1,146 @@
+"""Wrong options: which error, and what it says; and where destinations lie."""
+
+import pytest
+
+from connectors.options import Destination
+from connectors.rabbitmq import RabbitConnection
+from connectors.rabbitmq.broker import Broker
+from connectors.rabbitmq.places import Route, place_of_receiver, place_of_sender, route_to
+from correlator.errors import ConfigError
+from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
+
+
+def connection(**options):
+    return RabbitConnection("c", ConnectionSettings(type="rabbitmq", options=options))
+
+
+def receiver(destination="queue:q", **options):
+    return ReceiverSettings(id="r", connection="c", destination=destination, options=options)
+
+
+def sender(destination="queue:q", **options):
+    return SenderSettings(id="s", connection="c", destination=destination, options=options)
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "text"),
+    [
+        ({"hots": "x"}, "E1020", "Did you mean 'host'?"),
+        ({"host": ""}, "E1022", "connections.c.host"),
+        ({"port": 0}, "E1022", "1 to 65535"),
+        ({"port": 65536}, "E1022", "1 to 65535"),
+        ({"port": "56x"}, "E1022", "'56x'"),
+        ({"port": True}, "E1022", "connections.c.port"),
+        ({"password": 7}, "E1022", "quote it"),
+        ({"user": ["x"]}, "E1022", "connections.c.user"),
+        ({"tls": "yes"}, "E1022", "true or false"),
+        ({"ca_file": "ca.pem"}, "E1022", "Set tls: true"),
+        ({"heartbeat_s": 0}, "E1022", "1 to 3600"),
+        ({"timeout_s": 3601}, "E1022", "1 to 3600"),
+        ({"queue_type": "stream"}, "E1022", "classic or quorum"),
+        ({"declare": "no"}, "E1022", "true or false"),
+    ],
+)
+def test_options_of_connections(options, code, text):
+    with pytest.raises(ConfigError) as raised:
+        connection(**options)
+    assert raised.value.code == code
+    assert text in str(raised.value)
+
+
+def test_a_password_is_shown_nowhere():
+    with pytest.raises(ConfigError) as raised:
+        connection(password={"topsecret": 1})
+    assert "topsecret" not in str(raised.value)
+    assert "topsecret" not in repr(Broker(password="topsecret"))
+
+
+def test_texts_of_placeholders_are_numbers_where_numbers_are_wanted():
+    assert connection(port="5673")._broker.port == 5673
+
+
+def test_tls_has_a_port_of_its_own():
+    assert (connection()._broker.port, connection(tls=True)._broker.port) == (5672, 5671)
+
+
+@pytest.mark.parametrize(
+    ("destination", "options", "code"),
+    [
+        ("orders", {}, "E1215"),
+        ("queue:" + "ü" * 128, {}, "E1215"),
+        ("topic:" + "x" * 255, {}, "E1215"),
+        ("queue:q", {"declair": True}, "E1020"),
+        ("queue:q", {"mandatory": True}, "E1020"),
+        ("queue:q", {"queue": "other"}, "E1022"),
+        ("queue:q", {"queue_type": "stream"}, "E1022"),
+        ("queue:q", {"queue_type": "quorum", "durable": False}, "E1022"),
+        ("queue:q", {"arguments": ["x-max-length"]}, "E1022"),
+        ("queue:q", {"arguments": {"x-max-length": 1.5}}, "E1022"),
+        ("queue:q", {"exchange": ""}, "E1022"),
+        ("queue:q", {"exchange": "x" * 256}, "E1215"),
+        ("queue:q", {"exchange": "x", "exchange_type": "dirct"}, "E1022"),
+        ("queue:q", {"exchange": "a\0b"}, "E1215"),
+        ("queue:q", {"routing_key": "k"}, "E1022"),
+        ("queue:q", {"exchange_type": "topic"}, "E1022"),
+    ],
+)
+def test_options_of_receivers(destination, options, code):
+    with pytest.raises(ConfigError) as raised:
+        connection().source(receiver(destination, **options))
+    assert raised.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("destination", "options", "code"),
+    [
+        ("orders", {}, "E1215"),
+        ("queue:q", {"queue": "x"}, "E1020"),
+        ("queue:q", {"text": 1}, "E1022"),
+        ("queue:q", {"mandatory": 1}, "E1022"),
+        (None, {"exchange": "x"}, "E1022"),
+        ("queue:q", {"exchange": "x", "queue_type": "quorum"}, "E1022"),
+        ("topic:t", {"arguments": {"x-max-length": 1}}, "E1022"),
+    ],
+)
+def test_options_of_senders(destination, options, code):
+    with pytest.raises(ConfigError) as raised:
+        connection().sink(sender(destination, **options))
+    assert raised.value.code == code
+
+
+BROKER = Broker(queue_type="quorum", topic_exchange="news")
+
+
+def test_a_queue():
+    place = place_of_receiver(receiver("queue:a", arguments={"x-max-length": 1}), BROKER)
+    assert (place.queue, place.exchange, place.declare, place.durable) == ("a", "", True, True)
+    assert place.arguments == {"x-queue-type": "quorum", "x-max-length": 1}
+    assert place_of_sender(sender("queue:a"), Broker()).arguments == {}
+
+
+def test_a_topic_has_a_queue_for_each_receiver():
+    place = place_of_receiver(receiver("topic:a.*"), BROKER)
+    assert (place.queue, place.exchange, place.exchange_type, place.routing_key) == ("a.*:r", "news", "topic", "a.*")
+    assert place_of_receiver(receiver("topic:a", queue="mine"), BROKER).queue == "mine"
+    published = place_of_sender(sender("topic:a"), BROKER)
+    assert (published.queue, published.exchange, published.routing_key) == ("", "news", "a")
+
+
+def test_a_queue_behind_an_exchange():
+    options = {"exchange": "x", "routing_key": "k", "exchange_type": "fanout"}
+    place = place_of_receiver(receiver("queue:a", **options), Broker())
+    assert (place.queue, place.exchange, place.exchange_type, place.routing_key) == ("a", "x", "fanout", "k")
+    place = place_of_sender(sender("queue:a", **options), Broker())
+    assert (place.queue, place.exchange, place.routing_key) == ("", "x", "k")
+
+
+@pytest.mark.parametrize(
+    ("destination", "route"),
+    [
+        (Destination("queue", "a"), Route("", "a", mandatory=True)),
+        (Destination("topic", "a"), Route("news", "a", mandatory=False)),
+        (Destination("queue", "x" * 256), None),
+    ],
+)
+def test_destinations_of_single_messages(destination, route):
+    assert route_to(destination, BROKER) == route

@@ -1,0 +1,232 @@
+"""A real RabbitMQ server for tests: an ordinary process on loopback, its data in a directory of its own.
+
+A server that does not start is an error, never a skip. Its port mapper is a process of its own, too: two servers, of
+two test runs, know nothing of each other.
+"""
+
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pika
+
+from connectors.rabbitmq import RabbitConnection
+from correlator.settings import ConnectionSettings
+from tests.servers import free_port
+
+START_TIMEOUT_S = 120
+_PACKAGE = "rabbitmq-server"
+_BINARIES = Path("/usr/lib/rabbitmq/bin")
+_CONFIG = """
+listeners.tcp.1 = 127.0.0.1:{port}
+listeners.ssl.1 = 127.0.0.1:{tls_port}
+ssl_options.cacertfile = {directory}/ca.pem
+ssl_options.certfile = {directory}/server.pem
+ssl_options.keyfile = {directory}/server.key
+ssl_options.verify = verify_none
+default_user = {user}
+default_pass = {password}
+default_permissions.configure = .*
+default_permissions.read = .*
+default_permissions.write = .*
+disk_free_limit.absolute = 10MB
+log.console = false
+"""
+_ADVANCED = "[{rabbit, [{channel_tick_interval, 200}]}]."
+"""So that a consumer that holds messages too long is found in time."""
+
+
+class RabbitServer:
+    """A RabbitMQ server of its own; `start` may be called again after `stop` and `kill`, on the same data and ports."""
+
+    user = "correlator"
+
+    def __init__(self) -> None:
+        install_rabbitmq()
+        self.password = secrets.token_hex(8)
+        self.port, self.tls_port, self._mapper_port = free_port(), free_port(), free_port()
+        self.directory = Path(tempfile.mkdtemp(prefix="correlator-rabbitmq-"))
+        self._process: subprocess.Popen[bytes] | None = None
+        self._mapper: subprocess.Popen[bytes] | None = None
+        self._queues = 0
+        self._write_files()
+
+    @property
+    def options(self) -> dict[str, object]:
+        """The options of a connection to it."""
+        return {"host": "127.0.0.1", "port": self.port, "user": self.user, "password": self.password}
+
+    @property
+    def pid(self) -> int:
+        """The server's own process."""
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start and wait until it speaks AMQP."""
+        if self._mapper is None:
+            command = ["epmd", "-address", "127.0.0.1", "-port", str(self._mapper_port)]
+            self._mapper = subprocess.Popen(command, env=self._environment())
+        with (self.directory / "output").open("ab") as output:
+            self._process = subprocess.Popen(
+                [_BINARIES / "rabbitmq-server"],
+                env=self._environment(),
+                cwd=self.directory,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not self._speaks():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"RabbitMQ did not start: {(self.directory / 'output').read_text()[-4000:]}")
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
+        """End it in order, or as the signal does."""
+        if self._process is not None:
+            self._process.send_signal(how)
+            self._process.wait(START_TIMEOUT_S)
+            self._process = None
+
+    def kill(self) -> None:
+        """Kill it, and wait until it is gone."""
+        self.stop(signal.SIGKILL)
+
+    def restart(self) -> None:
+        """Kill it and start it again."""
+        self.kill()
+        self.start()
+
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        """It is there, and does nothing."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
+
+    @contextlib.contextmanager
+    def out_of_memory(self) -> Iterator[None]:
+        """Its memory alarm is on: it reads nothing more from those who publish."""
+        self.control("set_vm_memory_high_watermark", "0.0000001")
+        try:
+            yield
+        finally:
+            self.control("set_vm_memory_high_watermark", "0.4")
+
+    def control(self, *arguments: str) -> str:
+        """Run `rabbitmqctl`; returns what it prints."""
+        command = [_BINARIES / "rabbitmqctl", "--quiet", *arguments]
+        done = subprocess.run(command, env=self._environment(), check=True, capture_output=True, text=True)
+        return done.stdout
+
+    def close_connections(self) -> None:
+        """Let it close every connection, as an operator does."""
+        self.control("close_all_connections", "closed by the test")
+
+    def connection(self, **options: object) -> RabbitConnection:
+        """A connection of the connector to it."""
+        return RabbitConnection("rabbit", ConnectionSettings(type="rabbitmq", options={**self.options, **options}))
+
+    def queue(self) -> str:
+        """A name that no queue of it has had."""
+        self._queues += 1
+        return f"test {self._queues}"
+
+    @contextlib.contextmanager
+    def channel(self) -> Iterator[pika.adapters.blocking_connection.BlockingChannel]:
+        """A channel of a plain client, for what tests do beside the connector."""
+        credentials = pika.PlainCredentials(self.user, self.password)
+        parameters = pika.ConnectionParameters("127.0.0.1", self.port, credentials=credentials, heartbeat=0)
+        with pika.BlockingConnection(parameters) as connection:
+            yield connection.channel()
+
+    def close(self) -> None:
+        """Kill it (nobody needs its data) and remove its directory."""
+        self.kill()
+        if self._mapper is not None:
+            self._mapper.terminate()
+            self._mapper.wait(START_TIMEOUT_S)
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _environment(self) -> dict[str, str]:
+        here = self.directory
+        local = "-kernel inet_dist_use_interface {127,0,0,1}"
+        return {
+            "PATH": os.environ["PATH"],
+            "LANG": "C.UTF-8",
+            "HOME": str(here),
+            "RUNNING_UNDER_SYSTEMD": "true",  # the launcher becomes the server, instead of waiting for it as a child
+            "RABBITMQ_NODENAME": "test@localhost",
+            "RABBITMQ_CONF_ENV_FILE": str(here / "empty"),
+            "RABBITMQ_CONFIG_FILE": str(here / "rabbitmq.conf"),
+            "RABBITMQ_ADVANCED_CONFIG_FILE": str(here / "advanced.config"),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(here / "plugins"),
+            "RABBITMQ_MNESIA_BASE": str(here / "data"),
+            "RABBITMQ_LOG_BASE": str(here / "log"),
+            "RABBITMQ_LOGS": str(here / "log" / "rabbit.log"),
+            "RABBITMQ_GENERATED_CONFIG_DIR": str(here / "generated"),
+            "RABBITMQ_DIST_PORT": str(self._distribution_port),
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": f"-start_epmd false {local}",
+            "RABBITMQ_CTL_ERL_ARGS": local,
+            "ERL_EPMD_ADDRESS": "127.0.0.1",
+            "ERL_EPMD_PORT": str(self._mapper_port),
+        }
+
+    def _write_files(self) -> None:
+        here = self.directory
+        self._distribution_port = free_port()
+        (here / "empty").touch()
+        (here / "plugins").write_text("[].")
+        (here / "advanced.config").write_text(_ADVANCED)
+        values = {"port": self.port, "tls_port": self.tls_port, "user": self.user, "password": self.password}
+        (here / "rabbitmq.conf").write_text(_CONFIG.format(directory=here, **values))
+        make_certificates(here)
+
+    def _speaks(self) -> bool:
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=5) as probe:
+                probe.sendall(b"AMQP\x00\x00\x09\x01")
+                return probe.recv(1) == b"\x01"
+        except OSError:
+            return False
+
+
+def make_certificates(directory: Path) -> None:
+    """An authority (`ca.pem`), a server (`server.*`), one whose time is over, and one of another name."""
+
+    def openssl(*arguments: str) -> None:
+        subprocess.run(["openssl", *arguments], cwd=directory, check=True, capture_output=True)
+
+    curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+    openssl("req", "-x509", *curve, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=test authority", "-days", "2")
+    own_names = "DNS:localhost, IP:127.0.0.1"
+    for name, days, names in (("server", "2", own_names), ("expired", "-1", own_names), ("another", "2", "DNS:other")):
+        (directory / "names").write_text(f"subjectAltName = {names}\n")
+        openssl("req", *curve, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", "/CN=test")
+        signing = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", "names", "-days", days)
+        openssl("x509", "-req", "-in", f"{name}.csr", "-out", f"{name}.pem", *signing)
+
+
+def install_rabbitmq() -> None:
+    """Install the Debian package when it is absent, without starting anything."""
+    if (_BINARIES / "rabbitmq-server").exists():
+        return
+    policy = Path("/usr/sbin/policy-rc.d")
+    if not policy.exists() and not Path("/run/systemd/system").exists():
+        policy.write_text("#!/bin/sh\nexit 101\n")
+        policy.chmod(0o755)
+    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+    subprocess.run(["apt-get", "update", "-q"], check=True, env=environment)
+    options = ["--no-install-recommends", "-o", "Dpkg::Options::=--force-confold"]
+    subprocess.run(["apt-get", "install", "-y", "-q", *options, _PACKAGE], check=True, env=environment)

@@ -1,20 +1,28 @@
-"""What users test with: crash tests, a broker in memory, the contract of connectors; never in production."""
+"""What users test with: crash tests, a broker in memory, the contract of connectors; never in production.
 
+Names are loaded when they are first used: pytest loads the plugin in this package at every start, and `crash_test`
+needs pytest, which whoever uses the rest of the package does not.
+"""
+
+import importlib
 from typing import TYPE_CHECKING, Any
-
-from correlator.testing.crashtest.runs import InvariantViolated
-from correlator.testing.worlds import Messages, World
 
 if TYPE_CHECKING:
     from correlator.testing.crashtest.decorator import crash_test
+    from correlator.testing.crashtest.runs import InvariantViolated
+    from correlator.testing.worlds import Messages, World
+
+_HOMES = {
+    "InvariantViolated": "correlator.testing.crashtest.runs",
+    "Messages": "correlator.testing.worlds",
+    "World": "correlator.testing.worlds",
+    "crash_test": "correlator.testing.crashtest.decorator",
+}
 
 __all__ = ["InvariantViolated", "Messages", "World", "crash_test"]
 
 
 def __getattr__(name: str) -> Any:
-    """`crash_test` needs pytest; whoever uses the rest of the package does not."""
-    if name == "crash_test":
-        from correlator.testing.crashtest.decorator import crash_test  # noqa: PLC0415
-
-        return crash_test
-    raise AttributeError(name)
+    if name not in _HOMES:
+        raise AttributeError(f"module 'correlator.testing' has no attribute '{name}'")
+    return getattr(importlib.import_module(_HOMES[name]), name)

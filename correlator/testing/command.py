@@ -1,19 +1,20 @@
 """`correlator crashtest`: looks for a crash that breaks the engine of a configuration file."""
 
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from correlator.cli.failures import say
 from correlator.cli.output import write_line
 from correlator.errors import UsageError, quoted
 from correlator.testing import mutants
-from correlator.testing.crashtest import replay, report
-from correlator.testing.crashtest.campaign import Figures, Result, campaign
+from correlator.testing.crashtest import files, replay, report
+from correlator.testing.crashtest.campaign import Result, campaign, repeated
 from correlator.testing.crashtest.levels import LEVELS, opened, seconds
-from correlator.testing.crashtest.runs import Body, Level, Plan
+from correlator.testing.crashtest.runs import Body
 from correlator.testing.worlds import World
 
 DIRECTORY = Path(".crash")
@@ -58,20 +59,34 @@ def crashtest(
         raise typer.Exit(_hunt_all(output))
     if file is None:
         raise UsageError("E2428", "crashtest", "FILE is missing", "", "Name a configuration file")
-    body = _body(list(_lines(messages or [])))
+    budget_s, known = seconds(budget), None if again is None else replay.read(again)
+    given = [part for one in messages or [] for part in ("--messages", one)]
+    published = list(_lines(messages or []))
+    body = _body(published)
     results: list[Result] = []
-    for name in LEVELS if level == "all" else [level]:
+    for name in _levels(level, known):
         with opened(name, file) as opened_level:
-            if again is None:
-                result = campaign(opened_level, body, budget_s=seconds(budget), seed=seed)
+            if known is None:
+                result = campaign(opened_level, body, budget_s=budget_s, seed=seed)
             else:
-                result = _repeated(opened_level, body, replay.read(again), file)
-        _tell(result, file, messages or [])
+                if doubts := known.doubts(file, shlex.join([str(file), *given])):
+                    say(f"warning: {doubts}")
+                result = repeated(opened_level, body, known.plan)
+        _tell(result, file, given)
         results.append(result)
+    if not any(bodies for _, bodies in published):
+        say("warning: nothing was published, so little could go wrong; give --messages DESTINATION=FILE")
     if output is not None:
-        report.write(output, [report.figures(result) for result in results])
+        files.write_json(output, [report.figures(result) for result in results])
     if any(result.found for result in results):
         raise typer.Exit(VIOLATED)
+
+
+def _levels(asked: str, again: replay.Replay | None) -> Sequence[str]:
+    """A replay file knows its level."""
+    if again is not None:
+        return [again.level]
+    return list(LEVELS) if asked == "all" else [asked]
 
 
 def _lines(messages: Iterable[str]) -> Iterator[tuple[str, list[bytes]]]:
@@ -86,7 +101,7 @@ def _lines(messages: Iterable[str]) -> Iterator[tuple[str, list[bytes]]]:
             raise UsageError("E2427", "--messages", f"{quoted(path)} cannot be read: {error.strerror}") from error
 
 
-def _body(published: Iterable[tuple[str, list[bytes]]]) -> Body:
+def _body(published: Sequence[tuple[str, list[bytes]]]) -> Body:
     def body(world: World) -> None:
         for destination, bodies in published:
             world.publish(destination, bodies)
@@ -96,24 +111,19 @@ def _body(published: Iterable[tuple[str, list[bytes]]]) -> Body:
     return body
 
 
-def _repeated(level: Level, body: Body, again: replay.Replay, file: Path) -> Result:
-    if doubts := again.doubts(file):
-        write_line(f"warning: {doubts}")
-    outcome = level.run(body, Plan(again.seed, tuple(again.faults)))
-    figures = Figures(level.name)
-    figures.add(outcome)
-    failed = outcome if outcome.violated else None
-    return Result(figures=figures, reference=outcome, found=failed, shrunk=failed)
-
-
-def _tell(result: Result, file: Path, messages: Iterable[str]) -> None:
+def _tell(result: Result, file: Path, given: Sequence[str]) -> None:
     if result.shrunk is None:
         write_line(f"no violation. {result.figures.line()}")
         return
-    kept = replay.write(DIRECTORY, file, str(file), result.figures.level, result.shrunk)
-    given = [part for one in messages for part in ("--messages", one)]
-    again = ["correlator", "crashtest", str(file), *given, "--level", result.figures.level, "--replay", str(kept)]
-    write_line(report.failure(result, shlex.join(again)))
+    what = [str(file), *given]
+    try:
+        kept = replay.write(DIRECTORY, file, shlex.join(what), result.figures.level, result.shrunk)
+    except UsageError as error:
+        again = str(error)
+    else:
+        again = shlex.join(["correlator", "crashtest", *what, "--replay", str(kept)])
+    for line in report.failure(result, again).splitlines():
+        write_line(line)
 
 
 def _hunt_all(output: Path | None) -> int:
@@ -128,7 +138,7 @@ def _hunt_all(output: Path | None) -> int:
     survivors = [name for name, one in found.items() if not one["killed"]]
     write_line(f"{len(found)} deliberate bugs, {len(survivors)} survived")
     if output is not None:
-        report.write(output, found)
+        files.write_json(output, found)
     return VIOLATED if survivors else 0
 
 

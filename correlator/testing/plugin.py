@@ -1,19 +1,20 @@
-"""The pytest plugin: options, fixtures and the summary of crash tests. Loaded by its entry point."""
+"""The pytest plugin: options, fixtures and the summary of crash tests. Loaded by its entry point at every start.
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
-from pathlib import Path
+So it imports nothing but pytest; the rest is imported when an option or a fixture asks for it.
+"""
+
+import importlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from correlator.testing.crashtest import report
-from correlator.testing.crashtest.decorator import RESULTS
-from correlator.testing.crashtest.levels import opened
-from correlator.testing.crashtest.runs import Level, Plan
-from correlator.testing.simulation.schedule import Fault
-from correlator.testing.worlds import World
+if TYPE_CHECKING:
+    from correlator.testing.worlds import World
 
-MakeWorld = Callable[..., World]
+PROPERTY = "crash test"
+"""The property of a test's report that holds what its campaign did."""
+MakeWorld = Callable[..., "World"]
 """`make(config, *, faults=(), seed=1)`: a world of the file, in which exactly these faults strike."""
 
 
@@ -29,8 +30,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """A place for results."""
-    config.stash[RESULTS] = {}
+    """Refuse options that cannot be; a place for results."""
+    option = config.option
+    if option.crash_budget or option.crash_level or option.crash_replay:
+        _session().check_options(option)
+    config.pluginmanager.register(Summary(), "correlator crash tests")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -43,44 +47,44 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=others)
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """A line for each test and level: a run in which nothing struck proves nothing, so that is counted too."""
-    results = config.stash[RESULTS]
-    if results:
-        terminalreporter.section("crash tests")
-    for test, result in results.items():
-        terminalreporter.line(f"{test}: {result.figures.line()}")
-        if config.option.crash_points:
-            for point, count in sorted(result.reference.points.items()):
-                terminalreporter.line(f"  {count:6} {point}")
-    if config.option.crash_report:
-        figures = {test: report.figures(result) for test, result in results.items()}
-        report.write(Path(config.option.crash_report), figures)
-
-
 @pytest.fixture
 def correlator_world(request: pytest.FixtureRequest) -> Iterator[MakeWorld]:
     """Makes worlds of level `sim` without a decorator; see `MakeWorld`."""
-    yield from _worlds(request, "sim")
+    yield from _session().worlds(request, "sim")
 
 
 @pytest.fixture
 def correlator_kill9_world(request: pytest.FixtureRequest) -> Iterator[MakeWorld]:
     """Makes worlds of level `kill9`: engines are real processes."""
-    yield from _worlds(request, "kill9")
+    yield from _session().worlds(request, "kill9")
 
 
-def _worlds(request: pytest.FixtureRequest, name: str) -> Iterator[MakeWorld]:
-    with ExitStack() as stack:
-        levels: dict[Path, Level] = {}
+class Summary:
+    """Collects what campaigns did, from the reports of the tests: these come from other processes as well."""
 
-        def make(config: str | Path, *, faults: Sequence[Fault] = (), seed: int = 1) -> World:
-            path = request.config.rootpath / config
-            if path not in levels:
-                levels[path] = stack.enter_context(opened(name, path))
-            return stack.enter_context(levels[path].world(Plan(seed, tuple(faults))))
+    def __init__(self) -> None:
+        self._campaigns: dict[str, dict[str, Any]] = {}
 
-        yield make
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """A test has run."""
+        if report.when == "call":
+            self._campaigns.update((report.nodeid, did) for name, did in report.user_properties if name == PROPERTY)  # type: ignore[misc]
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+        """A line for each test and level: a run in which nothing struck proves nothing, so that is counted too."""
+        if self._campaigns:
+            terminalreporter.section("crash tests")
+        for test, did in self._campaigns.items():
+            terminalreporter.line(f"{test}: {did['line']}")
+            if config.option.crash_points:
+                for point, count in sorted(did["passed"].items()):
+                    terminalreporter.line(f"  {count:6} {point}")
+        if config.option.crash_report and (problem := _session().report(config.option.crash_report, self._campaigns)):
+            terminalreporter.line(problem, red=True)
+
+
+def _session() -> Any:
+    return importlib.import_module("correlator.testing.crashtest.session")
 
 
 def _level(item: pytest.Item) -> str | None:

@@ -64,7 +64,7 @@ class World(Protocol):
 
         A message without `uniqueMessageId` is given one, unless its receiver takes the id from elsewhere. Faults do not
         touch publishing. Raises `UsageError` E2420 for a destination that no receiver reads, E2421 for a body that
-        cannot become a message.
+        cannot become a message, and for one message where a list of them belongs.
         """
         ...
 
@@ -88,7 +88,11 @@ class World(Protocol):
         ...
 
     def state(self, monitor: type[Monitor] | str) -> list[dict[str, Any]]:
-        """Attributes and tables of every living instance of a persistent monitor, as the last checkpoint holds them."""
+        """Attributes and tables of every living instance of a persistent monitor, as the last checkpoint holds them.
+
+        In the order in which the instances were made, as plain values: a struct is a dict, a set a list, a `Decimal`
+        text. Raises `UsageError` E2420 for a monitor without lasting state.
+        """
         ...
 
     def dead_letters(self) -> list[DeadLetter]:
@@ -98,6 +102,6 @@ class World(Protocol):
     def check(self) -> None:
         """Hold the history of the run against the invariants of the configured modes.
 
-        Raises `InvariantViolated` with the first that does not hold.
+        Raises `InvariantViolated` with the first that does not hold, and when not everything published has run.
         """
         ...

@@ -8,12 +8,14 @@ import os
 import signal
 import threading
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 
 import structlog
 
 from correlator import Engine, Monitor, StateTable, event, on
 from correlator.core import faults
 from correlator.core.reliability import Reliability
+from correlator.errors import StoreError
 from correlator.settings import (
     CheckpointSettings,
     ConnectionSettings,
@@ -24,6 +26,7 @@ from correlator.settings import (
 )
 
 PATIENCE_S = 120.0
+LOOK_FOR_FAILURE_S = 0.1
 _finished = threading.Event()
 _expected = [0]  # set by the child's job; not state: it differs from life to life
 
@@ -108,14 +111,37 @@ def settings_of(job: Job) -> EngineSettings:
     )
 
 
-def run(job: Job) -> None:
-    """The whole life of a child."""
+def run(job: Job, parent: Connection) -> None:
+    """The whole life of a child.
+
+    It tells when it has started, or why the store refuses that; its status is then that of the error, 1 for a failure
+    later.
+    """
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
     _expected[0] = job.expected
     if job.point:
         faults.install(_killer(job))
-    with Engine(settings_of(job)):
-        _finished.wait(PATIENCE_S)
+    engine = Engine(settings_of(job))
+    try:
+        engine.start()
+    except StoreError as refused:
+        parent.send_bytes(str(refused).encode())
+        raise SystemExit(refused.exit_status) from refused
+    parent.send_bytes(b"started")
+    try:
+        _wait_until_finished(engine)
+    finally:
+        engine.stop()
+    engine.raise_failure()
+
+
+def _wait_until_finished(engine: Engine) -> None:
+    """Raises what stopped the engine before it was done."""
+    for _ in range(int(PATIENCE_S / LOOK_FOR_FAILURE_S)):
+        if _finished.wait(LOOK_FOR_FAILURE_S):
+            return
+        engine.raise_failure()
+    raise TimeoutError("not everything was handled in time")
 
 
 def _killer(job: Job):

@@ -13,6 +13,7 @@ KILLS = 40
 @pytest.mark.kill9
 def test_effects_are_exactly_once_over_sqlite(tmp_path: Path) -> None:
     figures = campaign(sqlite_stores(tmp_path), tmp_path, kills=KILLS, seed=1)
+    assert figures.violations == []
     assert figures.kills >= KILLS
 
 
@@ -20,4 +21,5 @@ def test_effects_are_exactly_once_over_sqlite(tmp_path: Path) -> None:
 @pytest.mark.postgres
 def test_effects_are_exactly_once_over_postgres(postgres: Callable[[], str], tmp_path: Path) -> None:
     figures = campaign(postgres, tmp_path, kills=KILLS, seed=2)
+    assert figures.violations == []
     assert figures.kills >= KILLS

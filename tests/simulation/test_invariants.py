@@ -90,8 +90,8 @@ case(
 )
 case(
     "M6",
-    lambda: Story().rest({"ticks": 9, "last_tick": 1.2, "beats": [4.0]}),
-    lambda: Story().rest({"ticks": 3, "last_tick": 1.2, "beats": [1.6]}),
+    lambda: Story().rest({"ticks": 9, "last_tick": 1.2, "repeating timers": [4.0]}),
+    lambda: Story().rest({"ticks": 3, "last_tick": 1.2, "repeating timers": [1.6]}),
 )
 case(
     "M6",

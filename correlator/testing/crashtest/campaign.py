@@ -105,6 +105,20 @@ def campaign(level: Level, body: Body, *, budget_s: float, seed: int) -> Result:
     return result
 
 
+def repeated(level: Level, body: Body, plan: Plan) -> Result:
+    """One run of a plan, or a few until one fails where equal plans make different runs; as a campaign of these."""
+    begin = time.monotonic()
+    figures = Figures(level.name)
+    for _ in range(1 if level.deterministic else TRIES):
+        outcome = level.run(body, plan)
+        figures.add(outcome)
+        if outcome.violated is not None:
+            break
+    figures.seconds = time.monotonic() - begin
+    failed = outcome if outcome.violated is not None else None
+    return Result(figures=figures, reference=outcome, found=failed, shrunk=failed)
+
+
 def _plans(singles: list[tuple[Fault, ...]], seed: int, begin: float, budget_s: float) -> Iterator[tuple[Plan, bool]]:
     """All that the budget has time for; the flag says that it is a single fault."""
     random.Random(f"singles {seed}").shuffle(singles)
@@ -124,7 +138,7 @@ def shrink(level: Level, body: Body, failure: Outcome) -> Outcome:
     Ends after `SHRINK_S` with the smallest plan found so far.
     """
     deadline = time.monotonic() + SHRINK_S
-    best = _repeated(level, body, failure, failure.faults)
+    best = _fails_again(level, body, failure, failure.faults)
     if best is None:
         return failure
     size = max(1, len(best.faults) // 2)
@@ -144,13 +158,13 @@ def _without_some(level: Level, body: Body, failure: Outcome, size: int, deadlin
     for start in range(0, len(faults), size):
         if time.monotonic() > deadline:
             return None
-        fewer = _repeated(level, body, failure, faults[:start] + faults[start + size :])
+        fewer = _fails_again(level, body, failure, faults[:start] + faults[start + size :])
         if fewer is not None:
             return fewer
     return None
 
 
-def _repeated(level: Level, body: Body, failure: Outcome, faults: Sequence[Fault]) -> Outcome | None:
+def _fails_again(level: Level, body: Body, failure: Outcome, faults: Sequence[Fault]) -> Outcome | None:
     """A run with exactly these faults that violates what the failure does."""
     assert failure.violated is not None
     for _ in range(TRIES):

@@ -9,6 +9,7 @@ import msgspec
 from correlator.configuration import read_file
 from correlator.core.fields import as_json
 from correlator.core.mapping import ReceiveMapping
+from correlator.core.monitor import Monitor
 from correlator.core.recovery import default_domain, default_senders
 from correlator.core.reliability import RECEIVING, Reliability
 from correlator.errors import MappingError, UsageError, quoted
@@ -23,7 +24,7 @@ from correlator.testing.worlds import Messages, Publishable
 
 SOURCE = "test"
 """Message source id of what a test publishes."""
-_ID_PROPERTY = "${property.uniqueMessageId}"
+ID_PROPERTY = "uniqueMessageId"
 
 
 class Configured:
@@ -47,7 +48,9 @@ class Configured:
             connection.close()
         self.senders = (*self.settings.senders, *default_senders(self.settings, self.brokers))
         self._mappings: dict[str, ReceiveMapping] = {}
-        self._places = {(one.connection, self._destination(one)): one for one in reversed(self.settings.receivers)}
+        self._readers: dict[tuple[str, str], list[ReceiverSettings]] = {}
+        for one in self.settings.receivers:
+            self._readers.setdefault((one.connection, self._destination(one)), []).append(one)
 
     @property
     def persistent(self) -> bool:
@@ -78,6 +81,8 @@ class Configured:
             senders={one.id: one.reliability for one in self.senders},
             window=windows.per_source_window_size,
             expiry=windows.expiry_time,
+            renamed=frozenset(one.id for one in self.senders if one.unique_message_id_property != ID_PROPERTY),
+            tries={one.id: one.max_tries for one in self.senders},
             deduplicating=all(one.deduplicates_sends for one in self.brokers.values()),
             told=False,
         )
@@ -85,9 +90,9 @@ class Configured:
     def place(self, name: str) -> tuple[str, str]:
         """Connection and destination by what a test calls it; raises `UsageError` E2420 when no receiver reads it."""
         logical = self.settings.destinations.get(name, name)
-        found = [place for place in self._places if name == self.label(*place) or logical == place[1]]
+        found = [place for place in self._readers if name == self.label(*place) or logical == place[1]]
         if len(found) != 1:
-            allowed = ", ".join(self.label(*place) for place in self._places)
+            allowed = ", ".join(self.label(*place) for place in self._readers)
             what = f"{'no receiver reads it' if not found else 'several connections have it'}"
             raise UsageError("E2420", f"destination {quoted(name)}", what, f"Receivers read: {allowed}")
         return found[0]
@@ -106,6 +111,19 @@ class Configured:
             accepted = list({(one.source, one.sequence): one for one in reversed(accepted)}.values())[::-1]
         return Messages(one.message for one in accepted)
 
+    def state(self, monitor: type[Monitor] | str, held: Mapping[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+        """Attributes and tables of the instances of a monitor; raises `UsageError` E2420 for one that keeps nothing.
+
+        Args:
+            monitor: the class, or its name in the store.
+            held: what the store holds, as `inspection.state_of_disk` gives it.
+        """
+        if not isinstance(monitor, str) and not monitor.persistent:
+            what = "is not persistent: it has no state that lasts"
+            raise UsageError("E2420", f"monitor {quoted(monitor.__name__)}", what, "", "Add persistent=True")
+        found = held.get(monitor if isinstance(monitor, str) else monitor.state_name, [])
+        return [{name: value for name, value in one.items() if name.isidentifier()} for one in found]
+
     def messages(self, place: tuple[str, str], given: Iterable[Publishable], first: int) -> Iterator[Message]:
         """Messages as the broker has them: with a name of their own, and an id for duplicate detection.
 
@@ -114,28 +132,39 @@ class Configured:
             given: by the test.
             first: number of the first of them at this place.
 
-        Raises `UsageError` E2421 for what has no body.
+        Raises `UsageError` E2421 for what has no body, and for a message where a list of them belongs.
         """
-        stamped = self._places[place].unique_message_id == _ID_PROPERTY
+        if isinstance(given, str | bytes | Mapping | msgspec.Struct):
+            raise UsageError("E2421", "publish", "one message is no list of messages", "", "Write [message]")
+        stamped = self._readers[place][0].unique_message_id == f"${{property.{ID_PROPERTY}}}"
         for number, one in enumerate(given, first):
             message = one if isinstance(one, Message) else Message(_body(one))
             properties = message.properties
-            if stamped and "uniqueMessageId" not in properties:
-                properties = {**properties, "uniqueMessageId": f"{number}:{SOURCE}", "messageSourceId": SOURCE}
+            if stamped and ID_PROPERTY not in properties:
+                properties = {**properties, ID_PROPERTY: f"{number}:{SOURCE}", "messageSourceId": SOURCE}
             headers = msgspec.structs.replace(message.headers or Headers(), message_id=f"{self.label(*place)}@{number}")
             yield msgspec.structs.replace(message, properties=properties, headers=headers)
 
     def known(self, connection: str, destination: str, message: Message) -> Published:
         """What the history says of a message that comes to a place."""
-        receiver = self._places[connection, destination]
+        readers = self._readers[connection, destination]
+        receiver = readers[0]
         if receiver.id not in self._mappings:
             self._mappings[receiver.id] = mapping_of(receiver, destination, deduplicated=True)
         mapped = self._mappings[receiver.id].map([message], 0.0)
         assert message.headers is not None
         pid = str(message.headers.message_id)
         if mapped.dead_letters:
-            return Published(pid, "", "", pid, "mapping")
-        return Published(pid, mapped.ids[0] or "", mapped.sources[0] or "", pid)
+            dropped = any(one.on_mapping_error == "drop" for one in readers)
+            return Published(pid, "", "", pid, "optional" if dropped else "mapping")
+        flaw = "optional" if self._may_be_left_out(readers, message) else ""
+        return Published(pid, mapped.ids[0] or "", mapped.sources[0] or "", pid, flaw)
+
+    def _may_be_left_out(self, readers: Iterable[ReceiverSettings], message: Message) -> bool:
+        """Whether it can expire, or is one of the engine's own where a receiver does not want these."""
+        own = any(message.properties.get(one.message_source_id_property, SOURCE) != SOURCE for one in self.senders)
+        expires = message.headers is not None and message.headers.expiration is not None
+        return expires or (own and any(one.no_local for one in readers))
 
     def _destination(self, receiver: ReceiverSettings) -> str:
         return self.settings.destinations.get(receiver.destination, receiver.destination)

@@ -9,11 +9,20 @@ from correlator.configuration.words import did_you_mean
 from correlator.errors import UsageError, quoted
 from correlator.testing.crashtest.configured import Configured
 from correlator.testing.crashtest.runs import Level
+from correlator.testing.kill9.level import Kill9
 from correlator.testing.simulation.level import Simulated
 
-LEVELS: Mapping[str, Callable[[Configured], Level]] = {"sim": Simulated}
+LEVELS: Mapping[str, Callable[[Configured], Level]] = {"sim": Simulated, "kill9": Kill9}
 """How a level is made."""
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def known(name: str) -> Callable[[Configured], Level]:
+    """How the level of this name is made; raises `UsageError` E2425 when there is none."""
+    if name not in LEVELS:
+        hint = did_you_mean(name, LEVELS) or ""
+        raise UsageError("E2425", "level", f"{quoted(name)} is not a level", f"Levels: {', '.join(LEVELS)}", hint)
+    return LEVELS[name]
 
 
 @contextlib.contextmanager
@@ -22,11 +31,9 @@ def opened(name: str, config: Path) -> Iterator[Level]:
 
     Raises `UsageError` E2425 for an unknown level, and what reading the file raises.
     """
-    if name not in LEVELS:
-        hint = did_you_mean(name, LEVELS) or ""
-        raise UsageError("E2425", "level", f"{quoted(name)} is not a level", f"Levels: {', '.join(LEVELS)}", hint)
+    make = known(name)
     with importable(config):
-        level = LEVELS[name](Configured(config))
+        level = make(Configured(config))
         try:
             yield level
         finally:

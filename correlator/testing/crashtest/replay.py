@@ -1,15 +1,16 @@
 """Replay files: a failure that can be repeated, in another process, on another day."""
 
+import contextlib
 import hashlib
 import importlib.metadata
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 from correlator.errors import UsageError, quoted
-from correlator.testing.crashtest.runs import Outcome
+from correlator.testing.crashtest import files
+from correlator.testing.crashtest.runs import Outcome, Plan
 from correlator.testing.simulation.schedule import Fault
 
 
@@ -19,7 +20,7 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         correlator: version of the product.
         config: digest of the configuration file.
-        test: what was run: the id of a test, or the file of a command.
+        test: what was run: the id of a test, or the arguments of a command.
         level: name of the level.
         seed: of the plan.
         faults: of the plan.
@@ -34,18 +35,30 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
     faults: Sequence[Fault]
     violated: str
 
-    def doubts(self, config: Path) -> str:
-        """Why the plan may not mean the same any more; "" when nothing speaks against it."""
+    @property
+    def plan(self) -> Plan:
+        """The run that failed."""
+        return Plan(self.seed, tuple(self.faults))
+
+    def doubts(self, config: Path, test: str) -> str:
+        """Why the plan may not mean the same any more; "" when nothing speaks against it.
+
+        Args:
+            config: the configuration file.
+            test: what is run now.
+        """
         now = _version()
         if self.correlator != now:
             return f"recorded with {self.correlator}, running {now}: the schedule may not mean the same"
         if self.config != _digest(config):
             return f"recorded with another content of {config}: the schedule may not mean the same"
+        if self.test != test:
+            return f"recorded by {self.test}, this is {test}: the schedule may not mean the same"
         return ""
 
 
 def write(directory: Path, config: Path, test: str, level: str, outcome: Outcome) -> Path:
-    """Keep a failure in a file of its own; equal failures share one. Returns its path."""
+    """Keep a failure in a file of its own; equal failures share one. Returns its path; raises `UsageError` E2424."""
     assert outcome.violated is not None
     replay = Replay(
         correlator=_version(),
@@ -56,12 +69,10 @@ def write(directory: Path, config: Path, test: str, level: str, outcome: Outcome
         faults=outcome.faults,
         violated=outcome.violated.id,
     )
-    content = msgspec.json.format(msgspec.json.encode(replay))
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path = directory / f"{hashlib.sha256(content).hexdigest()[:8]}.json"
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content + b"\n")
+    path = directory / f"{hashlib.sha256(files.as_json(replay)).hexdigest()[:8]}.json"
+    with contextlib.suppress(OSError):  # writing tells
+        directory.mkdir(mode=0o700, exist_ok=True)
+    files.write_json(path, replay)
     return path
 
 
@@ -69,11 +80,10 @@ def read(path: Path) -> Replay:
     """A replay file; raises `UsageError` E2423 for anything else."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Replay)
-    except OSError as error:
-        raise UsageError("E2423", quoted(path), f"cannot be read: {error.strerror}", "A replay file") from error
-    except msgspec.DecodeError as error:
+    except (OSError, msgspec.DecodeError) as error:
+        what = f"is no replay file: {error.strerror if isinstance(error, OSError) else error}"
         raise UsageError(
-            "E2423", quoted(path), f"is not a replay file: {error}", "What a failure has written"
+            "E2423", quoted(str(path)), what, "", "Name one that a failed crash test has written"
         ) from error
 
 

@@ -1,7 +1,5 @@
 """What a person sees of a failure, on one screen; and what a program sees of a campaign."""
 
-import os
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -11,7 +9,9 @@ from correlator.testing.crashtest.runs import Outcome
 from correlator.testing.crashtest.timeline import last
 
 LINES = 14
-WIDTH = 160
+WIDTH = 120
+LONGEST = 480
+"""What is violated may take a few lines of the screen."""
 FAULTS = 6
 
 
@@ -27,41 +27,39 @@ def failure(result: Result, reproduce: str) -> str:
     assert shrunk is not None
     timeline, count = last(shrunk.history, LINES)
     lines = [
-        " ".join(str(shrunk.violated).split()),
-        f"  reproduce: {reproduce}   (seed {shrunk.plan.seed}, level {result.figures.level})",
-        _faults(found, shrunk),
+        _cut(" ".join(str(shrunk.violated).split()), LONGEST),
+        f"  reproduce: {reproduce}",
+        _cut(f"  {_faults(found, shrunk)}", LONGEST),
         f"  timeline (last {len(timeline)} of {count}):",
-        *(f"    {line}" for line in timeline),
-        f"  {result.figures.line()}",
+        *(_cut(f"    {line}", WIDTH) for line in timeline),
+        f"  seed {shrunk.plan.seed}, {result.figures.line()}",
     ]
     if shrunk.kept is not None:
         lines.append(f"  kept: {shrunk.kept}")
-    return "\n".join(
-        line if len(line) <= WIDTH or number < 3 else line[: WIDTH - 3] + "..." for number, line in enumerate(lines)
-    )
+    return "\n".join(lines)
+
+
+def _cut(line: str, width: int) -> str:
+    return line if len(line) <= width else line[: width - 3] + "..."
 
 
 def _faults(found: Outcome, shrunk: Outcome) -> str:
     if not shrunk.faults:
-        return "  it fails without any fault"
+        return "it fails without any fault"
     told = shrunk.told or [f"{fault.kind} {fault.n}" for fault in shrunk.faults]
     shown = "  ".join(f"#{number} {text}" for number, text in enumerate(told[:FAULTS], 1))
     more = f"  and {len(told) - FAULTS} more" if len(told) > FAULTS else ""
-    return f"  shrunk from {len(found.faults)} faults to {len(shrunk.faults)}: {shown}{more}"
+    before = f"shrunk from {len(found.faults)} faults to {len(told)}" if len(found.faults) > len(told) else "faults"
+    return f"{before}: {shown}{more}"
 
 
 def figures(result: Result) -> dict[str, Any]:
-    """The campaign as plain values."""
+    """The campaign as plain values; `passed` counts passings of the fault points in the first run."""
     shown: dict[str, Any] = msgspec.to_builtins(result.figures)
+    shown["line"] = result.figures.line()
+    shown["passed"] = dict(result.reference.points)
     shown["violations"] = 0 if result.found is None else 1
     if result.shrunk is not None:
         shown["violated"] = str(result.shrunk.violated)
         shown["faults_needed"] = [list(fault) for fault in result.shrunk.faults]
     return shown
-
-
-def write(path: Path, content: Any) -> None:
-    """Write a report as JSON, for its owner alone."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(msgspec.json.format(msgspec.json.encode(content)) + b"\n")

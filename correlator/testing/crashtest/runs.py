@@ -23,7 +23,7 @@ class Violated(NamedTuple):
 
     Attributes:
         id: of the invariant, or `TEST`.
-        sentence: the invariant, or the kind of error that the body raised.
+        sentence: the invariant, or the kind of error that was raised.
         what: what contradicts it.
     """
 
@@ -83,7 +83,10 @@ class Outcome:
 
 
 def judge(body: Body, world: World) -> Violated | None:
-    """Run the body in a world and say why that failed; raises `UsageError` when it asks for what is not there."""
+    """Run the body in a world and say why that failed; raises `UsageError` when it asks for what is not there.
+
+    `SystemExit` counts as well: what a handler raises besides our own errors goes through a simulated engine.
+    """
     try:
         body(world)
     except InvariantViolated as error:
@@ -92,8 +95,8 @@ def judge(body: Body, world: World) -> Violated | None:
         return Violated(TEST, "what the test asserts", str(error) or "an assertion without a text")
     except UsageError:
         raise
-    except Exception as error:  # noqa: BLE001  # whatever a test raises under faults is what it has found
-        return Violated(TEST, f"the test raised {type(error).__name__}", str(error))
+    except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever is raised under faults is what was found
+        return Violated(TEST, f"{type(error).__name__} was raised", str(error))
     return None
 
 

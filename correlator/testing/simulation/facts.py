@@ -139,7 +139,7 @@ class Facts:
             for at, _, one in sends:
                 key = (sender, one.body)
                 counts[key] = counts.get(key, 0) + 1
-                if counts[key] >= MAX_TRIES:
+                if counts[key] >= self.setup.tries.get(sender, MAX_TRIES):
                     found.setdefault(key, at)
         return found
 
@@ -186,6 +186,13 @@ class Facts:
         """Every engine that did something."""
         return sorted({record.life for record in self.history.records if record.life})
 
+    def beside(self, receiver: str) -> list[str]:
+        """The receivers that share its messages out: those of the same queue, itself among them."""
+        its = self.setup.receivers[receiver]
+        if its.topic:
+            return [receiver]
+        return [name for name, other in self.setup.receivers.items() if other.destination == its.destination]
+
     def before(self, places: Sequence[int], at: int) -> int:
         """How many of the places, in order, are before `at`."""
         return bisect.bisect_left(places, at)
@@ -199,6 +206,6 @@ class Facts:
         return [name for name, mode in self.setup.senders.items() if mode is not Reliability.BEST_EFFORT]
 
     def monitor(self, name: str) -> dict[str, object] | None:
-        """The state of the only instance of a monitor at the end."""
-        found = self.rest.state.get(name) if self.rest else None
+        """The state of the only instance of a monitor of ours at the end; others may have the same names."""
+        found = self.rest.state.get(name) if self.rest and self.setup.told else None
         return dict(found[0]) if found else None

@@ -56,7 +56,7 @@ class Published(NamedTuple):
         source: message source id.
         id: what application code sees; equal in repeats of one message.
         flaw: "mapping" (it cannot be mapped), "handler" (its handler fails for ever), "once" (it fails once), "kills"
-            (it ends the process) or "".
+            (it ends the process), "optional" (its receiver may leave it out, by its settings) or "".
     """
 
     pid: str
@@ -162,6 +162,8 @@ class Setup:
         senders: mode by id.
         window: ids per source that the duplicate detector keeps.
         expiry: seconds that it keeps ids.
+        renamed: senders that stamp the unique id into a property with a name of its own.
+        tries: refusals after which a sender gives a send up, where that is not the default.
         deduplicating: whether the broker stores a repeat of (source, sequence) once.
         on_error: what a failing handler of the ledger does.
         told: whether monitors tell all that they do; without it only brokers and the store are asked.
@@ -171,6 +173,8 @@ class Setup:
     senders: Mapping[str, Reliability] = field(default_factory=dict)
     window: int = 2000
     expiry: float = 120.0
+    renamed: frozenset[str] = frozenset()
+    tries: Mapping[str, int] = field(default_factory=dict)
     deduplicating: bool = False
     on_error: str = "stop"
     told: bool = True

@@ -22,6 +22,7 @@ from correlator.testing.simulation.scenario import Scenario
 from correlator.testing.store import Disk
 
 _encode = msgspec.msgpack.Encoder().encode
+_encode_in_order = msgspec.msgpack.Encoder(order="deterministic").encode
 Fingerprint = tuple[tuple[Any, ...], ...]
 
 
@@ -40,7 +41,7 @@ def _monitors(thread: MonitorThread) -> tuple[Any, ...]:
         (
             instance.owner,
             instance.number,
-            _encode(instance.monitor.attributes()),
+            _content(instance.monitor.attributes()),
             tuple(_table(table) for table in instance.monitor.tables()),
             tuple(
                 (
@@ -60,6 +61,24 @@ def _monitors(thread: MonitorThread) -> tuple[Any, ...]:
         )
         for instance in sorted(instances, key=lambda one: (one.owner, one.number))
     )
+
+
+def _content(attributes: dict[str, Any]) -> bytes:
+    """Equal for equal attributes, in whatever order sets and dicts were filled."""
+    try:
+        return _encode_in_order(attributes)
+    except TypeError:  # a dict whose keys are not text
+        return _encode(_in_order(attributes))
+
+
+def _in_order(value: Any) -> Any:
+    if isinstance(value, msgspec.Struct):
+        value = msgspec.structs.asdict(value)
+    if isinstance(value, dict):
+        return sorted(((_in_order(key), _in_order(one)) for key, one in value.items()), key=repr)
+    if isinstance(value, set | frozenset):
+        return sorted(map(_in_order, value), key=repr)
+    return [_in_order(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def _table(table: StateTable[Any, Any]) -> tuple[Any, ...]:
@@ -136,7 +155,7 @@ def _bound(detector: DuplicateDetector, scenario: Scenario) -> int:
 
 
 def state_of_disk(disk: Disk) -> dict[str, list[dict[str, Any]]]:
-    """Attributes and tables of the persistent monitors as the disk holds them, by class name."""
+    """Attributes and tables of the persistent monitors as the disk holds them, by class name, oldest instance first."""
     values: dict[str, dict[bytes, bytes]] = {}
     for segment in disk.recovered().state:
         for entry in segment.entries:
@@ -147,22 +166,28 @@ def state_of_disk(disk: Disk) -> dict[str, list[dict[str, Any]]]:
     found: dict[str, list[dict[str, Any]]] = {}
     for owner, instances in values.items():
         if owner.startswith("monitor:"):
-            for key, data in instances.items():
+            for key, data in sorted(instances.items(), key=lambda one: _age(one[0])):
                 found.setdefault(owner[8:], []).append(_monitor_of(owner[8:], key, data, values))
     return found
+
+
+def _age(key: bytes) -> tuple[bytes, int]:
+    """Instances of a context count from 1 in the order in which they were made: `main.2`."""
+    context, _, number = key.rpartition(b".")
+    return context, int(number)
 
 
 def _monitor_of(name: str, key: bytes, data: bytes, values: Mapping[str, Mapping[bytes, bytes]]) -> dict[str, Any]:
     stored = msgspec.msgpack.decode(data, type=StoredMonitor)
     cls: type[Monitor] = resolve(stored.type)
     attributes: dict[str, Any] = msgspec.msgpack.decode(stored.attributes)
-    for attribute in cls._tables:
-        owner = f"table:{name}#{key.decode()}.{attribute}"
-        table = values.get(owner, {})
+    for attribute, (key_type, _) in cls._tables.items():
+        table = values.get(f"table:{name}#{key.decode()}.{attribute}", {})
         attributes[attribute] = {
-            msgspec.msgpack.decode(key): msgspec.msgpack.decode(value) for key, value in table.items()
+            msgspec.msgpack.decode(one, type=key_type): msgspec.msgpack.decode(value) for one, value in table.items()
         }
-    attributes["beats"] = [one.due for one in stored.timers if one.period is not None]
+    # with a space in the name, since attributes may have any other
+    attributes["repeating timers"] = [one.due for one in stored.timers if one.period is not None]
     attributes["once listeners"] = [(one.handler, list(one.values)) for one in stored.listeners if one.once]
     return attributes
 

@@ -251,8 +251,9 @@ def beats_are_regular(facts: Facts) -> Iterator[str]:
     ledger: Any = facts.monitor("Ledger")
     if ledger is not None:
         expected = ledger["born"] + (ledger["ticks"] + 1) * TICK_S
-        if len(ledger["beats"]) != 1 or abs(ledger["beats"][0] - expected) > 0.001:
-            yield f"{ledger['ticks']} ticks since {ledger['born']:.2f}, the next are due at {ledger['beats']}"
+        due = ledger["repeating timers"]
+        if len(due) != 1 or abs(due[0] - expected) > 0.001:
+            yield f"{ledger['ticks']} ticks since {ledger['born']:.2f}, the next are due at {due}"
         if ledger["ticks"] and ledger["last_tick"] < ledger["born"] + ledger["ticks"] * TICK_S - 0.001:
             yield f"{ledger['ticks']} ticks since {ledger['born']:.2f} by engine time {ledger['last_tick']:.2f}"
     began = {record.life: record.data[3] for _, record in facts.history.of("began")}

@@ -10,6 +10,7 @@ from correlator.testing.simulation.facts import NEVER, Facts
 
 BEST_EFFORT, AT_LEAST_ONCE = Reliability.BEST_EFFORT, Reliability.AT_LEAST_ONCE
 EXACTLY_ONCE, APP_CONTROLLED = Reliability.EXACTLY_ONCE, Reliability.APP_CONTROLLED
+OPTIONAL = "optional"
 
 
 @invariant("BE1", "a BEST_EFFORT or APP_CONTROLLED receiver writes nothing to the store but dead letters")
@@ -23,8 +24,8 @@ def best_effort_stores_nothing(facts: Facts) -> Iterator[str]:
 
 @invariant("BE3", "without faults a BEST_EFFORT receiver delivers each message once and in order")
 def best_effort_is_in_order(facts: Facts) -> Iterator[str]:
-    """Only asked of runs in which nothing went wrong."""
-    for name in facts.of_mode(BEST_EFFORT):
+    """Only asked of runs in which nothing went wrong, and where monitors tell what they handle."""
+    for name in facts.of_mode(BEST_EFFORT) if facts.setup.told else ():
         wanted = [
             one.id
             for one in facts.published_to.get(facts.setup.receivers[name].destination, [])
@@ -44,7 +45,7 @@ def durable_before_acknowledged(facts: Facts) -> Iterator[str]:
             continue
         domain = facts.setup.receivers[record.who].domain
         for pid in record.data:
-            if facts.durable_at.get((record.who, pid), NEVER) < at:
+            if facts.durable_at.get((record.who, pid), NEVER) < at or facts.published[pid].flaw == OPTIONAL:
                 continue
             uid = facts.published[pid].uid if domain else ""
             if not uid or facts.accepted_ids.get((domain, uid), [NEVER])[0] > at:
@@ -73,13 +74,11 @@ def nothing_is_lost(facts: Facts) -> Iterator[str]:
 def _nowhere(facts: Facts) -> Iterator[str]:
     """Messages that no receiver of their destination has stored, nor a repeat of them, nor their dead letter."""
     for name in facts.of_mode(AT_LEAST_ONCE, EXACTLY_ONCE):
-        facts_of = facts.setup.receivers[name]
-        there = [name]
-        if not facts_of.topic:
-            there = [other for other, its in facts.setup.receivers.items() if its.destination == facts_of.destination]
+        facts_of, there = facts.setup.receivers[name], facts.beside(name)
         for one in facts.published_to.get(facts_of.destination, []):
             stored = any((other, one.pid) in facts.durable_at for other in there)
-            if not stored and not (one.uid and (facts_of.domain, one.uid) in facts.accepted_ids):
+            repeats = one.uid and (facts_of.domain, one.uid) in facts.accepted_ids
+            if not (stored or repeats or one.flaw == OPTIONAL):
                 yield f"{one.pid} came by {name} and is nowhere"
 
 
@@ -109,8 +108,8 @@ def no_home_made_duplicates(facts: Facts) -> Iterator[str]:
 
 @invariant("W1", "a receiver with flow control delivers no further than the application allows in this life")
 def window_is_kept(facts: Facts) -> Iterator[str]:
-    """By the numbers of what it stored."""
-    for name, stream in facts.streams.items():
+    """By the numbers of what it stored, where monitors tell what they allow."""
+    for name, stream in facts.streams.items() if facts.setup.told else ():
         setup = facts.setup.receivers.get(name)
         if setup is None or not setup.flow_control:
             continue
@@ -272,7 +271,9 @@ def without_id_never_dropped(facts: Facts) -> Iterator[str]:
     for at, record in facts.history.of("acknowledged"):
         if facts.setup.receivers.get(record.who) and facts.setup.receivers[record.who].domain:
             for pid in record.data:
-                if not facts.published[pid].uid and facts.durable_at.get((record.who, pid), NEVER) > at:
+                one = facts.published[pid]
+                dropped = not one.uid and facts.durable_at.get((record.who, pid), NEVER) > at
+                if dropped and one.flaw != OPTIONAL:
                     yield f"{pid} has no id and was dropped by {record.who}"
 
 
@@ -285,7 +286,8 @@ def domains_are_apart(facts: Facts) -> Iterator[str]:
             continue
         for pid in record.data:
             uid = facts.published[pid].uid
-            if not uid or facts.durable_at.get((record.who, pid), NEVER) < at:
+            durable = facts.durable_at.get((record.who, pid), NEVER) < at
+            if not uid or durable or facts.published[pid].flaw == OPTIONAL:
                 continue
             own = facts.accepted_ids.get((facts_of.domain, uid), [NEVER])[0]
             others = [d for (d, u), places in facts.accepted_ids.items() if u == uid and places[0] < at]
@@ -335,7 +337,7 @@ def _acknowledged_without_id(facts: Facts) -> Iterator[str]:
             continue
         for pid in record.data:
             one = facts.published[pid]
-            if one.uid and one.flaw != "mapping" and one.uid not in mine:
+            if one.uid and one.flaw not in ("mapping", OPTIONAL) and one.uid not in mine:
                 yield f"life {record.life}: {record.who} acknowledged {pid}, its id '{one.uid}' was not written (again)"
         mine.clear()
 
@@ -369,7 +371,7 @@ def acknowledged_by_the_application(facts: Facts) -> Iterator[str]:
         for _, record in _between(facts, name, "resumed", "acknowledged"):
             if record.kind == "resumed":
                 calls[record.life] += 1
-            elif any(facts.published[pid].flaw != "mapping" for pid in record.data):
+            elif any(facts.published[pid].flaw not in ("mapping", OPTIONAL) for pid in record.data):
                 calls[record.life] -= 1
                 if calls[record.life] < 0:
                     yield f"life {record.life}: {name} acknowledged {record.data} unasked"
@@ -416,8 +418,9 @@ def unacknowledged_comes_again(facts: Facts) -> Iterator[str]:
     if facts.rest is None or not facts.rest.reached:
         return
     for name in facts.of_mode(APP_CONTROLLED):
+        there = facts.beside(name)
         acknowledged = {
-            pid for _, record in facts.history.of("acknowledged") if record.who == name for pid in record.data
+            pid for _, record in facts.history.of("acknowledged") if record.who in there for pid in record.data
         }
         for one in facts.published_to.get(facts.setup.receivers[name].destination, []):
             if one.pid not in acknowledged:

@@ -42,6 +42,7 @@ class SimulatedWorld:
         schedule = Schedule(plan.seed, rates, plan.faults)
         self.simulated = World(_scenario(configured, plan.seed), schedule, configured.known)
         self._published: dict[tuple[str, str], list[Parcel]] = {}
+        self._quiet = False
 
     def publish(self, destination: str, messages: Iterable[Publishable]) -> None:
         """See `worlds.World`."""
@@ -53,19 +54,21 @@ class SimulatedWorld:
         ]
         there.extend(parcels)
         self.simulated.publish(parcels)
+        self._quiet = False
 
     def run_until_quiet(self) -> None:
         """See `worlds.World`."""
         with observed(self.simulated.record):
             history = self.simulated.run_until_rest()
         rest = history.of("rest")[-1][1].data
+        errors = [record.data for _, record in history.of("warned")]
         if not rest.reached:
-            warnings = history.of("warned")
-            last = (
-                f"the last error was: {warnings[-1][1].data}" if warnings else f"left at brokers: {rest.unacknowledged}"
-            )
+            last = f"the last error was: {errors[-1]}" if errors else f"left at brokers: {rest.unacknowledged}"
             what = f"not quiet after {rest.seconds:.0f} s of virtual time and {self.simulated.crashes} crashes; {last}"
             raise InvariantViolated(Violated("G7", "the engine comes to rest", what))
+        if self.simulated.engine is None:  # the one that was to look back
+            raise InvariantViolated(Violated("G8", "an engine always starts", errors[-1]))
+        self._quiet = True
 
     def published(self, destination: str) -> Messages:
         """See `worlds.World`."""
@@ -77,8 +80,7 @@ class SimulatedWorld:
 
     def state(self, monitor: type[Monitor] | str) -> list[dict[str, Any]]:
         """See `worlds.World`."""
-        name = monitor if isinstance(monitor, str) else monitor.state_name
-        return inspection.state_of_disk(self.simulated.disk).get(name, [])
+        return self._configured.state(monitor, inspection.state_of_disk(self.simulated.disk))
 
     def dead_letters(self) -> list[DeadLetter]:
         """See `worlds.World`."""
@@ -86,6 +88,9 @@ class SimulatedWorld:
 
     def check(self) -> None:
         """See `worlds.World`."""
+        if not self._quiet:
+            what = "'check' was called before 'run_until_quiet', or after more was published"
+            raise InvariantViolated(Violated("G7", "the engine comes to rest", what))
         for found in violations(self.simulated.history):
             raise InvariantViolated(Violated(*found))
 

@@ -252,9 +252,11 @@ class World:
         self.engine = engine
         try:
             engine.recover()
-        except (Killed, CorrelatorError) as error:
-            self._die(str(error))
-            return False
+        except Killed as killed:
+            return self._dies(str(killed))
+        except CorrelatorError as error:
+            self.record("warned", "recovery", str(error))
+            return self._dies(str(error))
         self._life.begin()
         for thread in engine.contexts.values():
             thread.slice = self.scenario.slice  # type: ignore[union-attr]
@@ -482,12 +484,12 @@ class World:
         begin, crashes = self.clock.now, self.crashes
         reached, self._asked = False, None
         for count in range(REST_STEPS + REST_STEPS_OF_A_MESSAGE * self._published):
-            if not self._rise() or not self._step():
+            alive = self._rise() and self._step()
+            if not alive:
                 self._asked = None
-                continue
-            if self._churns and self._life is not None:
+            elif self._churns and self._life is not None:
                 self._life.adopt(churn.settle(self._life.engine))
-            reached = count % 8 == 0 and self._rests()
+            reached = alive and count % 8 == 0 and self._rests()
             if reached or self.clock.now - begin > REST_PATIENCE_S or self.crashes - crashes > MOST_DEATHS_AT_REST:
                 break
         seconds = self.clock.now - begin

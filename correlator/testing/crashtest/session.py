@@ -1,0 +1,65 @@
+"""What the plugin does when an option or a fixture asks for it, and where files of a session are."""
+
+import argparse
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from correlator.errors import CorrelatorError
+from correlator.testing.crashtest import files, replay
+from correlator.testing.crashtest.levels import known, opened, seconds
+from correlator.testing.crashtest.runs import Level, Plan
+from correlator.testing.plugin import MakeWorld
+from correlator.testing.simulation.schedule import Fault
+from correlator.testing.worlds import World
+
+
+def check_options(option: argparse.Namespace) -> None:
+    """Raises pytest's own error, which ends the session, for options that cannot be: E2423, E2425, E2426."""
+    try:
+        if option.crash_level:
+            known(option.crash_level)
+        if option.crash_budget:
+            seconds(option.crash_budget)
+        if option.crash_replay:
+            replay.read(Path(option.crash_replay))
+    except CorrelatorError as error:
+        raise pytest.UsageError(str(error)) from error
+
+
+def worlds(request: pytest.FixtureRequest, level: str) -> Iterator[MakeWorld]:
+    """What the fixtures of the plugin are; everything ends with the test."""
+    with ExitStack() as stack:
+        levels: dict[Path, Level] = {}
+
+        def make(config: str | Path, *, faults: Sequence[Fault] = (), seed: int = 1) -> World:
+            file = config_file(request, config)
+            if file not in levels:
+                levels[file] = stack.enter_context(opened(level, file))
+            return stack.enter_context(levels[file].world(Plan(seed, tuple(faults))))
+
+        yield make
+
+
+def report(path: str, campaigns: Mapping[str, Any]) -> str:
+    """Write what campaigns did as JSON; says why that cannot be done, "" when it was."""
+    try:
+        files.write_json(Path(path), campaigns)
+    except CorrelatorError as error:
+        return str(error)
+    return ""
+
+
+def config_file(request: pytest.FixtureRequest, config: str | Path) -> Path:
+    """A configuration file by what a test calls it: beside the file of the test, or below the root directory."""
+    beside: Path = request.path.parent / config
+    return beside if beside.exists() else request.config.rootpath / config
+
+
+def from_here(request: pytest.FixtureRequest, path: Path) -> str:
+    """The path as the user types it, from the directory where pytest was called."""
+    return os.path.relpath(path, request.config.invocation_params.dir)

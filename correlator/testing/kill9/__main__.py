@@ -1,0 +1,47 @@
+"""The command of level kill9: our own workload; exit status 1 on a violation."""
+
+import argparse
+import contextlib
+import resource
+import sys
+import time
+from pathlib import Path
+
+from correlator.core.reliability import Reliability
+from correlator.testing.kill9 import reference
+from correlator.testing.kill9.campaign import Campaign, drawn, pairs
+from correlator.testing.kill9.zygote import Zygote
+from correlator.testing.simulation.figures import write
+
+
+def main() -> int:
+    """Run what was asked for; Ctrl-C ends it with the figures so far."""
+    parser = argparse.ArgumentParser(prog="python -m correlator.testing.kill9")
+    parser.add_argument("--kills", type=int, help="run until so many processes were killed (1000, or all pairs)")
+    parser.add_argument("--seed", type=int, default=1, help="the first seed")
+    parser.add_argument("--pairs", type=Reliability, help="every pair of kills with a small workload of this mode")
+    parser.add_argument("--report", type=Path, help="write the figures to this file as JSON")
+    arguments = parser.parse_args()
+    zygote = Zygote(reference.APPLICATION)
+    campaign = Campaign(zygote)
+    began = time.monotonic()
+    with contextlib.suppress(KeyboardInterrupt), contextlib.closing(zygote):
+        if arguments.pairs is not None:
+            pairs(campaign, arguments.pairs, kills=arguments.kills, seed=arguments.seed)
+        else:
+            drawn(campaign, kills=arguments.kills or 1000, seed=arguments.seed)
+    figures = campaign.figures
+    figures.seconds = round(time.monotonic() - began, 2)
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    figures.cpu_seconds = round(sum(one.ru_utime + one.ru_stime for one in used), 2)
+    for found in figures.found:
+        faults = ", ".join(f"{fault.kind}#{fault.n}" for fault in found.faults)
+        sys.stdout.write(f"seed {found.seed}: {found.violated}\n  kept: {found.kept}\n  faults: {faults}\n")
+    sys.stdout.write(figures.line() + "\n")
+    if arguments.report is not None:
+        write(arguments.report, figures)
+    return 1 if figures.violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

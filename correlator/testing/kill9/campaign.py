@@ -1,0 +1,191 @@
+"""Many runs of our own workload: drawn kills, or every pair of them."""
+
+import random
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from correlator.core.reliability import Reliability
+from correlator.testing.crashtest.runs import InvariantViolated, Violated
+from correlator.testing.kill9 import draws, reference, wire
+from correlator.testing.kill9.level import directory_of_a_run, keep
+from correlator.testing.kill9.lives import Lives
+from correlator.testing.kill9.zygote import Zygote
+from correlator.testing.simulation.invariants import violations
+from correlator.testing.simulation.schedule import KILL, Fault, Schedule, draw_rates
+
+MOST_VIOLATIONS = 3
+"""Runs that may fail before a campaign ends."""
+
+
+class Found(msgspec.Struct, frozen=True):
+    """A run that failed.
+
+    Attributes:
+        seed: of the run.
+        faults: that struck.
+        violated: what, as one line.
+        kept: directory with the store, the log and the history.
+    """
+
+    seed: int
+    faults: Sequence[Fault]
+    violated: str
+    kept: str
+
+
+class Figures(msgspec.Struct):
+    """What a campaign did.
+
+    Attributes:
+        runs: from an empty store to rest.
+        kills: processes that were killed by a planned kill.
+        deaths: processes that ended before their time, also by a message or a failing handler.
+        by_kind: kills by kind: at a point, before a call that changes a file, at a time.
+        by_point: kills by fault point.
+        without_fault: runs in which no fault struck.
+        pairs: ordered pairs of kills that the workload has.
+        pairs_tried: of these.
+        missed: of these, where a life came to its end before its kill.
+        violations: runs that failed.
+        found: these.
+        seconds: that it took, set by who measures.
+        cpu_seconds: of all processes together.
+    """
+
+    runs: int = 0
+    kills: int = 0
+    deaths: int = 0
+    by_kind: Counter[str] = msgspec.field(default_factory=Counter)
+    by_point: Counter[str] = msgspec.field(default_factory=Counter)
+    without_fault: int = 0
+    pairs: int = 0
+    pairs_tried: int = 0
+    missed: int = 0
+    violations: int = 0
+    found: list[Found] = []
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+
+    def add(self, lives: Lives, fired: Sequence[Fault]) -> None:
+        """Count a run."""
+        self.runs += 1
+        self.deaths += lives.crashes
+        self.without_fault += not fired
+        for fault in fired:
+            if fault.kind.startswith(draws.KILL):
+                where = fault.kind.removeprefix(draws.KILL)
+                self.kills += 1
+                self.by_kind[where if where in (draws.SYSCALL, draws.TIME) else "point"] += 1
+                if where not in (draws.SYSCALL, draws.TIME):
+                    self.by_point[where] += 1
+
+    def line(self) -> str:
+        """One line."""
+        rates = " kills/s, ".join(f"{self.kills / max(one, 0.001):.1f}" for one in (self.seconds, self.cpu_seconds))
+        kinds = ", ".join(f"{count:,} by {kind}" for kind, count in sorted(self.by_kind.items()))
+        pairs = f"{self.pairs_tried:,} of {self.pairs:,} pairs ({self.missed:,} missed), " if self.pairs else ""
+        return (
+            f"{pairs}{self.runs:,} runs ({self.without_fault:,} without a fault), {self.kills:,} kills ({kinds}) at "
+            f"{len(self.by_point)} fault points, {self.violations} violations, {self.seconds:.0f} s, "
+            f"{rates} per second of CPU"
+        )
+
+
+class Campaign:
+    """Runs of our own workload, in one process after another.
+
+    Args:
+        zygote: makes children; it has imported the modules of `reference.APPLICATION`.
+        prepare: import paths, called in each child after those of the application: mutants.
+
+    Attributes:
+        figures: of all runs.
+        passed: how often lives that came to their end passed each fault point, the most in one.
+    """
+
+    def __init__(self, zygote: Zygote, prepare: Sequence[str] = ()) -> None:
+        self.figures = Figures()
+        self._zygote = zygote
+        self._prepare = prepare
+        self.passed: Counter[str] = Counter()
+
+    def drawn(self, seed: int, most_kills: int) -> None:
+        """One run with everything drawn from a seed."""
+        workload = reference.drawn(seed)
+        rates = draw_rates(seed)
+        rng = random.Random(f"kills {seed}")
+        lives = min(workload.scenario.lives, most_kills) if rates.get(KILL) else 0
+        passed = self.passed
+        new = {point: hits for point, hits in passed.items() if point not in self.figures.by_point}
+        kills = draws.drawn_kills(rng, lives, new or passed, counts_calls=self._zygote.counts_calls)
+        self._run(workload, Schedule(seed, rates), kills, shares=lives + 1)
+
+    def exactly(self, workload: reference.Reference, *kills: wire.Kill) -> Lives:
+        """One run with exactly these kills, all messages published at once."""
+        return self._run(workload, Schedule(workload.scenario.seed, {}, ()), deque(kills), shares=1)
+
+    def _run(self, workload: reference.Reference, schedule: Schedule, kills: deque[wire.Kill], *, shares: int) -> Lives:
+        with directory_of_a_run() as directory:
+            scenario = reference.stored_in(workload.scenario, directory)
+            lives = Lives(scenario, schedule, self._zygote, directory, prepare=(*workload.prepare, *self._prepare))
+            lives.publish(workload.parcels)
+            violated = _violated(lives, kills, shares)
+            if violated is not None:
+                keep(directory, lives.history)
+                self.figures.violations += 1
+                self.figures.found.append(Found(scenario.seed, schedule.fired, str(violated), str(directory)))
+        self.passed |= lives.passed
+        self.figures.add(lives, schedule.fired)
+        return lives
+
+
+def _violated(lives: Lives, kills: deque[wire.Kill], shares: int) -> Violated | None:
+    try:
+        lives.run(kills, shares=shares)
+        return next((Violated(*one) for one in violations(lives.history)), None)
+    except InvariantViolated as error:
+        return error.violated
+    finally:
+        lives.close()
+
+
+def drawn(campaign: Campaign, *, kills: int, seed: int) -> None:
+    """Runs with seeds from this one on until so many processes were killed, or too many runs have failed."""
+    figures = campaign.figures
+    while figures.kills < kills and figures.violations < MOST_VIOLATIONS:
+        campaign.drawn(seed, kills - figures.kills)
+        seed += 1
+
+
+def pairs(campaign: Campaign, mode: Reliability, *, kills: int | None, seed: int) -> None:
+    """Each passing of each point in the first life, and after it each passing of each point in the next one.
+
+    Args:
+        campaign: runs them.
+        mode: of the workload.
+        kills: ends it when so many processes were killed; `None` for all pairs.
+        seed: of their order.
+    """
+    figures, workload = campaign.figures, reference.smallest(mode)
+    every = [
+        (first, second)
+        for first in _hits(campaign.exactly(workload))
+        for second in _hits(campaign.exactly(workload, first))
+    ]
+    figures.pairs = len(every)
+    random.Random(seed).shuffle(every)
+    for first, second in every:
+        if figures.violations >= MOST_VIOLATIONS or (kills is not None and figures.kills >= kills):
+            break
+        before = figures.kills
+        campaign.exactly(workload, first, second)
+        figures.pairs_tried += 1
+        figures.missed += figures.kills < before + 2
+
+
+def _hits(lives: Lives) -> Iterator[wire.Kill]:
+    """A kill for each passing of a point in the last life of a run."""
+    points = {name: hits for name, hits in lives.passed.items() if name != draws.SYSCALL}
+    return iter(draws.kills_of(draws.singles(points)))

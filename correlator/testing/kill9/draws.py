@@ -1,0 +1,67 @@
+"""Kills: drawn from a seed, or those of a plan."""
+
+import random
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+
+from correlator.errors import UsageError, quoted
+from correlator.testing.kill9.wire import Kill
+from correlator.testing.simulation.schedule import BROKER_KINDS, Fault
+
+KILL = "kill "
+"""Fault kinds that are kills begin so; the name of a point follows, or one of these:"""
+SYSCALL = "syscall"
+TIME = "time"
+FEW = (25, 60, 60, 120, 300)
+"""Fault points that a life may pass before it is killed, one of these is drawn; the first 25 are those of recovery."""
+MOST_CALLS = 80
+LONGEST_MS = 120
+
+
+def drawn_kills(rng: random.Random, lives: int, passed: Mapping[str, int], *, counts_calls: bool) -> deque[Kill]:
+    """One kill for each life.
+
+    Args:
+        rng: what they are drawn from.
+        lives: how many.
+        passed: fault points that are known to be passed, with how often in one life.
+        counts_calls: whether kills at calls that change a file are possible.
+    """
+    return deque(_drawn(rng, passed, counts_calls=counts_calls) for _ in range(lives))
+
+
+def _drawn(rng: random.Random, passed: Mapping[str, int], *, counts_calls: bool) -> Kill:
+    kind = rng.random()
+    if kind < 0.15:
+        return Kill(after_ms=rng.randint(1, LONGEST_MS))
+    if kind < 0.3 and counts_calls:
+        return Kill(syscall=rng.randint(1, MOST_CALLS))
+    if kind < 0.5 and passed:
+        point = rng.choice(sorted(passed))
+        return Kill(point=point, hit=rng.randint(1, min(passed[point], 10)))
+    return Kill(hit=rng.randint(1, rng.choice(FEW)))
+
+
+def kills_of(faults: Iterable[Fault]) -> deque[Kill]:
+    """The kills of a plan, the i-th for the i-th life; raises `UsageError` E2432 for what is no fault of this level."""
+    kills: deque[Kill] = deque()
+    for fault in faults:
+        if fault.kind in BROKER_KINDS:
+            continue
+        if not fault.kind.startswith(KILL) or fault.n < 1:
+            raise UsageError("E2432", "level kill9", f"{quoted(fault)} is no fault of it", "", "See: --crash-points")
+        kills.append(_kill(fault.kind.removeprefix(KILL), fault.n))
+    return kills
+
+
+def _kill(where: str, n: int) -> Kill:
+    if where == SYSCALL:
+        return Kill(syscall=n)
+    if where == TIME:
+        return Kill(after_ms=n)
+    return Kill(point=where, hit=n)
+
+
+def singles(passed: Mapping[str, int]) -> Sequence[Fault]:
+    """Every passing of every point, and every call that changes a file, as a kill."""
+    return [Fault(f"{KILL}{point}", hit) for point, hits in sorted(passed.items()) for hit in range(1, hits + 1)]

@@ -1,0 +1,253 @@
+"""Level `kill9`: the engine of a configuration file in processes that are killed."""
+
+import contextlib
+import functools
+import os
+import random
+import shutil
+import tempfile
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from correlator.core.monitor import Monitor
+from correlator.events import DeadLetter
+from correlator.settings import CheckpointSettings, EngineSettings
+from correlator.storage import inspect
+from correlator.testing.crashtest.configured import Configured
+from correlator.testing.crashtest.runs import Body, InvariantViolated, Outcome, Plan, Violated, judge
+from correlator.testing.kill9 import draws, stored, wire
+from correlator.testing.kill9.lives import G7, Lives
+from correlator.testing.kill9.zygote import Zygote
+from correlator.testing.simulation.history import History
+from correlator.testing.simulation.invariants import violations
+from correlator.testing.simulation.scenario import Scenario
+from correlator.testing.simulation.schedule import BROKER_KINDS, KILL, Fault, Schedule, draw_rates
+from correlator.testing.simulation.world import Parcel
+from correlator.testing.worlds import Messages, Publishable
+
+RETRY_S = 0.02
+INTERVALS_S = (0.005, 0.02, 0.1)
+LIVES = (1, 2, 3, 5)
+HISTORY = "history.jsonl"
+NewStore = Callable[[], str]
+"""Makes an empty store for a run and returns its address."""
+
+
+class Kill9World:
+    """`worlds.World` of one run with real processes.
+
+    Args:
+        configured: the file under test.
+        lives: the run.
+        kills: one for each life under faults.
+        shares: in how many parts messages are published.
+    """
+
+    level = "kill9"
+
+    def __init__(self, configured: Configured, lives: Lives, kills: deque[wire.Kill], shares: int) -> None:
+        self.lives = lives
+        self._configured = configured
+        self._kills = kills
+        self._shares = shares
+        self._quiet = False
+        self._published: dict[tuple[str, str], list[Parcel]] = {}
+
+    def publish(self, destination: str, messages: Iterable[Publishable]) -> None:
+        """See `worlds.World`."""
+        place = self._configured.place(destination)
+        there = self._published.setdefault(place, [])
+        parcels = [
+            Parcel(*place, self._configured.known(*place, message), message)
+            for message in self._configured.messages(place, messages, len(there) + 1)
+        ]
+        there.extend(parcels)
+        self.lives.publish(parcels)
+        self._quiet = False
+
+    def run_until_quiet(self) -> None:
+        """See `worlds.World`."""
+        self.lives.run(self._kills, shares=self._shares)
+        self._quiet = True
+
+    def published(self, destination: str) -> Messages:
+        """See `worlds.World`."""
+        return Messages(one.message for one in self._published.get(self._configured.place(destination), ()))
+
+    def sent(self, sender: str) -> Messages:
+        """See `worlds.World`."""
+        return self._configured.sent(sender, self.lives.brokers.accepted.get(sender, ()))
+
+    def state(self, monitor: type[Monitor] | str) -> list[dict[str, Any]]:
+        """See `worlds.World`."""
+        store = self._store_with_content()
+        return self._configured.state(monitor, stored.state(store) if store is not None else {})
+
+    def dead_letters(self) -> list[DeadLetter]:
+        """See `worlds.World`."""
+        store = self._store_with_content()
+        return [row.letter for row in inspect.dead_letters(store)] if store is not None else []
+
+    def check(self) -> None:
+        """See `worlds.World`."""
+        if not self._quiet:
+            what = "'check' was called before 'run_until_quiet', or after more was published"
+            raise InvariantViolated(Violated("G7", G7, what))
+        for found in violations(self.lives.history):
+            raise InvariantViolated(Violated(*found))
+
+    def _store_with_content(self) -> str | None:
+        store = self.lives.store
+        return store if store is not None and inspect.exists(store) else None
+
+
+class Kill9:
+    """The level; see `runs.Level`. Every run has a directory of its own, which a failed one keeps.
+
+    Args:
+        configured: the file under test.
+        new_store: where stores are, in place of a SQLite file in the directory of the run.
+    """
+
+    name = "kill9"
+    deterministic = False
+
+    def __init__(self, configured: Configured, new_store: NewStore | None = None) -> None:
+        self.configured = configured
+        self._new_store = new_store
+        self._passed: Counter[str] = Counter()
+
+    @functools.cached_property
+    def _zygote(self) -> Zygote:
+        settings = self.configured.settings
+        paths = [*(one.type for one in settings.monitors), *(one.event for one in settings.receivers if one.event)]
+        modules = sorted({path.partition(":")[0] for path in paths})
+        return Zygote(modules)
+
+    def run(self, body: Body, plan: Plan) -> Outcome:
+        """See `runs.Level`; a failed run keeps its directory."""
+        schedule = self._schedule(plan)
+        with directory_of_a_run() as directory:
+            with self._world(plan, schedule, directory) as world:
+                violated = judge(body, world)
+            lives = world.lives
+            if violated is not None:
+                keep(directory, lives.history)
+        self._passed |= lives.passed
+        return Outcome(
+            plan=plan,
+            violated=violated,
+            faults=tuple(schedule.fired),
+            told=[f"{fault.kind} ({fault.n})" for fault in schedule.fired],
+            points=dict(lives.passed),
+            crashes=lives.crashes,
+            history=lives.history,
+            kept=directory if violated is not None else None,
+        )
+
+    @contextlib.contextmanager
+    def world(self, plan: Plan) -> Iterator[Kill9World]:
+        """See `runs.Level`."""
+        with directory_of_a_run() as directory, self._world(plan, self._schedule(plan), directory) as world:
+            yield world
+
+    def singles(self, reference: Outcome) -> Iterator[tuple[Fault, ...]]:
+        """See `runs.Level`: a kill at each passing of a fault point, and before each call that changes a file."""
+        for fault in draws.singles(reference.points):
+            yield (fault,)
+
+    def close(self) -> None:
+        """See `runs.Level`."""
+        if "_zygote" in vars(self):
+            self._zygote.close()
+
+    @contextlib.contextmanager
+    def _world(self, plan: Plan, schedule: Schedule, directory: Path) -> Iterator[Kill9World]:
+        configured = self.configured
+        scenario = _scenario(configured, plan.seed, self._store_in(directory))
+        lives = Lives(
+            scenario,
+            schedule,
+            self._zygote,
+            directory,
+            known=configured.known,
+            pipelines=str(configured.file) if configured.settings.pipelines else "",
+        )
+        kills = self._kills(plan, schedule, scenario.lives)
+        try:
+            yield Kill9World(configured, lives, kills, 1 if plan.faults is not None else len(kills) + 1)
+        finally:
+            lives.close()
+
+    def _kills(self, plan: Plan, schedule: Schedule, lives: int) -> deque[wire.Kill]:
+        if plan.faults is not None:
+            return draws.kills_of(plan.faults)
+        if not schedule.rates.get(KILL):
+            return deque()
+        rng = random.Random(f"kills {plan.seed}")
+        return draws.drawn_kills(rng, lives, self._passed, counts_calls=self._zygote.counts_calls)
+
+    def _store_in(self, directory: Path) -> str | None:
+        if not self.configured.persistent:
+            return None
+        return self._new_store() if self._new_store is not None else f"sqlite:///{directory}/store.db"
+
+    @staticmethod
+    def _schedule(plan: Plan) -> Schedule:
+        if plan.faults is None:
+            return Schedule(plan.seed, draw_rates(plan.seed))
+        return Schedule(plan.seed, {}, [fault for fault in plan.faults if fault.kind in BROKER_KINDS])
+
+
+@contextlib.contextmanager
+def directory_of_a_run() -> Iterator[Path]:
+    """A new directory, removed at the end of the block unless something in it was to be kept."""
+    directory = Path(tempfile.mkdtemp(prefix="correlator-kill9-"))
+    try:
+        yield directory
+    finally:
+        if not (directory / HISTORY).exists():
+            shutil.rmtree(directory)
+
+
+def keep(directory: Path, history: History) -> None:
+    """Put the history of a failed run beside its store, one record a line, as JSON; so the directory stays."""
+    descriptor = os.open(directory / HISTORY, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    encode = msgspec.json.Encoder(enc_hook=repr).encode
+    with os.fdopen(descriptor, "wb") as file:
+        file.writelines(encode(record) + b"\n" for record in history.records)
+
+
+def _scenario(configured: Configured, seed: int, store: str | None) -> Scenario:
+    rng = random.Random(f"scenario {seed}")
+    return Scenario(
+        seed=seed,
+        settings=_settings(configured.settings, store, rng.choice(INTERVALS_S)),
+        persistent=configured.persistent,
+        brokers=configured.brokers,
+        lives=rng.choice(LIVES),
+        longest_lives=(),
+        slice=rng.choice((1, 2, 3, 1000)),
+        setup=configured.setup(),
+        ends_lives=False,
+        awaits_timers=False,
+    )
+
+
+def _settings(settings: EngineSettings, store: str | None, interval: float) -> EngineSettings:
+    """Those of the file over the store of the run, without what tests need not wait for, and without secrets."""
+    connections = {name: replace(one, options={}) for name, one in settings.connections.items()}
+    return replace(
+        settings,
+        store=store,
+        connections=connections,
+        checkpoint=CheckpointSettings(interval=min(interval, settings.checkpoint.interval)),
+        connection_retry_interval=min(RETRY_S, settings.connection_retry_interval),
+        status_interval=0.0,
+        input_log=None,
+    )

@@ -1,0 +1,314 @@
+"""One run: children that live and die one after another over one store, with the brokers and the truth outside.
+
+Everything here happens in the thread of the test, in a process that does not die. A run has lives that are killed, then
+healing, then lives that are not, until one is quiet and stops in order; at the end the store is read. Whatever a child
+said of a commit that it did not survive is settled by a look at the store.
+"""
+
+import contextlib
+import signal
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NoReturn, cast
+
+from correlator.storage import inspect
+from correlator.testing.crashtest.runs import InvariantViolated, Violated
+from correlator.testing.kill9 import stored, wire
+from correlator.testing.kill9.brokers import Brokers, Known
+from correlator.testing.kill9.intents import Intent, Intents
+from correlator.testing.kill9.session import Session, Statement
+from correlator.testing.kill9.zygote import LOG, Zygote
+from correlator.testing.simulation.history import History, Kind, Rest
+from correlator.testing.simulation.invariants import violations
+from correlator.testing.simulation.recorder import DiskRecorder
+from correlator.testing.simulation.scenario import Scenario
+from correlator.testing.simulation.schedule import Fault, Schedule
+from correlator.testing.simulation.world import Parcel
+
+PATIENCE_S = 60.0
+PATIENCE_WITH_SPARK_S = 400.0
+"""How long one life may take to be quiet or to die."""
+MOST_DEATHS_AT_REST = 40
+"""Engines that may die by themselves before the run counts as one that never rests."""
+LOOK_S = 0.25
+"""Longest wait of the oracle between two looks at its own deadlines."""
+LINES = 5
+G4 = "what an engine takes for committed is in the store, and nothing else is"
+G7 = "at rest nothing is left: unacknowledged 0, outbox 0, receive log 0, ids within the bound"
+G8 = "an engine starts, and fails only by documented errors"
+
+
+class Lives:
+    """One run.
+
+    Args:
+        scenario: what it consists of; its settings name the store.
+        schedule: what goes wrong with brokers, and where faults that struck are noted.
+        zygote: makes children.
+        directory: of the run.
+        known: see `Brokers`.
+        pipelines: the configuration file when it has pipelines, else "".
+        prepare: import paths; see `wire.Job`.
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        schedule: Schedule,
+        zygote: Zygote,
+        directory: Path,
+        *,
+        known: Known | None = None,
+        pipelines: str = "",
+        prepare: Sequence[str] = (),
+    ) -> None:
+        self.history = History(scenario.setup)
+        self.brokers = Brokers(scenario, schedule, self.history, known)
+        self.crashes = 0
+        self.passed: Counter[str] = Counter()
+        self._scenario = scenario
+        self._schedule = schedule
+        self._zygote = zygote
+        self._directory = directory
+        self._pipelines = pipelines
+        self._patience = PATIENCE_WITH_SPARK_S if pipelines else PATIENCE_S
+        self._prepare = prepare
+        self._recorder = DiskRecorder(self._record)
+        self._intents = Intents()
+        self._pending: deque[Parcel] = deque()
+        self._share = 0
+        self._seen: set[str] = set()
+        self._life = 0
+        self._session: Session
+        self._unburied = False
+        self._kill: wire.Kill | None = None
+        self._kill_at = self._deadline = float("inf")
+        self._killed = False
+        self._last: Statement | None = None
+
+    @property
+    def store(self) -> str | None:
+        """The address of the store."""
+        return self._scenario.settings.store
+
+    def publish(self, parcels: Iterable[Parcel]) -> None:
+        """Have messages published in this order, in shares, as lives begin."""
+        self._pending.extend(parcels)
+
+    def run(self, kills: deque[wire.Kill], *, shares: int) -> None:
+        """Lives with these kills, then healing, then lives without, until nothing is left to do.
+
+        Args:
+            kills: one for each life; those that lives came to are taken out.
+            shares: in how many parts messages are published: one for each life, or when a life has nothing to do.
+
+        Raises `InvariantViolated` G8 for a child that ended as none may, G7 when they do not come to rest.
+        """
+        self._schedule.on = True
+        self._share = -(-len(self._pending) // shares)
+        while kills:
+            self._begin(kills.popleft())
+            self._publish(self._share)
+            if self._work() and self._stop() is not None:
+                break
+        self.brokers.heal()
+        self._publish(len(self._pending))
+        self._come_to_rest()
+
+    def close(self) -> None:
+        """End a child that still lives, or has stopped and is not yet buried."""
+        if self._unburied:
+            self._unburied = False
+            self._session.kill()
+            self._session.status()
+            self._session.close()
+
+    def _come_to_rest(self) -> None:
+        begin = time.monotonic()
+        for _ in range(MOST_DEATHS_AT_REST):
+            self._begin(None)
+            if self._work() and (ended := self._stop()) is not None:
+                self._look_back(ended, time.monotonic() - begin)
+                return
+        what = f"{MOST_DEATHS_AT_REST} engines ended by themselves; the last lines of their log: {self._log()}"
+        raise self._restless(what)
+
+    def _publish(self, count: int) -> None:
+        self.brokers.publish([self._pending.popleft() for _ in range(min(count, len(self._pending)))])
+
+    # --- one life ---
+
+    def _begin(self, kill: wire.Kill | None) -> None:
+        """A new child."""
+        self._life += 1
+        self._kill, self._killed, self._last = kill, False, None
+        self.brokers.life = self._life
+        scenario = self._scenario
+        job = wire.Job(
+            life=self._life,
+            directory=str(self._directory),
+            settings=scenario.settings,
+            pipelines=self._pipelines,
+            brokers=dict(scenario.brokers),
+            kill=kill,
+            slice=scenario.slice,
+            awaits_timers=scenario.awaits_timers,
+            told=scenario.setup.told,
+            prepare=list(self._prepare),
+        )
+        self._session = Session(self._zygote, job, self.brokers, self._seen, self._stated)
+        self._unburied = True
+        self._deadline = time.monotonic() + self._patience
+        self._kill_at = float("inf")
+        if kill is not None and kill.after_ms:
+            self._kill_at = time.monotonic() + kill.after_ms / 1000
+
+    def _work(self) -> bool:
+        """Until the child is quiet and nothing waits for it; `False` when it died before."""
+        while self._until(lambda: self.brokers.forgetful or not self.brokers.left()):
+            self._session.command("rest")
+            if not self._until(lambda: isinstance(self._last, wire.Quiet)):
+                return False
+            self._last = None
+            if self.brokers.forgetful:
+                self.brokers.cut()
+            elif not self.brokers.left() and not self._rows():
+                if not self._pending:
+                    return True
+                self._publish(self._share)
+        return False
+
+    def _stop(self) -> wire.Ended | None:
+        """Stop the child in order: its last words; `None` when it died before."""
+        self._session.command("stop")
+        if not self._until(lambda: isinstance(self._last, wire.Ended)):
+            return None
+        ended = self._last
+        assert isinstance(ended, wire.Ended)
+        self.passed |= ended.points
+        self._unburied = False
+        self._session.status()
+        self._session.close()
+        return ended
+
+    def _until(self, reached: Callable[[], bool]) -> bool:
+        """Serve the child until this is so; `False` when it has died before, and is buried."""
+        while self._session.alive:
+            if reached():
+                return True
+            now = time.monotonic()
+            if now >= self._kill_at:
+                self._kill_at, self._killed = float("inf"), True
+                self._session.kill()
+            elif now >= self._deadline:
+                self._give_up()
+            self._session.serve(min(self._kill_at - now, LOOK_S) if self._kill_at > now else LOOK_S)
+        self._bury()
+        return False
+
+    def _stated(self, said: Statement) -> None:
+        """The child says something that is no call."""
+        match said:
+            case wire.Intent():
+                self._intents.announced(Intent(said.epoch, said.number, wire.unpacked(said.writes)))
+            case wire.Done():
+                with _disagreement():
+                    self._recorder.committed(*self._intents.done(said.number))
+            case wire.Told():
+                self._record(cast("Kind", said.kind), said.who, said.data)
+            case _:
+                if not isinstance(self._last, wire.Dying):
+                    self._last = said
+
+    def _record(self, kind: Kind, who: str, data: object) -> None:
+        self.history.add(self._life, kind, who, data)
+
+    # --- death ---
+
+    def _bury(self) -> None:
+        """The child is dead: why, what of its last words took place, and back with what it held."""
+        self._unburied = False
+        status = self._session.status()
+        try:
+            if self._intents.open is not None:
+                self._settle()
+            self._record("died", self._cause(status), None)
+            self.crashes += 1
+        finally:
+            self._session.close()
+
+    def _cause(self, status: int) -> str:
+        """The place of death; raises `InvariantViolated` G8 when nobody has killed it."""
+        kill, last = self._kill or wire.Kill(), self._last
+        if isinstance(last, wire.Dying):
+            self.passed |= last.points
+            if last.hit:
+                self._struck(f"kill {last.where}", last.hit)
+            return last.where
+        if isinstance(last, wire.Failed) and last.by_application:
+            self._record("warned", "engine", last.text)
+            return last.text
+        if status == -signal.SIGKILL and self._killed:
+            self._struck("kill time", kill.after_ms)
+            return "time"
+        if status == -signal.SIGKILL and kill.syscall:
+            self._struck("kill syscall", kill.syscall)
+            return "syscall"
+        what = last.text if isinstance(last, wire.Failed) else f"ended with status {status}: {self._log()}"
+        raise InvariantViolated(Violated("G8", G8, f"life {self._life}: {what}"))
+
+    def _struck(self, kind: str, n: int) -> None:
+        self._schedule.fired.append(Fault(kind, n))
+        self._record("fault", kind, None)
+
+    def _settle(self) -> None:
+        """Hold what was said of commits against the store, which tells of one that the child did not survive."""
+        assert self.store is not None
+        instance = inspect.instance(self.store)
+        assert instance is not None
+        with _disagreement():
+            intent = self._intents.settled(instance.epoch, instance.commit)
+        if intent is not None:
+            self._recorder.committed(*intent)
+
+    def _restless(self, what: str) -> InvariantViolated:
+        """The run does not come to rest; or what else is wrong with it, which will be why."""
+        others = (one for one in violations(self.history) if one.id != "G7")
+        return InvariantViolated(Violated(*next(others, ("G7", G7, what))))
+
+    def _give_up(self) -> NoReturn:
+        what = f"life {self._life} is neither dead nor quiet after {self._patience:.0f} s; left: {self.brokers.left()}"
+        raise self._restless(f"{what}; {self._log()}")
+
+    def _log(self) -> str:
+        """The last words of the engines."""
+        log = self._directory / LOG
+        lines = log.read_text(errors="replace").splitlines()[-LINES:] if log.exists() else []
+        return " | ".join(lines) or "nothing in the log"
+
+    # --- the end ---
+
+    def _rows(self) -> int:
+        """What is left in the store's receive log and outbox."""
+        if self.store is None:
+            return 0
+        return len(inspect.receive_log(self.store)) + len(inspect.outbox(self.store))
+
+    def _look_back(self, ended: wire.Ended, seconds: float) -> None:
+        """What the store holds when the last engine has stopped."""
+        rest = Rest(unacknowledged=self.brokers.left(), seconds=seconds)
+        if self.store is not None:
+            self._settle()
+            rest = stored.rest(self.store, self._scenario, ended.known, rest)
+        self.history.add(0, "rest", "", rest)
+
+
+@contextlib.contextmanager
+def _disagreement() -> Iterator[None]:
+    """What a child said of its commits is not what the store holds."""
+    try:
+        yield
+    except ValueError as error:
+        raise InvariantViolated(Violated("G4", G4, str(error))) from error

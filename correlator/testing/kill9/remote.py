@@ -1,0 +1,222 @@
+"""The child's side of the socket: the link itself, the connections that it stands for, and the store that tells."""
+
+import itertools
+import os
+import queue
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from correlator.core.commit import CheckpointCommit, ReceiveCommit, Recovered, StateSegment, Write
+from correlator.errors import ConnectionLost, SendRejected
+from correlator.events import Message, Outgoing
+from correlator.ports import Chunk, Features, Store
+from correlator.settings import ReceiverSettings, SenderSettings
+from correlator.testing.kill9 import wire
+
+ORPHANED = 75
+"""Exit status of a child whose oracle is gone."""
+_heard = msgspec.msgpack.Decoder(wire.Heard)
+_chunk = msgspec.msgpack.Decoder(tuple[list[Message], int | None])
+_results = msgspec.msgpack.Decoder(list[wire.Error | None])
+_boolean = msgspec.msgpack.Decoder(bool)
+
+
+class Link:
+    """The line to the oracle. Any thread may use it; one of its own listens.
+
+    Args:
+        line: connected.
+
+    Attributes:
+        commands: what the oracle, or the engine, wants of the main thread.
+    """
+
+    def __init__(self, line: socket.socket) -> None:
+        self.commands: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._line = line
+        self._speaking = threading.Lock()
+        self._calls = itertools.count(1)
+        self._parts = itertools.count(1)
+        self._waiting: dict[int, queue.SimpleQueue[wire.Answer]] = {}
+        threading.Thread(target=self._listen, name="link", daemon=True).start()
+
+    def tell(self, message: wire.Said) -> None:
+        """Say something that needs no answer; when this returns, it will be read, whatever happens to this process."""
+        try:
+            with self._speaking:
+                self._line.sendall(wire.frame(message))
+        except OSError:
+            os._exit(ORPHANED)
+
+    def call(self, message: Callable[[int], wire.Said]) -> msgspec.Raw:
+        """Ask, and wait for the answer; raises `ConnectionLost` as the oracle says."""
+        number, answers = next(self._calls), queue.SimpleQueue[wire.Answer]()
+        self._waiting[number] = answers
+        self.tell(message(number))
+        answer = answers.get()
+        if answer.lost is not None:
+            raise ConnectionLost(*answer.lost)
+        return answer.value
+
+    def record(self, kind: str, who: str = "", data: Any = None) -> None:
+        """Add to the history."""
+        self.tell(wire.Told(kind, who, data))
+
+    def first(self, what: str) -> bool:
+        """Whether nobody has asked this in any life before."""
+        return _boolean.decode(self.call(lambda number: wire.First(number, what)))
+
+    def new_part(self) -> int:
+        """A number for a source or sink."""
+        return next(self._parts)
+
+    def _listen(self) -> None:
+        reader = wire.Reader(self._line)
+        while True:
+            try:
+                for content in reader.read():
+                    self._hear(_heard.decode(content))
+            except (EOFError, OSError):
+                os._exit(ORPHANED)
+
+    def _hear(self, heard: wire.Heard) -> None:
+        if isinstance(heard, wire.Answer):
+            self._waiting.pop(heard.call).put(heard)
+        else:
+            self.commands.put(heard.what)
+
+
+class RemoteConnection:
+    """Stands for a connection of the file: its broker lives in the oracle.
+
+    Args:
+        link: to the oracle.
+        name: of the connection.
+        features: of the broker.
+    """
+
+    def __init__(self, link: Link, name: str, features: Features) -> None:
+        self.features = features
+        self._link = link
+        self._name = name
+
+    def source(self, receiver: ReceiverSettings) -> "RemoteSource":
+        """A source of the receiver's destination."""
+        part = self._link.new_part()
+        self._link.tell(
+            wire.NewSource(part, self._name, receiver.id, receiver.destination, receiver.max_batch_size),
+        )
+        return RemoteSource(self._link, part)
+
+    def sink(self, sender: SenderSettings) -> "RemoteSink":
+        """A sink."""
+        part = self._link.new_part()
+        self._link.tell(wire.NewSink(part, self._name, sender.id))
+        return RemoteSink(self._link, part)
+
+    def close(self) -> None:
+        """Sources and sinks are closed one by one."""
+
+
+class RemoteSource:
+    """A consumer at the oracle's broker."""
+
+    def __init__(self, link: Link, part: int) -> None:
+        self._link = link
+        self._part = part
+
+    def connect(self) -> None:
+        """Subscribe."""
+        self._link.call(lambda call: wire.Connect(call, self._part))
+
+    def receive(self, max_messages: int, timeout_s: float) -> Chunk:
+        """Take a chunk; the oracle waits."""
+        answer = self._link.call(lambda call: wire.Receive(call, self._part, max_messages, timeout_s))
+        return Chunk(*_chunk.decode(answer))
+
+    def acknowledge(self, tokens: Sequence[Any]) -> None:
+        """Forget these chunks."""
+        self._link.call(lambda call: wire.Settle(call, self._part, list(tokens), acknowledged=True))
+
+    def reject(self, tokens: Sequence[Any]) -> None:
+        """Give these chunks back."""
+        self._link.call(lambda call: wire.Settle(call, self._part, list(tokens), acknowledged=False))
+
+    def close(self) -> None:
+        """Let go."""
+        self._link.tell(wire.Close(self._part))
+
+
+class RemoteSink:
+    """A producer at the oracle's broker."""
+
+    def __init__(self, link: Link, part: int) -> None:
+        self._link = link
+        self._part = part
+
+    def connect(self) -> None:
+        """Open."""
+        self._link.call(lambda call: wire.Connect(call, self._part))
+
+    def send(self, batch: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
+        """Send; one result per message."""
+        answer = self._link.call(lambda call: wire.Send(call, self._part, list(batch)))
+        return [None if refused is None else SendRejected(*refused) for refused in _results.decode(answer)]
+
+    def close(self) -> None:
+        """Let go."""
+        self._link.tell(wire.Close(self._part))
+
+
+class ToldStore:
+    """A store that tells the oracle of each transaction before and after it.
+
+    Args:
+        store: the real one.
+        link: to the oracle.
+    """
+
+    def __init__(self, store: Store, link: Link) -> None:
+        self.epoch = 0
+        self._store = store
+        self._link = link
+
+    def open(self, check: Callable[[Recovered], None] = lambda _: None) -> Recovered:
+        """As the port says."""
+        recovered = self._store.open(check)
+        self.epoch = recovered.epoch
+        return recovered
+
+    def commit(self, number: int, writes: Sequence[Write]) -> None:
+        """As the port says. An intent that is followed by another one did not take place."""
+        self._link.tell(wire.Intent(self.epoch, number, wire.packed([_essence(write) for write in writes])))
+        self._store.commit(number, writes)
+        self._link.tell(wire.Done(number))
+
+    def resolve(self, number: int) -> bool:
+        """As the port says."""
+        committed = self._store.resolve(number)
+        if committed:
+            self._link.tell(wire.Done(number))
+        return committed
+
+    def read_state(self, numbers: Sequence[int]) -> Sequence[StateSegment]:
+        """As the port says."""
+        return self._store.read_state(numbers)
+
+    def close(self) -> None:
+        """As the port says."""
+        self._store.close()
+
+
+def _essence(write: Write) -> Write:
+    """Without what the history does not ask for: state may be large."""
+    if isinstance(write, CheckpointCommit):
+        return msgspec.structs.replace(write, state=(), contexts=(), consumed={})
+    if isinstance(write, ReceiveCommit):
+        return msgspec.structs.replace(write, rewritten=(), forgotten=())
+    return write

@@ -1,0 +1,166 @@
+"""The oracle's dialogue with one child: calls are served by the brokers, statements go into the history."""
+
+import contextlib
+import os
+import select
+import signal
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from correlator.errors import ConnectionLost
+from correlator.settings import ReceiverSettings, SenderSettings
+from correlator.testing.kill9 import wire
+from correlator.testing.kill9.brokers import Brokers
+from correlator.testing.kill9.zygote import Zygote
+from correlator.testing.memory import MemorySink, MemorySource
+
+_said = msgspec.msgpack.Decoder(wire.Said)
+Statement = (
+    wire.Intent | wire.Done | wire.Told | wire.Dying | wire.Quiet | wire.Failed | wire.Ended
+)  # fmt: skip
+"""What a child says that is no call of a broker."""
+
+
+class Session:
+    """One child's line. Used by the oracle's thread alone.
+
+    Args:
+        zygote: makes it.
+        job: what it is to do.
+        brokers: what its sources and sinks are connected to.
+        seen: what `First` was asked for, over all lives.
+        stated: told of every statement.
+    """
+
+    def __init__(
+        self,
+        zygote: Zygote,
+        job: wire.Job,
+        brokers: Brokers,
+        seen: set[str],
+        stated: Callable[[Statement], None],
+    ) -> None:
+        self.alive = True
+        self._zygote = zygote
+        self._pid, self._line = zygote.fork(job)
+        self._reader = wire.Reader(self._line)
+        self._brokers = brokers
+        self._seen = seen
+        self._stated = stated
+        self._connections = {name: broker.connection(name) for name, broker in brokers.of.items()}
+        self._sources: dict[int, MemorySource] = {}
+        self._sinks: dict[int, MemorySink] = {}
+        self._waiting: list[tuple[float, wire.Receive]] = []
+        self._stopping = False
+
+    def command(self, what: str) -> None:
+        """Tell the child; a dead one does not hear it. Nobody waits for messages any more where it is to stop."""
+        self._stopping = what == "stop"
+        self._brokers.stirred = True
+        self._say(wire.Command(what))
+
+    def serve(self, timeout_s: float) -> None:
+        """Read what the child has said, waiting at most so long for it, and answer; `alive` tells whether it lives."""
+        soonest = min((due for due, _ in self._waiting), default=float("inf"))
+        wait = min(timeout_s, max(0.0, soonest - time.monotonic()))
+        if self._brokers.stirred:
+            wait = 0.0
+        if select.select([self._line], [], [], wait)[0]:
+            try:
+                for content in self._reader.read():
+                    self._take(_said.decode(content))
+            except EOFError:
+                self.alive = False
+                return
+        self._look_again()
+
+    def kill(self) -> None:
+        """End it from outside; harmless when it is dead."""
+        os.kill(self._pid, signal.SIGKILL)
+
+    def status(self) -> int:
+        """Wait for its end: exit status, or the negative number of the signal that ended it."""
+        return self._zygote.status()
+
+    def close(self) -> None:
+        """It is dead: what it held is given back."""
+        self._line.close()
+        for connection in self._connections.values():
+            connection.close()
+
+    def _take(self, said: wire.Said) -> None:
+        match said:
+            case wire.NewSource():
+                settings = ReceiverSettings(
+                    id=said.receiver,
+                    connection=said.connection,
+                    destination=said.destination,
+                    max_batch_size=said.max_batch_size,
+                )
+                self._sources[said.part] = self._connections[said.connection].source(settings)
+            case wire.NewSink():
+                settings_of_sink = SenderSettings(id=said.sender, connection=said.connection)
+                self._sinks[said.part] = self._connections[said.connection].sink(settings_of_sink)
+            case wire.Connect() | wire.Receive() | wire.Settle() | wire.Send():
+                self._brokers.meddle()
+                self._serve(said)
+            case wire.Close():
+                self._end(said.part).close()
+            case wire.First():
+                self._answer(said.call, said.what not in self._seen)
+                self._seen.add(said.what)
+            case _:
+                self._stated(said)
+
+    def _serve(self, call: wire.Connect | wire.Receive | wire.Settle | wire.Send) -> None:
+        """A call of a broker; a lost connection is its answer."""
+        try:
+            match call:
+                case wire.Connect():
+                    self._end(call.part).connect()
+                    self._answer(call.call, None)
+                case wire.Receive():
+                    self._receive(call, time.monotonic() + call.timeout_s)
+                case wire.Settle():
+                    source = self._sources[call.part]
+                    (source.acknowledge if call.acknowledged else source.reject)(call.tokens)
+                    self._answer(call.call, None)
+                case wire.Send():
+                    results = self._sinks[call.part].send(call.batch)
+                    self._answer(call.call, [one and (one.code, one.where, one.what) for one in results])
+        except ConnectionLost as lost:
+            self._say(wire.Answer(call.call, lost=(lost.code, lost.where, lost.what)))
+
+    def _receive(self, call: wire.Receive, due: float) -> None:
+        """Answer when there is something, or when the time is over."""
+        chunk = self._sources[call.part].receive(call.most, 0.0)
+        if chunk.messages or self._stopping or time.monotonic() >= due:
+            self._answer(call.call, (chunk.messages, chunk.token))
+        else:
+            self._waiting.append((due, call))
+
+    def _look_again(self) -> None:
+        """Serve those who wait, when there may be something for them, or their time is over."""
+        waiting, self._waiting = self._waiting, []
+        stirred, self._brokers.stirred = self._brokers.stirred, False
+        now = time.monotonic()
+        for due, call in waiting:
+            if stirred or now >= due:
+                try:
+                    self._receive(call, due)
+                except ConnectionLost as lost:
+                    self._say(wire.Answer(call.call, lost=(lost.code, lost.where, lost.what)))
+            else:
+                self._waiting.append((due, call))
+
+    def _end(self, part: int) -> MemorySource | MemorySink:
+        return self._sources[part] if part in self._sources else self._sinks[part]
+
+    def _answer(self, call: int, value: object) -> None:
+        self._say(wire.Answer(call, wire.raw(value)))
+
+    def _say(self, heard: wire.Heard) -> None:
+        with contextlib.suppress(OSError):  # a dead child: reading will tell
+            self._line.sendall(wire.frame(heard))

@@ -1,0 +1,47 @@
+"""A TCP proxy that loses, cuts, holds and delays bytes of a connection, at places that the test names.
+
+    with FaultProxy(server_port) as proxy:
+        lost = proxy.inject(lost_reply(POSTGRES_COMMIT))
+        ...                                                # the program under test talks to proxy.port
+        assert lost.wait(10)
+
+Everything is on loopback. `faults` holds the values, `proxy` the proxy.
+"""
+
+from correlator.testing.network.faults import (
+    ANY,
+    POSTGRES_COMMIT,
+    Action,
+    AtByte,
+    AtRequest,
+    Cut,
+    Delay,
+    Direction,
+    Fault,
+    Place,
+    Stall,
+    Swallow,
+    lost_reply,
+    lost_request,
+)
+from correlator.testing.network.link import Injection
+from correlator.testing.network.proxy import FaultProxy
+
+__all__ = [
+    "ANY",
+    "POSTGRES_COMMIT",
+    "Action",
+    "AtByte",
+    "AtRequest",
+    "Cut",
+    "Delay",
+    "Direction",
+    "Fault",
+    "FaultProxy",
+    "Injection",
+    "Place",
+    "Stall",
+    "Swallow",
+    "lost_reply",
+    "lost_request",
+]

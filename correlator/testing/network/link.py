@@ -1,0 +1,272 @@
+"""One connection through the proxy: two streams of bytes, the faults that wait on them, and how it ends.
+
+Everything here runs in the thread of the proxy's event loop, so that all connections see one order of things: the place
+of a fault is settled before the bytes that it depends on are passed on.
+"""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from correlator.errors import UsageError
+from correlator.testing.network.faults import AtByte, AtRequest, Cut, Delay, Direction, Fault, Stall
+
+HOST = "127.0.0.1"
+LARGEST_PIECE = 65536
+LONGEST_SPLIT = 64
+"""So many bytes of a request that comes in two pieces may lie in the earlier ones."""
+
+
+class Injection:
+    """A fault that a proxy carries. `fired`, `wait` and `withdraw` are for any thread.
+
+    Attributes:
+        fault: what was injected.
+        fired: how often it has acted.
+    """
+
+    def __init__(self, fault: Fault, do: Callable[[Coroutine[Any, Any, None]], None]) -> None:
+        self.fault = fault
+        self.fired = 0
+        self._do = do
+        self._acted = threading.Event()
+        self._over = asyncio.Event()
+        self._hits = 0
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until it has acted; says whether it has."""
+        return self._acted.wait(timeout_s)
+
+    def withdraw(self) -> None:
+        """It acts no more, and what it held or delayed goes on. What it has cut or swallowed stays lost.
+
+        Raises:
+            UsageError: E2412, the proxy is closed.
+        """
+        self._do(self.end())
+
+    async def end(self) -> None:
+        """It is withdrawn."""
+        self._over.set()
+
+    @property
+    def over(self) -> bool:
+        """Whether it is withdrawn."""
+        return self._over.is_set()
+
+    async def hold(self, seconds: float | None) -> None:
+        """Wait so long, or until it is withdrawn."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._over.wait(), seconds)
+
+    def fire(self) -> None:
+        """It acts now."""
+        self.fired += 1
+        self._acted.set()
+
+    def hits(self, place: AtRequest) -> bool:
+        """A request of its kind was recognised; says whether it is the one."""
+        self._hits += 1
+        return self._hits == place.hit
+
+
+class End:
+    """One end of a connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        writer.transport.set_write_buffer_limits(0)  # `drain` waits until the kernel has all, so that it arrives
+
+    async def read(self) -> bytes:
+        """What came, at most a piece; nothing at the end."""
+        return await self._reader.read(LARGEST_PIECE)
+
+    async def write(self, data: bytes) -> None:
+        """Hand all of it to the kernel."""
+        self._writer.write(data)
+        await self._writer.drain()
+
+    def write_end(self) -> None:
+        """Say that nothing more comes."""
+        self._writer.write_eof()
+
+    def abort(self) -> None:
+        """Close it now."""
+        self._writer.transport.abort()
+
+
+class LinkLostError(Exception):
+    """The connection ends here.
+
+    Attributes:
+        upstream: whether the upstream is told.
+    """
+
+    def __init__(self, *, upstream: bool = True) -> None:
+        super().__init__()
+        self.upstream = upstream
+
+
+class Stream:
+    """One direction of a connection.
+
+    Attributes:
+        passed: bytes that were passed on.
+        swallows: whether what comes is lost.
+    """
+
+    def __init__(self) -> None:
+        self.passed = 0
+        self.swallows = False
+        self._delays: list[Injection] = []
+        self._marks: list[tuple[int, Injection]] = []
+
+    def mark(self, position: int, injection: Injection) -> None:
+        """Let a fault act when so many bytes have passed."""
+        self._marks.append((position, injection))
+        self._marks.sort(key=lambda mark: mark[0])
+
+    def room(self, size: int) -> int:
+        """How many of so many bytes pass before the next fault acts."""
+        return min(size, self._marks[0][0] - self.passed) if self._marks else size
+
+    async def meet_faults(self) -> None:
+        """Let those act whose place is here.
+
+        Raises:
+            LinkLostError: a cut.
+        """
+        while self._marks and self._marks[0][0] <= self.passed:
+            _, injection = self._marks.pop(0)
+            if not injection.over:
+                await self._meet(injection)
+
+    async def _meet(self, injection: Injection) -> None:
+        injection.fire()
+        match injection.fault.action:
+            case Cut(upstream=upstream):
+                raise LinkLostError(upstream=upstream)
+            case Stall(seconds=seconds):
+                await injection.hold(seconds)
+            case Delay():
+                self._delays.append(injection)
+            case _:
+                self.swallows = True
+
+    async def delay(self) -> None:
+        """Wait as long as faults say that each piece waits."""
+        for injection in self._delays:
+            if isinstance(injection.fault.action, Delay):
+                await injection.hold(injection.fault.action.seconds)
+
+
+class Link:
+    """A connection of a client, and the one to the upstream that belongs to it.
+
+    Args:
+        number: of the proxy's connections, from 1.
+        client: its end.
+        injections: those of the proxy; one that has met its request is taken out.
+        count: told of bytes before they are passed on.
+    """
+
+    def __init__(
+        self, number: int, client: End, injections: list[Injection], count: Callable[[Direction, int], None]
+    ) -> None:
+        self._number = number
+        self._client = client
+        self._injections = injections
+        self._count = count
+        self._streams = {direction: Stream() for direction in Direction}
+        self._earlier = b""
+        self._orphaned = False
+        for injection in injections:
+            self.mark(injection)
+
+    @property
+    def lossy(self) -> bool:
+        """Whether bytes of it were lost, or its client."""
+        return self._orphaned or any(stream.swallows for stream in self._streams.values())
+
+    def mark(self, injection: Injection, *, late: bool = False) -> None:
+        """Take a fault whose place is a byte of this connection.
+
+        Raises:
+            UsageError: E2411, it is `late` and the byte of just this connection has passed.
+        """
+        place = injection.fault.place
+        if not isinstance(place, AtByte) or place.connection not in (None, self._number):
+            return
+        stream = self._streams[place.direction]
+        if place.after >= stream.passed:
+            stream.mark(place.after, injection)
+        elif late and place.connection:
+            what = f"byte {place.after} of connection {self._number} has passed already"
+            raise UsageError("E2411", "fault, after", what, f"{stream.passed} or more")
+
+    async def run(self, port: int) -> None:
+        """Pass bytes on until both streams have ended or the connection is cut."""
+        ends = [self._client]
+        try:
+            with contextlib.suppress(OSError):
+                ends.append(End(*await asyncio.open_connection(HOST, port)))
+                await self._pass_both_ways(ends[1])
+        finally:
+            for end in ends:
+                end.abort()
+
+    async def _pass_both_ways(self, upstream: End) -> None:
+        try:
+            async with asyncio.TaskGroup() as ways:
+                ways.create_task(self._pass(Direction.REQUEST, self._client, upstream))
+                ways.create_task(self._pass(Direction.REPLY, upstream, self._client))
+        except* LinkLostError as lost:
+            self._orphaned = not all(isinstance(one, LinkLostError) and one.upstream for one in lost.exceptions)
+        if self._orphaned:
+            self._client.abort()
+            while await upstream.read():
+                continue
+
+    async def _pass(self, direction: Direction, source: End, target: End) -> None:
+        stream = self._streams[direction]
+        try:
+            while data := await source.read():
+                if direction is Direction.REQUEST:
+                    self._recognise(data)
+                await self._pass_piece(direction, data, target)
+            if not stream.swallows:
+                target.write_end()
+        except OSError as error:
+            raise LinkLostError from error
+
+    async def _pass_piece(self, direction: Direction, data: bytes, target: End) -> None:
+        stream = self._streams[direction]
+        await stream.meet_faults()
+        while data and not stream.swallows:
+            part = data[: stream.room(len(data))]
+            data = data[len(part) :]
+            await stream.delay()
+            stream.passed += len(part)
+            self._count(direction, len(part))
+            await target.write(part)
+            await stream.meet_faults()
+
+    def _recognise(self, data: bytes) -> None:
+        """Find requests, and give the faults that wait for them their places, before a byte of this piece passes."""
+        window = self._earlier + data
+        for injection in list(self._injections):
+            place = injection.fault.place
+            if isinstance(place, AtRequest):
+                for found in place.matcher.finditer(window):
+                    if found.end() > len(self._earlier) and injection.hits(place):
+                        self._injections.remove(injection)
+                        self._mark_request(place, injection, found.start() - len(self._earlier))
+        self._earlier = window[-LONGEST_SPLIT:]
+
+    def _mark_request(self, place: AtRequest, injection: Injection, begin: int) -> None:
+        """A request begins so many bytes from here, behind us when its first bytes came in an earlier piece."""
+        stream = self._streams[place.direction]
+        stream.mark(stream.passed + place.after + (begin if place.direction is Direction.REQUEST else 0), injection)

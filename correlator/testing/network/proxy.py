@@ -1,0 +1,174 @@
+"""The proxy: a listener on loopback in front of one upstream, whose connections meet the faults that were injected."""
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from correlator.errors import UsageError
+from correlator.testing.network.faults import Direction, Fault
+from correlator.testing.network.link import HOST, End, Injection, Link
+
+T = TypeVar("T")
+PATIENCE_S = 60.0
+
+
+class FaultProxy:
+    """Passes TCP connections on to a port of loopback, and lets faults act on them.
+
+    A client whose upstream does not listen is connected and ended at once. Every method may be called by any thread.
+    Use it as a context manager, or `close` it.
+
+    Args:
+        upstream: the port to pass connections on to.
+
+    Attributes:
+        port: where it listens, the same for its whole life, also while it refuses.
+        connections: how many it has accepted.
+        open_connections: how many of them live.
+    """
+
+    def __init__(self, upstream: int) -> None:
+        self.connections = 0
+        self.open_connections = 0
+        self._upstream = upstream
+        self._passed = dict.fromkeys(Direction, 0)
+        self._changed = threading.Condition()
+        self._injections: list[Injection] = []
+        self._links: dict[asyncio.Task[None], Link] = {}
+        self._server: asyncio.Server | None = None
+        self._reserved = _reserve()
+        self.port: int = self._reserved.getsockname()[1]
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="fault-proxy", daemon=True)
+        self._thread.start()
+        self._do(self._listen())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def inject(self, fault: Fault) -> Injection:
+        """Let a fault act from now on, once; at every connection once where its place says so.
+
+        Raises:
+            UsageError: E2411, its byte has passed already; E2412, the proxy is closed.
+        """
+        return self._do(self._inject(fault))
+
+    def cut(self) -> int:
+        """End all connections now, at both ends; returns how many. What has passed arrives.
+
+        Raises:
+            UsageError: E2412, the proxy is closed.
+        """
+        return self._do(self._cut(lambda _: True))
+
+    def refuse(self) -> None:
+        """Refuse new connections; those that live go on. Raises as `cut`."""
+        self._do(self._stop_listening())
+
+    def accept(self) -> None:
+        """Accept connections again. Raises as `cut`."""
+        self._do(self._listen())
+
+    def heal(self) -> None:
+        """Withdraw every fault, accept connections, and end those that lost something. Raises as `cut`."""
+        self._do(self._heal())
+
+    def passed(self, direction: Direction) -> int:
+        """How many bytes were passed on this way, over all connections."""
+        return self._passed[direction]
+
+    def wait_for(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait until a condition on the counts of this proxy holds; says whether it does."""
+        with self._changed:
+            return self._changed.wait_for(condition, timeout_s)
+
+    def close(self) -> None:
+        """Stop listening, end all connections, and wait for that; may be called again."""
+        if self._loop.is_closed():
+            return
+        self._do(self._stop())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        self._reserved.close()
+
+    def _do(self, work: Coroutine[Any, Any, T]) -> T:
+        """Have it done by the thread of the loop, and wait for it."""
+        if self._loop.is_closed():
+            work.close()
+            raise UsageError("E2412", f"proxy of port {self._upstream}", "is closed", "", "Make another one")
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE_S)
+
+    # --- in the thread of the loop ---
+
+    async def _listen(self) -> None:
+        if self._server is None:
+            self._server = await asyncio.start_server(self._accepted, HOST, self.port, reuse_port=True)
+
+    async def _stop_listening(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    async def _inject(self, fault: Fault) -> Injection:
+        injection = Injection(fault, self._do)
+        for link in self._links.values():
+            link.mark(injection, late=True)
+        self._injections[:] = [*(one for one in self._injections if not one.over), injection]
+        return injection
+
+    async def _heal(self) -> None:
+        for injection in self._injections:
+            await injection.end()
+        await self._cut(lambda link: link.lossy)
+        await self._listen()
+
+    async def _stop(self) -> None:
+        await self._stop_listening()
+        await self._cut(lambda _: True)
+
+    async def _cut(self, which: Callable[[Link], bool]) -> int:
+        tasks = [task for task, link in self._links.items() if which(link)]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return len(tasks)
+
+    def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        link = Link(self.connections, End(reader, writer), self._injections, self._count)
+        task = self._loop.create_task(link.run(self._upstream))
+        self._links[task] = link
+        self._count_links()
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        del self._links[task]
+        self._count_links()
+
+    def _count(self, direction: Direction, size: int) -> None:
+        with self._changed:
+            self._passed[direction] += size
+            self._changed.notify_all()
+
+    def _count_links(self) -> None:
+        with self._changed:
+            self.open_connections = len(self._links)
+            self._changed.notify_all()
+
+
+def _reserve() -> socket.socket:
+    """A port, bound and never listened on: nobody else gets it while connections are refused."""
+    reserved = socket.socket()
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    reserved.bind((HOST, 0))
+    return reserved

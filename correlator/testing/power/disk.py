@@ -1,0 +1,244 @@
+"""Which images of the disk a power cut could have left, told from a trace.
+
+What is legal on a journalling file system (ext4, XFS, btrfs):
+
+- Content. Of what was written to a file since its last `fsync` or `fdatasync`, any part may be missing, in units of
+  sectors of 512 bytes: the later one of two writes may have arrived and the earlier one not, and one write may have
+  arrived in part. A sector never holds a later write without an earlier one to the same sector: both would have been
+  in the same page of memory. Where content is missing at the end, the file ends before it, or holds zeros: both occur.
+- Length. A file is cut and lengthened in order: if a truncation is missing, all that came after it is too.
+- Names. Files appear, change their names and disappear in the order in which they did: the image shows a moment
+  between the last `fsync` of the directory and the cut. Several file systems make the name of a file durable with its
+  content; here only the directory's own sync does, which is what POSIX promises.
+- `-shm` files are SQLite's memory, and made anew by whoever opens the store first.
+
+What a device loses although it confirmed a sync is not among this: no store survives that.
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from correlator.testing.syscalls.trace import Kind, Record
+
+SECTOR = 512
+MEMORY = "-shm"
+KINDS = ("whole", "lost", "torn", "absent")
+"""All applied; writes missing; one of them in part; names missing (and, of what is there, writes)."""
+
+
+class Image(NamedTuple):
+    """What the disk holds after a power cut.
+
+    Attributes:
+        kind: one of `KINDS`.
+        files: content by name.
+        effective: whether it differs from what the process saw.
+    """
+
+    kind: str
+    files: Mapping[str, bytearray]
+    effective: bool
+
+
+class File:
+    """One file, whatever its name is now.
+
+    Attributes:
+        content: as the process sees it.
+        durable: as it was at its last sync.
+        pending: what was done to it since.
+    """
+
+    def __init__(self) -> None:
+        self.content = bytearray()
+        self.durable = bytearray()
+        self.pending: list[Record] = []
+
+    @property
+    def tearable(self) -> list[int]:
+        """Positions of the pending writes that can arrive in part: those of more than one sector."""
+        return [at for at, one in enumerate(self.pending) if one.kind is Kind.WRITE and _sectors(one) > 1]
+
+    def apply(self, record: Record) -> None:
+        """A write or a truncation took place."""
+        self.pending.append(record)
+        change(self.content, record)
+
+    def sync(self) -> None:
+        """All of it is durable now."""
+        for record in self.pending:
+            change(self.durable, record)
+        self.pending.clear()
+
+    def image(self, rng: random.Random, *, torn: bool) -> bytearray:
+        """The content after a cut; with `torn`, one write arrived in part."""
+        if not self.pending:
+            return self.content
+        arrived = _draw(rng, len(self.pending))
+        tear = rng.choice(self.tearable) if torn else -1
+        image = bytearray(self.durable)
+        missing = _Missing()
+        for at, record in enumerate(self.pending):
+            if record.kind is Kind.TRUNCATE:
+                if not arrived[at]:
+                    break
+                change(image, record)
+            elif at == tear:
+                _write_some(image, record, missing, [rng.random() < 0.5 for _ in range(_sectors(record))])
+            elif not arrived[at]:
+                missing.add(record)
+            elif missing.touches(record):
+                _write_some(image, record, missing, [True] * _sectors(record))
+            else:
+                change(image, record)
+        if missing.end > len(image) and rng.random() < 0.5:
+            image.extend(bytes(missing.end - len(image)))
+        return image
+
+
+class Disk:
+    """A directory, replayed from a trace record by record."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, File] = {}
+        self._durable_names: dict[str, File] = {}
+        self._pending_names: list[tuple[Record, File]] = []
+
+    def apply(self, record: Record) -> None:
+        """One more call took place."""
+        if record.path.endswith(MEMORY):
+            return
+        if record.kind in (Kind.CREATE, Kind.RENAME, Kind.UNLINK):
+            file = File() if record.kind is Kind.CREATE else self.names[record.path]
+            _rename(self.names, record, file)
+            self._pending_names.append((record, file))
+        elif record.kind in (Kind.WRITE, Kind.TRUNCATE):
+            self.names[record.path].apply(record)
+        elif record.kind in (Kind.FSYNC, Kind.FDATASYNC):
+            if record.path:
+                self.names[record.path].sync()
+            else:
+                self._sync_names()
+
+    @property
+    def kinds(self) -> Sequence[str]:
+        """The kinds of images that a cut at this moment can leave."""
+        files = self.names.values()
+        there = {
+            "whole": True,
+            "lost": any(file.pending for file in files),
+            "torn": any(file.tearable for file in files),
+            "absent": bool(self._pending_names),
+        }
+        return [kind for kind in KINDS if there[kind]]
+
+    def draw(self, kind: str, rng: random.Random) -> Image:
+        """One image of a kind that is among `kinds`."""
+        whole = {name: file.content for name, file in self.names.items()}
+        if kind == "whole":
+            return Image(kind, whole, effective=False)
+        names = self._names_at(rng.randrange(len(self._pending_names))) if kind == "absent" else self.names
+        loses = kind != "absent" or rng.random() < 0.5
+        torn = rng.choice([file for file in names.values() if file.tearable]) if kind == "torn" else None
+        files = {name: file.image(rng, torn=file is torn) if loses else file.content for name, file in names.items()}
+        return Image(kind, files, effective=files != whole)
+
+    def _names_at(self, moment: int) -> dict[str, File]:
+        names = dict(self._durable_names)
+        for record, file in self._pending_names[:moment]:
+            _rename(names, record, file)
+        return names
+
+    def _sync_names(self) -> None:
+        self._durable_names = dict(self.names)
+        self._pending_names.clear()
+
+
+class _Missing:
+    """The sectors of a file in which a write is missing: no later write to them arrived."""
+
+    def __init__(self) -> None:
+        self._sectors = bytearray()
+
+    @property
+    def end(self) -> int:
+        """Where the last of them ends."""
+        return len(self._sectors) * SECTOR
+
+    def add(self, record: Record) -> None:
+        """All sectors of a write."""
+        first, last = _span(record)
+        self._sectors.extend(bytes(max(0, last - len(self._sectors))))
+        self._sectors[first:last] = b"\1" * (last - first)
+
+    def add_one(self, sector: int) -> None:
+        """One sector."""
+        self._sectors.extend(bytes(max(0, sector + 1 - len(self._sectors))))
+        self._sectors[sector] = 1
+
+    def touches(self, record: Record) -> bool:
+        """Whether one of them lies within a write."""
+        return self._sectors.find(1, *_span(record)) >= 0
+
+    def holds(self, sector: int) -> bool:
+        """Whether this is one of them."""
+        return sector < len(self._sectors) and bool(self._sectors[sector])
+
+
+def _rename(names: dict[str, File], record: Record, file: File) -> None:
+    """A name of `file` appears, changes or goes."""
+    if record.kind is Kind.CREATE:
+        names[record.path] = file
+    else:
+        del names[record.path]
+    if record.kind is Kind.RENAME:
+        names[record.content.decode()] = file
+
+
+def change(content: bytearray, record: Record) -> None:
+    """Do to `content` what the record tells."""
+    size = record.offset - len(content)
+    if size > 0:
+        content.extend(bytes(size))
+    if record.kind is Kind.TRUNCATE:
+        del content[record.offset :]
+    else:
+        content[record.offset : record.offset + len(record.content)] = record.content
+
+
+def _draw(rng: random.Random, count: int) -> Sequence[bool]:
+    """Which of so many arrived: none, about half, all but one, one alone, all from some place on, or up to it."""
+    how = rng.randrange(6)
+    if how == 0:
+        return [False] * count
+    if how == 1:
+        return [rng.random() < 0.5 for _ in range(count)]
+    at = rng.randrange(count)
+    if how == 2:
+        return [one != at for one in range(count)]
+    if how == 3:
+        return [one == at for one in range(count)]
+    return [(one >= at) is (how == 4) for one in range(count)]
+
+
+def _span(record: Record) -> tuple[int, int]:
+    """First sector of a write, and the one after its last."""
+    return record.offset // SECTOR, -(-(record.offset + len(record.content)) // SECTOR)
+
+
+def _sectors(record: Record) -> int:
+    first, last = _span(record)
+    return last - first
+
+
+def _write_some(image: bytearray, record: Record, missing: _Missing, arrived: Sequence[bool]) -> None:
+    """Write those sectors that arrived, unless an earlier write to them is missing."""
+    first, _ = _span(record)
+    for sector, here in enumerate(arrived, first):
+        if not here or missing.holds(sector):
+            missing.add_one(sector)
+            continue
+        begin = max(record.offset, sector * SECTOR)
+        part = record.content[begin - record.offset : (sector + 1) * SECTOR - record.offset]
+        change(image, Record(Kind.WRITE, record.path, begin, part))

@@ -1,0 +1,105 @@
+"""What the world outside the engine has seen so far: marks in the trace, written at the moment it happened."""
+
+from collections import defaultdict
+
+import msgspec
+
+from correlator.events import Message
+
+
+class Published(msgspec.Struct, frozen=True, tag="published"):
+    """Messages were put into the broker. Each has the properties `pid`, its own, and `id`, shared by its repeats."""
+
+    destination: str
+    messages: list[Message]
+
+
+class Opened(msgspec.Struct, frozen=True, tag="opened"):
+    """The store was opened, with this checkpoint as the last one: it exists from now on."""
+
+    checkpoint: int
+    digest: bytes
+
+
+class Acknowledged(msgspec.Struct, frozen=True, tag="acknowledged"):
+    """The broker got an acknowledgement: (`pid`, `id`) of each message."""
+
+    messages: list[tuple[str, str]]
+
+
+class Sent(msgspec.Struct, frozen=True, tag="sent"):
+    """The broker got a message of a reliable sender."""
+
+    sender: str
+    source: str
+    sequence: int
+    body: bytes
+
+
+class Announced(msgspec.Struct, frozen=True, tag="announced"):
+    """A checkpoint with this digest is about to be committed."""
+
+    checkpoint: int
+    digest: bytes
+
+
+class Reported(msgspec.Struct, frozen=True, tag="reported"):
+    """The store reported that this checkpoint is committed: its sends are released."""
+
+    checkpoint: int
+
+
+Mark = Published | Opened | Acknowledged | Sent | Announced | Reported
+
+encode = msgspec.msgpack.Encoder().encode
+_decoder = msgspec.msgpack.Decoder[Mark](Mark)
+
+
+class Facts:
+    """All marks before a moment.
+
+    Attributes:
+        opened: whether there is a store.
+        published: messages by `pid`, with their destination.
+        acknowledged: `pid`s.
+        owed: `id`s of acknowledged messages: their effect must never be lost.
+        sent: for each sender and source, the body of each number.
+        digests: of each announced checkpoint; several lives may announce one number.
+        reported: the last reported checkpoint.
+    """
+
+    def __init__(self) -> None:
+        self.opened = False
+        self.published: dict[str, tuple[str, Message]] = {}
+        self.acknowledged: set[str] = set()
+        self.owed: set[str] = set()
+        self.sent: dict[str, dict[str, dict[int, bytes]]] = defaultdict(lambda: defaultdict(dict))
+        self.digests: dict[int, set[bytes]] = defaultdict(set)
+        self.reported = 0
+
+    def add(self, content: bytes) -> None:
+        """One more mark, as it stands in the trace; raises `msgspec.DecodeError` for anything else."""
+        mark = _decoder.decode(content)
+        if isinstance(mark, Published):
+            for message in mark.messages:
+                self.published[str(message.properties["pid"])] = mark.destination, message
+        elif isinstance(mark, Opened):
+            self.opened = True
+        elif isinstance(mark, Acknowledged):
+            self.acknowledged.update(pid for pid, _ in mark.messages)
+            self.owed.update(name for _, name in mark.messages)
+        elif isinstance(mark, Sent):
+            self.sent[mark.sender][mark.source].setdefault(mark.sequence, mark.body)
+        elif isinstance(mark, Announced):
+            self.digests[mark.checkpoint].add(mark.digest)
+        else:
+            self.reported = mark.checkpoint
+
+    @property
+    def waiting(self) -> dict[str, list[Message]]:
+        """What the broker still has to deliver, by destination, in order."""
+        left: dict[str, list[Message]] = defaultdict(list)
+        for pid, (destination, message) in self.published.items():
+            if pid not in self.acknowledged:
+                left[destination].append(message)
+        return left

@@ -1,0 +1,366 @@
+"""Level kill9: real processes, really killed. The long form is `python -m correlator.testing.kill9 --kills 25000`."""
+
+import shutil
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from correlator.cli.loading import importable
+from correlator.core.reliability import Reliability
+from correlator.errors import StoreError, UsageError
+from correlator.storage.store import SqlStore
+from correlator.testing.crashtest.configured import Configured
+from correlator.testing.crashtest.runs import Plan
+from correlator.testing.kill9 import reference
+from correlator.testing.kill9.campaign import Campaign, Figures
+from correlator.testing.kill9.intents import Intent, Intents
+from correlator.testing.kill9.level import HISTORY, Kill9
+from correlator.testing.kill9.wire import Job, Kill
+from correlator.testing.kill9.zygote import LOG, Zygote
+from correlator.testing.mutants import CATALOGUE
+from correlator.testing.mutants.catalogue import Patches
+from correlator.testing.points import points
+from correlator.testing.simulation.schedule import Fault
+from correlator.testing.syscalls.library import Action, arm
+from correlator.testing.syscalls.library import Fault as CallFault
+from correlator.testing.syscalls.trace import Kind
+
+pytestmark = pytest.mark.kill9
+KILLS = 60
+ENOUGH = 500
+"""Kills within which a mutant is caught."""
+
+CONFIG = """\
+version: 1
+name: shop
+store: sqlite:///never-made.db
+checkpoint: {interval: 5ms}
+connections:
+  local: {type: embedded}
+receivers:
+  - {id: orders, connection: local, destination: "queue:orders", reliability: EXACTLY_ONCE, event: "shop:Order",
+     max_batch_size: 3}
+senders:
+  - {id: bills, connection: local, destination: "queue:bills", reliability: EXACTLY_ONCE}
+monitors:
+  - {type: "shop:Billing"}
+"""
+MODULE = """\
+from correlator import Monitor, event, on
+
+
+@event
+class Order:
+    id: int
+
+
+class Billing(Monitor, persistent=True):
+    seen: list[int] = []
+    {attribute}
+
+    @on(Order)
+    def order(self, order: Order) -> None:
+        self.seen.append(order.id)
+        {counting}
+        self.send({{"id": order.id, "number": self.count}}, to="bills")
+"""
+SOUND = MODULE.format(attribute="count: int = 0", counting="self.count += 1")
+
+
+@contextmanager
+def level_of(directory: Path, module: str, config: str = CONFIG) -> Iterator[Kill9]:
+    """The level for a configuration file with an application beside it."""
+    (directory / "shop.py").write_text(module)
+    file = directory / "shop.yaml"
+    file.write_text(config)
+    with importable(file):
+        level = Kill9(Configured(file))
+        try:
+            yield level
+        finally:
+            level.close()
+
+
+def body(world: Any) -> None:
+    world.publish("queue:orders", [{"id": number} for number in range(12)])
+    world.run_until_quiet()
+    world.check()
+    assert world.sent("bills").ids() == list(range(12))
+    assert world.sent("bills").values("number") == list(range(1, 13))
+    assert [sorted(one["seen"]) for one in world.state("Billing")] == [list(range(12))]
+
+
+# --- what took place ---
+
+
+def intent(number: int, epoch: int = 1) -> Intent:
+    return Intent(epoch, number, ())
+
+
+def test_a_commit_that_was_done_took_place():
+    intents = Intents()
+    intents.announced(intent(1))
+    assert intents.done(1) == intent(1)
+    assert (intents.open, intents.last) == (None, 1)
+
+
+@pytest.mark.parametrize(
+    ("commit", "took_place"), [(0, None), (1, intent(1))], ids=["killed before it", "killed after it"]
+)
+def test_a_commit_that_the_child_did_not_survive_is_looked_up(commit: int, took_place: Intent | None):
+    intents = Intents()
+    intents.announced(intent(1))
+    assert intents.settled(1, commit) == took_place
+    assert (intents.open, intents.last) == (None, commit)
+
+
+def test_a_commit_that_was_rolled_back_is_announced_again():
+    intents = Intents()
+    intents.announced(intent(1))
+    intents.announced(Intent(1, 1, ("other",)))
+    assert intents.done(1).writes == ("other",)
+
+
+def test_each_life_goes_on_where_the_store_is():
+    intents = Intents()
+    intents.announced(intent(1, epoch=1))
+    assert intents.settled(1, 1) == intent(1, epoch=1)
+    intents.announced(intent(2, epoch=2))
+    assert intents.settled(2, 1) is None
+    intents.announced(intent(2, epoch=3))
+    assert intents.done(2) == intent(2, epoch=3)
+
+
+def test_a_number_of_another_epoch_is_another_transaction():
+    intents = Intents()
+    intents.announced(intent(1))
+    with pytest.raises(ValueError, match="the store holds transaction 1 of epoch 2, done were 0 and announced 1"):
+        intents.settled(2, 1)
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_what_nobody_announced_cannot_be_done(number: int):
+    intents = Intents()
+    intents.announced(intent(2))
+    with pytest.raises(ValueError, match=f"transaction {number} is said to be done, announced was 2"):
+        intents.done(number)
+
+
+def test_a_store_that_went_back_is_noticed():
+    intents = Intents()
+    intents.announced(intent(1))
+    intents.done(1)
+    intents.announced(intent(2))
+    with pytest.raises(ValueError, match="the store holds transaction 0 of epoch 1, done were 1 and announced 2"):
+        intents.settled(1, 0)
+
+
+# --- our own workload ---
+
+
+@pytest.fixture(scope="module")
+def zygote() -> Iterator[Zygote]:
+    made = Zygote([*reference.APPLICATION, __name__])
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+ELSEWHERE = {
+    "app.batch": "pipelines: tests/crash/test_flights.py kills them",
+    "ck.resolve_ambiguous": "only PostgreSQL loses an answer",
+    "dl.tx.commit.before": "the command `deadletter`, not an engine",
+    "dl.tx.commit.after": "the same",
+}
+SEEDS = (26, 8, 1, 5, *range(100, 140))
+"""The first ones have what is rare; the others stand by for what threads did in another order."""
+
+
+def test_kills_of_every_kind_violate_nothing_and_our_workload_passes_every_fault_point(zygote: Zygote):
+    campaign, figures = Campaign(zygote), Figures()
+    missing = {point.name for point in points()} - ELSEWHERE.keys()
+    for seed in SEEDS:
+        campaign.drawn(seed, KILLS)
+        figures = campaign.figures
+        missing -= campaign.passed.keys()
+        if figures.kills >= KILLS and not missing:
+            break
+    assert figures.found == []
+    assert missing == set()
+    assert set(figures.by_kind) == {"point", "syscall", "time"}
+
+
+def caught(zygote: Zygote, *prepare: str) -> str:
+    """The id of the first invariant that is violated."""
+    campaign = Campaign(zygote, prepare)
+    seed = 0
+    while not campaign.figures.found and campaign.figures.kills < ENOUGH:
+        seed += 1
+        campaign.drawn(seed, KILLS)
+    (found,) = campaign.figures.found
+    shutil.rmtree(found.kept)
+    return found.violated.split(" ")[0]
+
+
+def acknowledged_before_commit(life: Any) -> None:
+    CATALOGUE["acknowledged_before_commit"].patch(Patches())
+
+
+def outbox_not_restored(life: Any) -> None:
+    CATALOGUE["outbox_not_restored"].patch(Patches())
+
+
+def ids_not_reloaded(life: Any) -> None:
+    CATALOGUE["ids_not_reloaded"].patch(Patches())
+
+
+@pytest.mark.parametrize("patch", [acknowledged_before_commit, outbox_not_restored, ids_not_reloaded])
+def test_a_mutant_in_the_child_is_caught(zygote: Zygote, patch: Any):
+    also = {"D2"}  # parts that come and go lose what all others lose
+    assert caught(zygote, f"{__name__}:{patch.__name__}") in CATALOGUE[patch.__name__].expected | also
+
+
+def error_at_commit(life: Any) -> None:
+    """The second life's disk refuses a sync."""
+    if life.number == 2:
+        fault = CallFault(action=Action.EIO, at=3, kinds=frozenset({Kind.FDATASYNC}), suffix="-wal")
+        arm(life.directory, fault=fault)
+
+
+def error_at_commit_ignored(life: Any) -> None:
+    """The store carries on after it."""
+    error_at_commit(life)
+    commit = SqlStore.commit
+
+    def carry_on(self: SqlStore, number: int, writes: Any) -> None:
+        with suppress(StoreError):
+            commit(self, number, writes)
+
+    SqlStore.commit = carry_on  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize(
+    ("prepare", "ids"), [(error_at_commit, {"G8"}), (error_at_commit_ignored, {"G1", "G4", "A1", "A2"})]
+)
+def test_carrying_on_after_an_error_at_commit_is_caught(zygote: Zygote, prepare: Any, ids: set[str]):
+    """Without the mutant the engine stops with the error, which is a finding here too: nobody has planned it."""
+    campaign = Campaign(zygote, [f"{__name__}:{prepare.__name__}"])
+    kills = Kill(point="rx.poll", hit=1), Kill(point="ck.release.after", hit=2)
+    campaign.exactly(reference.smallest(Reliability.EXACTLY_ONCE), *kills)
+    (found,) = campaign.figures.found
+    assert found.violated.split(" ")[0] in ids
+    assert ("E3104" in found.violated) == (ids == {"G8"})
+    shutil.rmtree(found.kept)
+
+
+# --- the user's own configuration file ---
+
+
+def test_a_sound_application_stands_every_kind_of_kill(tmp_path: Path):
+    with level_of(tmp_path, SOUND) as level:
+        whole = level.run(body, Plan(1, ()))
+        assert (whole.violated, whole.crashes, whole.faults) == (None, 0, ())
+        singles = [faults[0] for faults in level.singles(whole)]
+        assert {"kill rx.ack.after", "kill ck.tx.commit.before", "kill stop.close", "kill syscall"} <= {
+            fault.kind for fault in singles
+        }
+        for fault in (
+            Fault("kill rx.ack.before", 1),
+            Fault("kill ck.tx.commit.after", 1),
+            Fault("kill stop.close", 1),
+            Fault("kill syscall", 30),
+        ):
+            outcome = level.run(body, Plan(1, (fault,)))
+            assert (outcome.violated, outcome.crashes, outcome.faults) == (None, 1, (fault,))
+        drawn_ones = [level.run(body, Plan(seed)) for seed in range(1, 5)]
+    assert [one.violated for one in drawn_ones] == [None] * 4
+    assert sum(one.crashes for one in drawn_ones) > 0
+
+
+def test_state_that_the_checkpoint_does_not_hold_is_found(tmp_path: Path):
+    forgetful = MODULE.format(attribute="count = 0", counting="type(self).count += 1")
+    with level_of(tmp_path, forgetful, CONFIG.replace("max_batch_size: 3", "max_batch_size: 1")) as level:
+        assert level.run(body, Plan(1, ())).violated is None
+        plans = (Plan(1, (Fault("kill ck.tx.commit.after", n),)) for n in (2, 3, 4, 5))
+        outcome = next(one for plan in plans if (one := level.run(body, plan)).violated is not None)
+    assert outcome.violated is not None
+    assert outcome.violated.id == "test"
+    assert outcome.kept is not None
+    kept = {path.name: stat.S_IMODE(path.stat().st_mode) for path in outcome.kept.iterdir()}
+    assert {"store.db", HISTORY, LOG} <= kept.keys()
+    assert set(kept.values()) == {0o600}
+    assert stat.S_IMODE(outcome.kept.stat().st_mode) == 0o700
+    records = [msgspec.json.decode(line) for line in (outcome.kept / HISTORY).read_bytes().splitlines()]
+    assert len(records) == len(outcome.history)
+    shutil.rmtree(outcome.kept)
+
+
+def test_a_kill_that_is_not_reached_changes_nothing(tmp_path: Path):
+    with level_of(tmp_path, SOUND) as level:
+        outcome = level.run(body, Plan(1, (Fault("kill rx.ack.after", 10_000), Fault("kill rec.lock", 1))))
+    assert (outcome.violated, outcome.crashes, outcome.faults) == (None, 0, ())
+
+
+@pytest.mark.parametrize(
+    ("broken", "violated", "text"),
+    [
+        ('raise SystemExit("away")', "G8", "away"),
+        ("import os; os._exit(3)", "G8", "status 3"),
+        ('raise ValueError("never handled")', "G7", "never handled"),
+    ],
+)
+def test_a_child_that_ends_by_itself_is_a_finding(tmp_path: Path, broken: str, violated: str, text: str):
+    module = MODULE.format(attribute="count: int = 0", counting=broken)
+    with level_of(tmp_path, module) as level:
+        outcome = level.run(body, Plan(1, ()))
+    assert outcome.violated is not None
+    assert outcome.violated.id == violated
+    assert text in outcome.violated.what
+    assert outcome.kept is not None
+    shutil.rmtree(outcome.kept)
+
+
+def test_a_world_can_be_used_without_the_campaign(tmp_path: Path):
+    with level_of(tmp_path, SOUND) as level, level.world(Plan(1, ())) as world:
+        body(world)
+        world.publish("queue:orders", [b"no order"])
+        world.run_until_quiet()
+        (letter,) = world.dead_letters()
+        assert (letter.kind, letter.origin, letter.message.body) == ("mapping", "orders", b"no order")
+        assert len(world.published("queue:orders")) == 13
+        with pytest.raises(UsageError, match="E2420"):
+            world.publish("queue:nobody", [b"x"])
+
+
+def test_faults_of_another_level_are_refused(tmp_path: Path):
+    with level_of(tmp_path, SOUND) as level, pytest.raises(UsageError, match="E2432"):
+        level.run(body, Plan(1, (Fault("commit.busy", 1),)))
+
+
+@pytest.mark.postgres
+def test_an_engine_over_postgres_is_killed(tmp_path: Path, postgres: Callable[[], str]):
+    with level_of(tmp_path, SOUND) as level:
+        over_postgres = Kill9(level.configured, postgres)
+        plan = Plan(1, (Fault("kill rx.tx.commit.after", 1), Fault("kill ck.tx.commit.before", 1)))
+        outcome = over_postgres.run(body, plan)
+        over_postgres.close()
+    assert (outcome.violated, outcome.faults) == (None, plan.faults)
+
+
+def test_a_server_that_cannot_import_a_module_is_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    settings = reference.smallest(Reliability.BEST_EFFORT).scenario.settings
+    job = Job(
+        life=1, directory=str(tmp_path), settings=settings, pipelines="", brokers={}, kill=None, slice=1,
+        awaits_timers=False, told=True, prepare=[],
+    )  # fmt: skip
+    made = Zygote(["no_such_module"])
+    with pytest.raises(UsageError, match="E2431 level kill9: the server of the children ended with status 1"):
+        made.fork(job)
+    made.close()
+    assert "no_such_module" in capfd.readouterr().err

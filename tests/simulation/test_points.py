@@ -1,0 +1,147 @@
+"""The registry of fault points, and that our own suite kills an engine at every one of them."""
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from correlator.core import faults
+from correlator.errors import UsageError
+from correlator.testing import points
+from correlator.testing.simulation import campaign
+from tests.runtime.test_killed import POINTS as KILLED_WHILE_RUNNING
+from tests.storage import victim
+
+ROOT = Path(__file__).parents[2]
+NAME = re.compile(r"(rx|app|ck|tx|flush|ac|rec|stop|cfg|dl)(\.[a-z]+(_[a-z]+)*)+")
+"""The family is the way on which a point lies; `dl` is the way of a dead letter that is brought back."""
+KILLED_ELSEWHERE = {
+    "app.batch": "tests/runtime/test_killed_pipelines.py",
+    "dl.tx.commit.before": "tests/runtime/test_dead_letters.py",
+    "dl.tx.commit.after": "tests/runtime/test_dead_letters.py",
+}
+"""Points that only a pipeline, or a command, passes."""
+CRASHES = 2_000
+
+
+def names() -> set[str]:
+    return {point.name for point in points.points()}
+
+
+def package(directory: Path, source: str) -> Path:
+    (directory / "part").mkdir()
+    (directory / "part" / "module.py").write_text(source, encoding="utf-8")
+    return directory / "part"
+
+
+# --- what is in it ---
+
+
+def test_a_name_is_written_at_one_place():
+    assert [name for name, count in Counter(point.name for point in points.points()).items() if count > 1] == []
+
+
+def test_names_say_on_which_way_they_lie():
+    assert [name for name in names() if not NAME.fullmatch(name)] == []
+
+
+def test_a_point_is_where_the_registry_says():
+    for point in points.points():
+        line = (ROOT / point.file).read_text(encoding="utf-8").splitlines()[point.line - 1]
+        assert f'"{point.name}"' in line
+
+
+def test_the_registry_has_what_comes_through_values_and_parameters():
+    assert names() >= {"rx.poll", "ck.tx.fence", "cfg.tx.commit.after", "rx.tx.insert", "ck.tx.dead_letter"}
+
+
+def test_a_commit_has_a_point_before_and_one_after():
+    befores = {name.removesuffix(".before") for name in names() if name.endswith("commit.before")}
+    afters = {name.removesuffix(".after") for name in names() if name.endswith("commit.after")}
+    assert befores == afters != set()
+
+
+# --- how it is made ---
+
+
+def test_a_name_is_followed_to_where_it_is_written(tmp_path):
+    source = """\
+class Step:
+    number: int
+    point: str
+
+def straight(late):
+    point("a.b")
+    point("c.late" if late else "c.early")
+
+def through_a_field(step):
+    point(step.point)
+
+def through_a_parameter(value, name):
+    point(name)
+
+class Store:
+    def commit(self, name):
+        self.inner(Step(1, name))
+
+    def all(self):
+        self.commit("d.first")
+        self.commit(name="d.second")
+        through_a_parameter(1, "e.f")
+        Step(number=2, point="g.h")
+"""
+    found = points.points_of(package(tmp_path, source), tmp_path)
+    assert sorted((one.name, one.line) for one in found) == [
+        ("a.b", 6),
+        ("c.early", 7),
+        ("c.late", 7),
+        ("d.first", 20),
+        ("d.second", 21),
+        ("e.f", 22),
+        ("g.h", 23),
+    ]
+    assert {one.file for one in found} == {"part/module.py"}
+
+
+@pytest.mark.parametrize("made", ['f"{kind}.x"', "kind", "names()[0]", "kind.name"])
+def test_e2440_a_name_that_cannot_be_read_is_an_error(tmp_path, made):
+    with pytest.raises(UsageError, match=r"E2440 part/module\.py:3: .* cannot be read"):
+        points.points_of(package(tmp_path, f"\ndef commit(kind):\n    point({made})\n"), tmp_path)
+
+
+# --- who kills there ---
+
+
+@pytest.fixture(scope="module")
+def killed_in_the_simulation() -> set[str]:
+    return set(campaign.campaign(300_000, crashes=CRASHES).killed_at)
+
+
+def killed_in_storage(directory: Path) -> set[str]:
+    """`tests/storage/test_kill9.py` kills at every point that this passes."""
+    passed: set[str] = set()
+    faults.install(passed.add)
+    try:
+        victim.work_of_an_engine(f"sqlite:///{directory}/engine.db", victim.Report(-1, 0))
+    finally:
+        faults.install(None)
+    return passed
+
+
+def test_the_simulation_passes_no_other_points(killed_in_the_simulation):
+    """The model of the store has the points of the real one."""
+    assert killed_in_the_simulation - names() == set()
+
+
+def test_those_elsewhere_are_named_there():
+    assert [
+        name for name, file in KILLED_ELSEWHERE.items() if f'"{name}"' not in (ROOT / file).read_text("utf-8")
+    ] == []
+
+
+def test_our_own_suite_kills_at_every_point(killed_in_the_simulation, tmp_path):
+    """A point that is added must be killed at somewhere."""
+    running = {point for stage in KILLED_WHILE_RUNNING.values() for point in stage}
+    killed = running | killed_in_the_simulation | killed_in_storage(tmp_path) | set(KILLED_ELSEWHERE)
+    assert names() - killed == set()

@@ -15,6 +15,10 @@ CUT_FROM = "cut_from_bytes"
 """Property by which a source tells the size of a message that is too large to be taken whole: the body begins it."""
 
 
+LONGEST_LIFE_MS = 2**53
+"""Most of a `time_to_live_ms`, some 285,000 years: the moment at which it ends has still a number of 64 bits."""
+
+
 class Headers(msgspec.Struct, frozen=True, kw_only=True, gc=False, array_like=True):
     """The standard headers of a message (FEATURES A9.19). `None` means: the broker's default, or not present.
 

@@ -6,7 +6,6 @@ A server that does not start is an error, never a skip.
 import contextlib
 import os
 import pwd
-import re
 import secrets
 import shutil
 import signal
@@ -14,15 +13,17 @@ import socket
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import psycopg
 
+HOST = "127.0.0.1"
 START_TIMEOUT_S = 60
 _POSTGRES_VERSION = "15"
 _POSTGRES_BINARIES = Path(f"/usr/lib/postgresql/{_POSTGRES_VERSION}/bin")
-_READY = "database system is ready to accept connections"
+_READY = "database system is ready to accept"  # connections, or read-only ones
+_KILLED = "was terminated by signal 9"
 
 
 class PostgresServer:
@@ -30,9 +31,9 @@ class PostgresServer:
 
     user = "correlator"
 
-    def __init__(self, *, settings: Sequence[str] = ()) -> None:
+    def __init__(self, *, settings: Sequence[str] = (), original: "PostgresServer | None" = None) -> None:
         install_postgres()
-        self.password = secrets.token_hex(8)
+        self.password = original.password if original else secrets.token_hex(8)
         self.port = free_port()
         self._settings = settings
         self._directory = Path(tempfile.mkdtemp(prefix="correlator-postgres-"))
@@ -41,7 +42,10 @@ class PostgresServer:
         self._databases = 0
         self._schemas = 0
         self._shared = ""
-        self._make_cluster()
+        if original:
+            self._copy_cluster(original)
+        else:
+            self._make_cluster()
 
     def start(self) -> None:
         """Start and wait until it accepts connections; tries again while children of a killed one still live."""
@@ -99,11 +103,53 @@ class PostgresServer:
             cursor = connection.execute(statement)
             return cursor.fetchall() if cursor.description else []
 
+    def backends(self, url: str) -> list[int]:
+        """The processes of the sessions of the database of an address."""
+        return [int(str(pid)) for (pid,) in self.execute(_sessions(url))]
+
     def terminate_backends(self, url: str) -> int:
         """End all sessions of the database of an address; returns how many."""
         name = database_of(url)
         query = f"SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = '{name}'"
         return len(self.execute(query))
+
+    def kill_backends(self, url: str) -> int:
+        """Kill the processes of the database of an address and wait for the recovery; returns how many it were."""
+        backends = self.backends(url)
+        ready, killed = self._times_said(_READY), self._times_said(_KILLED)
+        for pid in backends:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        with self._said:
+            if not backends or not self._said.wait_for(lambda: self._times_said(_KILLED) > killed, START_TIMEOUT_S):
+                return 0  # one that was ending anyway was not killed
+            assert self._said.wait_for(lambda: self._times_said(_READY) > ready, START_TIMEOUT_S), "no recovery"
+        return len(backends)
+
+    def replica(self) -> "PostgresServer":
+        """A running copy that follows this one, asynchronously; whoever asks for it closes it."""
+        copy = PostgresServer(original=self)
+        try:
+            copy.start()
+        except BaseException:
+            copy.close()
+            raise
+        return copy
+
+    def wait_replayed(self, primary: "PostgresServer") -> None:
+        """Wait until this replica has all that its primary has written."""
+        ((position,),) = primary.execute("SELECT pg_current_wal_lsn()")
+        for _ in range(1000):
+            if self.execute(f"SELECT pg_last_wal_replay_lsn() >= '{position}'") == [(True,)]:
+                return
+        raise AssertionError(f"the replica does not come to {position}")
+
+    def promote(self) -> None:
+        """Make a replica the one that can be written, and wait until it is."""
+        assert self.execute("SELECT pg_promote()") == [(True,)]
+
+    def _times_said(self, what: str) -> int:
+        return sum(what in line for line in self._log)
 
     def _make_cluster(self) -> None:
         password = self._directory / "password"
@@ -114,6 +160,14 @@ class PostgresServer:
         command = _as_postgres([_POSTGRES_BINARIES / "initdb", "-D", self._data, *arguments, *locale])
         subprocess.run(command, check=True, capture_output=True, cwd=self._directory)
 
+    def _copy_cluster(self, original: "PostgresServer") -> None:
+        _give_to_postgres(self._directory)
+        address = [f"--host={HOST}", f"--port={original.port}", f"--username={self.user}"]
+        options = ["--write-recovery-conf", "--wal-method=stream", "--checkpoint=fast", "--no-sync"]
+        command = _as_postgres([_POSTGRES_BINARIES / "pg_basebackup", "-D", self._data, *address, *options])
+        environment = os.environ | {"PGPASSWORD": self.password}
+        subprocess.run(command, check=True, capture_output=True, cwd=self._directory, env=environment)
+
     def _started(self) -> bool:
         options = [f"-c{setting}" for setting in ("listen_addresses=127.0.0.1", *self._settings)]
         sockets = f"-cunix_socket_directories={self._directory}"
@@ -122,97 +176,37 @@ class PostgresServer:
             _as_postgres(command), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=self._directory
         )
         self._log: list[str] = []
-        self._settled = threading.Event()
+        self._said = threading.Condition()
+        self._ended = False
         self._reader = threading.Thread(target=self._follow, args=(self._process,))
         self._reader.start()
-        assert self._settled.wait(START_TIMEOUT_S), "PostgreSQL says nothing"
-        ready = any(_READY in line for line in self._log)
-        if not ready:
+        with self._said:
+            said = self._said.wait_for(lambda: self._ended or self._times_said(_READY), START_TIMEOUT_S)
+        assert said, "PostgreSQL says nothing"
+        if self._ended:
             self.stop()
-        return ready
+        return not self._ended
 
     def _follow(self, process: "subprocess.Popen[str]") -> None:
         """Keep the log, and tell when the server is ready or gone."""
         assert process.stdout is not None
         for line in process.stdout:
-            self._log.append(line)
-            if _READY in line:
-                self._settled.set()
-        self._settled.set()
-
-
-class CutProxy:
-    """A TCP proxy in front of PostgreSQL that loses one message of the protocol and then cuts the connection.
-
-    Args:
-        port: where the server listens.
-    """
-
-    def __init__(self, port: int) -> None:
-        self._target = port
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        self._lose = ""
-        self._threads: list[threading.Thread] = []
-        self.cuts = 0
-        self._run(self._accept)
-
-    def lose(self, what: str) -> None:
-        """From now on: `request` drops the next COMMIT, `reply` drops the answer to it; "" nothing."""
-        self._lose = what
-
-    def close(self) -> None:
-        """Stop listening and wait for the connections that still live."""
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        for thread in self._threads:
-            thread.join(START_TIMEOUT_S)
-
-    def _run(self, target: object, *arguments: object) -> None:
-        thread = threading.Thread(target=target, args=arguments)  # type: ignore[arg-type]
-        self._threads.append(thread)
-        thread.start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            server = socket.create_connection(("127.0.0.1", self._target))
-            committed = threading.Event()
-            self._run(self._requests, client, server, committed)
-            self._run(self._replies, server, client, committed)
-
-    def _requests(self, client: socket.socket, server: socket.socket, committed: threading.Event) -> None:
-        for data in _received(client):
-            if self._lose and re.search(rb"COMMIT", data):
-                if self._lose == "request":
-                    break
-                committed.set()
-            _send(server, data)
-        self._cut(client, server)
-
-    def _replies(self, server: socket.socket, client: socket.socket, committed: threading.Event) -> None:
-        for data in _received(server):
-            if committed.is_set():
-                break
-            _send(client, data)
-        self._cut(client, server)
-
-    def _cut(self, *ends: socket.socket) -> None:
-        if self._lose:
-            self.cuts += 1
-        for end in ends:
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-            end.close()
+            with self._said:
+                self._log.append(line)
+                self._said.notify_all()
+        with self._said:
+            self._ended = True
+            self._said.notify_all()
 
 
 def database_of(url: str) -> str:
     """The name of the database in an address."""
     return url.rpartition("/")[2].partition("?")[0]
+
+
+def _sessions(url: str) -> str:
+    """A query for those of clients: an autovacuum worker is none."""
+    return f"SELECT pid FROM pg_stat_activity WHERE datname = '{database_of(url)}' AND backend_type = 'client backend'"
 
 
 def free_port() -> int:
@@ -250,19 +244,3 @@ def _give_to_postgres(*paths: Path) -> None:
         owner = pwd.getpwnam("postgres")
         for path in paths:
             os.chown(path, owner.pw_uid, owner.pw_gid)
-
-
-def _received(end: socket.socket) -> Iterator[bytes]:
-    while True:
-        try:
-            data = end.recv(65536)
-        except OSError:
-            return
-        if not data:
-            return
-        yield data
-
-
-def _send(end: socket.socket, data: bytes) -> None:
-    with contextlib.suppress(OSError):
-        end.sendall(data)

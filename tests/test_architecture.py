@@ -47,7 +47,7 @@ ONLY_IN = {
     "psycopg": {"correlator/storage", "connectors/embedded"},
     "pika": {"connectors/rabbitmq"},
     "pulsar": {"connectors/pulsar"},
-    "typer": {"correlator/cli"},
+    "typer": {"correlator/cli", "correlator/testing/command.py"},
     "rich": {"correlator/cli"},
     "yaml": {"correlator/configuration"},
     "structlog": {"correlator/runtime", "correlator/cli", "correlator/testing"},

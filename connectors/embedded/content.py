@@ -2,7 +2,7 @@
 
 import msgspec
 
-from correlator.events import Headers, Message
+from correlator.events import LONGEST_LIFE_MS, Headers, Message
 
 MAX_CONTENT_BYTES = 256 * 1024 * 1024
 """Less than both databases can hold in a row, so that a message that is too large is refused and blocks no other."""
@@ -56,7 +56,7 @@ def decode(content: bytes, *, destination: str, number: int, sent_at: int, deliv
         priority=sent.priority,
         persistent=sent.persistent,
         time_to_live_ms=lives,
-        expiration=sent_at + lives if lives else None,
+        expiration=sent_at + min(lives, LONGEST_LIFE_MS) if lives else None,
         timestamp=sent_at,
         redelivered=deliveries > 1,
         delivery_count=deliveries,

@@ -3,8 +3,9 @@
 A CSV record ends at a line end outside of quotes; a quote opens only at the beginning of a field, so that a stray one
 (`a 5" pipe`) is a character like any other. Everything is counted in bytes and physical lines of the file.
 
-A line that is too long to be kept is cut: its beginning is the record, the rest is passed over to the line's end. No
-record of CSV is cut: its end may be missing because of an open quote, and all the rest of the file would be lost.
+A line that is too long to be kept is cut: its beginning is the record, the rest is passed over to the line's end. So is
+a record of CSV that does not end: most likely a quote is not closed, so only its first line is passed over, and the
+lines behind it are read as if nothing had been open.
 """
 
 import os
@@ -99,6 +100,9 @@ class RecordReader:
 
     def _fill(self, *, final: bool) -> bool:
         """Read one block further; false at the end of the file."""
+        if len(self._rest) > self._most:
+            self._end_at_first_line()
+            return True
         size = max(
             BLOCK_BYTES, len(self._rest)
         )  # twice as much each time, so that a long record is not cut up for ever
@@ -117,20 +121,19 @@ class RecordReader:
         else:
             cut = cut_quoted if self._quotes else cut_plain
             self._ready, self._rest, self._rest_place = cut(self._rest + block, self._rest_place)
-            if len(self._rest) > self._most:
+            if len(self._rest) > self._most and b"\n" not in self._rest:
                 self._begin_cut()
         self._next = 0
         return True
 
+    def _end_at_first_line(self) -> None:
+        """What does not end comes as its beginning; behind its first line the file is read again."""
+        place = self._rest_place
+        behind = Place(place.offset + self._rest.index(b"\n") + 1, place.line + 1)
+        self._ready = Records([self._rest[: self._kept]], [place.line], [behind], len(self._rest))
+        self._rest, self._rest_place, self._next = b"", behind, 0
+
     def _begin_cut(self) -> None:
-        if self._quotes:
-            raise ConnectionLost(
-                "E7014",
-                self._where,
-                f"the record at line {self._rest_place.line} has no end within {self._most} bytes",
-                "",
-                "Look for a quote that is not closed",
-            )
         self._passed = len(self._rest) - self._kept
         self._rest = self._rest[: self._kept]
 

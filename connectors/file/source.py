@@ -35,8 +35,8 @@ class FileSource:
     name have others, from the first line on that differs among those bytes. Files that begin alike for longer, and are
     not the same, need a template for ids of their own.
 
-    A JSON line that is too large to be kept comes as its beginning, larger than `max_message_bytes`, and has the
-    property `cut_from_bytes`: the engine makes a dead letter E5001 of it.
+    A record that is too large to be kept, or of CSV that does not end, comes as its beginning, larger than
+    `max_message_bytes`, and has the property `cut_from_bytes`: the engine makes a dead letter E5001 of it.
     """
 
     def __init__(
@@ -145,6 +145,9 @@ class FileSource:
         if not header.bodies:
             self._position.load(self._descriptor, beginning)  # refuses a file that has been emptied
             return None
+        if header.cut_from is not None:
+            what = f"the header has no end within {header.cut_from} bytes"
+            raise ConnectionLost("E7014", self._where, what, "", "Look for a quote that is not closed")
         self._read_columns = csv_columns(self._where, header.bodies[0], self._columns) if self._columns else None
         return self._position.load(self._descriptor, header.ends[0])
 

@@ -1,4 +1,4 @@
-"""`correlator db`: the database of a store: its schema, a copy of it, and emptying it."""
+"""`correlator db`: the database of a store: its schema, its health, a copy of it, and emptying it."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +12,7 @@ from correlator.cli.failures import say
 from correlator.cli.loading import store_url
 from correlator.cli.output import write_line, write_table
 from correlator.errors import StoreError, UsageError
-from correlator.storage import migrate
+from correlator.storage import checking, migrate
 from correlator.storage.database import copy_while_running, location, parse, reading
 from correlator.storage.inspect import exists
 from correlator.storage.reset import Contents, contents, reset
@@ -20,9 +20,10 @@ from correlator.storage.reset import Contents, contents, reset
 
 def add_to(app: typer.Typer) -> None:
     """Register the commands."""
-    group = typer.Typer(help="Upgrade, look at, copy or empty the database of a store.", rich_markup_mode=None)
+    group = typer.Typer(help="Upgrade, check, copy or empty the database of a store.", rich_markup_mode=None)
     group.command("upgrade")(upgrade)
     group.command("current")(current)
+    group.command("check")(check)
     group.command("reset")(empty)
     group.command("backup")(backup)
     app.add_typer(group, name="db")
@@ -43,6 +44,23 @@ def current(target: Target) -> None:
     write_line(revision or "none")
     if revision != migrate.HEAD:
         say(f"This version needs schema {migrate.HEAD}; the next start of the engine, or 'db upgrade', brings it up")
+
+
+def check(target: Target) -> None:
+    """Look for damage: the structure of a SQLite file, and every row against its digest. Nothing is changed.
+
+    An engine may be running on the store. Exits with 3 when something is damaged, after a line for each damage.
+    """
+    url = store_url(target)
+    structure, found = checking.check(url)
+    damages = [*structure, *(damage for one in found for damage in one.damages)]
+    rows = [(one.table, one.intact, len(one.damages)) for one in found]
+    write_table("Checked", ("part", "rows intact", "damaged"), rows)
+    for damage in damages:
+        say(damage)
+    if damages:
+        todo = "Stop the engine, keep a copy of the store, and restore a backup"
+        raise StoreError("E3011", location(url), f"{len(damages)} parts of the store are damaged", "", todo)
 
 
 def empty(

@@ -1,17 +1,19 @@
 """`correlator explain`: a code in one sentence, or what the paths of a configuration file promise, and why."""
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import typer
 
+from correlator.cli.arguments import Overrides
 from correlator.cli.checks import check_connectors
 from correlator.cli.codes import CODES, FAMILIES
 from correlator.cli.failures import telling
 from correlator.cli.loading import importable, load
 from correlator.cli.output import write_json, write_line, write_table
+from correlator.configuration.problems import OVERRIDDEN, Position
 from correlator.core.guarantee import Broker, End, Guarantee, Middle, guarantee, needs
 from correlator.core.monitor import Monitor
 from correlator.core.recovery import default_domain, default_senders
@@ -51,17 +53,19 @@ def explain(
     subject: Annotated[
         str, typer.Argument(metavar="CODE_OR_FILE", help="A code such as E1020, or a configuration file.")
     ],
+    overrides: Overrides = None,
     json: Annotated[bool, typer.Option("--json", help="For a file: one object.")] = False,
 ) -> None:
     """Explain an error code, or what every path of a configuration file promises after a crash, and why.
 
     For a file: each path from a receiver to a sender with its promise, its weakest link and what it needs; then the
-    settings that follow from others. Opens no connection and no store.
+    settings that follow from others. Opens no connection and no store. --set takes the place of a setting of the file,
+    as with 'run'.
     """
     if _CODE.fullmatch(subject) or not subject:
         _explain_code(subject)
     else:
-        _explain_file(Path(subject), as_json=json)
+        _explain_file(Path(subject), overrides or (), as_json=json)
 
 
 def _explain_code(code: str) -> None:
@@ -71,9 +75,9 @@ def _explain_code(code: str) -> None:
     write_line(f"{known} ({FAMILIES[known[1]]} {_SEVERITIES[known[0]]}): {CODES[known]}")
 
 
-def _explain_file(file: Path, *, as_json: bool) -> None:
+def _explain_file(file: Path, overrides: Sequence[str], *, as_json: bool) -> None:
     with importable(file):
-        loaded = load(file, [check_connectors])
+        loaded = load(file, [check_connectors], overrides)
         with telling(loaded.secrets.redact):
             paths = [(path, guarantee(*path)) for path in paths_of(loaded.settings)]
             settings = list(settings_of(loaded.settings, loaded.positions))
@@ -132,8 +136,8 @@ def _contexts(settings: PipelineFile) -> list[Middle]:
     return [Middle(f"context {name}", names) for name, names in transient.items()]
 
 
-def settings_of(settings: PipelineFile, positions: Collection[str]) -> Iterator[Setting]:
-    """Settings that follow from others, or that a promise depends on; `positions` are the paths that the file gives."""
+def settings_of(settings: PipelineFile, positions: Mapping[str, Position]) -> Iterator[Setting]:
+    """Settings that follow from others, or that a promise depends on; `positions` are where they were given."""
     windows = settings.duplicate_detection
     if any(RECEIVING[one.reliability].deduplicated for one in settings.receivers):
         part = "duplicate_detection"
@@ -154,17 +158,21 @@ def settings_of(settings: PipelineFile, positions: Collection[str]) -> Iterator[
 
 
 def _ids_of(
-    receiver: ReceiverSettings, destinations: Mapping[str, str], path: str, positions: Collection[str]
+    receiver: ReceiverSettings, destinations: Mapping[str, str], path: str, positions: Mapping[str, Position]
 ) -> Iterator[Setting]:
     part = f"receiver {receiver.id}"
-    domain = "file" if receiver.dup_detection_domain_id else "from connection and destination"
-    yield Setting(part, "dup_detection_domain_id", default_domain(receiver, destinations), domain)
+    name = "dup_detection_domain_id"
+    explicit = bool(receiver.dup_detection_domain_id)
+    source = _source(f"{path}.{name}", positions) if explicit else "from connection and destination"
+    yield Setting(part, name, default_domain(receiver, destinations), source)
     for name in ("unique_message_id", "message_source_id"):
         yield Setting(part, name, getattr(receiver, name), _source(f"{path}.{name}", positions))
 
 
-def _source(path: str, positions: Collection[str]) -> str:
-    return "file" if path in positions else "default"
+def _source(path: str, positions: Mapping[str, Position]) -> str:
+    if path not in positions:
+        return "default"
+    return "command line" if positions[path] == OVERRIDDEN else "file"
 
 
 def _write_path(path: Way, promise: Guarantee) -> None:

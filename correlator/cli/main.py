@@ -39,7 +39,7 @@ COMMANDS = (
     Command("deadletter", "correlator.cli.deadletter", "List, show, replay or discard dead letters."),
     Command("dup", "correlator.cli.dup", "Tell what the duplicate detection knows of an id."),
     Command("replay", "correlator.cli.replay", "Do again what an engine did, from its input log."),
-    Command("db", "correlator.cli.db", "Upgrade, look at, copy or empty the database of a store."),
+    Command("db", "correlator.cli.db", "Upgrade, check, copy or empty the database of a store."),
     Command("explain", "correlator.cli.explain", "Explain an error code, or what a configuration promises."),
     Command("version", "correlator.cli.version", "Show versions."),
 )

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from correlator.cli.arguments import ConfigurationFile
+from correlator.cli.arguments import ConfigurationFile, Overrides
 from correlator.cli.checks import check_connectors
 from correlator.cli.failures import telling
 from correlator.cli.loading import importable, load
@@ -46,15 +46,17 @@ def add_to(app: typer.Typer) -> None:
 
 def plan(
     file: ConfigurationFile,
+    overrides: Overrides = None,
     json: Annotated[bool, typer.Option("--json", help="One object for each part.")] = False,
 ) -> None:
     """Compare a configuration file with what its store holds; changes nothing, and an engine may be running.
 
     Exits with 0 when a start would be accepted and with 6 when it would be refused, which then says why and what to do.
-    A rule is the row of the feature list that allows or refuses a change.
+    A rule is the row of the feature list that allows or refuses a change. --set takes the place of a setting of the
+    file, as with 'run'.
     """
     with importable(file):
-        loaded = load(file, [check_connectors])
+        loaded = load(file, [check_connectors], overrides or ())
         with telling(loaded.secrets.redact):
             if loaded.settings.store is None:
                 raise UsageError(

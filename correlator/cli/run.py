@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from correlator.cli.arguments import ConfigurationFile
+from correlator.cli.arguments import ConfigurationFile, Overrides
 from correlator.cli.checks import check_connectors
 from correlator.cli.failures import say, telling
 from correlator.cli.loading import directory_of, importable, load
@@ -61,10 +61,7 @@ def run(
     file: ConfigurationFile,
     log_level: Annotated[Level, typer.Option(case_sensitive=False, help="Lowest level logged.")] = Level.INFO,
     log_json: Annotated[bool, typer.Option("--log-json", help="One JSON object per line.")] = False,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY.PATH=VALUE", help="In place of what the file says.", show_default=False),
-    ] = None,
+    overrides: Overrides = None,
     client_options: Annotated[
         list[str] | None,
         typer.Option("--client-option", metavar="NAME=VALUE", help="For client libraries.", show_default=False),

@@ -38,7 +38,15 @@ from correlator.core.queue import InputQueue, Run
 from correlator.core.state import Codec, encode
 from correlator.core.timers import Timers
 from correlator.errors import CorrelatorError, HandlerFailed, MappingError, UsageError, quoted, storable
-from correlator.events import DeadLetter, FlowControlMarker, Headers, Message, PropertyValue
+from correlator.events import (
+    LONGEST_LIFE_MS,
+    DeadLetter,
+    FlowControlMarker,
+    Headers,
+    Message,
+    PropertyValue,
+    ReceivingSuspended,
+)
 
 MAX_EFFECTS = 100_000
 """Sends, listeners, timers and other effects of one handler for one event; beyond it the call raises E8010."""
@@ -46,6 +54,8 @@ MAX_TIMERS = 100_000
 """Timers that fire in one stretch of work; what else is due fires in the next one."""
 MAX_WAITING_FROM_INSIDE = 100_000
 """Runs that may wait in a context when another sends to its channel; beyond it the send raises E8010."""
+CROWDED = MAX_WAITING_FROM_INSIDE // 10
+"""Runs in a queue from which on those who send to it let it catch up: after any one event it still has room."""
 
 _NOTHING: dict[bytes, bytes] = {}
 _encode = msgspec.msgpack.Encoder().encode
@@ -128,6 +138,7 @@ class Context:
         self._staged: dict[str, list[Message]] = {}
         self._effects: list[tuple[Callable[[Any], None], Any]] = []
         self._others_concerned = False
+        self._sent_to: dict[InputQueue, int | None] = {}
         self._dirty: dict[Instance, None] = {}
         self._removed: list[StateEntry] = []
         self._dead: list[DeadLetter] = []
@@ -201,6 +212,15 @@ class Context:
         """The monitors that live here."""
         return list(self._instances)
 
+    def acknowledges(self) -> bool:
+        """Whether a monitor here that may acknowledge declares to listen for the batches to be acknowledged."""
+        return any(
+            isinstance(spec.expression, Pattern) and spec.expression.event_type is ReceivingSuspended
+            for monitor in self.monitors()
+            if not monitor.persistent
+            for spec in monitor.listeners
+        )
+
     def call_one(self, monitor: Monitor, hook: str) -> None:
         """Call a life-cycle method of a monitor."""
         self._call(self._instances[monitor], hook)
@@ -214,10 +234,11 @@ class Context:
     # --- work ---
 
     def work(self, most: int, engine_time: float, most_timers: int = MAX_TIMERS, wall_time: float = 0.0) -> int:
-        """Fire up to `most_timers` due timers, then handle up to `most` events; stops early when a cut is requested.
+        """Fire up to `most_timers` due timers, then handle up to `most` events.
 
-        `wall_time` is in seconds of the local calendar; only `at` asks for it. Returns the number of events handled.
-        Raises `HandlerFailed` when a handler failed and may not be skipped.
+        Stops early when a cut is requested, and behind an event that crowds another context (`crowds`). `wall_time` is
+        in seconds of the local calendar; only `at` asks for it. Returns the number of events handled. Raises
+        `HandlerFailed` when a handler failed and may not be skipped.
         """
         self._engine_time = engine_time
         self._attempts.moment = Moment(engine_time, wall_time)
@@ -225,7 +246,24 @@ class Context:
         done = 0
         while done < most and not self.cut_requested and (run := self.queue.head()) is not None:
             done += self._work_run(run, most - done)
+            if self._sent_to and self.crowds():
+                break
         return done
+
+    def crowds(self) -> bool:
+        """Whether the last sends to another context crowd it: that one is let catch up before this one works on.
+
+        The fullest context waits for nobody, so that not all of them wait. A crowd that keeps itself up is waited for
+        until it has handled what there was when it was sent to.
+        """
+        mine = max(len(self.queue), CROWDED - 1)
+        crowded: dict[InputQueue, int | None] = {}
+        for queue, turn in self._sent_to.items():
+            waiting = len(queue)
+            if waiting > mine and (turn is None or queue.finished < turn):
+                crowded[queue] = queue.finished + waiting if turn is None else turn
+        self._sent_to = crowded
+        return bool(crowded)
 
     def _work_run(self, run: Run, most: int) -> int:
         begin = position = run.position
@@ -244,7 +282,7 @@ class Context:
                 if leaves := attempted(event):
                     self._attempts.happened(leaves, event)
                 position += 1
-                if self.cut_requested:
+                if self.cut_requested or (self._sent_to and self.crowds()):
                     break
         finally:
             self.queue.advance(run, position)
@@ -267,6 +305,8 @@ class Context:
 
     def _fire_due(self, engine_time: float, most: int) -> None:
         """Fire the timers that are due now; those that their handlers add wait for the next stretch of work."""
+        if not most:
+            return
         before = self.fired
         due = self.timers.take_due(engine_time)
         for position, timer in enumerate(due):
@@ -419,8 +459,11 @@ class Context:
             raise UsageError("E8001", where, f"no context receives channel '{channel}'", "A context receives its name")
         _codec(type(event)).encode(event)  # type: ignore[arg-type]  # what no start could read is this handler's failure
         for queue in queues:
-            if len(queue) >= MAX_WAITING_FROM_INSIDE:
-                raise UsageError("E8010", where, f"{len(queue)} events wait in channel '{channel}'", "", "Send less")
+            waiting = len(queue)
+            if waiting >= MAX_WAITING_FROM_INSIDE:
+                raise UsageError("E8010", where, f"{waiting} events wait in channel '{channel}'", "", "Send less")
+            if queue is not self.queue:
+                self._sent_to[queue] = None
             self._stage(monitor, queue.deliver, Run("", 0, (), (event,), stored=True))
             self._others_concerned = True
 
@@ -700,6 +743,7 @@ def _checked(message: Message) -> Message:
         _encode(carried)
         if headers is not None:
             _headers.decode(_encode(headers))
+            allowed &= headers.time_to_live_ms is None or 0 <= headers.time_to_live_ms <= LONGEST_LIFE_MS
     except (TypeError, ValueError, OverflowError):  # an integer of more than 64 bits, half a surrogate pair
         allowed = False
     for name, value in properties.items():
@@ -710,7 +754,8 @@ def _checked(message: Message) -> Message:
             "E5202",
             "send",
             f"properties, key, destination or headers cannot travel: {quoted((*carried, headers))}",
-            "Allowed: text for names, key and destination; None, bool, int of 64 bits, float, str, bytes for values",
+            "Allowed: text for names, key and destination; None, bool, int of 64 bits, float, str, bytes for values; "
+            f"0..{LONGEST_LIFE_MS} for time_to_live_ms",
         )
     return message
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from correlator.core.commit import ContextCut, Endpoint, OutboundSegment, ReceiveSegment, SenderCut
+from correlator.core.pieces import pieces, size_of
 from correlator.core.reliability import RECEIVING, SENDING, Reliability
 from correlator.errors import UsageError
 from correlator.events import DeadLetter, Message
@@ -74,8 +75,8 @@ class Replay:
             elif self._is_first(letter):
                 received.setdefault(receiver_of(letter), []).append(letter.message)
         return Segments(
-            [self._received(receiver, messages) for receiver, messages in received.items()],
-            [self._outbound(sender, messages) for sender, messages in sent.items()],
+            [self._received(receiver, row) for receiver, messages in received.items() for row in _rows(messages)],
+            [self._outbound(sender, row) for sender, messages in sent.items() for row in _rows(messages)],
         )
 
     def _is_first(self, letter: DeadLetter) -> bool:
@@ -115,6 +116,11 @@ class Replay:
 def receiver_of(letter: DeadLetter) -> str:
     """The receiver that took the message in; "" when there is none, or when an older version did not note it."""
     return letter.receiver or (letter.origin if letter.kind == "mapping" else "")
+
+
+def _rows(messages: list[Message]) -> list[list[Message]]:
+    """The messages in order, as many in one row as a database takes."""
+    return [list(piece) for piece in pieces(messages, list(map(size_of, messages)), len(messages))]
 
 
 def _refused(number: int, letter: DeadLetter, why: str) -> UsageError:

@@ -15,7 +15,7 @@ from typing import Any, Union, get_args, get_origin
 import msgspec
 
 from correlator.errors import ConfigError, MappingError, quoted
-from correlator.events import Headers, Message
+from correlator.events import LONGEST_LIFE_MS, Headers, Message
 
 RECEIVE_ONLY_HEADERS = ("message_id", "expiration", "timestamp", "redelivered", "delivery_count")
 """Headers that brokers set: a receiver may read them, a sender may not write them."""
@@ -206,6 +206,8 @@ class SendMapping:
             raise self._cannot(f"header.{name}", f"{quoted(value)}: {error}") from error
         if name == "priority" and not 0 <= fitting <= _HIGHEST_PRIORITY:
             raise self._cannot("header.priority", f"{fitting} is not in 0..{_HIGHEST_PRIORITY}")
+        if name == "time_to_live_ms" and not 0 <= fitting <= LONGEST_LIFE_MS:
+            raise self._cannot("header.time_to_live_ms", f"{fitting} is not in 0..{LONGEST_LIFE_MS}")
         return fitting
 
     def _cannot(self, target: str, what: str) -> MappingError:

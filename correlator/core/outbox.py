@@ -18,7 +18,7 @@ import msgspec
 
 from correlator.core.commit import OutboundSegment, SenderCut
 from correlator.core.fields import SendMapping
-from correlator.core.pieces import pieces
+from correlator.core.pieces import pieces, size_of
 from correlator.core.reliability import SENDING, Reliability
 from correlator.events import DeadLetter, Headers, Message, Outgoing, PropertyValue
 
@@ -90,7 +90,7 @@ class Outbox:
         """Give numbers to what was staged; returns progress, the segments to store, and dead letters to store."""
         settled = self._settled_through
         segments: list[OutboundSegment] = []
-        for piece in pieces(staged, [_size(one) if one.properties else len(one.body) for one in staged], len(staged)):
+        for piece in pieces(staged, [size_of(one) if one.properties else len(one.body) for one in staged], len(staged)):
             segments.append(OutboundSegment(self.sender, self._next_sequence, list(piece)))
             self._next_sequence += len(piece)
         dead = [letter for sequence, letter in list(self._dead) if sequence <= settled]
@@ -192,11 +192,3 @@ class Outbox:
         persistent = ours.persistent if headers.persistent is None else headers.persistent
         lives = ours.time_to_live_ms if headers.time_to_live_ms is None else headers.time_to_live_ms
         return msgspec.structs.replace(headers, persistent=persistent, time_to_live_ms=lives)
-
-
-def _size(message: Message) -> int:
-    size = len(message.body)
-    for value in message.properties.values():
-        if isinstance(value, str | bytes):
-            size += len(value)
-    return size

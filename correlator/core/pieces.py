@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import TypeVar
 
+from correlator.events import Message
+
 T = TypeVar("T")
 
 MOST_BYTES = 16 * 1024 * 1024
@@ -21,3 +23,12 @@ def pieces(items: Sequence[T], sizes: Sequence[int], most: int) -> list[Sequence
             begin, size = at, 0
         size += its_size
     return [*found, items[begin:]]
+
+
+def size_of(message: Message) -> int:
+    """What a message adds to its row in bytes, about."""
+    size = len(message.body)
+    for value in message.properties.values():
+        if isinstance(value, str | bytes):
+            size += len(value)
+    return size

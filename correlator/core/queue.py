@@ -48,11 +48,13 @@ class InputQueue:
     """The queue of one context.
 
     Attributes:
+        finished: runs that were here and are handled, in all.
         on_entered: is told of each run that enters; called by whoever may call `enter`.
         on_forgotten: is told of each receiver that is forgotten.
     """
 
     def __init__(self) -> None:
+        self.finished = 0
         self.on_entered: Callable[[Run], None] | None = None
         self.on_forgotten: Callable[[str], None] | None = None
         self._inbox: deque[Run] = deque()
@@ -104,6 +106,7 @@ class InputQueue:
             self._handled[run.receiver] = run.first + position - 1
         if position >= len(run):
             self._runs.popleft()
+            self.finished += 1
 
     def runs(self) -> Sequence[Run]:
         """What waits and has entered, oldest first."""

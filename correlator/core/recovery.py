@@ -21,12 +21,15 @@ _NO_NAMES: Mapping[str, str] = {}
 
 
 def default_domain(settings: ReceiverSettings, destinations: Mapping[str, str] = _NO_NAMES) -> str:
-    """The duplicate detection domain of a receiver (FEATURES A8.7-A8.9); `destinations` are behind logical names."""
+    """The duplicate detection domain of a receiver (FEATURES A8.7-A8.9); `destinations` are behind logical names.
+
+    A queue is named with its kind, `connection:queue:NAME`: a receiver of a topic whose id is the name of a queue has a
+    domain of its own (RELIABILITY E4).
+    """
     if settings.dup_detection_domain_id:
         return settings.dup_detection_domain_id
     destination = destinations.get(settings.destination, settings.destination)
-    last = settings.id if destination.startswith("topic:") else destination.removeprefix("queue:")
-    return f"{settings.connection}:{last}"
+    return f"{settings.connection}:{settings.id if destination.startswith('topic:') else destination}"
 
 
 def endpoint_of(

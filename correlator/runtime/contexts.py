@@ -22,7 +22,8 @@ from correlator.runtime.suspects import Suspects
 
 SLICE = 1000
 """Most events between two looks at the clock and at the outboxes."""
-FULL_OUTBOX_WAIT_S = 0.05
+FULL_WAIT_S = 0.05
+"""Until the next look at an outbox, or at another context's queue, that was full."""
 
 
 class MonitorThread(Actor):
@@ -95,8 +96,8 @@ class MonitorThread(Actor):
         """Handle a slice of events."""
         if self.context.cut_requested:
             return None
-        if self._hold():
-            return FULL_OUTBOX_WAIT_S
+        if self._hold() or self.context.crowds():
+            return FULL_WAIT_S
         point("app.event")
         now = self._engine_time.now()
         with self.lock:
@@ -287,7 +288,7 @@ class ProcessorThread(Actor):
     def step(self) -> float | None:
         """Process one batch."""
         if self._hold():
-            return FULL_OUTBOX_WAIT_S
+            return FULL_WAIT_S
         most = self.processor.max_rows
         portion = self._restored_portion(most)
         with self.lock:

@@ -250,7 +250,7 @@ class Parts:
         if settings.flow_control and self._pipelines_of(settings.id):
             what = "flow_control needs a monitor; a pipeline updates no window"
             raise ConfigError("E1068", f"receiver '{settings.id}'", what)
-        targets = self._targets(settings.id)
+        targets = self._targets(settings)
         return Receiver(
             settings,
             connection.source(placed),
@@ -288,9 +288,16 @@ class Parts:
                 self.routes.grant = {**self.routes.grant, name: receiver.grant}
             self.receivers = {**self.receivers, name: receiver}
 
-    def _targets(self, receiver: str) -> Targets:
-        """A receiver that pipelines name delivers to them, any other one to all contexts of monitors."""
+    def _targets(self, settings: ReceiverSettings) -> Targets:
+        """A receiver that pipelines name delivers to them, any other one to all contexts of monitors.
+
+        But one of APP_CONTROLLED belongs to one context (T70): the first one whose monitors listen for its notices.
+        """
+        receiver = settings.id
         threads: Sequence[ContextThread] = self._pipelines_of(receiver) or self.monitor_threads()
+        if threads and RECEIVING[settings.reliability].acknowledged_by_application:
+            asked = [thread for thread in self.monitor_threads() if thread.context.acknowledges()]
+            threads = (asked or threads)[:1]
         if not threads:
             raise ConfigError(
                 "E1208",

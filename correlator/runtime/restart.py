@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from correlator.core.commit import Endpoint, Recovered, Suspect
-from correlator.core.context import MAX_WAITING_FROM_INSIDE, Context, decode_event
+from correlator.core.context import CROWDED, Context, decode_event
 from correlator.core.deadletters import last_number
 from correlator.core.dedup import surely_acknowledged
 from correlator.core.differences import (
@@ -57,8 +57,6 @@ NOTHING = Recovered(
 
 OVERTAKEN = 10
 """Engines of earlier lives that may still hold a batch when this one starts."""
-CROWDED = MAX_WAITING_FROM_INSIDE // 10
-"""Runs in a queue from which on it is relieved before others go on."""
 
 State = dict[str, dict[bytes, bytes]]
 Events = Callable[[Sequence[Any]], Sequence[Any]]
@@ -155,13 +153,16 @@ class Restart:
     def _work_through(self) -> None:
         """Handle what waits now, in turn, each portion noted before; what handling it sends may stay for later.
 
-        Otherwise a monitor that keeps sending itself events would let no recovery end.
+        Otherwise a monitor that keeps sending itself events would let no recovery end. A portion ends early when it
+        crowds another context; so each context is the first in its turn.
         """
         threads = self._parts.monitor_threads()
         suspects = self._suspects([thread.context.name for thread in threads])
         last = [thread.queue.runs()[-1] for thread in threads if thread.queue.enter()]
+        self._relieve(threads, suspects)
         self._work_portions(threads, suspects)
         while any(run.position < len(run) for run in last):
+            threads = [*threads[1:], threads[0]]
             self._relieve(threads, suspects)
             self._work_portions(threads, suspects)
         suspects.conclude()
@@ -169,8 +170,14 @@ class Restart:
             pipeline.begin_restored(self._suspects([pipeline.context.name], halving=True))
 
     def _relieve(self, threads: Sequence[MonitorThread], suspects: Suspects) -> None:
-        """Let the fullest contexts catch up: in normal life they would have, while others were sending to them."""
-        for _ in range(sum(thread.queue.waiting // thread.slice for thread in threads)):
+        """Let the fullest contexts catch up: in normal life they would have, while others were sending to them.
+
+        A crowd that keeps itself up is left after it had its turn.
+        """
+        if all(len(thread.queue) < CROWDED for thread in threads):
+            return
+        turn = sum(thread.context.handled + thread.queue.waiting for thread in threads)
+        while sum(thread.context.handled for thread in threads) < turn:
             fullest = max(threads, key=lambda thread: len(thread.queue))
             if len(fullest.queue) < CROWDED:
                 break
@@ -191,8 +198,8 @@ class Restart:
         suspects.note([suspect for _, portion in portions for suspect in portion.suspects])
         with suspects.forgiving():
             for thread, portion in portions:
-                if portion.size:
-                    thread.work(now, portion.size, 0)
+                if portion.size and thread.work(now, portion.size, 0) < portion.size:
+                    break
 
     def _suspects(self, contexts: Sequence[str], *, halving: bool = False) -> Suspects:
         return Suspects(contexts, self.recovered.suspects, self._note, self._absolve, halving=halving)

@@ -2,6 +2,9 @@
 
 Requests that wait at the same time share one transaction and one fsync (group commit). Each request plans, the
 transaction commits, each request applies: nothing in memory changes before its commit (RELIABILITY E6).
+
+While the disk is full, received batches wait behind all else: a checkpoint deletes what was sent and so makes room for
+them (T67).
 """
 
 from collections import deque
@@ -242,6 +245,7 @@ class Writer(Actor):
         self._engine_time = engine_time
         self._waiting: deque[Request] = deque()
         self._failures = 0
+        self._full = False
         self._unknown: Sequence[Request] | None = None
         self._log = get_logger(part="store")
 
@@ -284,13 +288,14 @@ class Writer(Actor):
             return self._retry_later(error)
         self._failures = 0
         for request in committed:
-            self._waiting.popleft()
+            self._waiting.remove(request)  # nearly always the first
             request.committed = True
             request.done()
         return 0
 
     def _retry_later(self, error: StoreError) -> float:
         self._failures += 1
+        self._full = error.code == "E3101"
         delay = min(LONGEST_RETRY_S, 0.01 * float(2 ** min(self._failures, 10)))
         if isinstance(error, CommitUnknown) and self._failures > MOST_LOOKUPS:
             raise error
@@ -302,7 +307,7 @@ class Writer(Actor):
         self.store.close()
 
     def _commit_waiting(self) -> Sequence[Request]:
-        requests = [self._waiting[at] for at in range(len(self._waiting))]
+        requests = self._next()
         group = Group(self._engine_time())
         self._unknown = ()  # a connection lost while planning: look where the store stands, nothing was sent
         writes = [request.plan(self, group) for request in requests]
@@ -313,6 +318,13 @@ class Writer(Actor):
             self._unknown = None
             raise
         return self._conclude(requests)
+
+    def _next(self) -> Sequence[Request]:
+        """What to commit together: all that waits, or on a full disk what makes room, as long as there is any."""
+        requests = [self._waiting[at] for at in range(len(self._waiting))]
+        others = [request for request in requests if not isinstance(request, ReceiveRequest)] if self._full else []
+        self._full = bool(others)
+        return others or requests
 
     def _settle_unknown(self) -> Sequence[Request]:
         """After a lost answer: the requests that were committed all the same (RELIABILITY T1)."""

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import quote
 
-from sqlalchemy import URL, BigInteger, Connection, Dialect, Engine, Integer, NullPool, Table, create_engine, event
+from sqlalchemy import URL, BigInteger, Connection, Dialect, Engine, Integer, NullPool, Row, Table, create_engine, event
 from sqlalchemy import exc as sql_errors
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
@@ -28,7 +28,7 @@ from sqlalchemy.sql import ClauseElement
 
 from correlator.errors import ConfigError, StoreError, quoted
 from correlator.storage import failures, files
-from correlator.storage.failures import damaged, errors_of_sqlite, failure, unknown
+from correlator.storage.failures import damaged, errors_of_sqlite, failure, is_damage, unknown
 
 Number = BigInteger().with_variant(Integer(), "sqlite")  # 64 bits on both; SQLite's key must be called INTEGER
 
@@ -36,6 +36,11 @@ APPLICATION_ID = 0x636F7272  # "corr": what a store of this product carries in i
 CONNECT_TIMEOUT_S = 10
 OLDEST_POSTGRES = 15
 PAGES_TIDIED = 10_000
+_NOTICE_LOST_CLIENTS = (
+    "SELECT set_config('tcp_keepalives_idle', '10', false), set_config('tcp_keepalives_interval', '5', false),"
+    " set_config('tcp_keepalives_count', '4', false)"
+)
+"""A host that vanished gives its lock up within half a minute; by the server's own settings it would take hours."""
 LARGEST_IDLE_WAL = 64 * 1024 * 1024
 """Bytes to which the WAL of a SQLite file is cut when it begins anew, after a long reader had let it grow (T5)."""
 
@@ -97,6 +102,8 @@ def open_reader(url: str) -> Engine:
         engine = create_engine("sqlite://", creator=lambda: _dial_sqlite(path, "ro"), poolclass=NullPool)
         event.listen(engine, "begin", _begin)
         return engine
+    if parsed.query.get("target_session_attrs") == "read-write":  # the same server, for a session that only reads
+        parsed = parsed.update_query_dict({"target_session_attrs": "primary"})
     options = f"{parsed.query.get('options', '')} -c default_transaction_read_only=on"
     # By default each statement of PostgreSQL would see another moment.
     return _postgres_engine(parsed, options=options).execution_options(isolation_level="REPEATABLE READ")
@@ -130,6 +137,24 @@ def copy_while_running(url: str, target: Path) -> None:
     path = _path_of(parse(url))
     with errors_of_sqlite(str(path)), contextlib.closing(_dial_sqlite(path, "ro")) as raw:
         _copy_sqlite(raw, str(path), target)
+
+
+def structural_damage(connection: Connection) -> list[str]:
+    """What is wrong with the pages and indices of a database, for a reader; a server checks its pages as they are read.
+
+    At most 100 findings, and what ended the look if it could not be finished. The driver's other errors pass.
+    """
+    if connection.dialect.name != "sqlite":
+        return []
+    found: list[str] = []
+    try:
+        for finding in connection.exec_driver_sql("PRAGMA integrity_check").scalars():
+            found += [line for line in finding.splitlines() if line != "ok" and not line.startswith("***")]
+    except sql_errors.DatabaseError as error:
+        if not is_damage(error):
+            raise
+        found.append(str(error.orig))
+    return found
 
 
 def location(url: str) -> str:
@@ -222,7 +247,8 @@ class Database(ABC):
 
         Raises:
             StoreBusy: E3101 to E3103, rolled back, may be tried again.
-            CommitUnknown: E3105, PostgreSQL only: the connection was lost; `reconnect`, then look.
+            CommitUnknown: E3105, E3308, PostgreSQL only: the connection was lost, or another server is the one that can
+                be written; `reconnect`, then look.
             StoreError: anything else; the process must not go on with this database.
         """
         connection = self.connection
@@ -278,7 +304,7 @@ class Database(ABC):
         """Connect again after the connection was lost, and own the database again.
 
         Raises:
-            CommitUnknown: E3105, cannot be reached now; try again later.
+            CommitUnknown: E3105, E3308, cannot be reached or written now; try again later.
             Fenced: another process owns it now.
             StoreError: it cannot be used any more.
         """
@@ -425,21 +451,22 @@ class PostgresDatabase(Database):
 
     def __init__(self, url: URL, application_id: int) -> None:
         super().__init__(url, application_id)
-        self._backend = 0
+        self._sessions: list[int] = []  # backends that may have the lock for us; the last one is the present one
 
     def _open(self) -> None:
         self.engine = _postgres_engine(self.url)
-        self._connection = self.engine.connect()
-        self._check_server()
+        self._begin_session()
         self._take_lock()
 
     def reconnect(self) -> None:
-        """A new session; our lost one is ended first, so that its commit cannot come after we looked."""
+        """A new session; a lost one of ours is ended first, so that no commit of its can come after we looked.
+
+        One that was lost while it reconnected may have the lock as well, so each is remembered.
+        """
         self._hang_up()
         try:
-            self._connection = self.engine.connect()
-            self._check_server()
-            self._end_session(self._backend)
+            self._begin_session()
+            self._end_lost_sessions()
             self._take_lock()
         except sql_errors.DBAPIError as error:
             raise unknown(self.where, error) from error
@@ -457,8 +484,12 @@ class PostgresDatabase(Database):
     def tidy(self) -> None:
         """The server vacuums by itself."""
 
-    def _check_server(self) -> None:
+    def _begin_session(self) -> None:
+        """Connect and check; a session is known before it asks for the lock, since its answer may be lost."""
+        self._connection = self.engine.connect()
+        self._sessions.append(self._connection.connection.driver_connection.info.backend_pid)  # type: ignore[union-attr]
         refuse_server(self.where, _server_facts(self.connection))
+        self.connection.exec_driver_sql(_NOTICE_LOST_CLIENTS)
         self.connection.commit()
 
     def _take_lock(self) -> None:
@@ -467,38 +498,42 @@ class PostgresDatabase(Database):
         Raises:
             Fenced: E3201 with what the owner says of itself.
         """
-        taken, self._backend = self.connection.exec_driver_sql(
-            "SELECT pg_try_advisory_lock(%(kind)s, hashtext(current_schema())), pg_backend_pid()",
-            {"kind": self.application_id},
-        ).one()
+        taken = self.connection.exec_driver_sql(
+            "SELECT pg_try_advisory_lock(%(kind)s, hashtext(current_schema()))", {"kind": self.application_id}
+        ).scalar_one()
         owner = "" if taken else self._owner()
         self.connection.commit()
         if not taken:
             raise files.owned(self.where, owner)
+        del self._sessions[:-1]
 
     def _owner(self) -> str:
         """The `application_name` of the session that has the lock; another user's may be hidden."""
-        row = self.connection.exec_driver_sql(
-            "SELECT a.application_name, a.backend_start FROM pg_locks l JOIN pg_stat_activity a USING (pid)"
-            " WHERE l.locktype = 'advisory' AND l.granted AND l.classid = %(kind)s"
-            " AND l.objid = (hashtext(current_schema())::bigint & 4294967295)::oid",
-            {"kind": self.application_id},
-        ).first()
-        return f"{row[0]} since {row[1]:%Y-%m-%d %H:%M:%S%z}" if row else "another session"
+        holder = self._holder()
+        if holder is None:
+            return "another session"
+        return f"{holder.application_name} since {holder.backend_start:%Y-%m-%d %H:%M:%S%z}"
 
-    def _end_session(self, backend: int) -> None:
+    def _end_lost_sessions(self) -> None:
         """End our own lost session if the server still has it (it might commit after we looked), and wait for that."""
-        ended = self.connection.exec_driver_sql(
-            "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted"
-            " AND classid = %(kind)s AND pid = %(pid)s",
-            {"kind": self.application_id, "pid": backend},
-        ).all()
-        if ended:
+        holder = self._holder()
+        if holder and holder.pid in self._sessions[:-1]:
+            self.connection.exec_driver_sql("SELECT pg_terminate_backend(%(pid)s)", {"pid": holder.pid})
             self.connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{CONNECT_TIMEOUT_S}s'")
             self.connection.exec_driver_sql(
                 "SELECT pg_advisory_lock(%(kind)s, hashtext(current_schema()))", {"kind": self.application_id}
             )
         self.connection.commit()
+
+    def _holder(self) -> Row[Any] | None:
+        """The session that has the lock: backend, application name, begin."""
+        return self.connection.exec_driver_sql(
+            "SELECT a.pid, a.application_name, a.backend_start FROM pg_locks l JOIN pg_stat_activity a USING (pid)"
+            " WHERE l.locktype = 'advisory' AND l.granted AND l.classid = %(kind)s"
+            " AND l.objid = (hashtext(current_schema())::bigint & 4294967295)::oid"
+            " AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())",
+            {"kind": self.application_id},
+        ).first()
 
     def close(self) -> None:
         """Give the lock up first: the server may take a moment to notice that a session has ended."""
@@ -541,12 +576,13 @@ def refuse_server(where: str, facts: ServerFacts) -> None:
     """Check a server.
 
     Raises:
-        StoreError: E3304 to E3308, one for each thing that a store cannot live with.
+        CommitUnknown: E3308, it only reads now.
+        StoreError: E3304 to E3307, one for each thing that a store cannot live with.
     """
     if facts.version < OLDEST_POSTGRES * 10_000:
         _refuse("E3307", where, f"PostgreSQL {facts.version // 10_000} is too old", f"{OLDEST_POSTGRES} or newer")
     if facts.read_only:
-        _refuse("E3308", where, "the server only reads", "Only the primary server can be written", "Connect to it")
+        raise failures.only_reads(where)
     if facts.encoding != "UTF8":
         _refuse("E3305", where, f"the database has the encoding {facts.encoding}", "Only UTF8 holds every name")
     if facts.fsync == "off":

@@ -70,8 +70,17 @@ def _not_sqlite(where: str, _: BaseException | None) -> StoreError:
 def damaged(where: str, error: object) -> StoreError:
     """A database whose structure is broken (E3002)."""
     return StoreError(
-        "E3002", where, f"is damaged: {error}", "Stopped without changing it", "Run: correlator store check"
+        "E3002",
+        where,
+        f"is damaged: {error}",
+        "Stopped without changing it",
+        f"Run: correlator db check sqlite:///{where}",
     )
+
+
+def is_damage(error: sql_errors.DBAPIError) -> bool:
+    """Whether a SQLite database told that its structure is broken."""
+    return getattr(error.orig, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CORRUPT
 
 
 def _failed(where: str, error: object) -> StoreError:
@@ -98,7 +107,7 @@ def _postgres_failure(where: str, error: sql_errors.DBAPIError) -> StoreError:
     if state in _RETRIED_SQLSTATES and not error.connection_invalidated:
         return StoreBusy("E3103", where, f"the transaction {_RETRIED_SQLSTATES[state]} and was rolled back")
     if state == "25006":
-        return StoreError("E3308", where, "the server only reads", "Only the primary server can be written")
+        return only_reads(where)
     if state == "42501":
         return StoreError("E3304", where, f"not allowed: {_first_line(error)}", "", "Grant the rights to this user")
     if error.connection_invalidated:
@@ -129,6 +138,11 @@ _CONNECT_FAILURES = (
 def unknown(where: str, error: sql_errors.DBAPIError) -> CommitUnknown:
     """A connection that was lost, or could not be made again (E3105)."""
     return CommitUnknown("E3105", where, f"the connection was lost ({_first_line(error)})")
+
+
+def only_reads(where: str) -> CommitUnknown:
+    """A server that is not the primary, or not yet (E3308): connect again, and look where the store stands (T34)."""
+    return CommitUnknown("E3308", where, "the server only reads", "Only the primary server can be written")
 
 
 def _first_line(error: sql_errors.DBAPIError) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
+import msgspec
 from sqlalchemy import Column, Connection, Row, Select, select, tuple_
 
 from correlator.core.commit import (
@@ -71,8 +72,8 @@ def load(database: Database, connection: Connection, epoch: int) -> Recovered:
         outbound=[outbound_of(row) for row in connection.execute(_ordered(tables.outbox))],
         endpoints=[endpoint_of(row) for row in connection.execute(_ordered(tables.endpoint))],
         suspects=[
-            Suspect(row.context, row.receiver, row.first, row.last, row.deaths + 1)
-            for row in connection.execute(_ordered(tables.suspect))
+            msgspec.structs.replace(suspect, deaths=suspect.deaths + 1)
+            for suspect in map(suspect_of, connection.execute(_ordered(tables.suspect)))
         ],
     )
 
@@ -142,7 +143,17 @@ def endpoint_of(row: Row[Any]) -> Endpoint:
 
 def letter_of(row: Row[Any]) -> DeadLetter:
     """The value of a row of `dead_letter`."""
-    return codec.read(DeadLetter, f"dead letter {row.number}", row.content, row.crc)
+    where = f"dead letter {row.number}"
+    letter = codec.read(DeadLetter, where, row.content, row.crc)
+    return _same(where, letter, {"kind": letter.kind, "origin": letter.origin}, row)
+
+
+def suspect_of(row: Row[Any]) -> Suspect:
+    """The value of a row of `suspect`."""
+    suspect = Suspect(row.context, row.receiver, row.first, row.last, row.deaths)
+    if codec.content_of(suspect)["crc"] != row.crc:
+        raise codec.altered(f"note about '{row.context}', '{row.receiver}' from {row.first}")
+    return suspect
 
 
 def _same(where: str, value: T, columns: Mapping[str, Any], row: Row[Any]) -> T:

@@ -19,7 +19,7 @@ from correlator.storage import database as databases
 from correlator.storage import tables
 from correlator.storage.database import Database
 
-HEAD = "0002"
+HEAD = "0003"
 VERSION_TABLE = "correlator_schema"
 _versions = Table(VERSION_TABLE, MetaData(), Column("version_num", Text))
 

@@ -181,11 +181,11 @@ class SqlStore:
         raise self._fenced(number, row.epoch, row.commit_number)
 
     def _fenced(self, number: int, epoch: int, commit_number: int) -> Fenced:
+        why = "the store went back" if epoch == self._epoch else "another engine has taken over the store"
         return Fenced(
             "E3202",
             databases.location(self._url),
-            f"commit {number} of epoch {self._epoch} does not follow commit {commit_number} of epoch {epoch}: "
-            "another engine has taken over the store",
+            f"commit {number} of epoch {self._epoch} does not follow commit {commit_number} of epoch {epoch}: {why}",
             "",
             "Nothing was written; this engine stops",
         )

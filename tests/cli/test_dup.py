@@ -27,7 +27,7 @@ def explained(capsys, *arguments):
 @pytest.mark.parametrize("target", ["engine.yaml", "sqlite:///store/trades.db"])
 def test_a8_3_an_id_in_its_window(target, done, capsys):
     (found,) = explained(capsys, target, "4")
-    assert (found["domain"], found["duplicate"]) == ("files:trades.jsonl", True)
+    assert (found["domain"], found["duplicate"]) == ("files:queue:trades.jsonl", True)
     (seen,) = found["seen"]
     assert (seen["receiver"], seen["batch"], seen["source"]) == ("trades", 1, "trades.jsonl")
     assert (seen["place"], seen["position"], seen["of"]) == ("window", 4, 10)
@@ -51,13 +51,13 @@ def test_the_windows_are_those_of_the_file(done, capsys):
 
 def test_an_id_that_nobody_has_seen(done):
     result = run("dup", "explain", "engine.yaml", "77", cwd=done)
-    assert result.stdout == "77 in domain files:trades.jsonl: would be accepted\n"
+    assert result.stdout == "77 in domain files:queue:trades.jsonl: would be accepted\n"
     assert (result.returncode, result.stderr) == (0, "")
 
 
 def test_as_text(done):
     lines = run("dup", "explain", "engine.yaml", "4", cwd=done).stdout.splitlines()
-    assert lines[0] == "4 in domain files:trades.jsonl: would be dropped as a duplicate"
+    assert lines[0] == "4 in domain files:queue:trades.jsonl: would be dropped as a duplicate"
     assert "by receiver trades in its batch 1 from source trades.jsonl" in lines[1]
     assert "in the window of its source, place 4 of 10; 1994 newer ids" in lines[2]
 
@@ -67,13 +67,13 @@ def test_a_domain_that_received_nothing_yet_is_known_by_the_file(done, capsys):
         "senders:", "  - {id: more, connection: broker, destination: 'queue:more', reliability: EXACTLY_ONCE}\nsenders:"
     )
     write(done / "engine.yaml", [more])
-    (found,) = explained(capsys, "engine.yaml", "4", "--domain", "broker:more")
+    (found,) = explained(capsys, "engine.yaml", "4", "--domain", "broker:queue:more")
     assert found["duplicate"] is False
 
 
-@pytest.mark.parametrize("domain", ["files:trade.jsonl", "nothing"])
+@pytest.mark.parametrize("domain", ["files:queue:trade.jsonl", "nothing"])
 def test_a_domain_that_is_not_there(domain, done):
-    hint = "Did you mean 'files:trades.jsonl'?" if "trade" in domain else "Known: files:trades.jsonl"
+    hint = "Did you mean 'files:queue:trades.jsonl'?" if "trade" in domain else "Known: files:queue:trades.jsonl"
     result = run("dup", "explain", "engine.yaml", "4", "--domain", domain, cwd=done)
     assert_fails(result, "E2024", 2, repr(domain), hint)
 

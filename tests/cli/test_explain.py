@@ -12,8 +12,8 @@ from tests.cli.conftest import ENGINE, MONITOR
 FLIGHTS = Path(__file__).parents[2] / "config" / "flights.yaml"
 
 
-def explained(file, capsys):
-    assert main.execute(["explain", str(file), "--json"]) == 0
+def explained(file, capsys, *options):
+    assert main.execute(["explain", str(file), "--json", *options]) == 0
     out, err = capsys.readouterr()
     assert err == ""
     return json.loads(out)
@@ -49,10 +49,21 @@ def test_settings_say_where_they_come_from(here, capsys):
     windows = [found["duplicate_detection", name] for name in ("per_source_window_size", "expiry_time")]
     assert [(one["value"], one["source"]) for one in windows] == [("2000", "default"), ("5 s", "file")]
     domain = found["receiver trades", "dup_detection_domain_id"]
-    assert (domain["value"], domain["source"]) == ("files:trades.jsonl", "from connection and destination")
+    assert (domain["value"], domain["source"]) == ("files:queue:trades.jsonl", "from connection and destination")
     assert found["receiver trades", "unique_message_id"]["source"] == "file"
     assert found["receiver trades", "message_source_id"]["source"] == "default"
     assert ("sender files-default-sender", "default sender") in found
+
+
+def test_a9_18_settings_of_the_command_line_are_explained(here, capsys):
+    mode = "--set=receivers[0].reliability=AT_LEAST_ONCE"
+    assert explained("engine.yaml", capsys, mode)["paths"][0]["grade"] == "MAY_REPEAT"
+    window, domain = "--set=duplicate_detection.expiry_time=9s", "--set=receivers[0].dup_detection_domain_id=mine"
+    settings = explained("engine.yaml", capsys, window, domain)["settings"]
+    found = {(one["part"], one["name"]): (one["value"], one["source"]) for one in settings}
+    assert found["duplicate_detection", "expiry_time"] == ("9 s", "command line")
+    assert found["receiver trades", "dup_detection_domain_id"] == ("mine", "command line")
+    assert found["receiver trades", "unique_message_id"][1] == "file"
 
 
 def test_monitors_without_persistence_are_named(here, capsys):

@@ -22,8 +22,8 @@ def done(place, monkeypatch):
 def planned(capsys):
     """Runs `plan --json`: its parts by kind and name, exit status, standard error."""
 
-    def planned():
-        status = main.execute(["plan", "engine.yaml", "--json"])
+    def planned(*options):
+        status = main.execute(["plan", "engine.yaml", "--json", *options])
         out, err = capsys.readouterr()
         return {f"{one['kind']} {one['name']}": one for one in json.loads(out)}, status, err
 
@@ -51,7 +51,7 @@ def test_a1_9_before_the_first_start_everything_is_new(place, planned, monkeypat
 def test_a1_11_nothing_changed(done, planned):
     parts, status, err = planned()
     assert {one["verdict"] for one in parts.values()} == {"unchanged"}
-    assert parts["domain files:trades.jsonl"]["note"].startswith(
+    assert parts["domain files:queue:trades.jsonl"]["note"].startswith(
         "10 of 11 stored ids are remembered by windows of 2000"
     )
     assert (status, err) == (0, "")
@@ -100,6 +100,17 @@ def test_a1_11_a_receiver_that_may_move(place, planned, monkeypatch, capsys):
     assert status == 0
 
 
+def test_a9_18_a_plan_is_that_of_a_run_with_the_same_settings(done, planned):
+    destination = "--set=receivers[0].destination=queue:others.jsonl"
+    parts, status, err = planned(destination)
+    assert (parts["receiver trades"]["verdict"], parts["receiver trades"]["rule"]) == ("refused", "A1.12")
+    assert status == 6
+    assert "Set dup_detection_domain_id: 'files:queue:trades.jsonl'" in err
+    explicit = "--set=receivers[0].dup_detection_domain_id=files:queue:trades.jsonl"
+    parts, status, _ = planned(destination, explicit)
+    assert (parts["receiver trades"]["verdict"], status) == ("moved", 0)
+
+
 def test_a1_13_another_broker(done, planned):
     rewrite(done, ("store/broker.db", "store/elsewhere.db"))
     parts, status, _ = planned()
@@ -115,7 +126,7 @@ def test_windows_may_change_and_it_says_what_that_does(place, planned, monkeypat
     assert run("run", "engine.yaml", cwd=place).returncode == 0
     rewrite(place, batches, ("senders:", "duplicate_detection: {per_source_window_size: 2, expiry_time: 0s}\nsenders:"))
     parts, status, _ = planned()
-    note = parts["domain files:trades.jsonl"]["note"]
+    note = parts["domain files:queue:trades.jsonl"]["note"]
     assert note.endswith("remembered by windows of 2 ids a source and 0 s")
     assert int(note.partition(" ")[0]) < 6
     assert status == 0

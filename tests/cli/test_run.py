@@ -82,6 +82,18 @@ def test_a9_13_options_of_client_libraries_are_those_of_the_process(place):
     assert_fails(run("run", "engine.yaml", "--client-option", "x", cwd=place), "E2031", 2, "'x' is not NAME=VALUE")
 
 
+def test_a1_7_a_run_without_a_static_part_of_the_last_one_is_refused(place):
+    """Given a sender in the first run, when it is not configured in the next one, then that ends and writes nothing."""
+    assert run("run", "engine.yaml", cwd=place).returncode == 0
+    before = run("inspect", "checkpoints", "engine.yaml", "--json", cwd=place).stdout
+    write(place / "engine.yaml", [ENGINE.replace("{id: out,", "{id: other,")])
+    refused = run("run", "engine.yaml", cwd=place)
+    assert_fails(refused, "E4301", 6, "sender 'out'", "remove is only possible for dynamic ones")
+    write(place / "engine.yaml", [ENGINE])
+    assert run("inspect", "checkpoints", "engine.yaml", "--json", cwd=place).stdout == before
+    assert run("run", "engine.yaml", cwd=place).returncode == 0
+
+
 def test_a9_15_clear_state_begins_anew(place):
     run("run", "engine.yaml", cwd=place)
     before = (place / "store" / "trades.db").read_bytes()

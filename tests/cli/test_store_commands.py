@@ -33,7 +33,7 @@ def test_every_part_of_a_store(target, done):
         ("out", "sender"),
         ("trades", "receiver"),
     ]
-    assert [row["domain"] for row in inspected("dups", done, target)] == ["files:trades.jsonl"]
+    assert [row["domain"] for row in inspected("dups", done, target)] == ["files:queue:trades.jsonl"]
     assert [row["part"] for row in inspected("checkpoints", done, target)] == ["digest", "context main", "sender out"]
     assert {row["owner"] for row in inspected("state", done, target)} != set()
     assert inspected("receive-log", done, target) == []
@@ -125,6 +125,31 @@ def test_upgrade_makes_a_store_and_leaves_a_current_one(place):
     revision = run("db", "current", "engine.yaml", cwd=place).stdout.strip()
     assert (first.returncode, first.stdout) == (0, f"new -> {revision}\n")
     assert run("db", "upgrade", "engine.yaml", cwd=place).stdout == f"{revision}\n"
+
+
+def test_141_a_check_of_a_store_that_is_intact_and_of_one_that_is_not(done):
+    """Nothing is changed, an engine could be running; status 3 and a line for each damage."""
+    before = (done / "store" / "trades.db").read_bytes()
+    intact = run("db", "check", "engine.yaml", cwd=done)
+    assert (intact.returncode, intact.stderr) == (0, "")
+    table = {line.split("\t")[0]: line.split("\t")[1:] for line in intact.stdout.splitlines()}
+    assert (table["endpoint"], table["dead_letter"]) == (["2", "0"], ["1", "0"])
+    assert (done / "store" / "trades.db").read_bytes() == before
+    with sqlite3.connect(done / "store" / "trades.db") as store:
+        store.execute("UPDATE dead_letter SET crc = crc + 1")
+        store.execute("UPDATE checkpoint SET number = 700")
+    store.close()
+    result = run("db", "check", "sqlite:///store/trades.db", cwd=done)
+    told = result.stderr.splitlines()
+    assert result.returncode == 3
+    assert told[:2] == [
+        "checkpoint 700: content does not match its digest",
+        "dead letter 1: content does not match its digest",
+    ]
+    assert told[2].startswith("E3011 ")
+    assert "2 parts of the store are damaged" in told[2]
+    assert "dead_letter\t0\t1" in result.stdout
+    assert_fails(run("db", "check", "sqlite:///none.db", cwd=done), "E3006", 3)
 
 
 def test_a_store_is_not_emptied_without_yes(done):

@@ -12,11 +12,11 @@ from correlator.core.instances import Instance, Listener, StoredMonitor, restore
 from correlator.core.listeners import ListenerIndex
 from correlator.core.monitor import Monitor, every, on
 from correlator.core.outbox import Outbox
-from correlator.core.queue import Run
+from correlator.core.queue import InputQueue, Run
 from correlator.core.reliability import Reliability
 from correlator.core.state import StateTable
 from correlator.errors import CorrelatorError, HandlerFailed, MappingError, StateError, UsageError
-from correlator.events import Headers, Message, event
+from correlator.events import LONGEST_LIFE_MS, Headers, Message, event
 from correlator.runtime.names import resolve
 
 
@@ -576,6 +576,24 @@ def test_c111_a_flood_into_a_channel_is_bounded(monkeypatch):
             context.work(1, 0.0)
 
 
+def test_c111_a_context_lets_one_that_it_crowds_catch_up(monkeypatch):
+    """But not one that has less to do than itself, and one that crowds itself only once."""
+    monkeypatch.setattr("correlator.core.context.CROWDED", 3)
+    other = InputQueue()
+    context = a_context(handler_that(lambda monitor: monitor.send(Other(), to="channel:other")))
+    context._routes.channels["other"] = [other]
+    for number in range(9):
+        context.queue.deliver(inside(Tick(number=number)))
+    assert context.work(1000, 0.0) == 6
+    assert (len(context.queue), len(other), context.crowds()) == (3, 6, True)
+    for _ in range(6):
+        other.deliver(inside(Other()))
+        other.advance(other.head(), 1)
+    assert (len(other), context.crowds()) == (6, False)
+    assert context.work(1000, 0.0) == 1
+    assert context.crowds()
+
+
 def test_events_leave_as_json_and_bytes_and_messages_as_they_are():
     def body(monitor: Monitor) -> None:
         monitor.send(Tick(number=1), to="out", key="k", properties={"a": 1})
@@ -653,6 +671,39 @@ def test_state_comes_back_as_it_was():
     deliver(context, Tick(number=1), Tick(number=2, kind="red"))
     _, (monitor,) = restarted(context, Counter)
     assert (monitor.count, monitor.seen, dict(monitor.by_kind)) == (2, [1, 2], {"plain": 1, "red": 1})
+
+
+def test_timers_follow_the_code_that_comes_back():
+    """What still beats goes on, what no longer does is gone, and what is new begins now."""
+
+    class Earlier(Monitor, persistent=True):
+        beats: list[str] = []
+
+        @every(2.0)
+        def kept(self) -> None:
+            self.beats.append("kept")
+
+        @every(0.5)
+        def dropped(self) -> None:
+            self.beats.append("dropped")
+
+    class Later(Earlier, persistent=True):
+        dropped = None
+
+        @every(3.0)
+        def added(self) -> None:
+            self.beats.append("added")
+
+    context = a_context(Earlier())
+    (entry,) = [one for one in context.take_state() if one.owner.startswith("monitor:")]
+    stored = decode(entry.value)
+    again = Context("main", Routes(), resolve, engine_time=10.0)
+    monitor = restore_monitor(Later, "0", stored, {})
+    again.load(monitor, "stop", "0", stored)
+    again.work(10, 12.9)
+    assert set(monitor.beats) == {"kept"}
+    again.work(10, 13.0)
+    assert set(monitor.beats) == {"kept", "added"}
 
 
 def test_dynamic_listeners_of_persistent_monitors_survive():
@@ -805,8 +856,24 @@ def test_c111_a_flood_of_anything_for_one_event_is_refused(monkeypatch, asks):
         (Message(b"x", {}, None, None, Headers(priority="high")), "E5202"),
         (Message(b"x", {}, None, None, Headers(correlation_id="\ud800")), "E5202"),
         (Message(b"x", {}, None, None, {"priority": 4}), "E5202"),
+        (Message(b"x", {}, None, None, Headers(time_to_live_ms=-1)), "E5202"),
+        (Message(b"x", {}, None, None, Headers(time_to_live_ms=LONGEST_LIFE_MS + 1)), "E5202"),
+        (Message(b"x", {}, None, None, Headers(time_to_live_ms=2**64 - 1)), "E5202"),
+        (Message(b"x", {}, None, None, Headers(time_to_live_ms=2**64)), "E5202"),
     ],
-    ids=["text", "no body", "destination", "surrogate", "priority", "correlation id", "no headers"],
+    ids=[
+        "text",
+        "no body",
+        "destination",
+        "surrogate",
+        "priority",
+        "correlation id",
+        "no headers",
+        "negative life",
+        "long life",
+        "life of 64 bits",
+        "life of 65 bits",
+    ],
 )
 def test_c112_a_message_that_could_not_be_read_again_is_the_handlers_failure(sent, code):
     error = error_of(lambda monitor: monitor.send(sent, to="out"))

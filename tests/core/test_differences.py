@@ -43,7 +43,7 @@ PARTS = {
         changed(RECEIVER, destination="queue:z"),
         Verdict.REFUSED,
         "A1.12",
-        [("destination", "queue:a", "queue:z"), ("domain", "c:a", "c:z")],
+        [("destination", "queue:a", "queue:z"), ("domain", "c:queue:a", "c:queue:z")],
     ),
     "mode": (
         SENDER,

@@ -314,6 +314,23 @@ def test_a_changed_declaration_begins_anew_and_lets_the_old_attempts_end():
     assert play(world, A1, B2)[2:] == [[a1, b2]]
 
 
+def test_an_attempt_whose_clock_has_run_out_is_under_way_too():
+    class First(Heard, persistent=True, name="Versions"):
+        @on(wait(5).then(match(A)))
+        def late(self, one: A) -> None:
+            self.fired(one)
+
+    class Second(Heard, persistent=True, name="Versions"):
+        def late(self, one: A) -> None:
+            self.fired(one)
+
+    world = Listening(First())
+    world.pass_time(6)
+    world.restart(Second)
+    world.hear(A1)
+    assert heard(world) == [[a1]]
+
+
 def test_a_method_that_an_attempt_under_way_calls_must_exist():
     world = Listening(Declared())
     world.hear(Order(id=1))

@@ -8,7 +8,7 @@ import pytest
 from correlator.core.fields import RECEIVE_ONLY_HEADERS, WRITABLE_HEADERS, FieldMapping, SendMapping
 from correlator.core.mapping import ReceiveMapping
 from correlator.errors import ConfigError, MappingError
-from correlator.events import Headers, Message, event
+from correlator.events import LONGEST_LIFE_MS, Headers, Message, event
 
 HEADERS = Headers(
     message_id="M1",
@@ -314,6 +314,12 @@ def test_a9_19_a_part_that_cannot_travel_is_refused_where_it_is_sent(mapping, re
     with pytest.raises(MappingError) as caught:
         SendMapping(mapping, "s").message(SENT, None, None)
     assert str(caught.value).startswith(reason)
+
+
+@pytest.mark.parametrize("life", [-1, LONGEST_LIFE_MS + 1, 2**64 - 1, 2**64])
+def test_c101_a_life_out_of_range_cannot_be_sent(life):
+    with pytest.raises(MappingError, match=f"E5202 s.header.time_to_live_ms: {life} is not in 0..{LONGEST_LIFE_MS}"):
+        SendMapping({"header.time_to_live_ms": "${event.id}"}, "s").message(Sent(id=life), None, None)
 
 
 @pytest.mark.parametrize("priority", [255, -1, 10])

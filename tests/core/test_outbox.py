@@ -59,6 +59,22 @@ def test_a2_6_no_row_grows_beyond_what_a_database_takes(monkeypatch):
     assert cut.next_sequence == 7
 
 
+def test_a2_6_properties_count_among_the_bytes_of_a_row(monkeypatch):
+    monkeypatch.setattr("correlator.core.pieces.MOST_BYTES", 10)
+    _, segments, _ = an_outbox().cut([Message(b"", {"p": "123456789"}), Message(b"", {"p": "123456789"})])
+    assert [len(one.messages) for one in segments] == [1, 1]
+
+
+def test_a6_5_what_a_message_says_itself_goes_before_what_its_sender_says():
+    outbox = Outbox("out", Reliability.EXACTLY_ONCE, SOURCE, "queue:out", "id", "source", time_to_live_ms=1000)
+    own = [Headers(time_to_live_ms=5), Headers(persistent=False), Headers(time_to_live_ms=0, persistent=True), None]
+    _, (segment,), _ = outbox.cut([Message(b"", headers=headers) for headers in own])
+    outbox.release(segment)
+    headers = [one.message.headers for one in outbox.take(10)]
+    assert [one.time_to_live_ms for one in headers] == [5, 1000, 0, 1000]
+    assert [one.persistent for one in headers] == [True, False, True, True]
+
+
 def test_a2_6_numbers_are_contiguous_over_checkpoints_and_in_the_unique_id():
     outbox = an_outbox()
     checkpoint(outbox, "a", "b")

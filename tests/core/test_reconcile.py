@@ -63,13 +63,13 @@ REFUSED = {
         EXPLICIT,
         changed(EXPLICIT, dup_detection_domain_id=None),
         "E4302",
-        "domain changed from orders to c:a",
+        "domain changed from orders to c:queue:a",
     ),
     "a1.12 the destination with the default domain": (
         RECEIVER,
         changed(RECEIVER, destination="queue:z"),
         "E4302",
-        "Set dup_detection_domain_id: 'c:a'",
+        "Set dup_detection_domain_id: 'c:queue:a'",
     ),
     "a1.11 the connection of a receiver": (
         EXPLICIT,
@@ -111,7 +111,11 @@ def test_refused(before, after, code, text):
 ALLOWED = {
     "nothing changed": (RECEIVER, RECEIVER, False),
     "a1.11 the destination with an explicit domain": (EXPLICIT, changed(EXPLICIT, destination="queue:z"), True),
-    "an explicit domain that says the default": (RECEIVER, changed(RECEIVER, dup_detection_domain_id="c:a"), True),
+    "an explicit domain that says the default": (
+        RECEIVER,
+        changed(RECEIVER, dup_detection_domain_id="c:queue:a"),
+        True,
+    ),
     "the batch size": (RECEIVER, changed(RECEIVER, max_batch_size=7), True),
     "the event type": (RECEIVER, changed(RECEIVER, event="m:E"), True),
     "the tries of a sender": (SENDER, changed(SENDER, max_tries=9), True),
@@ -155,7 +159,7 @@ def test_every_difference_is_named_at_once():
 @pytest.mark.parametrize(
     ("fields", "domain"),
     [
-        ({"destination": "queue:orders"}, "c:orders"),
+        ({"destination": "queue:orders"}, "c:queue:orders"),
         ({"destination": "topic:orders"}, "c:r1"),
         ({"destination": "logical"}, "c:logical"),
         ({"destination": "topic:orders", "dup_detection_domain_id": "mine"}, "mine"),

@@ -34,7 +34,7 @@ class Order(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """What an engine is to do.
 
     Attributes:
-        store: its store.
+        store: its store; "" for an engine without persistence.
         broker: store of the embedded broker.
         wanted: inputs whose output is in `queue:out`: as many end the run in good order.
         receive: mode of the static receiver `in`; "" for none.
@@ -140,7 +140,7 @@ def _settings(order: Order) -> EngineSettings:
     ]
     return EngineSettings(
         name="child",
-        store=order.store,
+        store=order.store or None,
         checkpoint=CheckpointSettings(interval=order.interval),
         connections={CONNECTION: ConnectionSettings(type="embedded", options={"store": order.broker})},
         receivers=tuple(receivers),

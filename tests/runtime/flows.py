@@ -8,6 +8,9 @@ from typing import Any
 from correlator import Message, Monitor, ReceivingSuspended, SenderFlushed, StateTable, event, on
 from correlator.ports import Effects
 
+FAN_OUT = 110
+"""Events that `FansOut` causes with one message."""
+
 
 @event
 class Order:
@@ -144,6 +147,42 @@ class Forwards(Monitor, persistent=True):
     def message(self, message: Message) -> None:
         self.count += 1
         self.send(b"%d:%s" % (self.count, message.body), to="out")
+
+
+class FansOut(Forwards):
+    """Causes many events in the context `audit` with each message."""
+
+    @on(Message)
+    def message(self, message: Message) -> None:
+        super().message(message)
+        for _ in range(FAN_OUT):
+            self.send(Note(text="n"), to="channel:audit")
+
+
+class Tallies(Monitor, persistent=True):
+    """Counts what comes from another context."""
+
+    count: int = 0
+
+    @on(Note)
+    def note(self, note: Note) -> None:
+        self.count += 1
+
+
+class FlushesThenAcknowledges(Monitor):
+    """Sends on what comes in, and acknowledges a batch when the broker has all of that."""
+
+    @on(Message)
+    def message(self, message: Message) -> None:
+        self.send(b"0:" + message.body, to="out")
+
+    @on(ReceivingSuspended)
+    def suspended(self, notice: ReceivingSuspended) -> None:
+        self.request_flush("out")
+
+    @on(SenderFlushed)
+    def flushed(self, notice: SenderFlushed) -> None:
+        self.acknowledge_and_resume("in")
 
 
 class Aborts(Forwards):

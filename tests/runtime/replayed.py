@@ -1,6 +1,7 @@
 """Monitors that use every means: what they do is repeated from an input log."""
 
 from correlator import Message, Monitor, SenderFlushed, StateTable, event, every, match, on
+from correlator.errors import UsageError
 
 
 @event
@@ -106,3 +107,29 @@ class Asks(Monitor):
     def flushed(self, notice: SenderFlushed) -> None:
         """Say so."""
         self.send(b"flushed %d of %d" % (notice.request_id, len(self.numbers)), to="quick")
+
+
+class Follows(Monitor, persistent=True):
+    """Subscribes, sends to the channel, and leaves it, as messages say; keeps what it heard and what was refused."""
+
+    heard: list[str] = []
+    refused: list[str] = []
+
+    @on(Message)
+    def message(self, message: Message) -> None:
+        """Do as it says."""
+        body = message.body.decode()
+        if body.startswith("follow"):
+            self.subscribe("news")
+        elif body.startswith("leave"):
+            self.unsubscribe("news")
+        else:
+            try:
+                self.send(Tally(count=0, body=body), to="channel:news")
+            except UsageError as error:
+                self.refused.append(f"{error.code} {body}")
+
+    @on(Tally)
+    def tally(self, tally: Tally) -> None:
+        """It was heard."""
+        self.heard.append(tally.body)

@@ -5,13 +5,14 @@ import pytest
 from correlator.core.queue import Run
 from correlator.errors import ConfigError, ConnectionLost, UsageError
 from correlator.testing.memory import Faults
-from tests.runtime.flows import Hears, Idles, Keeps
+from tests.runtime.flows import AlsoHears, Hears, Idles, Keeps
 from tests.runtime.world import (
     APP_CONTROLLED,
     BEST_EFFORT,
     EXACTLY_ONCE,
     Happened,
     message,
+    monitor,
     numbered,
     receiver,
     sender,
@@ -183,6 +184,40 @@ def test_a4_8_only_a_context_that_handles_the_messages_may_acknowledge(no_store,
         with pytest.raises(UsageError, match="E7102 .*context 'audit' cannot acknowledge.* 'main'"):
             engine.receivers["in"].resume("audit")
         assert engine.status().receivers["in"][0] == "suspended"
+
+
+@pytest.mark.parametrize("contexts", [("main", "audit"), ("audit", "main")])
+def test_a4_8_t70_the_receiver_belongs_to_the_context_that_listens_for_its_batches(world, script, contexts):
+    """Given another context, before or behind, when a batch comes, then only the one that acknowledges hears it."""
+    script.suspended = acknowledges
+    world.publish(*numbered(20))
+    monitors = [monitor(Hears if name == "main" else Keeps, context=name) for name in contexts]
+    with world.engine(controlled(), receiver("other"), monitors=monitors):
+        world.wait(lambda: world.broker.waiting("queue:in") == world.broker.unacknowledged("queue:in") == 0)
+        world.publish("to all", to="queue:other")
+        world.wait(lambda: "to all" in script.of("Hears") and "to all" in script.of("Keeps"))
+    assert delivered(script) == [*(f"m{number}" for number in range(1, 21)), "to all"]
+    assert script.of("Keeps") == ["to all"]
+
+
+def test_a4_8_z2_a_monitor_of_another_context_that_acknowledges_fails_and_nothing_is_acknowledged(no_store, script):
+    """`acknowledge_and_resume` is the one name of it; the error names both contexts."""
+    parts = (controlled(), receiver("go", BEST_EFFORT))
+
+    def acknowledge(monitor, message):
+        if type(monitor) is AlsoHears and message.body == b"go":
+            monitor.acknowledge_and_resume("in")
+
+    script.message = acknowledge
+    monitors = [Hears, monitor(AlsoHears, context="audit")]
+    with no_store.engine(*parts, monitors=monitors, stop_timeout=0.1) as engine:
+        no_store.publish(*numbered(3))
+        no_store.wait(lambda: suspensions(script) == 1)
+        assert script.of("AlsoHears") == []
+        no_store.publish("go", to="queue:go")
+        no_store.wait(lambda: engine.failure is not None)
+    assert [one for one in no_store.trace if (one.kind, one.who) == ("acknowledged", "in")] == []
+    assert str(engine.failure).startswith("E7102 receiver in: context 'audit' cannot acknowledge. Only 'main'")
 
 
 def test_a4_8_a_pipeline_cannot_take_from_it(no_store):

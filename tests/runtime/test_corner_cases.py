@@ -28,6 +28,7 @@ from tests.runtime.world import (
     contents,
     message,
     monitor,
+    numbered,
     receiver,
     sender,
     the_monitor,
@@ -280,29 +281,61 @@ def test_a9_14_a_monitor_that_keeps_sending_itself_events_does_not_hold_up_recov
         any_world.wait(lambda: len(script.of("Hears")) > heard + 3)
 
 
-def test_c111_recovery_lets_a_crowded_context_catch_up(world, script, monkeypatch):
-    """Given messages that each cause ten events, when the engine is killed with all waiting, then no context overflows."""
+@pytest.mark.parametrize(
+    ("messages", "fan_out", "stages"), [(500, 10, 1), (150, 200, 1), (12, 2900, 1), (10, 40, 2)], ids=str
+)
+def test_c111_recovery_lets_a_crowded_context_catch_up(world, script, monkeypatch, messages, fan_out, stages):
+    """Given messages that each cause many events, when the engine is killed with all waiting, then no context overflows.
+
+    With two stages each of these events causes as many in a third context.
+    """
     monkeypatch.setattr("correlator.core.context.MAX_WAITING_FROM_INSIDE", 3000)
-    monkeypatch.setattr("correlator.runtime.restart.CROWDED", 300)
+    for module in ("core.context", "runtime.restart"):
+        monkeypatch.setattr(f"correlator.{module}.CROWDED", 300)
     monkeypatch.setattr("correlator.runtime.contexts.SLICE", 100)
 
-    def fan_out(monitor, message):
-        if isinstance(monitor, Hears) and not isinstance(monitor, AlsoHears):
-            for _ in range(10):
-                monitor.send(Note(text=message.body.decode()), to="channel:audit")
+    def notes(monitor, channel):
+        for _ in range(fan_out):
+            monitor.send(Note(text="n"), to=channel)
 
-    script.message = fan_out
-    monitors = [Hears, monitor(AlsoHears, context="audit")]
+    script.message = lambda monitor, _: notes(monitor, "channel:audit") if type(monitor) is Hears else None
+    script.note = lambda monitor, _: notes(monitor, "channel:last") if stages == 2 else None
+    monitors = [Hears, monitor(AlsoHears, context="audit"), monitor(Keeps, context="last")]
     engine = world.engine(receiver(), monitors=monitors)
     with engine:
         for thread in engine.contexts.values():
             thread._hold = lambda: True
-        world.publish(*(f"m{number}" for number in range(500)))
-        world.wait(lambda: world.received_rows() == 500)
+        world.publish(*numbered(messages))
+        world.wait(lambda: world.received_rows() == messages)
         world.crash(engine)
     assert script.heard == []
-    with world.engine(receiver(), monitors=monitors):
-        world.wait(lambda: len(script.of("AlsoHears")) == 500 + 5000)
+    with world.engine(receiver(), monitors=monitors) as engine:
+        world.wait(lambda: script.of("AlsoHears").count("note n") == messages * fan_out)
+        world.wait(lambda: script.of("Keeps").count("note n") == (messages * fan_out**2 if stages == 2 else 0))
+        assert engine.failure is None
+
+
+def test_c111_a_context_waits_for_one_that_it_crowds(world, script, monkeypatch, gate):
+    """Given a slow context, when another sends it more and more, then that one waits and nothing fails."""
+    monkeypatch.setattr("correlator.core.context.MAX_WAITING_FROM_INSIDE", 300)
+    monkeypatch.setattr("correlator.core.context.CROWDED", 100)
+
+    def fans_out(monitor, message):
+        for _ in range(50):
+            monitor.send(Note(text="n"), to="channel:audit")
+
+    script.message = lambda monitor, message: fans_out(monitor, message) if type(monitor) is Hears else None
+    script.note = lambda monitor, note: gate.wait(20)
+    monitors = [Hears, monitor(AlsoHears, context="audit")]
+    world.publish(*numbered(100))
+    with world.engine(receiver(max_batch_size=10), monitors=monitors) as engine:
+        main, audit = (engine.contexts[name] for name in ("main", "audit"))
+        world.wait(lambda: main.context.crowds())
+        assert 100 <= len(audit.queue) < 300
+        assert len(main.queue)
+        gate.set()
+        world.wait(lambda: script.of("AlsoHears").count("note n") == 5000)
+        assert engine.failure is None
 
 
 # --- tables ---

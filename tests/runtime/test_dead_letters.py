@@ -6,6 +6,7 @@ import sys
 import msgspec
 import pytest
 
+from correlator.core.commit import SenderCut
 from correlator.core.deadletters import Replay
 from correlator.core.recovery import endpoint_of
 from correlator.errors import Fenced, UsageError
@@ -333,3 +334,19 @@ def test_z8_what_no_longer_maps_is_not_processed_too(any_world):
             lambda: len(any_world.dead_letters()) == 1 and engine.checkpoint() and not any_world.received_rows()
         )
     assert records.given == ["after"]
+
+
+def test_t69_letters_that_go_back_fill_no_row_beyond_what_a_database_takes(monkeypatch):
+    """Given letters of many bytes, when they go back, then in several rows whose numbers follow one another."""
+    monkeypatch.setattr("correlator.core.pieces.MOST_BYTES", 10)
+    bodies = [b"12345", b"67890", b"1", b"a message that is larger alone", b"2"]
+    registry = [endpoint_of(one, dynamic=False) for one in (receiver(), sender())]
+    again = Replay(registry, {"in": 7}, [SenderCut("out", "source", 4, 3)])
+    received = [DeadLetter(kind="mapping", origin="in", reason="E", message=Message(body)) for body in bodies]
+    sent = [DeadLetter(kind="send", origin="out", reason="E", message=Message(body)) for body in bodies]
+    segments = again.take(enumerate([*received, *sent], 1))
+    for rows, first in ((segments.received, 8), (segments.outbound, 4)):
+        assert [len(row.messages) for row in rows] == [2, 1, 1, 1]
+        assert [row.first for row in rows] == [first, first + 2, first + 3, first + 4]
+        assert [one.body for row in rows for one in row.messages] == bodies
+    assert again.senders == [SenderCut("out", "source", 9, 3)]

@@ -99,7 +99,25 @@ def test_a8_7_a8_8_the_default_domains(world):
     settings = [receiver("r1", destination="queue:orders"), receiver("r2", destination="topic:news")]
     with world.engine(*settings, monitors=[Hears]):
         pass
-    assert {one.id: one.domain for one in inspect.registry(world.store)} == {"r1": "memory:orders", "r2": "memory:r2"}
+    assert {one.id: one.domain for one in inspect.registry(world.store)} == {
+        "r1": "memory:queue:orders",
+        "r2": "memory:r2",
+    }
+
+
+def test_a8_7_a8_8_e4_a_topic_and_a_queue_of_one_name_do_not_affect_one_another(any_world, script):
+    """Given a receiver of a topic whose id is the name of a queue, when both bring an id, then neither is dropped."""
+    parts = [receiver("same", destination="topic:news"), receiver("other", destination="queue:same")]
+    with any_world.engine(*parts, monitors=[Keeps]) as engine:
+        any_world.wait(lambda: engine.status().receivers["same"][0] == "receiving")
+        any_world.publish("a", to="topic:news")
+        any_world.publish("a", to="queue:same")
+        any_world.wait(lambda: script.of("Keeps") == ["a", "a"])
+        assert sum(counters.duplicates for _, counters in engine.status().receivers.values()) == 0
+    assert {one.id: one.domain for one in inspect.registry(any_world.store)} == {
+        "same": "memory:same",
+        "other": "memory:queue:same",
+    }
 
 
 def test_a8_9_a_shared_domain_drops_duplicates_of_several_connections(any_world, script):
@@ -135,7 +153,7 @@ def test_a8_12_at_least_once_receivers_drop_nothing(world, script):
         assert heard(world, script, 2) == ["a", "a"]
 
 
-def test_a8_13_another_source_with_the_same_id_is_a_duplicate(world, script):
+def test_a8_13_z10_another_source_with_the_same_id_is_a_duplicate(world, script):
     with world.engine(receiver(), monitors=[Keeps]):
         world.publish(message("first", "a", "one"), message("second", "a", "two"), message("last", "z"))
         assert heard(world, script, 2) == ["first", "last"]
@@ -168,7 +186,7 @@ def test_a8_17_the_time_of_an_id_is_that_of_its_receipt(any_world, script):
     with any_world.engine(receiver(max_batch_size=1), monitors=[Keeps], clock=clock):
         any_world.publish(*skewed)
         heard(any_world, script, 3)
-        times = [one.time for one in inspect.accepted_ids(any_world.store, "memory:in")]
+        times = [one.time for one in inspect.accepted_ids(any_world.store, "memory:queue:in")]
     assert len(times) == 3
     assert times == sorted(times)
     assert 0 <= times[0] <= times[-1] < 60
@@ -261,7 +279,7 @@ def test_a8_9_a_domain_stays_when_a_logical_name_leads_elsewhere(any_world, scri
             any_world.publish("a", place, to=f"queue:{place}")
             any_world.wait(lambda place=place: place in script.of("Hears"))
     assert script.of("Hears") == ["a", "here", "there"]
-    assert any_world.stored_ids("memory:here")
+    assert any_world.stored_ids("memory:queue:here")
 
 
 def test_a1_16_a_receiver_joins_a_domain_while_its_only_other_one_leaves(any_world, script, gate):

@@ -7,7 +7,7 @@ import pytest
 from correlator.core import faults
 from correlator.errors import HandlerFailed, MappingError, StoreError, UsageError
 from correlator.storage import inspect
-from tests.runtime.flows import Hears, Keeps
+from tests.runtime.flows import Forwards, Hears, Keeps
 from tests.runtime.world import (
     AT_LEAST_ONCE,
     BEST_EFFORT,
@@ -337,3 +337,26 @@ def test_parts_are_added_and_removed_only_while_the_engine_runs(world):
     for change in changes:
         with pytest.raises(UsageError, match="E8305"):
             change()
+
+
+def test_t67_on_a_full_disk_receiving_waits_and_what_was_sent_makes_room(world):
+    """Given a store that takes no batch more, when the broker takes what waits for it, then receiving goes on."""
+    away = type(world.broker)()
+    away.down = True
+    connections = {"memory": world.broker.connection(), "away": away.connection("away")}
+    parts = (receiver(max_batch_size=10, max_batch_bytes=10_000_000), sender(connection="away"))
+    large = "x" * 100_000
+    with world.engine(*parts, monitors=[Forwards], connections=connections) as engine:
+        world.publish(*(message(large, f"m{number}") for number in range(1, 21)))
+        world.wait(lambda: world.outbox_rows() == 20 and world.received_rows() == 0)
+        raw = engine.writer.store._database._raw()
+        (pages,) = raw.execute("PRAGMA page_count").fetchone()
+        raw.execute(f"PRAGMA max_page_count = {pages + 8:d}")
+        world.publish(*(message(large, f"m{number}") for number in range(21, 41)))
+        world.wait(lambda: engine.writer._failures >= 3)
+        assert (engine.failure, world.outbox_rows()) == (None, 20)
+        away.down = False
+        world.wait(lambda: len(away.received("queue:out")) == 40)
+        world.wait(lambda: world.broker.waiting("queue:in") == world.broker.unacknowledged("queue:in") == 0)
+    numbers = [int(one.body.partition(b":")[0]) for one in away.received("queue:out")]
+    assert numbers == list(range(1, 41))

@@ -88,6 +88,27 @@ def test_a3_3_no_context_sees_a_batch_before_its_commit(world, script, reliabili
     assert sorted(order[1:]) == ["AlsoHears", "Hears"]
 
 
+def test_z6_a_receive_transaction_and_a_checkpoint_hold_what_they_are_for(any_world):
+    """Messages and their ids in the one; state, queues, sends and progress in the other; each with its own fence."""
+    any_world.watch_points()
+    with any_world.engine(receiver(), sender(), monitors=[Forwards], interval=HOUR) as engine:
+        any_world.publish("m1")
+        any_world.wait(lambda: any_world.received_rows() == 1 and any_world.stored_ids() == ["m1"])
+        any_world.wait(lambda: the_monitor(engine, Forwards).count == 1)
+        received = [one.kind for one in any_world.trace if one.kind.startswith(("rx.tx", "ck.tx"))]
+        assert (any_world.outbox_rows(), inspect.checkpoints(any_world.store)) == (0, [])
+        any_world.trace.clear()
+        assert engine.checkpoint()
+        kept = [one.kind for one in any_world.trace if one.kind.startswith(("rx.tx", "ck.tx"))]
+        assert any_world.received_rows() == 0
+    assert received[:2] == ["rx.tx.begin", "rx.tx.fence"]
+    assert {"rx.tx.insert", "rx.tx.dedup"} < set(received)
+    assert received[-2:] == ["rx.tx.commit.before", "rx.tx.commit.after"]
+    assert not {one for one in received if one.startswith("ck.")}
+    assert {"ck.tx.fence", "ck.tx.state", "ck.tx.outbox", "ck.tx.prune_rx", "ck.tx.meta"} < set(kept)
+    assert not {one for one in kept if one.startswith("rx.")}
+
+
 class Heard:
     """A line of the trace that a monitor wrote."""
 

@@ -105,8 +105,8 @@ def test_a1_4_every_part_is_recorded(any_world):
             for one in inspect.registry(any_world.store)
         ]
     assert rows == [
-        ("r1", "receiver", "static", "EXACTLY_ONCE", "queue:r1", "memory:r1", "memory"),
-        ("r2", "receiver", "dynamic", "BEST_EFFORT", "queue:r2", "memory:r2", "memory"),
+        ("r1", "receiver", "static", "EXACTLY_ONCE", "queue:r1", "memory:queue:r1", "memory"),
+        ("r2", "receiver", "dynamic", "BEST_EFFORT", "queue:r2", "memory:queue:r2", "memory"),
         ("s1", "sender", "static", "BEST_EFFORT", "queue:s1", "", "memory"),
         ("s2", "sender", "dynamic", "AT_LEAST_ONCE", "queue:s2", "", "memory"),
     ]
@@ -189,7 +189,7 @@ def test_a1_11_the_destination_of_a_receiver_may_move_with_an_explicit_domain(an
 def test_a1_12_with_the_default_domain_it_may_not(world):
     with world.engine(receiver("r1"), monitors=[Hears]):
         pass
-    with pytest.raises(RecoveryRefused, match="E4302 .*dup_detection_domain_id: 'memory:r1'"):
+    with pytest.raises(RecoveryRefused, match="E4302 .*dup_detection_domain_id: 'memory:queue:r1'"):
         world.engine(receiver("r1", destination="queue:q2"), monitors=[Hears]).start()
 
 

@@ -17,7 +17,7 @@ from correlator.runtime.inputlog import InputLog, read_log
 from correlator.runtime.replay import replay
 from correlator.storage import inspect
 from tests.runtime.flows import Hears, Keeps
-from tests.runtime.replayed import Asks, Audits, Counts
+from tests.runtime.replayed import Asks, Audits, Counts, Follows
 from tests.runtime.test_poison import Dies, Pipeline
 from tests.runtime.world import (
     APP_CONTROLLED,
@@ -29,6 +29,7 @@ from tests.runtime.world import (
     numbered,
     receiver,
     sender,
+    the_monitor,
 )
 
 COUNT = 60
@@ -170,6 +171,36 @@ def test_a7_3_status_events_flushes_and_best_effort(no_store, tmp_path):
     assert {"correlator.events:SenderFlushed", "correlator.events:ReceiverStatus"} <= names
 
 
+def test_a7_3_channels_that_a_monitor_joins_and_leaves(world, tmp_path):
+    """In one life, and over the restart in between."""
+    parts = (receiver(), sender())
+    for life, bodies in enumerate([("a", "follow", "b"), ("c", "leave", "d", "follow again", "e", "leave again")]):
+        path = str(tmp_path / f"life{life}.log")
+        with world.engine(*parts, monitors=[Follows], input_log=path) as engine:
+            world.publish(*bodies)
+            world.wait(lambda: settled(world))
+            follows = the_monitor(engine, Follows)
+    assert (follows.heard, follows.refused) == (["b", "c", "e"], ["E8001 a", "E8001 d"])
+    checkpoint = inspect.checkpoints(world.store)[0]
+    again = replay(next(tmp_path.glob("life1.log*")))
+    assert (again.number, again.digest) == (checkpoint.number, checkpoint.digest)
+
+
+def test_a7_3_life_cycle_methods(world, script, tmp_path):
+    """They are called when inputs are recorded, and again by the replay: here each sends."""
+    script.hook = lambda keeps, name: keeps.send(name.encode(), to="out")
+    parts = (receiver(), sender())
+    hooks = []
+    for life in range(2):
+        with world.engine(*parts, monitors=[Keeps], input_log=str(tmp_path / f"life{life}.log")):
+            world.wait(lambda: world.sent() and settled(world))
+        hooks.append(world.sent()[sum(map(len, hooks)) :])
+        checkpoint = inspect.checkpoints(world.store)[0]
+        again = replay(next(tmp_path.glob(f"life{life}.log*")))
+        assert (again.number, again.digest) == (checkpoint.number, checkpoint.digest)
+    assert hooks == [["onload"], ["on_begin_recovery", "on_conclude_recovery"]]
+
+
 def test_a7_3_acknowledgements_by_the_application(no_store, script, tmp_path):
     refused: list[str] = []
 
@@ -280,6 +311,24 @@ def test_a7_1_code_that_does_something_else_is_told(world, script, tmp_path):
     script.message = more
     with pytest.raises(RecoveryRefused, match=r"E4321 .*the replay differs after checkpoint \d+: checkpoint"):
         replay(path)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "replayed", "told"),
+    [(1, 0, "1 answers were not asked for"), (1, 2, "a handler asked for something that it did not ask for")],
+)
+def test_a7_1_code_that_asks_for_less_or_more_is_told(no_store, script, tmp_path, recorded, replayed, told):
+    def asks(times: int) -> Any:
+        return lambda hears, one: [hears.request_flush("quick") for _ in range(times)]
+
+    script.message = asks(recorded)
+    parts = (receiver("in", BEST_EFFORT), sender("quick", BEST_EFFORT))
+    with no_store.engine(*parts, monitors=[Hears], input_log=str(tmp_path / "input.log")):
+        no_store.publish("m1")
+        no_store.wait(lambda: script.of("Hears"))
+    script.message = asks(replayed)
+    with pytest.raises(RecoveryRefused, match=f"E4321 .*{told}"):
+        replay(logs_of(tmp_path)[0])
 
 
 def test_a7_1_other_settings_are_refused(world, tmp_path):

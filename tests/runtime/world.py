@@ -177,7 +177,7 @@ class World:
         """Messages in the outbox."""
         return sum(row.last - row.first + 1 for row in inspect.outbox(self.store))
 
-    def stored_ids(self, domain: str = "memory:in") -> list[str]:
+    def stored_ids(self, domain: str = "memory:queue:in") -> list[str]:
         """Unique ids that the store holds for a domain."""
         return [one.id for one in inspect.accepted_ids(self.store, domain)]
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from correlator.core import faults
 from correlator.storage.store import SqlStore
 
 MakeStore = Callable[..., SqlStore]
@@ -36,3 +37,19 @@ def make_store() -> Iterator[MakeStore]:
     yield make
     for store in reversed(stores):
         store.close()
+
+
+@pytest.fixture
+def at() -> Iterator[Callable[[str, Callable[[], object]], None]]:
+    """Does something once when a fault point is passed."""
+
+    def install(name: str, action: Callable[[], object]) -> None:
+        def handle(passed: str) -> None:
+            if passed == name:
+                faults.install(None)
+                action()
+
+        faults.install(handle)
+
+    yield install
+    faults.install(None)

@@ -18,9 +18,10 @@ import pytest
 from sqlalchemy import URL
 
 from correlator.core import faults
+from correlator.core.commit import SuspectCommit
 from correlator.errors import ConfigError, CorrelatorError, Fenced, RecoveryRefused, StoreBusy, StoreError
 from correlator.storage import database as databases
-from correlator.storage import failures, files, inspect
+from correlator.storage import failures, files, inspect, migrate
 from correlator.storage.store import SqlStore
 from tests.storage import values
 from tests.storage.conftest import MakeStore
@@ -48,7 +49,8 @@ def fill(store: SqlStore) -> None:
         "state": [values.state(1, a=b"1" * 5000)],
         "outbound": [values.outbound(1, 50)],
     }
-    store.commit(2, [values.checkpoint(812, contexts=[values.context()], **parts)])
+    noted = SuspectCommit(contexts=["main"], suspects=[values.suspect(4, 5)])
+    store.commit(2, [values.checkpoint(812, contexts=[values.context()], **parts), noted])
 
 
 def digest(path: Path) -> str:
@@ -180,7 +182,7 @@ def test_a_database_with_our_names_and_without_our_mark(make_store: MakeStore, p
 
 def test_a_newer_schema(make_store: MakeStore, filled: Path) -> None:
     edit(filled, "UPDATE correlator_schema SET version_num = '0012'", "UPDATE engine SET product = 'correlator 1.7'")
-    text = r"E3004 .*written by correlator 1\.7 \(schema 12\), this is schema 2\. .*Upgrade this program first"
+    text = r"E3004 .*written by correlator 1\.7 \(schema 12\), this is schema 3\. .*Upgrade this program first"
     refused(make_store, filled, StoreError, text)
 
 
@@ -201,6 +203,7 @@ def test_a_table_that_was_dropped(make_store: MakeStore, filled: Path, table: st
         ("UPDATE accepted_ids SET content = zeroblob(10) WHERE number = 39", "ids of 'd' number 39"),
         ("UPDATE state_log SET content = zeroblob(10)", "state 1"),
         ("UPDATE outbox SET sender = 'x'", "outbox of 'x' from 1"),
+        ("UPDATE suspect SET deaths = 9", "note about 'main', 'orders' from 4"),
     ],
 )
 def test_a_row_that_was_edited(make_store: MakeStore, filled: Path, statement: str, where: str) -> None:
@@ -502,7 +505,13 @@ def test_settings_are_read_back(make_store: MakeStore, sqlite_url: str) -> None:
     store.open()
     raw = store._opened()._raw()  # type: ignore[attr-defined]
     names = ("journal_mode", "synchronous", "auto_vacuum", "application_id", "user_version")
-    assert [raw.execute(f"PRAGMA {name}").fetchone()[0] for name in names] == ["wal", 2, 2, 0x636F7272, 2]
+    assert [raw.execute(f"PRAGMA {name}").fetchone()[0] for name in names] == [
+        "wal",
+        2,
+        2,
+        0x636F7272,
+        int(migrate.HEAD),
+    ]
 
 
 def test_a_look_from_outside_while_an_engine_runs(make_store: MakeStore, url: str) -> None:
@@ -548,7 +557,8 @@ def test_the_lock_is_taken_before_anything_is_looked_at(make_store: MakeStore, s
     faults.install(passed.append)
     make_store(sqlite_url).open()
     faults.install(None)
-    expected = ["rec.lock", "rec.migrate.begin", "rec.migrate.step", "rec.migrate.step", "rec.load.meta"]
+    steps = ["rec.migrate.step"] * int(migrate.HEAD)
+    expected = ["rec.lock", "rec.migrate.begin", *steps, "rec.load.meta"]
     assert passed == [*expected, "rec.epoch.commit.before", "rec.epoch.commit.after"]
 
 

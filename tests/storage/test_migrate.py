@@ -51,11 +51,11 @@ def test_u10_a_copy_is_made_before_an_upgrade(make_store: MakeStore, tmp_path: P
     for number in (1, 2, 3):
         store.commit(number, COMMITS[number - 1])
     store.close()
-    (tmp_path / "store.db.backup-0002.part").write_text("a copy that was killed")
+    (tmp_path / "store.db.backup-0003.part").write_text("a copy that was killed")
     owned = database.connect(url)
-    migrate.bring_up(owned, head="0004", scripts=REVISIONS)
+    migrate.bring_up(owned, head="0005", scripts=REVISIONS)
     owned.close()
-    copy = tmp_path / "store.db.backup-0002"
+    copy = tmp_path / "store.db.backup-0003"
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
     with sqlite3.connect(copy) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
@@ -87,6 +87,15 @@ def test_t26_a_store_of_the_first_schema_is_brought_up(make_store: MakeStore, ur
     assert make_store(url).open().suspects == []
 
 
+def test_t26_what_a_start_had_noted_outlives_the_upgrade_that_adds_digests(make_store: MakeStore, url: str) -> None:
+    owned = database.connect(url)
+    migrate.bring_up(owned, head="0002")
+    with owned.transaction() as connection:
+        connection.exec_driver_sql("INSERT INTO suspect VALUES ('main', 'orders', 7, 9, 1)")
+    owned.close()
+    assert make_store(url).open().suspects == [values.suspect(7, 9, 2)]
+
+
 def test_a_failing_revision_changes_nothing(make_store: MakeStore, url: str) -> None:
     """On both databases a revision is one transaction."""
     store = make_store(url)
@@ -102,10 +111,10 @@ def test_a_failing_revision_changes_nothing(make_store: MakeStore, url: str) -> 
     faults.install(fail)
     try:
         with pytest.raises(ZeroDivisionError):
-            migrate.bring_up(owned, head="0004", scripts=REVISIONS)
+            migrate.bring_up(owned, head="0005", scripts=REVISIONS)
     finally:
         faults.install(None)
     assert "one" not in tables_of(owned)
-    assert migrate.revision(owned) == "0002"
+    assert migrate.revision(owned) == "0003"
     owned.close()
     assert make_store(url).open().commit == 1

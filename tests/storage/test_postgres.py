@@ -1,17 +1,27 @@
 """What PostgreSQL and its network do to a store (RELIABILITY T1, T34; 4 E rows 155 to 159)."""
 
+import contextlib
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from correlator.core import faults
 from correlator.errors import CommitUnknown, CorrelatorError, Fenced, RecoveryRefused, StoreBusy, StoreError
 from correlator.storage import database as databases
 from correlator.storage import inspect
 from correlator.storage.database import ServerFacts
-from tests.servers import CutProxy, PostgresServer, database_of, free_port
+from correlator.testing.network import (
+    POSTGRES_COMMIT,
+    AtRequest,
+    Cut,
+    Direction,
+    Fault,
+    FaultProxy,
+    lost_reply,
+    lost_request,
+)
+from tests.servers import PostgresServer, database_of, free_port
 from tests.storage import values
 from tests.storage.conftest import MakeStore
 from tests.storage.test_store_contract import EVERYTHING, POINTS
@@ -25,40 +35,27 @@ def server(postgres_server: PostgresServer) -> PostgresServer:
 
 
 @pytest.fixture
-def at() -> Iterator[Callable[[str, Callable[[], object]], None]]:
-    """Does something once when a fault point is passed."""
-
-    def install(name: str, action: Callable[[], object]) -> None:
-        def handle(passed: str) -> None:
-            if passed == name:
-                faults.install(None)
-                action()
-
-        faults.install(handle)
-
-    yield install
-    faults.install(None)
+def proxy(server: PostgresServer) -> Iterator[FaultProxy]:
+    with FaultProxy(server.port) as proxy:
+        yield proxy
 
 
-@pytest.fixture
-def proxy(server: PostgresServer) -> Iterator[CutProxy]:
-    proxy = CutProxy(server.port)
-    yield proxy
-    proxy.close()
+def through(proxy: FaultProxy, server: PostgresServer, url: str) -> str:
+    """The same address behind the proxy."""
+    return url.replace(f":{server.port}/", f":{proxy.port}/")
 
 
-@pytest.mark.parametrize(("lost", "committed"), [("request", False), ("reply", True)])
+@pytest.mark.parametrize(("lost", "committed"), [(lost_request, False), (lost_reply, True)])
 def test_a_lost_commit_is_resolved(
-    make_store: MakeStore, server: PostgresServer, proxy: CutProxy, lost: str, committed: bool
+    make_store: MakeStore, server: PostgresServer, proxy: FaultProxy, lost: Callable[..., Fault], committed: bool
 ) -> None:
     direct = server.fresh_schema()
-    store = make_store(direct.replace(f":{server.port}/", f":{proxy.port}/"))
+    store = make_store(through(proxy, server, direct))
     store.open()
     dead = values.checkpoint(1, dead_letters=[values.letter("1")])
-    proxy.lose(lost)
+    proxy.inject(lost(POSTGRES_COMMIT))
     with pytest.raises(CommitUnknown, match=r"E3105 .*the connection was lost"):
         store.commit(1, [values.received(1, 3, number=1), dead])
-    proxy.lose("")
     assert store.resolve(1) is committed
     assert store.resolve(1) is committed, "asked twice, answered the same"
     if not committed:
@@ -127,19 +124,58 @@ def test_an_engine_that_lost_its_session_to_another(make_store: MakeStore, serve
         first.resolve(1)
 
 
-def test_our_own_lost_session_is_ended_before_we_look(make_store: MakeStore, server: PostgresServer) -> None:
+@pytest.mark.parametrize("after", [0, 5, 12])
+def test_our_own_lost_session_is_ended_before_we_look(
+    make_store: MakeStore, server: PostgresServer, proxy: FaultProxy, after: int
+) -> None:
     """The server has not noticed that we are gone: the old session still owns the lock, and could still commit."""
+    direct = server.fresh_database()
+    store = make_store(through(proxy, server, direct))
+    store.open()
+    place = AtRequest(matcher=POSTGRES_COMMIT, direction=Direction.REQUEST, after=after)
+    proxy.inject(Fault(place, Cut(upstream=False)))
+    with pytest.raises(CommitUnknown):
+        store.commit(1, [values.received(1, 1)])
+    (lost,) = server.backends(direct)
+    committed = store.resolve(1)
+    assert committed is (after == 12 and committed), "a request that arrived whole may have been carried out"
+    assert lost not in server.backends(direct)
+    store.commit(1 + committed, [values.received(2, 1)])
+
+
+def test_the_server_notices_a_host_that_vanished(make_store: MakeStore, server: PostgresServer) -> None:
+    """Also after a reconnect: its lock would keep every other engine out."""
     url = server.fresh_schema()
     store = make_store(url)
     store.open()
-    kept = store._opened().connection  # stays open, as if the server did not know
-    store._opened()._connection = None
-    assert not store.resolve(1)
-    store.commit(1, [values.received(1, 1)])
-    with pytest.raises(Exception, match=r"terminat|closed|lost"):
-        kept.exec_driver_sql("SELECT 1")
-    kept.invalidate()
-    kept.close()
+    for _ in range(2):
+        with store._opened().transaction() as connection:
+            settings = ("tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count")
+            values_now = [connection.exec_driver_sql(f"SHOW {name}").scalar() for name in settings]
+        assert values_now == ["10", "5", "4"]
+        store.resolve(1)
+
+
+@pytest.mark.parametrize("noticed", [True, False])
+def test_a_look_that_is_lost_in_its_turn(
+    make_store: MakeStore, server: PostgresServer, proxy: FaultProxy, noticed: bool
+) -> None:
+    """The answer to each request of the new session is lost once; the server may keep the sessions, and the lock."""
+    store = make_store(through(proxy, server, server.fresh_database()))
+    store.open()
+    for number in range(1, 100):
+        proxy.inject(lost_request(POSTGRES_COMMIT))
+        with pytest.raises(CommitUnknown):
+            store.commit(number, [values.received(number, 1)])
+        lost = proxy.inject(Fault(AtRequest(hit=number), Cut(upstream=noticed)))
+        with contextlib.suppress(CommitUnknown):
+            store.resolve(number)
+        lost.withdraw()
+        assert not store.resolve(number)
+        store.commit(number, [values.received(number, 1)])
+        if not lost.fired:
+            break
+    assert number > 10, "a look is more than ten requests"
 
 
 FAILING = """

@@ -1,10 +1,9 @@
 """The contract of the port `Store`, on both databases: what was committed comes back, nothing else does."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
-from correlator.core import faults
 from correlator.core.commit import QueueRun, ReceiveCommit, Recovered, RegistryCommit, SuspectCommit, Write
 from correlator.errors import Fenced, RecoveryRefused, StoreError
 from correlator.storage import inspect
@@ -231,29 +230,13 @@ POINTS = (
 )  # fmt: skip
 
 
-@pytest.fixture
-def fault() -> Iterator[Callable[[str, Callable[[], object]], None]]:
-    """Installs an action for one fault point, once."""
-
-    def install(name: str, action: Callable[[], object]) -> None:
-        def handle(passed: str) -> None:
-            if passed == name:
-                faults.install(None)
-                action()
-
-        faults.install(handle)
-
-    yield install
-    faults.install(None)
-
-
-def test_a_commit_is_all_or_nothing(make_store: MakeStore, url: str, fault: Callable[..., None]) -> None:
+def test_a_commit_is_all_or_nothing(make_store: MakeStore, url: str, at: Callable[..., None]) -> None:
     """An exception at any fault point leaves the store as it was, and the number free."""
     store = make_store(url)
     store.open()
     store.commit(1, [values.received(1, 2, number=1)])
     for name in POINTS:
-        fault(name, lambda: 1 // 0)
+        at(name, lambda: 1 // 0)
         with pytest.raises(ZeroDivisionError):
             store.commit(2, EVERYTHING)
     store.close()

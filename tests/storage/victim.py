@@ -43,24 +43,25 @@ COMMITS: list[list[Write]] = [
     ],
     [RegistryCommit(removed=["twin"])],
     [SuspectCommit(contexts=["main"], suspects=[values.suspect(4, 5), values.suspect(6, 6)])],
-    [values.checkpoint(3, absolved=[values.suspect(6, 6)])],
+    [values.checkpoint(3, absolved=[values.suspect(6, 6)], dead_letters=[values.letter()])],
     [ReceiveCommit(receiver="orders", segment=None, ids=None, forgotten=[("d", 1)])],
 ]
 
 
 def work_of_an_engine(url: str, report: "Report") -> None:
-    """Open, and commit all that is not yet there."""
+    """Open, commit all that is not yet there, and ask for the last as if its answer had been lost."""
     store = SqlStore(url, "alpha")
     for number in range(store.open().commit + 1, len(COMMITS) + 1):
         store.commit(number, COMMITS[number - 1])
         report.commits = number
+    assert store.resolve(len(COMMITS))
     store.close()
 
 
 def work_of_a_migration(url: str, report: "Report") -> None:
     """Bring a store of the first schema to the last of the test's revisions."""
     store = database.connect(url)
-    migrate.bring_up(store, head="0004", scripts=REVISIONS)
+    migrate.bring_up(store, head="0005", scripts=REVISIONS)
     report.commits = 3
     store.close()
 

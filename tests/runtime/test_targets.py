@@ -1,0 +1,30 @@
+"""The contexts that a receiver delivers to."""
+
+from correlator.core.queue import InputQueue, Run
+from correlator.events import Message
+from correlator.runtime.receiver import Targets
+
+
+def two_queues() -> tuple[InputQueue, InputQueue, list[str], Targets]:
+    one, other, woken = InputQueue(), InputQueue(), []
+    queues = [("one", one, lambda: woken.append("one")), ("other", other, lambda: woken.append("other"))]
+    return one, other, woken, Targets(queues)
+
+
+def a_run(count: int) -> Run:
+    messages = [Message(b"")] * count
+    return Run("in", 1, messages, messages, stored=True)
+
+
+def test_a_run_goes_to_each_context_and_wakes_it():
+    one, other, woken, targets = two_queues()
+    targets.deliver(lambda: a_run(3))
+    assert (one.backlog("in"), other.backlog("in"), woken) == (3, 3, ["one", "other"])
+
+
+def test_the_slowest_context_holds_the_receiver_back():
+    one, _, _, targets = two_queues()
+    assert targets.backlog("in") == 0
+    one.deliver(a_run(3))
+    assert targets.backlog("in") == 3
+    assert Targets([]).backlog("in") == 0

@@ -1,0 +1,106 @@
+"""Commits that fail, or whose answer is lost (RELIABILITY T1, T2), without threads."""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from correlator.core.commit import RegistryCommit
+from correlator.core.recovery import endpoint_of
+from correlator.errors import CommitUnknown
+from correlator.runtime import writer as writers
+from correlator.runtime.engine import Engine
+from correlator.runtime.writer import RegistryRequest, Writer
+from correlator.settings import DuplicateDetectionSettings, EngineSettings
+from correlator.testing.memory import MemoryBroker
+from correlator.testing.store import Disk, ModelStore
+from tests.runtime.world import sender
+
+
+class World:
+    """A writer over a disk whose commits fail as told, one after the other."""
+
+    def __init__(self, *faults: Any) -> None:
+        self.faults = list(faults)
+        self.disk = Disk()
+        self.store = ModelStore(self.disk, fault=self.fault)
+        self.writer = Writer(self.store, self.store.open().commit, lambda: 0.0, DuplicateDetectionSettings())
+        self.tried: list[int] = []
+        self.done: list[str] = []
+
+    def fault(self, number: int, writes: Sequence[Any]) -> Any:
+        self.tried.append(number)
+        return self.faults.pop(0) if self.faults else None
+
+    def submit(self, name: str) -> None:
+        put = RegistryCommit(put=[endpoint_of(sender(name), dynamic=True)])
+        self.writer.submit(RegistryRequest(put, lambda: self.done.append(name)))
+
+
+def test_t1_a_commit_that_took_place_is_not_tried_again():
+    world = World("lost_reply")
+    world.submit("a")
+    assert world.writer.step() == pytest.approx(0.02)
+    assert (world.done, world.disk.commit) == ([], 1)
+    assert world.writer.step() == 0
+    assert (world.done, world.disk.commit, world.tried) == (["a"], 1, [1])
+
+
+def test_t1_a_commit_that_did_not_take_place_is_tried_again_with_what_came_meanwhile():
+    world = World("lost_request")
+    world.submit("a")
+    assert world.writer.step() == pytest.approx(0.02)
+    world.submit("b")
+    assert world.writer.step() == 0
+    assert (world.done, world.disk.commit, world.tried) == (["a", "b"], 1, [1, 1])
+
+
+def test_t1_what_was_committed_without_an_answer_is_only_that():
+    """A request that came after it is in the next transaction."""
+    world = World("lost_reply")
+    world.submit("a")
+    world.writer.step()
+    world.submit("b")
+    assert world.writer.step() == 0
+    assert world.done == ["a"]
+    assert world.writer.step() == 0
+    assert (world.done, world.disk.commit, world.tried) == (["a", "b"], 2, [1, 2])
+
+
+def test_t1_a_commit_that_nobody_can_tell_about_ends_the_engine_after_a_while(monkeypatch):
+    monkeypatch.setattr(writers, "MOST_LOOKUPS", 3)
+
+    def unreachable(number: int) -> bool:
+        raise CommitUnknown("E3105", "model store", "cannot be reached")
+
+    world = World("lost_reply")
+    world.store.resolve = unreachable
+    world.submit("a")
+    waits = [world.writer.step() for _ in range(3)]
+    assert waits == [pytest.approx(0.02), pytest.approx(0.04), pytest.approx(0.08)]
+    with pytest.raises(CommitUnknown, match="E3105"):
+        world.writer.step()
+    assert world.done == []
+
+
+def test_t2_a_transaction_that_was_rolled_back_is_tried_again():
+    world = World("busy", "busy")
+    world.submit("a")
+    assert [world.writer.step() for _ in range(3)] == [pytest.approx(0.02), pytest.approx(0.04), 0]
+    assert (world.done, world.tried) == (["a"], [1, 1, 1])
+
+
+def test_t2_a_start_waits_between_its_tries():
+    """The registry is written before any thread runs."""
+    disk, faults = Disk(), ["busy"] * 3
+    engine = Engine(
+        EngineSettings(name="test", senders=(sender(),)),
+        connections={"memory": MemoryBroker().connection()},
+        store=ModelStore(disk, fault=lambda number, writes: faults.pop() if faults else None),
+        blocking=False,
+    )
+    begin = time.monotonic()
+    engine.recover()
+    assert disk.commit >= 1
+    assert time.monotonic() - begin >= 0.02 + 0.04 + 0.08

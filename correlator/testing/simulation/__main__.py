@@ -4,13 +4,14 @@ import argparse
 import subprocess
 import sys
 import tempfile
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
 
 from correlator.testing import mutants
-from correlator.testing.simulation import figures
+from correlator.testing.simulation import figures, reproduction
 from correlator.testing.simulation.campaign import campaign, report, run_seed, shrink, small_world
 
 
@@ -26,9 +27,12 @@ def main() -> int:
     parser.add_argument("--digest", type=int, help="print the hash of the history of this seed")
     parser.add_argument("--mutant", help="run with this deliberate bug")
     parser.add_argument("--mutants", action="store_true", help="run every mutant until it is caught")
+    parser.add_argument("--reproduce", type=int, metavar="N", help="repeat N failures of mutants in another process")
     arguments = parser.parse_args()
     if arguments.mutants:
-        return _mutants()
+        return _mutants(arguments.report)
+    if arguments.reproduce:
+        return reproduction.command(arguments.reproduce, arguments.seed, arguments.report)
     if arguments.jobs > 1:
         return _shared(arguments)
     with ExitStack() as stack:
@@ -93,19 +97,24 @@ def _only(seed: int) -> int:
     return 1
 
 
-def _mutants() -> int:
-    survivors = 0
+def _mutants(output: Path | None) -> int:
+    found: list[figures.CaughtMutant] = []
+    begin = time.monotonic()
     for name, mutant in mutants.CATALOGUE.items():
         caught = mutants.hunt(name)
-        if caught is None:
-            survivors += 1
-            sys.stdout.write(f"{name:44} SURVIVED {mutant.budget} seeds\n")
-        else:
-            ids = ", ".join(sorted({one.id for one in caught.outcome.found}))
-            sys.stdout.write(f"{name:44} killed after {caught.runs:3} runs by {ids}\n")
+        ids = sorted({one.id for one in caught.outcome.found}) if caught else []
+        fate = f"killed after {caught.runs:3} runs by {', '.join(ids)}" if caught else f"SURVIVED {mutant.budget} seeds"
+        sys.stdout.write(f"{name:44} {fate}\n")
         sys.stdout.flush()
-    sys.stdout.write(f"{len(mutants.CATALOGUE)} mutants, {survivors} survived\n")
-    return 1 if survivors else 0
+        runs = caught.runs if caught else 0
+        found.append(figures.CaughtMutant(name=name, budget=mutant.budget, runs=runs, invariants=ids))
+    survived = sum(not one.runs for one in found)
+    sys.stdout.write(f"{len(found)} mutants, {survived} survived\n")
+    if output:
+        seconds = round(time.monotonic() - begin, 2)
+        report = figures.MutantsReport(mutants=len(found), survived=survived, seconds=seconds, caught=found)
+        figures.write(output, report)
+    return 1 if survived else 0
 
 
 if __name__ == "__main__":

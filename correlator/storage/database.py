@@ -463,6 +463,8 @@ class PostgresDatabase(Database):
 
         One that was lost while it reconnected may have the lock as well, so each is remembered.
         """
+        if self._connection is not None:
+            self._connection.invalidate()  # hanging up would roll back first, over a connection in whatever state
         self._hang_up()
         try:
             self._begin_session()

@@ -46,7 +46,7 @@ def failure(dialect: str, where: str, error: sql_errors.DBAPIError, *, committin
     """
     if dialect == "sqlite":
         return _sqlite_failure(where, error.orig, committing=committing)
-    return _postgres_failure(where, error)
+    return _postgres_failure(where, error, committing=committing)
 
 
 def _sqlite_failure(where: str, error: BaseException | None, *, committing: bool) -> StoreError:
@@ -102,7 +102,7 @@ _SQLITE_REFUSALS: dict[int, Callable[[str, BaseException | None], StoreError]] =
 }
 
 
-def _postgres_failure(where: str, error: sql_errors.DBAPIError) -> StoreError:
+def _postgres_failure(where: str, error: sql_errors.DBAPIError, *, committing: bool) -> StoreError:
     state = getattr(error.orig, "sqlstate", None) or ""
     if state in _RETRIED_SQLSTATES and not error.connection_invalidated:
         return StoreBusy("E3103", where, f"the transaction {_RETRIED_SQLSTATES[state]} and was rolled back")
@@ -110,7 +110,10 @@ def _postgres_failure(where: str, error: sql_errors.DBAPIError) -> StoreError:
         return only_reads(where)
     if state == "42501":
         return StoreError("E3304", where, f"not allowed: {_first_line(error)}", "", "Grant the rights to this user")
-    if error.connection_invalidated:
+    # The server gives every error a state. A driver that fails without one within a session has lost it, though it may
+    # not say so: psycopg in the midst of several rows raises "cannot exit pipeline mode while busy".
+    in_session = committing or error.statement is not None
+    if error.connection_invalidated or (in_session and not state and isinstance(error, sql_errors.OperationalError)):
         return unknown(where, error)
     return (None if state else _refused_connection(where, error)) or _failed(where, _first_line(error))
 

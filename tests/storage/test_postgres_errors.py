@@ -9,9 +9,12 @@ from contextlib import contextmanager
 
 import psycopg
 import pytest
+from sqlalchemy import exc as sql_errors
+from sqlalchemy.dialects import postgresql
 
 from correlator.errors import CommitUnknown, Fenced, StoreBusy
 from correlator.storage import inspect
+from correlator.storage.failures import failure
 from correlator.storage.store import SqlStore
 from tests.servers import PostgresServer, database_of
 from tests.storage import values
@@ -187,6 +190,25 @@ def test_25006_a_server_that_may_not_be_written_for_a_while(make_store: MakeStor
         goes_on(make_store, url, store, 1)
     finally:
         server.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "statement", "committing", "code"),
+    [
+        (psycopg.OperationalError("cannot exit pipeline mode while busy"), "INSERT", False, "E3105"),
+        (psycopg.OperationalError("sending query failed"), None, True, "E3105"),
+        (psycopg.OperationalError("connection refused"), None, False, "E3301"),
+        (psycopg.DataError("text fields cannot contain NUL"), "INSERT", False, "E3100"),
+        (psycopg.errors.CheckViolation("no"), "INSERT", False, "E3100"),
+    ],
+)
+def test_a_driver_that_fails_without_a_state_has_lost_its_session(
+    error: psycopg.Error, statement: str | None, committing: bool, code: str
+) -> None:
+    raised = sql_errors.DBAPIError.instance(statement, {}, error, psycopg.Error, dialect=postgresql.dialect())
+    translated = failure("postgresql", "db", raised, committing=committing)
+    assert translated.code == code
+    assert isinstance(translated, CommitUnknown) is (code == "E3105")
 
 
 # --- failover to a replica (RELIABILITY T33, T34) ---

@@ -239,17 +239,17 @@ def _prepare_checkpoint(write: CheckpointCommit) -> _Prepared:
 
     def apply(disk: Disk) -> None:
         disk.checkpoint = cut
-        for number, content in state.items():
-            _insert(disk.state, number, content)
         for number in write.state_dropped:
             disk.state.pop(number, None)
-        for key, span in outbound:
-            _insert(disk.outbound, key, span)
         for sender in write.senders:
             _prune(disk.outbound, sender.sender, sender.confirmed_through)
         for receiver, number in write.consumed.items():
             _prune(disk.receive_log, receiver, number)
             _raise_to(disk.consumed, receiver, number)
+        for number, content in state.items():
+            _insert(disk.state, number, content)
+        for key, span in outbound:
+            _insert(disk.outbound, key, span)
         disk.dead.extend(dead)
         absolved = {_key(suspect) for suspect in write.absolved}
         disk.suspects = [one for one in disk.suspects if _key(one) not in absolved]

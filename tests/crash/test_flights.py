@@ -75,7 +75,7 @@ def test_u9_flights_killed_ten_times_give_the_outputs_of_an_undisturbed_run(tmp_
     randomness = random.Random(2013)
     kills = 0
     for _ in range(KILLS):
-        kills += kill_after(killed, randomness.uniform(0.2, 1.0) * length)
+        kills += kill_after(killed, randomness.uniform(0.1, 0.6) * length)
     finish(killed)
 
     delayed = (calm / "config/data/delayed.jsonl").read_bytes()

@@ -22,7 +22,7 @@ KILLED_ELSEWHERE = {
     "dl.tx.commit.after": "tests/runtime/test_dead_letters.py",
 }
 """Points that only a pipeline, or a command, passes."""
-CRASHES = 2_000
+CRASHES = 5_000
 
 
 def names() -> set[str]:

@@ -10,7 +10,7 @@ from correlator.runtime.remover import Remover, _Stage
 from correlator.testing.mutants.catalogue import Patches, mutant
 
 
-@mutant("sender_forgotten_first", "a checkpoint forgets a sender before the registry does", "D2", "G8", budget=1000)
+@mutant("sender_forgotten_first", "a checkpoint forgets a sender before the registry does", "D2", "G8", budget=1500)
 def sender_forgotten_first(patches: Patches) -> None:
     """One that comes back from the registry uses the numbers of its source again."""
 

@@ -60,9 +60,9 @@ def text_option(where: str, options: Mapping[str, Any], name: str, default: str 
     return value
 
 
-def flag_option(where: str, options: Mapping[str, Any], name: str) -> bool:
-    """An option that is true or false, false by default. Raises `ConfigError`."""
-    value = options.get(name, False)
+def flag_option(where: str, options: Mapping[str, Any], name: str, *, default: bool = False) -> bool:
+    """An option that is true or false. Raises `ConfigError`."""
+    value = options.get(name, default)
     if not isinstance(value, bool):
         raise ConfigError("E1022", f"{where}.{name}", f"{quoted(value)} is not true or false")
     return value

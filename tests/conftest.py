@@ -5,18 +5,14 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.rabbit_server import RabbitServer
-from tests.servers import PostgresServer
+from tests.servers import PostgresServer, running
 
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
     """A PostgreSQL server for the whole session; a test that harms it starts one of its own."""
-    server = PostgresServer()
-    try:
-        server.start()
+    with running(PostgresServer()) as server:
         yield server
-    finally:
-        server.close()
 
 
 @pytest.fixture
@@ -28,9 +24,5 @@ def postgres(postgres_server: PostgresServer) -> Callable[[], str]:
 @pytest.fixture(scope="session")
 def rabbit() -> Iterator[RabbitServer]:
     """A RabbitMQ server for the whole session; a test that kills it starts it again."""
-    server = RabbitServer()
-    try:
-        server.start()
+    with running(RabbitServer()) as server:
         yield server
-    finally:
-        server.close()

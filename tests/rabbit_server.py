@@ -124,6 +124,15 @@ class RabbitServer:
         finally:
             self.control("set_vm_memory_high_watermark", "0.4")
 
+    @contextlib.contextmanager
+    def setting(self, name: str, value: int, usual: int) -> Iterator[None]:
+        """The server runs with another value of one of its settings within the block."""
+        self.control("eval", f"application:set_env(rabbit, {name}, {value}).")
+        try:
+            yield
+        finally:
+            self.control("eval", f"application:set_env(rabbit, {name}, {usual}).")
+
     def control(self, *arguments: str) -> str:
         """Run `rabbitmqctl`; returns what it prints."""
         command = [_BINARIES / "rabbitmqctl", "--quiet", *arguments]

@@ -13,8 +13,9 @@ import socket
 import subprocess
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 import psycopg
 
@@ -207,6 +208,29 @@ def database_of(url: str) -> str:
 def _sessions(url: str) -> str:
     """A query for those of clients: an autovacuum worker is none."""
     return f"SELECT pid FROM pg_stat_activity WHERE datname = '{database_of(url)}' AND backend_type = 'client backend'"
+
+
+class Server(Protocol):
+    """What every server here can do."""
+
+    def start(self) -> None:
+        """Start and wait until it can be used."""
+
+    def close(self) -> None:
+        """End it and remove what it has left."""
+
+
+AnyServer = TypeVar("AnyServer", bound=Server)
+
+
+@contextlib.contextmanager
+def running(server: AnyServer) -> Iterator[AnyServer]:
+    """The server, started; at the end of the block it is gone, also when it did not start."""
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()
 
 
 def free_port() -> int:

@@ -108,7 +108,7 @@ def broker(where: str, options: Mapping[str, Any]) -> Broker:
         timeout_s=whole_option(where, options, "timeout_s", int(default.timeout_s), 3600),
         topic_exchange=text_option(where, options, "topic_exchange", default.topic_exchange),
         queue_type=queue_type_option(where, options, default.queue_type),
-        declare=switch_option(where, options, "declare", default=default.declare),
+        declare=flag_option(where, options, "declare", default=default.declare),
     )
 
 
@@ -130,11 +130,6 @@ def secret_option(where: str, options: Mapping[str, Any], name: str, default: st
     if not isinstance(value, str):
         raise ConfigError("E1022", f"{where}.{name}", "is not a text", "A text; quote it")
     return value
-
-
-def switch_option(where: str, options: Mapping[str, Any], name: str, *, default: bool) -> bool:
-    """An option that is true or false. Raises `ConfigError`."""
-    return flag_option(where, options, name) if name in options else default
 
 
 def queue_type_option(where: str, options: Mapping[str, Any], default: QueueType) -> QueueType:

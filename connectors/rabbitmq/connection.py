@@ -6,7 +6,7 @@ from typing import Any
 from pika import spec
 
 from connectors.options import check_destination, flag_option
-from connectors.rabbitmq.broker import broker, switch_option
+from connectors.rabbitmq.broker import broker
 from connectors.rabbitmq.content import decode
 from connectors.rabbitmq.failures import NO_SUCH_DESTINATION
 from connectors.rabbitmq.link import Link
@@ -49,7 +49,7 @@ class RabbitConnection:
             place,
             sender,
             text=flag_option(where, sender.options, "text"),
-            mandatory=switch_option(where, sender.options, "mandatory", default=not is_topic),
+            mandatory=flag_option(where, sender.options, "mandatory", default=not is_topic),
         )
 
     def browse(self, destination: str, limit: int) -> Sequence[Message]:

@@ -124,18 +124,18 @@ class Link:
         opened = self._awaited()
         self._opened = opened
         self._thread.start()
-        self._answer(opened)
+        self.finish(opened)
         self.open_channel()
 
     def open_channel(self) -> None:
         """Open a channel, the first one or one in the place of a closed one. Raises `ConnectionLost`."""
         opened = self._awaited()
         self._post(lambda: self._open_channel(opened))
-        self._answer(opened)
+        self.finish(opened)
 
     def ask(self, request: Request) -> Any:
         """Do what has an answer, and wait for it. Raises `ConnectionLost`, also when the server refuses it."""
-        return self._answer(self.begin(request))
+        return self.finish(self.begin(request))
 
     def begin(self, request: Request) -> Future[Any]:
         """Do what has an answer; `finish` waits for it. Raises `ConnectionLost` without a connection."""
@@ -143,9 +143,17 @@ class Link:
         self._post(lambda: self._perform(request, answer))
         return answer
 
-    def finish(self, answer: Future[Any]) -> Any:
+    def finish(self, answer: "Future[Any]") -> Any:
         """The answer. Raises `ConnectionLost`."""
-        return self._answer(answer)
+        try:
+            return answer.result(self._broker.timeout_s + 1)  # pika's own time-out for connecting comes first
+        except TimeoutError:
+            what = f"{self._broker.address} did not answer within {self._broker.timeout_s:g} s"
+            self.fault = Fault("E7023", what)
+            raise self.fault.error(self._where) from None
+        finally:
+            with self._lock:
+                self._answers.discard(answer)
 
     def consume(self, queue: str, prefetch: int) -> None:
         """Begin to take, at most so many messages unacknowledged. Raises `ConnectionLost`."""
@@ -181,17 +189,6 @@ class Link:
                 self._answers.add(answer)
                 return answer
         raise (self.fault or _NOT_CONNECTED).error(self._where)
-
-    def _answer(self, answer: "Future[Any]") -> Any:
-        try:
-            return answer.result(self._broker.timeout_s + 1)  # pika's own time-out for connecting comes first
-        except TimeoutError:
-            what = f"{self._broker.address} did not answer within {self._broker.timeout_s:g} s"
-            self.fault = Fault("E7023", what)
-            raise self.fault.error(self._where) from None
-        finally:
-            with self._lock:
-                self._answers.discard(answer)
 
     def _post(self, action: Callable[[], None]) -> None:
         if not self._post_if_alive(action):

@@ -8,8 +8,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from connectors.options import Destination, check_destination, check_options, is_name, text_option
-from connectors.rabbitmq.broker import Broker, queue_type_option, switch_option
+from connectors.options import Destination, check_destination, check_options, flag_option, is_name, text_option
+from connectors.rabbitmq.broker import Broker, queue_type_option
 from connectors.rabbitmq.link import Link
 from connectors.rabbitmq.wire import SHORTEST_UNUSABLE
 from correlator.errors import ConfigError, quoted
@@ -132,8 +132,8 @@ def _place(where: str, options: Mapping[str, Any], destination: Destination, bro
         exchange=_short(f"{where}.exchange", exchange),
         exchange_type=_exchange_type(where, options, "topic" if topic else "direct"),
         routing_key=_short(f"{where}.routing_key", routing_key),
-        declare=switch_option(where, options, "declare", default=broker.declare),
-        durable=switch_option(where, options, "durable", default=True),
+        declare=flag_option(where, options, "declare", default=broker.declare),
+        durable=flag_option(where, options, "durable", default=True),
         arguments=_arguments(where, options, broker),
     )
 
@@ -163,7 +163,7 @@ def _arguments(where: str, options: Mapping[str, Any], broker: Broker) -> Mappin
             what = f"{quoted(value)} cannot be an argument"
             raise ConfigError("E1022", f"{where}.arguments.{name}", what, "A text, a whole number, true or false")
     queue_type = queue_type_option(where, options, broker.queue_type)
-    if queue_type == "quorum" and not switch_option(where, options, "durable", default=True):
+    if queue_type == "quorum" and not flag_option(where, options, "durable", default=True):
         raise ConfigError("E1022", f"{where}.durable", "a quorum queue is always durable")
     return {**({"x-queue-type": queue_type} if queue_type else {}), **given}
 

@@ -3,15 +3,15 @@
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from correlator.cli.failures import say
 from correlator.cli.output import write_line
 from correlator.errors import UsageError, quoted
-from correlator.testing import mutants
-from correlator.testing.crashtest import files, replay, report
+from correlator.testing import files, mutants
+from correlator.testing.crashtest import replay, report
 from correlator.testing.crashtest.campaign import Result, campaign, repeated
 from correlator.testing.crashtest.levels import LEVELS, opened, seconds
 from correlator.testing.crashtest.runs import Body
@@ -128,19 +128,16 @@ def _tell(result: Result, file: Path, given: Sequence[str]) -> None:
 
 def _hunt_all(output: Path | None) -> int:
     """Every mutant until it is caught; says how many survive by the exit status."""
-    found: dict[str, dict[str, Any]] = {}
-    for name, mutant in mutants.CATALOGUE.items():
-        caught = mutants.hunt(name)
-        ids = sorted({one.id for one in caught.outcome.found}) if caught else []
-        runs = caught.runs if caught else mutant.budget
-        found[name] = {"killed": caught is not None, "runs": runs, "invariants": ids}
-        write_line(f"{name:44} {_fate(runs, ids)}")
-    survivors = [name for name, one in found.items() if not one["killed"]]
-    write_line(f"{len(found)} deliberate bugs, {len(survivors)} survived")
+    found: list[mutants.Fate] = []
+    for fate in mutants.hunt_all():
+        write_line(fate.line())
+        found.append(fate)
+    survived = sum(fate.caught is None for fate in found)
+    write_line(f"{len(found)} deliberate bugs, {survived} survived")
     if output is not None:
-        files.write_json(output, found)
-    return VIOLATED if survivors else 0
-
-
-def _fate(runs: int, ids: list[str]) -> str:
-    return f"killed after {runs:3} runs by {', '.join(ids)}" if ids else f"SURVIVED {runs} runs"
+        shown = {
+            one.mutant.name: {"killed": one.caught is not None, "runs": one.runs, "invariants": one.invariants}
+            for one in found
+        }
+        files.write_json(output, shown)
+    return VIOLATED if survived else 0

@@ -236,9 +236,8 @@ def test_167_a_queue_that_is_not_to_be_declared_is_waited_for(rabbit: RabbitServ
 @pytest.fixture
 def impatient(rabbit: RabbitServer):
     """It lets consumers hold a message for a tenth of a second."""
-    rabbit.control("eval", "application:set_env(rabbit, consumer_timeout, 100).")
-    yield
-    rabbit.control("eval", "application:set_env(rabbit, consumer_timeout, 1800000).")
+    with rabbit.setting("consumer_timeout", 100, usual=1_800_000):
+        yield
 
 
 @pytest.mark.usefixtures("impatient")

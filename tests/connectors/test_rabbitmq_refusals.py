@@ -96,9 +96,8 @@ def test_177_an_exchange_that_is_deleted_in_the_middle(rabbit: RabbitServer):
 @pytest.fixture
 def narrow(rabbit: RabbitServer):
     """It takes no message of more than 1,000 bytes."""
-    rabbit.control("eval", "application:set_env(rabbit, max_message_size, 1000).")
-    yield
-    rabbit.control("eval", "application:set_env(rabbit, max_message_size, 134217728).")
+    with rabbit.setting("max_message_size", 1000, usual=134_217_728):
+        yield
 
 
 @pytest.mark.usefixtures("narrow")

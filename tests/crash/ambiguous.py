@@ -42,7 +42,7 @@ from correlator.testing.network import (
 from correlator.testing.store import Disk, ModelStore
 from tests.crash import child
 from tests.crash.campaign import check, publish, write_report
-from tests.servers import PostgresServer
+from tests.servers import PostgresServer, running
 from tests.storage.values import contents
 
 REQUEST_SIZE = 12  # COMMIT
@@ -343,12 +343,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--report", type=Path)
     parsed = parser.parse_args(arguments)
     directory = Path(tempfile.mkdtemp(prefix="correlator-ambiguous-"))
-    server = PostgresServer()
     try:
-        server.start()
-        figures = run(server, directory, commits=parsed.commits, seed=parsed.seed)
+        with running(PostgresServer()) as server:
+            figures = run(server, directory, commits=parsed.commits, seed=parsed.seed)
     finally:
-        server.close()
         shutil.rmtree(directory, ignore_errors=True)
     sys.stdout.write("\n".join([*figures.violations, figures.line()]) + "\n")
     write_report(parsed.report, figures.report())

@@ -12,7 +12,6 @@ counts once in the state, and leaves once by each sender, numbered without a gap
 """
 
 import argparse
-import json
 import multiprocessing
 import random
 import shutil
@@ -35,8 +34,9 @@ from correlator.errors import StoreError
 from correlator.events import Message, Outgoing
 from correlator.settings import ConnectionSettings, SenderSettings
 from correlator.storage.store import SqlStore
+from correlator.testing.simulation.figures import write
 from tests.crash.child import Job, run
-from tests.servers import PostgresServer
+from tests.servers import PostgresServer, running
 
 ORDERS_OF_A_LIFE = 40
 LIVES = 15
@@ -332,7 +332,7 @@ def sqlite_stores(directory: Path) -> Callable[[], str]:
 def write_report(path: Path | None, report: dict[str, Any]) -> None:
     """Write the figures of a command as JSON, if a file is asked for."""
     if path is not None:
-        path.write_text(json.dumps(report, indent=2) + "\n")
+        write(path, report)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -356,12 +356,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _on(store: str, directory: Path, kills: int, seed: int) -> Figures:
     if store == "sqlite":
         return campaign(sqlite_stores(directory), directory, kills=kills, seed=seed)
-    server = PostgresServer()
-    try:
-        server.start()
+    with running(PostgresServer()) as server:
         return campaign(server.fresh_schema, directory, kills=kills, seed=seed, server=server)
-    finally:
-        server.close()
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from tests.crash import child
 from tests.crash.ambiguous import run
 from tests.crash.campaign import BACKEND, SERVER, SESSION, Figures, Plan, campaign, check, live, publish
 from tests.crash.child import Job
-from tests.servers import PostgresServer
+from tests.servers import PostgresServer, running
 
 pytestmark = pytest.mark.postgres
 PATIENCE_S = 60.0
@@ -28,12 +28,8 @@ PATIENCE_S = 60.0
 @pytest.fixture(scope="module")
 def harmed() -> Iterator[PostgresServer]:
     """A server that is killed."""
-    server = PostgresServer()
-    try:
-        server.start()
+    with running(PostgresServer()) as server:
         yield server
-    finally:
-        server.close()
 
 
 @pytest.fixture

@@ -48,9 +48,11 @@ def mend(module):
 def test_u8_the_page_shows_what_happens(tmp_path):
     write_files("crash-tests.md", tmp_path)
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -p no:randomly\n")
+    # The page shows a terminal: where these are set, pytest does not shorten the lines of its summary to its width.
+    inherited = {name: value for name, value in os.environ.items() if name not in ("CI", "BUILD_NUMBER")}
     environment = {
-        **os.environ,
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        **inherited,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{inherited['PATH']}",
         "PYTEST_ADDOPTS": "" if INSTALLED else "-p correlator.testing.plugin",
         "COLUMNS": "80",
     }

@@ -21,7 +21,7 @@ from correlator.testing.network import (
     lost_reply,
     lost_request,
 )
-from tests.servers import PostgresServer, database_of, free_port
+from tests.servers import PostgresServer, database_of, free_port, running
 from tests.storage import values
 from tests.storage.conftest import MakeStore
 from tests.storage.test_store_contract import EVERYTHING, POINTS
@@ -83,9 +83,7 @@ def test_a_session_that_dies_at_each_statement(
 
 
 def test_a_server_that_crashes_and_comes_back(make_store: MakeStore, at: Callable[..., None]) -> None:
-    server = PostgresServer()
-    try:
-        server.start()
+    with running(PostgresServer()) as server:
         url = server.fresh_schema()
         store = make_store(url)
         store.open()
@@ -104,8 +102,6 @@ def test_a_server_that_crashes_and_comes_back(make_store: MakeStore, at: Callabl
         assert not store.resolve(3)
         store.commit(3, [values.received(3, 1)])
         store.close()
-    finally:
-        server.close()
 
 
 def test_an_engine_that_lost_its_session_to_another(make_store: MakeStore, server: PostgresServer) -> None:

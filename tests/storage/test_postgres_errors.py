@@ -16,7 +16,7 @@ from correlator.errors import CommitUnknown, Fenced, StoreBusy
 from correlator.storage import inspect
 from correlator.storage.failures import failure
 from correlator.storage.store import SqlStore
-from tests.servers import PostgresServer, database_of
+from tests.servers import PostgresServer, database_of, running
 from tests.storage import values
 from tests.storage.conftest import MakeStore
 
@@ -170,9 +170,7 @@ def test_57p05_a_session_that_is_ended_while_nothing_is_to_be_done(
 
 def test_25006_a_server_that_may_not_be_written_for_a_while(make_store: MakeStore) -> None:
     """Sessions that live are refused their next transaction, new ones are not used (RELIABILITY T34)."""
-    server = PostgresServer()
-    try:
-        server.start()
+    with running(PostgresServer()) as server:
         url = server.fresh_database()
         store = make_store(url)
         store.open()
@@ -188,8 +186,6 @@ def test_25006_a_server_that_may_not_be_written_for_a_while(make_store: MakeStor
         wait_setting(server, "off")
         assert not store.resolve(1)
         goes_on(make_store, url, store, 1)
-    finally:
-        server.close()
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from correlator.errors import UsageError, quoted
-from correlator.testing.crashtest import files
+from correlator.testing import files
 from correlator.testing.crashtest.runs import Outcome, Plan
 from correlator.testing.simulation.schedule import Fault
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from correlator.errors import CorrelatorError
-from correlator.testing.crashtest import files, replay
+from correlator.testing import files
+from correlator.testing.crashtest import replay
 from correlator.testing.crashtest.levels import known, opened, seconds
 from correlator.testing.crashtest.runs import Level, Plan
 from correlator.testing.plugin import MakeWorld

@@ -2,33 +2,31 @@
 
 import contextlib
 import functools
-import os
 import random
 import shutil
 import tempfile
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from correlator.core.monitor import Monitor
-from correlator.events import DeadLetter
+from correlator.events import DeadLetter, Outgoing
 from correlator.settings import CheckpointSettings, EngineSettings
 from correlator.storage import inspect
+from correlator.testing import files
 from correlator.testing.crashtest.configured import Configured
-from correlator.testing.crashtest.runs import Body, InvariantViolated, Outcome, Plan, Violated, judge
+from correlator.testing.crashtest.runs import Body, Outcome, Plan, judge
+from correlator.testing.crashtest.world import ConfiguredWorld
 from correlator.testing.kill9 import draws, stored, wire
 from correlator.testing.kill9.lives import G7, Lives
 from correlator.testing.kill9.zygote import Zygote
+from correlator.testing.simulation.brokers import Parcel
 from correlator.testing.simulation.history import History
-from correlator.testing.simulation.invariants import violations
 from correlator.testing.simulation.scenario import Scenario
 from correlator.testing.simulation.schedule import BROKER_KINDS, KILL, Fault, Schedule, draw_rates
-from correlator.testing.simulation.world import Parcel
-from correlator.testing.worlds import Messages, Publishable
 
 RETRY_S = 0.02
 INTERVALS_S = (0.005, 0.02, 0.1)
@@ -38,7 +36,7 @@ NewStore = Callable[[], str]
 """Makes an empty store for a run and returns its address."""
 
 
-class Kill9World:
+class Kill9World(ConfiguredWorld):
     """`worlds.World` of one run with real processes.
 
     Args:
@@ -49,57 +47,34 @@ class Kill9World:
     """
 
     level = "kill9"
+    restless = G7
 
     def __init__(self, configured: Configured, lives: Lives, kills: deque[wire.Kill], shares: int) -> None:
+        super().__init__(configured)
         self.lives = lives
-        self._configured = configured
         self._kills = kills
         self._shares = shares
-        self._quiet = False
-        self._published: dict[tuple[str, str], list[Parcel]] = {}
-
-    def publish(self, destination: str, messages: Iterable[Publishable]) -> None:
-        """See `worlds.World`."""
-        place = self._configured.place(destination)
-        there = self._published.setdefault(place, [])
-        parcels = [
-            Parcel(*place, self._configured.known(*place, message), message)
-            for message in self._configured.messages(place, messages, len(there) + 1)
-        ]
-        there.extend(parcels)
-        self.lives.publish(parcels)
-        self._quiet = False
-
-    def run_until_quiet(self) -> None:
-        """See `worlds.World`."""
-        self.lives.run(self._kills, shares=self._shares)
-        self._quiet = True
-
-    def published(self, destination: str) -> Messages:
-        """See `worlds.World`."""
-        return Messages(one.message for one in self._published.get(self._configured.place(destination), ()))
-
-    def sent(self, sender: str) -> Messages:
-        """See `worlds.World`."""
-        return self._configured.sent(sender, self.lives.brokers.accepted.get(sender, ()))
-
-    def state(self, monitor: type[Monitor] | str) -> list[dict[str, Any]]:
-        """See `worlds.World`."""
-        store = self._store_with_content()
-        return self._configured.state(monitor, stored.state(store) if store is not None else {})
 
     def dead_letters(self) -> list[DeadLetter]:
         """See `worlds.World`."""
         store = self._store_with_content()
         return [row.letter for row in inspect.dead_letters(store)] if store is not None else []
 
-    def check(self) -> None:
-        """See `worlds.World`."""
-        if not self._quiet:
-            what = "'check' was called before 'run_until_quiet', or after more was published"
-            raise InvariantViolated(Violated("G7", G7, what))
-        for found in violations(self.lives.history):
-            raise InvariantViolated(Violated(*found))
+    def _hand_over(self, parcels: Sequence[Parcel]) -> None:
+        self.lives.publish(parcels)
+
+    def _run(self) -> None:
+        self.lives.run(self._kills, shares=self._shares)
+
+    def _history(self) -> History:
+        return self.lives.history
+
+    def _accepted(self) -> Mapping[str, Sequence[Outgoing]]:
+        return self.lives.brokers.accepted
+
+    def _held(self) -> Mapping[str, list[dict[str, Any]]]:
+        store = self._store_with_content()
+        return stored.state(store) if store is not None else {}
 
     def _store_with_content(self) -> str | None:
         store = self.lives.store
@@ -217,10 +192,8 @@ def directory_of_a_run() -> Iterator[Path]:
 
 def keep(directory: Path, history: History) -> None:
     """Put the history of a failed run beside its store, one record a line, as JSON; so the directory stays."""
-    descriptor = os.open(directory / HISTORY, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     encode = msgspec.json.Encoder(enc_hook=repr).encode
-    with os.fdopen(descriptor, "wb") as file:
-        file.writelines(encode(record) + b"\n" for record in history.records)
+    files.write(directory / HISTORY, (encode(record) + b"\n" for record in history.records))
 
 
 def _scenario(configured: Configured, seed: int, store: str | None) -> Scenario:

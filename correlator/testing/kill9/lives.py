@@ -16,16 +16,16 @@ from typing import NoReturn, cast
 from correlator.storage import inspect
 from correlator.testing.crashtest.runs import InvariantViolated, Violated
 from correlator.testing.kill9 import stored, wire
-from correlator.testing.kill9.brokers import Brokers, Known
+from correlator.testing.kill9.brokers import ServedBrokers
 from correlator.testing.kill9.intents import Intent, Intents
 from correlator.testing.kill9.session import Session, Statement
 from correlator.testing.kill9.zygote import LOG, Zygote
+from correlator.testing.simulation.brokers import Known, Parcel
 from correlator.testing.simulation.history import History, Kind, Rest
 from correlator.testing.simulation.invariants import violations
 from correlator.testing.simulation.recorder import DiskRecorder
 from correlator.testing.simulation.scenario import Scenario
 from correlator.testing.simulation.schedule import Fault, Schedule
-from correlator.testing.simulation.world import Parcel
 
 PATIENCE_S = 60.0
 PATIENCE_WITH_SPARK_S = 400.0
@@ -65,7 +65,7 @@ class Lives:
         prepare: Sequence[str] = (),
     ) -> None:
         self.history = History(scenario.setup)
-        self.brokers = Brokers(scenario, schedule, self.history, known)
+        self.brokers = ServedBrokers(scenario, schedule, self.history, known)
         self.crashes = 0
         self.passed: Counter[str] = Counter()
         self._scenario = scenario
@@ -136,7 +136,8 @@ class Lives:
         raise self._restless(what)
 
     def _publish(self, count: int) -> None:
-        self.brokers.publish([self._pending.popleft() for _ in range(min(count, len(self._pending)))])
+        for _ in range(min(count, len(self._pending))):
+            self.brokers.publish(self._pending.popleft())
 
     # --- one life ---
 

@@ -12,7 +12,7 @@ import msgspec
 from correlator.errors import ConnectionLost
 from correlator.settings import ReceiverSettings, SenderSettings
 from correlator.testing.kill9 import wire
-from correlator.testing.kill9.brokers import Brokers
+from correlator.testing.kill9.brokers import ServedBrokers
 from correlator.testing.kill9.zygote import Zygote
 from correlator.testing.memory import MemorySink, MemorySource
 
@@ -38,7 +38,7 @@ class Session:
         self,
         zygote: Zygote,
         job: wire.Job,
-        brokers: Brokers,
+        brokers: ServedBrokers,
         seen: set[str],
         stated: Callable[[Statement], None],
     ) -> None:

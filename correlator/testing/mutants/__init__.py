@@ -7,6 +7,7 @@ equivalent: it stands in `EQUIVALENT` with its proof.
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from correlator.testing.mutants import leaving, listening, poison, receiving, recovery, sending, storing, working
@@ -16,7 +17,7 @@ from correlator.testing.simulation.campaign import Outcome, run_seed, small_worl
 from correlator.testing.simulation.catalogue import Violation
 from correlator.testing.simulation.history import History, Setup
 
-__all__ = ["CATALOGUE", "EQUIVALENT", "GROUPS", "Caught", "Mutant", "applied", "hunt"]
+__all__ = ["CATALOGUE", "EQUIVALENT", "GROUPS", "Caught", "Fate", "Mutant", "applied", "hunt", "hunt_all"]
 
 GROUPS = (receiving, storing, recovery, working, sending, poison, listening, leaving)
 """The modules that fill the catalogue, by being imported."""
@@ -28,6 +29,34 @@ class Caught(NamedTuple):
 
     runs: int
     outcome: Outcome
+
+
+class Fate(NamedTuple):
+    """What became of a mutant; `caught` is `None` for one that survives its budget."""
+
+    mutant: Mutant
+    caught: Caught | None
+
+    @property
+    def invariants(self) -> list[str]:
+        """Ids of those that have caught it."""
+        return sorted({one.id for one in self.caught.outcome.found}) if self.caught else []
+
+    @property
+    def runs(self) -> int:
+        """Until it was caught, or all that it was given."""
+        return self.caught.runs if self.caught else self.mutant.budget
+
+    def line(self) -> str:
+        """One line."""
+        killed = f"killed after {self.runs:3} runs by {', '.join(self.invariants)}"
+        return f"{self.mutant.name:44} {killed if self.caught else f'SURVIVED {self.runs} runs'}"
+
+
+def hunt_all() -> Iterator[Fate]:
+    """Every mutant of the catalogue, until it is caught."""
+    for name, mutant in CATALOGUE.items():
+        yield Fate(mutant, hunt(name))
 
 
 def hunt(name: str, first_seed: int = 1) -> Caught | None:

@@ -5,9 +5,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
-
 from correlator.testing.power.campaign import campaign
+from correlator.testing.simulation.figures import write
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -23,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.write(f"{one}\n")
     sys.stdout.write(figures.line() + "\n")
     if parsed.report:
-        parsed.report.write_bytes(msgspec.json.encode(figures))
+        write(parsed.report, figures)
     return int(bool(figures.bad) is not bool(parsed.control))
 
 

@@ -100,14 +100,11 @@ def _only(seed: int) -> int:
 def _mutants(output: Path | None) -> int:
     found: list[figures.CaughtMutant] = []
     begin = time.monotonic()
-    for name, mutant in mutants.CATALOGUE.items():
-        caught = mutants.hunt(name)
-        ids = sorted({one.id for one in caught.outcome.found}) if caught else []
-        fate = f"killed after {caught.runs:3} runs by {', '.join(ids)}" if caught else f"SURVIVED {mutant.budget} seeds"
-        sys.stdout.write(f"{name:44} {fate}\n")
+    for fate in mutants.hunt_all():
+        sys.stdout.write(fate.line() + "\n")
         sys.stdout.flush()
-        runs = caught.runs if caught else 0
-        found.append(figures.CaughtMutant(name=name, budget=mutant.budget, runs=runs, invariants=ids))
+        name, budget, runs = fate.mutant.name, fate.mutant.budget, fate.runs if fate.caught else 0
+        found.append(figures.CaughtMutant(name=name, budget=budget, runs=runs, invariants=fate.invariants))
     survived = sum(not one.runs for one in found)
     sys.stdout.write(f"{len(found)} mutants, {survived} survived\n")
     if output:

@@ -1,6 +1,5 @@
 """What campaigns print, as JSON for programs: one file, readable by its owner alone."""
 
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 import msgspec
 
 from correlator.errors import UsageError
+from correlator.testing import files
 from correlator.testing.simulation.campaign import Totals
 
 
@@ -98,12 +98,8 @@ def write(path: Path, report: Any) -> None:
     Raises:
         UsageError: E2443, the file cannot be written there.
     """
-    content = msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            os.fchmod(descriptor, 0o600)
-            file.write(content)
+        files.write(path, [files.as_json(report)])
     except OSError as error:
         raise UsageError(
             "E2443",

@@ -5,28 +5,28 @@ Module state of the application survives a simulated crash, since the process go
 
 import contextlib
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from correlator.core.monitor import Monitor
 from correlator.errors import UsageError, quoted
-from correlator.events import DeadLetter
+from correlator.events import DeadLetter, Outgoing
 from correlator.testing.crashtest.configured import Configured
 from correlator.testing.crashtest.runs import Body, InvariantViolated, Outcome, Plan, Violated, judge
+from correlator.testing.crashtest.world import ConfiguredWorld
 from correlator.testing.simulation import inspection
+from correlator.testing.simulation.brokers import Parcel
 from correlator.testing.simulation.campaign import small_world
-from correlator.testing.simulation.invariants import violations
+from correlator.testing.simulation.history import History
 from correlator.testing.simulation.probe import innocent_messages, observed
 from correlator.testing.simulation.scenario import LONGEST_LIVES, Scenario
 from correlator.testing.simulation.schedule import KILL, Fault, Schedule, draw_rates
-from correlator.testing.simulation.world import Parcel, World
-from correlator.testing.worlds import Messages, Publishable
+from correlator.testing.simulation.world import World
 
 LONG_LIFE = 1000
 
 
-class SimulatedWorld:
+class SimulatedWorld(ConfiguredWorld):
     """`worlds.World` of one simulated run.
 
     Args:
@@ -35,29 +35,22 @@ class SimulatedWorld:
     """
 
     level = "sim"
+    restless = "the engine comes to rest"
 
     def __init__(self, configured: Configured, plan: Plan) -> None:
-        self._configured = configured
+        super().__init__(configured)
         rates = draw_rates(plan.seed) if plan.faults is None else {}
         schedule = Schedule(plan.seed, rates, plan.faults)
         self.simulated = World(_scenario(configured, plan.seed), schedule, configured.known)
-        self._published: dict[tuple[str, str], list[Parcel]] = {}
-        self._quiet = False
 
-    def publish(self, destination: str, messages: Iterable[Publishable]) -> None:
+    def dead_letters(self) -> list[DeadLetter]:
         """See `worlds.World`."""
-        place = self._configured.place(destination)
-        there = self._published.setdefault(place, [])
-        parcels = [
-            Parcel(*place, self._configured.known(*place, message), message)
-            for message in self._configured.messages(place, messages, len(there) + 1)
-        ]
-        there.extend(parcels)
+        return self.simulated.disk.dead_letters
+
+    def _hand_over(self, parcels: Sequence[Parcel]) -> None:
         self.simulated.publish(parcels)
-        self._quiet = False
 
-    def run_until_quiet(self) -> None:
-        """See `worlds.World`."""
+    def _run(self) -> None:
         with observed(self.simulated.record):
             history = self.simulated.run_until_rest()
         rest = history.of("rest")[-1][1].data
@@ -65,34 +58,18 @@ class SimulatedWorld:
         if not rest.reached:
             last = f"the last error was: {errors[-1]}" if errors else f"left at brokers: {rest.unacknowledged}"
             what = f"not quiet after {rest.seconds:.0f} s of virtual time and {self.simulated.crashes} crashes; {last}"
-            raise InvariantViolated(Violated("G7", "the engine comes to rest", what))
+            raise InvariantViolated(Violated("G7", self.restless, what))
         if self.simulated.engine is None:  # the one that was to look back
             raise InvariantViolated(Violated("G8", "an engine always starts", errors[-1]))
-        self._quiet = True
 
-    def published(self, destination: str) -> Messages:
-        """See `worlds.World`."""
-        return Messages(one.message for one in self._published.get(self._configured.place(destination), ()))
+    def _history(self) -> History:
+        return self.simulated.history
 
-    def sent(self, sender: str) -> Messages:
-        """See `worlds.World`."""
-        return self._configured.sent(sender, self.simulated.accepted.get(sender, ()))
+    def _accepted(self) -> Mapping[str, Sequence[Outgoing]]:
+        return self.simulated.brokers.accepted
 
-    def state(self, monitor: type[Monitor] | str) -> list[dict[str, Any]]:
-        """See `worlds.World`."""
-        return self._configured.state(monitor, inspection.state_of_disk(self.simulated.disk))
-
-    def dead_letters(self) -> list[DeadLetter]:
-        """See `worlds.World`."""
-        return self.simulated.disk.dead_letters
-
-    def check(self) -> None:
-        """See `worlds.World`."""
-        if not self._quiet:
-            what = "'check' was called before 'run_until_quiet', or after more was published"
-            raise InvariantViolated(Violated("G7", "the engine comes to rest", what))
-        for found in violations(self.simulated.history):
-            raise InvariantViolated(Violated(*found))
+    def _held(self) -> Mapping[str, list[dict[str, Any]]]:
+        return inspection.state_of_disk(self.simulated.disk)
 
 
 class Simulated:

@@ -13,20 +13,19 @@ a fresh engine reads back what the disk holds.
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
 from correlator.core import faults
 from correlator.errors import CorrelatorError
-from correlator.events import Message, Outgoing
 from correlator.runtime.actor import Actor
 from correlator.runtime.engine import Engine
 from correlator.testing.clock import ManualClock
-from correlator.testing.memory import MemoryBroker, MemoryConnection
+from correlator.testing.memory import MemoryConnection
 from correlator.testing.simulation import application, churn, inspection
-from correlator.testing.simulation.history import History, Kind, Published, Sent
-from correlator.testing.simulation.recorder import BrokerFaults, DiskRecorder, WorldProbe, pid
+from correlator.testing.simulation.brokers import Brokers, Known, Parcel
+from correlator.testing.simulation.history import History, Kind
+from correlator.testing.simulation.recorder import DiskRecorder, WorldProbe
 from correlator.testing.simulation.scenario import Scenario, Workload
 from correlator.testing.simulation.schedule import KILL, Schedule
 from correlator.testing.store import Disk, ModelStore
@@ -45,15 +44,6 @@ CHURN = 0.03
 
 class Killed(BaseException):
     """The process dies here."""
-
-
-class Parcel(NamedTuple):
-    """A message on its way to a destination of a connection, and what the history says of it."""
-
-    connection: str
-    destination: str
-    published: Published
-    message: Message
 
 
 class Life:
@@ -114,35 +104,24 @@ class World:
     Args:
         scenario: what it consists of.
         schedule: what goes wrong.
-        known: what the history says of a message that a sender puts where a receiver reads (connection, destination).
+        known: see `Brokers`.
     """
 
-    def __init__(
-        self, scenario: Scenario, schedule: Schedule, known: Callable[[str, str, Message], Published] | None = None
-    ) -> None:
+    def __init__(self, scenario: Scenario, schedule: Schedule, known: Known | None = None) -> None:
         self.scenario = scenario
         self.schedule = schedule
         self.history = History(scenario.setup)
-        self._known = known
         self.clock = ManualClock()
         self.disk = Disk()
         self.crashes = 0
         self.killed_at: dict[str, int] = {}
-        self.accepted: dict[str, list[Outgoing]] = {}
         self.passed: Counter[str] = Counter()
         self.struck: list[str] = []
         self.acting = 0
         self.engine: Engine | None = None
-        self.brokers = {
-            name: MemoryBroker(
-                features=features,
-                faults=BrokerFaults(self.strikes, schedule, features, scenario.refused_for_ever),
-                names=known is not None,
-                on_event=partial(self._on_broker, name),
-            )
-            for name, features in scenario.brokers.items()
-        }
-        self.destinations: dict[tuple[str, str], None] = {}
+        self.brokers = Brokers(
+            scenario, schedule, self.history, strikes=self.strikes, acting=lambda: self.acting, known=known
+        )
         self._recorder = DiskRecorder(self.record)
         self._random = random.Random(f"order {scenario.seed}")
         self._pending: list[Parcel] = []
@@ -151,13 +130,11 @@ class World:
         self._zombie_steps = 0
         self._lives = 0
         self._asked: int | None = None
-        self._holder: dict[tuple[str, str], int] = {}
         self._kills = KILL in schedule.rates
         self._published = 0
         self._churns = False
         self._hits_left = 0
         self._down_until: float | None = None
-        self.settle_subscriptions()
 
     def record(self, kind: Kind, who: str = "", data: Any = None) -> None:
         """Add to the history what the acting engine did."""
@@ -171,27 +148,19 @@ class World:
             self.record("fault", kind)
         return struck
 
-    def settle_subscriptions(self) -> None:
-        """Durable subscriptions exist before the first message, or a topic would lose it as topics do."""
-        for settings in self.scenario.settings.receivers:
-            destination = self.scenario.settings.destinations.get(settings.destination, settings.destination)
-            self.brokers[settings.connection].destination(destination).subscription(settings.id)
-            self.destinations[settings.connection, destination] = None
-
     # --- the run ---
 
     def publish(self, parcels: Iterable[Parcel]) -> None:
         """Have messages published in this order, some time while engines run."""
         self._pending.extend(parcels)
-        self.destinations.update(dict.fromkeys((one.connection, one.destination) for one in self._pending))
-        self._churns = any(name == churn.SOURCE for _, name in self.destinations)
+        self._churns = self._churns or any(one.destination == churn.SOURCE for one in self._pending)
 
     def run(self, workload: Workload) -> History:
         """Everything, top to bottom: messages of all destinations mixed, the n-th ones next to each other."""
         places = [(name, at) for name, ones in workload.messages.items() for at in range(len(ones))]
         self._random.shuffle(places)
         places.sort(key=lambda place: place[1])
-        connection = next(iter(self.brokers))
+        connection = next(iter(self.brokers.of))
         self.publish(
             Parcel(connection, name, workload.published[name][at], workload.messages[name][at]) for name, at in places
         )
@@ -236,7 +205,7 @@ class World:
             return True
         self._lives += 1
         self.acting = self._lives
-        connections = {name: broker.connection(name) for name, broker in self.brokers.items()}
+        connections = {name: broker.connection(name) for name, broker in self.brokers.of.items()}
         store = None
         if self.scenario.persistent:
             store = ModelStore(self.disk, fault=self._commit_fault, committed=self._recorder.committed)
@@ -335,12 +304,8 @@ class World:
     # --- what the world does besides ---
 
     def _publish(self) -> None:
-        parcel = self._pending.pop(0)
         self._published += 1
-        acting, self.acting = self.acting, 0
-        self.record("published", self.scenario.label(parcel.connection, parcel.destination), (parcel.published,))
-        self.brokers[parcel.connection].publish(parcel.destination, [parcel.message])
-        self.acting = acting
+        self.brokers.publish(self._pending.pop(0))
 
     def _churn(self) -> bool:
         """Parts come and go; says whether the engine still lives."""
@@ -363,22 +328,14 @@ class World:
         if self._down_until is not None:
             if self.clock.now >= self._down_until:
                 self._down_until = None
-                self._set_down(down=False)
+                self.brokers.set_down(down=False)
         elif self.strikes("broker.down"):
             self._down_until = self.clock.now + self.schedule.detail("broker.down", 20) / 10
-            self._set_down(down=True)
+            self.brokers.set_down(down=True)
         if self.strikes("broker.cut"):
-            self._cut()
+            self.brokers.cut()
         if self.strikes("pause"):
             self.clock.advance(self.schedule.detail("pause", 50) / 10)
-
-    def _set_down(self, *, down: bool) -> None:
-        for broker in self.brokers.values():
-            broker.down = down
-
-    def _cut(self) -> None:
-        for broker in self.brokers.values():
-            broker.drop_connections()
 
     def _step_zombie(self, zombie: Life) -> None:
         self._zombie_steps -= 1
@@ -444,30 +401,6 @@ class World:
         assert self.engine is not None
         return tuple(name for name, receiver in self.engine.receivers.items() if receiver.open)
 
-    def _on_broker(self, connection: str, kind: str, endpoint: str, destination: str, messages: Sequence[Any]) -> None:
-        if kind == "published":
-            return
-        if kind in ("accepted", "refused"):
-            self.record(kind, endpoint, tuple(_sent(one) for one in messages))  # type: ignore[arg-type]
-            if kind == "accepted":
-                self.accepted.setdefault(endpoint, []).extend(messages)
-            if kind == "accepted" and (connection, destination) in self.destinations:
-                self._came_round(connection, destination, [one.message for one in messages])
-            return
-        pids = tuple(pid(one) for one in messages)
-        life = self.acting
-        if kind == "delivered":
-            self._holder.update(((endpoint, pid), life) for pid in pids)
-        elif kind == "returned":  # perhaps by a cut, which comes from nobody's step
-            life = self._holder.get((endpoint, pids[0]), life) if pids else life
-        self.history.add(life, kind, endpoint, pids)  # type: ignore[arg-type]
-
-    def _came_round(self, connection: str, destination: str, messages: Sequence[Message]) -> None:
-        """What a sender has put where a receiver of the same engine reads."""
-        assert self._known is not None
-        known = tuple(self._known(connection, destination, message) for message in messages)
-        self.history.add(0, "published", self.scenario.label(connection, destination), known)
-
     # --- the end ---
 
     def _heal(self) -> None:
@@ -475,8 +408,8 @@ class World:
         self._bury_zombie()
         self.acting = 0
         self._down_until = None
-        self._set_down(down=False)
-        self._cut()
+        self.brokers.set_down(down=False)
+        self.brokers.cut()
         self._publish_some(len(self._pending))
 
     def _come_to_rest(self) -> None:
@@ -501,7 +434,7 @@ class World:
         """Whether nothing is left to do, and a checkpoint that was asked for after that has found nothing either."""
         assert self._life is not None
         engine = self._life.engine
-        if not inspection.at_rest(engine, self.disk, self._left(), awaits_timers=self.scenario.awaits_timers):
+        if not inspection.at_rest(engine, self.disk, self.brokers.left(), awaits_timers=self.scenario.awaits_timers):
             self._asked = None
         elif engine.checkpointer is None:
             return True
@@ -511,17 +444,9 @@ class World:
             return engine.checkpointer.answered(self._asked)
         return False
 
-    def _left(self) -> dict[str, int]:
-        """What brokers still hold for receivers, by destination."""
-        left: dict[str, int] = {}
-        for connection, name in self.destinations:
-            broker = self.brokers[connection]
-            left[self.scenario.label(connection, name)] = broker.unacknowledged(name) + broker.waiting(name)
-        return {name: count for name, count in left.items() if count}
-
     def _look_back(self, *, reached: bool, seconds: float, ids: dict[str, tuple[int, int, int]]) -> None:
         """A fresh engine reads what the disk holds; it handles nothing since nothing waits."""
-        unacknowledged = self._left()
+        unacknowledged = self.brokers.left()
         outbox_rows, receive_rows = len(self.disk.outbound), len(self.disk.receive_log)
         state = inspection.state_of_disk(self.disk)
         before = inspection.known_ids(self.engine)
@@ -546,8 +471,3 @@ class World:
                 seconds=seconds,
             ),
         )
-
-
-def _sent(one: Outgoing) -> Sent:
-    unique_id = one.message.properties.get("uniqueMessageId", "")
-    return Sent(one.source, one.sequence, one.destination, one.message.body, str(unique_id))

@@ -1,6 +1,7 @@
-"""Files that crash tests leave: readable by their owner alone."""
+"""Files that tests and campaigns leave: readable by their owner alone."""
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,17 @@ def as_json(content: Any) -> bytes:
     return msgspec.json.format(msgspec.json.encode(content)) + b"\n"
 
 
+def write(path: Path, parts: Iterable[bytes]) -> None:
+    """Write a file in place of an earlier one, whoever could read that; raises `OSError`."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        os.fchmod(descriptor, 0o600)
+        file.writelines(parts)
+
+
 def write_json(path: Path, content: Any) -> None:
     """Write a file of JSON; raises `UsageError` E2424 where that is not possible."""
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(as_json(content))
+        write(path, [as_json(content)])
     except OSError as error:
         raise UsageError("E2424", quoted(str(path)), f"cannot be written: {error.strerror}") from error

@@ -1,0 +1,89 @@
+"""What the worlds of all levels share: who has published what, and what is asked of the history."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from correlator.core.monitor import Monitor
+from correlator.events import Outgoing
+from correlator.testing.crashtest.configured import Configured
+from correlator.testing.crashtest.runs import InvariantViolated, Violated
+from correlator.testing.simulation.brokers import Parcel
+from correlator.testing.simulation.history import History
+from correlator.testing.simulation.invariants import violations
+from correlator.testing.worlds import Messages, Publishable
+
+
+class ConfiguredWorld(ABC):
+    """`worlds.World` of one run of a configuration file; a level says how engines run in it.
+
+    Args:
+        configured: the file under test.
+
+    Attributes:
+        restless: the sentence of G7 where nobody has come to rest.
+    """
+
+    restless: str
+
+    def __init__(self, configured: Configured) -> None:
+        self._configured = configured
+        self._published: dict[tuple[str, str], list[Parcel]] = {}
+        self._quiet = False
+
+    def publish(self, destination: str, messages: Iterable[Publishable]) -> None:
+        """See `worlds.World`."""
+        place = self._configured.place(destination)
+        there = self._published.setdefault(place, [])
+        parcels = [
+            Parcel(*place, self._configured.known(*place, message), message)
+            for message in self._configured.messages(place, messages, len(there) + 1)
+        ]
+        there.extend(parcels)
+        self._hand_over(parcels)
+        self._quiet = False
+
+    def run_until_quiet(self) -> None:
+        """See `worlds.World`."""
+        self._run()
+        self._quiet = True
+
+    def published(self, destination: str) -> Messages:
+        """See `worlds.World`."""
+        return Messages(one.message for one in self._published.get(self._configured.place(destination), ()))
+
+    def sent(self, sender: str) -> Messages:
+        """See `worlds.World`."""
+        return self._configured.sent(sender, self._accepted().get(sender, ()))
+
+    def state(self, monitor: type[Monitor] | str) -> list[dict[str, Any]]:
+        """See `worlds.World`."""
+        return self._configured.state(monitor, self._held())
+
+    def check(self) -> None:
+        """See `worlds.World`."""
+        if not self._quiet:
+            what = "'check' was called before 'run_until_quiet', or after more was published"
+            raise InvariantViolated(Violated("G7", self.restless, what))
+        for found in violations(self._history()):
+            raise InvariantViolated(Violated(*found))
+
+    @abstractmethod
+    def _hand_over(self, parcels: Sequence[Parcel]) -> None:
+        """Have messages published while engines run."""
+
+    @abstractmethod
+    def _run(self) -> None:
+        """Run engines until everything is quiet; raises `InvariantViolated` when they do not get there."""
+
+    @abstractmethod
+    def _history(self) -> History:
+        """What happened so far."""
+
+    @abstractmethod
+    def _accepted(self) -> Mapping[str, Sequence[Outgoing]]:
+        """What brokers took from each sender."""
+
+    @abstractmethod
+    def _held(self) -> Mapping[str, list[dict[str, Any]]]:
+        """What the store holds of monitors, as `inspection.state_of_disk` gives it."""

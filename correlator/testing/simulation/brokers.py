@@ -1,0 +1,138 @@
+"""The brokers of a run, which survive every engine of it, and what they put into the history."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from correlator.events import Message, Outgoing
+from correlator.testing.memory import MemoryBroker
+from correlator.testing.simulation.history import History, Kind, Published, Sent
+from correlator.testing.simulation.recorder import BrokerFaults, pid
+from correlator.testing.simulation.scenario import Scenario
+from correlator.testing.simulation.schedule import Schedule
+
+Known = Callable[[str, str, Message], Published]
+"""What the history says of a message that comes to a destination of a connection."""
+
+
+class Parcel(NamedTuple):
+    """A message on its way to a destination of a connection, and what the history says of it."""
+
+    connection: str
+    destination: str
+    published: Published
+    message: Message
+
+
+class Brokers:
+    """One broker for each connection. Used by one thread, which steps or serves the engines.
+
+    Args:
+        scenario: of the run.
+        schedule: what goes wrong.
+        history: what happened.
+        strikes: whether a kind of fault strikes now; records it.
+        acting: the life whose doing it is.
+        known: needed where a sender puts messages where a receiver reads.
+
+    Attributes:
+        of: by connection.
+        accepted: everything that was taken from each sender.
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        schedule: Schedule,
+        history: History,
+        *,
+        strikes: Callable[[str], bool],
+        acting: Callable[[], int],
+        known: Known | None,
+    ) -> None:
+        self.accepted: dict[str, list[Outgoing]] = {}
+        self._scenario = scenario
+        self._history = history
+        self._acting = acting
+        self._known = known
+        self._holder: dict[tuple[str, str], int] = {}
+        self._destinations: dict[tuple[str, str], None] = {}
+        self.of = {
+            name: MemoryBroker(
+                features=features,
+                faults=BrokerFaults(strikes, schedule, features, scenario.refused_for_ever),
+                names=known is not None,
+                on_event=partial(self._happened, name),
+            )
+            for name, features in scenario.brokers.items()
+        }
+        self._subscribe()
+
+    def publish(self, parcel: Parcel) -> None:
+        """Put a message where receivers read."""
+        connection, destination, published, message = parcel
+        self._destinations[connection, destination] = None
+        self._history.add(0, "published", self._scenario.label(connection, destination), (published,))
+        self.of[connection].publish(destination, [message])
+
+    def cut(self) -> None:
+        """Cut every line, as a network does."""
+        for broker in self.of.values():
+            broker.drop_connections()
+
+    def set_down(self, *, down: bool) -> None:
+        """Let all of them go down, or come back."""
+        for broker in self.of.values():
+            broker.down = down
+
+    def left(self) -> dict[str, int]:
+        """What is still there for receivers, by destination."""
+        counts = {
+            self._scenario.label(connection, name): self.of[connection].unacknowledged(name)
+            + self.of[connection].waiting(name)
+            for connection, name in self._destinations
+        }
+        return {name: count for name, count in counts.items() if count}
+
+    def _subscribe(self) -> None:
+        """Durable subscriptions exist before the first message, or a topic would lose it as topics do."""
+        settings = self._scenario.settings
+        for receiver in settings.receivers:
+            destination = settings.destinations.get(receiver.destination, receiver.destination)
+            self.of[receiver.connection].destination(destination).subscription(receiver.id)
+            self._destinations[receiver.connection, destination] = None
+
+    def _happened(self, connection: str, kind: Kind, endpoint: str, destination: str, messages: Sequence[Any]) -> None:
+        """The broker tells (`memory.OnEvent`); what was published stands in the history already."""
+        if kind in ("accepted", "refused"):
+            self._history.add(self._acting(), kind, endpoint, tuple(_sent(one) for one in messages))
+            if kind == "accepted":
+                self.accepted.setdefault(endpoint, []).extend(messages)
+                if self._is_read(connection, destination):
+                    self._came_round(connection, destination, messages)
+        elif kind != "published":
+            self._moved(kind, endpoint, tuple(pid(one) for one in messages))
+
+    def _moved(self, kind: Kind, endpoint: str, pids: tuple[str, ...]) -> None:
+        """Messages are with a receiver, or no more."""
+        life = self._acting()
+        if kind == "delivered":
+            self._holder.update(((endpoint, one), life) for one in pids)
+        elif kind == "returned":  # perhaps by a cut, which comes from nobody's step
+            life = self._holder.get((endpoint, pids[0]), life) if pids else life
+        self._history.add(life, kind, endpoint, pids)
+
+    def _is_read(self, connection: str, destination: str) -> bool:
+        """Whether a receiver of the same engine reads there."""
+        return (connection, destination) in self._destinations
+
+    def _came_round(self, connection: str, destination: str, sent: Sequence[Outgoing]) -> None:
+        """What a sender has put where a receiver of the same engine reads."""
+        assert self._known is not None
+        known = tuple(self._known(connection, destination, one.message) for one in sent)
+        self._history.add(0, "published", self._scenario.label(connection, destination), known)
+
+
+def _sent(one: Outgoing) -> Sent:
+    unique_id = one.message.properties.get("uniqueMessageId", "")
+    return Sent(one.source, one.sequence, one.destination, one.message.body, str(unique_id))

@@ -19,6 +19,7 @@ FewThreads = Annotated[int, msgspec.Meta(ge=0, le=64)]
 CountOrZero = Annotated[int, msgspec.Meta(ge=0, le=100_000_000)]
 Identifier = Annotated[str, msgspec.Meta(min_length=1, max_length=200, extra={"identifier": True})]
 Template = Annotated[str, msgspec.Meta(extra={"template": True})]
+SelectorText = Annotated[str, msgspec.Meta(extra={"selector": True})]
 ImportPath = Annotated[str, msgspec.Meta(extra={"import_path": True})]
 RemainingKeys = Annotated[Mapping[str, Any], msgspec.Meta(extra={"remaining_keys": True})]
 OnError = Literal["stop", "dead_letter", "skip"]
@@ -85,6 +86,9 @@ class ReceiverSettings:
         mapping: for each field of `event` where its value is (docs/mapping.md); without it the body is the event.
         flow_control: deliver only as far as the application allows by `update_flow_control_window` (A9.1).
         no_local: drop what this engine's own senders sent.
+        selector: take only messages for which this condition on headers and properties is true (docs/receiving.md).
+        durable_topic_subscription_name: what the broker keeps a topic's messages under while the engine is down; the
+            receiver's id by default (A1.19).
         max_extra_mapping_threads: threads that map while the receiver's own thread goes on receiving (A9.9).
         log_performance_breakdown: log what the receiver's thread spends its time on (A9.6).
         options: what only this connector knows.
@@ -106,9 +110,16 @@ class ReceiverSettings:
     mapping: Mapping[str, Template] = field(default_factory=dict)
     flow_control: bool = False
     no_local: bool = False
+    selector: SelectorText | None = None
+    durable_topic_subscription_name: Identifier | None = None
     max_extra_mapping_threads: FewThreads = 0
     log_performance_breakdown: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def subscription(self) -> str:
+        """The name of its durable subscription, if it receives from a topic."""
+        return self.durable_topic_subscription_name or self.id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +138,7 @@ class SenderSettings:
             sends together, so 0 (do not wait) is the default.
         max_tries: tries of a message that the broker refuses, before it becomes a dead letter (A2.11).
         max_outstanding: messages that wait for the broker; beyond it receivers and contexts pause (T24).
+        persistent: have the broker keep what a BEST_EFFORT sender sends on disk, as it keeps that of the others (A5.8).
         time_to_live: how long the broker may keep a message that says nothing itself; without it, for ever (A6.5).
         mapping: for each part of a message where an event has it (docs/mapping.md); without it the event is the body.
         log_performance_breakdown: log what the sender's thread spends its time on (A9.6).
@@ -143,6 +155,7 @@ class SenderSettings:
     max_batch_interval_ms: CountOrZero = 0
     max_tries: Count = 3
     max_outstanding: Count = 200_000
+    persistent: bool = False
     time_to_live: Lifetime | None = None
     mapping: Mapping[str, Template] = field(default_factory=dict)
     log_performance_breakdown: bool = False
@@ -173,6 +186,8 @@ class EngineSettings:
     Attributes:
         name: identity of the instance; its store opens under no other name.
         store: `sqlite:///path` or `postgresql://…`; `None` runs without persistence (Z1).
+        witness_directory: where this machine notes the last checkpoint of a PostgreSQL store, so that a start refuses one
+            that went back (E4311): an older replica, a backup. SQLite needs none.
         max_queued: events that may wait in the queue of one context before receiving pauses.
         connection_retry_interval: time between two attempts to connect (A9.5).
         stop_timeout: how long an orderly stop may wait for brokers.
@@ -186,6 +201,7 @@ class EngineSettings:
 
     name: Identifier
     store: str | None = None
+    witness_directory: str | None = None
     checkpoint: CheckpointSettings = CheckpointSettings()
     connections: Mapping[str, ConnectionSettings] = field(default_factory=dict)
     destinations: Mapping[str, str] = field(default_factory=dict)

@@ -15,12 +15,13 @@ PACKAGES = ("correlator", "connectors", "migrations")
 LAYERS = {
     "errors": set(),
     "events": {"errors"},
+    "selector": {"events", "errors"},
     "settings": {"core"},
-    "core": {"events", "errors", "settings"},
+    "core": {"events", "errors", "selector", "settings"},
     "ports": {"core", "events", "errors", "settings"},
-    "configuration": {"core", "events", "errors", "settings"},
+    "configuration": {"core", "events", "errors", "selector", "settings"},
     "storage": {"configuration", "ports", "core", "events", "errors", "settings"},
-    "runtime": {"storage", "configuration", "ports", "core", "events", "errors", "settings"},
+    "runtime": {"storage", "configuration", "ports", "core", "events", "errors", "selector", "settings"},
     "pipeline": {"runtime", "storage", "configuration", "ports", "core", "events", "errors", "settings"},
     "cli": {"pipeline", "runtime", "storage", "configuration", "ports", "core", "events", "errors", "settings"},
 }
@@ -158,6 +159,7 @@ def test_connectors_see_ports_and_values_only():
         "correlator.ports",
         "correlator.events",
         "correlator.errors",
+        "correlator.selector",
         "correlator.settings",
         "correlator.storage.database",
     )

@@ -11,6 +11,7 @@ from connectors.options import check_destination, check_options, text_option
 from correlator.errors import ConfigError, UsageError
 from correlator.events import Message
 from correlator.ports import Features
+from correlator.selector import Selector
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
 from correlator.storage.database import parse, reading
 
@@ -24,7 +25,7 @@ class EmbeddedConnection:
     directory must be there.
     """
 
-    features = Features(flags_redelivery=True, acknowledges_surely=True, deduplicates_sends=True)
+    features = Features(flags_redelivery=True, acknowledges_surely=True, deduplicates_sends=True, selects=True)
 
     def __init__(self, name: str, settings: ConnectionSettings) -> None:
         where = f"connections.{name}"
@@ -33,11 +34,16 @@ class EmbeddedConnection:
         self._store = _store_url(where, text_option(where, settings.options, "store", DEFAULT_STORE))
 
     def source(self, receiver: ReceiverSettings) -> EmbeddedSource:
-        """A consumer of the queue, or of the durable subscription named by the receiver's id."""
+        """A consumer of the queue, or of the receiver's durable subscription.
+
+        Of a queue it takes what the selector matches; of a subscription, which is the receiver's own, everything.
+        """
         where = f"receivers.{receiver.id}"
         check_options(where, receiver.options, ())
-        check_destination(where, receiver.destination)
-        return EmbeddedSource(where, self._store, receiver)
+        kind = check_destination(where, receiver.destination).kind
+        text = receiver.selector if kind == "queue" else None
+        selector = None if text is None else Selector.parse(text, f"{where}.selector")
+        return EmbeddedSource(where, self._store, receiver, selector)
 
     def sink(self, sender: SenderSettings) -> EmbeddedSink:
         """A producer."""

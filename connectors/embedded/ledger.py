@@ -5,7 +5,7 @@ stored, and the row of the subscription while messages are claimed or given back
 nobody else touches rows that a consumer holds.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -43,6 +43,14 @@ class Stored(NamedTuple):
     deliveries: int
     sent_at: int
     content: bytes
+
+
+class Lying(NamedTuple):
+    """A message in its place: `consumer` holds it, 0 is nobody."""
+
+    consumer: int
+    size: int
+    stored: Stored
 
 
 class Claim(NamedTuple):
@@ -234,12 +242,63 @@ def claim(
     taken = waiting[: max(1, within)]
     token = Claim(subscription, consumer, number, taken[0].number, taken[-1].number, len(taken))
     rows = connection.execute(_take(token)).all()
+    _note_claim(connection, token)
+    return token, sorted(Stored(*row) for row in rows)
+
+
+def claim_chosen(
+    connection: Connection, subscription: int, consumer: int, number: int, chosen: Sequence[int]
+) -> tuple[Claim, Sequence[Stored]]:
+    """Give these waiting messages, at least one, to the consumer; as `claim`."""
+    token = Claim(subscription, consumer, number, chosen[0], chosen[-1], len(chosen))
+    taken = [_take(token).where(messages.c.number.in_(page)) for page in pages(chosen)]
+    rows = [row for one in taken for row in connection.execute(one)]
+    _note_claim(connection, token)
+    return token, sorted(Stored(*row) for row in rows)
+
+
+def _note_claim(connection: Connection, token: Claim) -> None:
     connection.execute(
         update(consumers)
-        .where(consumers.c.id == consumer, consumers.c.claimed_through < token.last)
+        .where(consumers.c.id == token.consumer, consumers.c.claimed_through < token.last)
         .values(claimed_through=token.last)
     )
-    return token, sorted(Stored(*row) for row in rows)
+
+
+PAGE = 500
+"""How many messages one statement looks at or names."""
+
+
+def pages(numbers: Sequence[int]) -> Iterator[Sequence[int]]:
+    """The numbers in parts of which each fits into one statement."""
+    return (numbers[at : at + PAGE] for at in range(0, len(numbers), PAGE))
+
+
+def rows_after(connection: Connection, subscription: int, number: int) -> Sequence[Lying]:
+    """The first page of messages beyond a number, held or not, in order."""
+    return _lying(connection, subscription, messages.c.number > number)
+
+
+def rows_among(connection: Connection, subscription: int, page: Sequence[int]) -> Sequence[Lying]:
+    """Those of these messages that are there still, held or not, in order."""
+    return _lying(connection, subscription, messages.c.number.in_(page))
+
+
+def _lying(connection: Connection, subscription: int, condition: Any) -> Sequence[Lying]:
+    rows = connection.execute(
+        select(
+            messages.c.consumer,
+            messages.c.size,
+            messages.c.number,
+            messages.c.deliveries,
+            messages.c.sent_at,
+            messages.c.content,
+        )
+        .where(messages.c.subscription == subscription, condition)
+        .order_by(messages.c.number)
+        .limit(PAGE)
+    )
+    return [Lying(consumer, size, Stored(*stored)) for consumer, size, *stored in rows]
 
 
 def _take(token: Claim) -> Any:

@@ -11,9 +11,11 @@ from connectors.embedded import ledger
 from connectors.embedded.content import decode
 from connectors.embedded.link import Link, open_link, translated
 from connectors.embedded.neighbours import neighbours
+from connectors.embedded.scan import Scan
 from correlator.errors import ConnectionLost
 from correlator.events import Message
 from correlator.ports import Chunk
+from correlator.selector import Selector
 from correlator.settings import ReceiverSettings
 
 _FIRST_PAUSE_S = 0.002
@@ -27,7 +29,7 @@ class EmbeddedSource:
     Messages of another process are found by looking, at most 50 ms apart; those of this process ring a bell.
     """
 
-    def __init__(self, where: str, store: str, receiver: ReceiverSettings) -> None:
+    def __init__(self, where: str, store: str, receiver: ReceiverSettings, selector: Selector | None) -> None:
         self._where = where
         self._store = store
         self._receiver = receiver
@@ -36,16 +38,19 @@ class EmbeddedSource:
         self._subscription = 0
         self._consumer = 0
         self._claims: dict[int, ledger.Claim] = {}
+        self._selector = selector
+        self._scan: Scan | None = None
         self._next_token = 1
         self._next_check = 0.0
 
     def connect(self) -> None:
         """Register as a consumer, after striking off those whose process is gone: what they held comes again."""
         self.close()
+        self._scan = Scan(self._is_wanted) if self._selector is not None else None
         with translated(self._where):
             self._link = open_link(self._store)
         with self._transaction() as (link, connection):
-            name = self._receiver.id if self._receiver.destination.startswith("topic:") else ""
+            name = self._receiver.subscription if self._receiver.destination.startswith("topic:") else ""
             self._subscription = ledger.subscribe(connection, self._receiver.destination, name)
             self._consumer = ledger.register(connection, self._subscription)
             link.announce(self._consumer)
@@ -64,8 +69,9 @@ class EmbeddedSource:
             remaining_s = deadline - time.monotonic()
             if remaining_s <= 0:
                 return Chunk((), None)
-            self._neighbours.wait(rung, min(pause_s, remaining_s))
-            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+            if self._scan is None or not self._scan.behind:
+                self._neighbours.wait(rung, min(pause_s, remaining_s))
+                pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
     def acknowledge(self, tokens: Sequence[Any]) -> None:
         """Delete these claims in one transaction. A token from before a reconnect acknowledges nothing."""
@@ -86,6 +92,8 @@ class EmbeddedSource:
             ledger.lock_subscription(connection, self._subscription)
             for claim in claims:
                 ledger.give_back(connection, claim)
+        if self._scan is not None:
+            self._scan.start_again()
         self._forget(tokens)
         self._neighbours.ring()
 
@@ -134,7 +142,16 @@ class EmbeddedSource:
 
     def _claim_in(self, connection: Connection, limit: int) -> tuple[ledger.Claim, Sequence[ledger.Stored]] | None:
         bounds = ledger.Bounds(limit, self._receiver.max_batch_bytes)
-        return ledger.claim(connection, self._subscription, self._consumer, self._next_token, bounds)
+        if self._scan is None:
+            return ledger.claim(connection, self._subscription, self._consumer, self._next_token, bounds)
+        chosen = self._scan.choose(connection, self._subscription, bounds)
+        if not chosen:
+            return None
+        return ledger.claim_chosen(connection, self._subscription, self._consumer, self._next_token, chosen)
+
+    def _is_wanted(self, row: ledger.Stored) -> bool:
+        assert self._selector is not None
+        return self._selector.matches(message_of(row, self._receiver.destination))
 
     def _strike_off_the_dead(self, link: Link, connection: Connection) -> None:
         ledger.lock_subscription(connection, self._subscription)

@@ -93,7 +93,7 @@ def place_of_receiver(receiver: ReceiverSettings, broker: Broker) -> Place:
     options = receiver.options
     check_options(where, options, RECEIVER_OPTIONS)
     destination = _destination(where, receiver.destination)
-    own = destination.name if destination.kind == "queue" else f"{destination.name}:{receiver.id}"
+    own = destination.name if destination.kind == "queue" else f"{destination.name}:{receiver.subscription}"
     if "queue" in options and destination.kind == "queue":
         raise ConfigError("E1022", f"{where}.queue", "is for topics", "", "Name the queue in destination")
     return _place(where, options, destination, broker, queue=text_option(where, options, "queue", own))

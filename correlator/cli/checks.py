@@ -12,6 +12,7 @@ from correlator.core.fields import FieldMapping, check_sources, check_targets
 from correlator.core.keyed import KeyedMonitor
 from correlator.core.mapping import Template
 from correlator.core.monitor import Monitor
+from correlator.core.receiving import selection
 from correlator.core.reliability import Reliability
 from correlator.errors import ConfigError
 from correlator.pipeline.spec import MonitorStep, PipelineFile, PythonStep, RouteStep, Step
@@ -43,9 +44,11 @@ def check_connectors(settings: PipelineFile, findings: Findings) -> None:
 
 
 def hint(settings: PipelineFile, findings: Findings) -> None:
-    """What will work, but perhaps not as its author believes (FEATURES A2.7, A6.3)."""
+    """What will work, but perhaps not as its author believes (FEATURES A2.7, A6.3, S4.3)."""
     connections = _connections(settings, Findings(findings.file))
     for path, endpoint in _endpoints(settings):
+        if isinstance(endpoint, ReceiverSettings) and endpoint.selector is not None:
+            _hint_selection(path, endpoint, settings, findings)
         if endpoint.reliability is not Reliability.EXACTLY_ONCE:
             continue
         connection = connections.get(endpoint.connection)
@@ -62,6 +65,13 @@ def _hint_windows(path: str, settings: PipelineFile, findings: Findings) -> None
         f"{windows.expiry_time:g} s of ids beyond them"
     )
     findings.warn("I1411", f"{path}.reliability", what, "AT_LEAST_ONCE with consumers that can repeat needs no sizing")
+
+
+def _hint_selection(path: str, receiver: ReceiverSettings, settings: PipelineFile, findings: Findings) -> None:
+    destination = settings.destinations.get(receiver.destination, receiver.destination)
+    if destination.startswith("topic:"):
+        what = "is applied by the engine: what does not match is received, counted and acknowledged"
+        findings.warn("I1221", f"{path}.selector", what)
 
 
 def _hint_repeats(path: str, sender: SenderSettings, settings: PipelineFile, findings: Findings) -> None:
@@ -223,6 +233,7 @@ def _check_endpoint(
         placed = dataclasses.replace(endpoint, destination=settings.destinations[endpoint.destination])
     try:
         if isinstance(placed, ReceiverSettings):
+            selection(placed, path, selects=connection.features.selects)
             connection.source(placed)
         else:
             connection.sink(placed)

@@ -1,6 +1,7 @@
 """`correlator plan FILE`: what the next start would find changed, and whether it would accept that."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -112,7 +113,8 @@ def _instance(settings: PipelineFile, url: str, held: _Held) -> Difference:
         )
     try:
         refuse_other_name(location(url), held.instance.name, settings.name)
-        store.refuse_older(url, settings.name)
+        directory = settings.witness_directory
+        store.refuse_older(url, settings.name, None if directory is None else Path(directory))
     except RecoveryRefused as refusal:
         return Difference(kind="instance", name=settings.name, verdict=Verdict.REFUSED, refusals=[refusal])
     return Difference(kind="instance", name=settings.name, verdict=Verdict.UNCHANGED)

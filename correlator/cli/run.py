@@ -29,6 +29,7 @@ from correlator.runtime.status import Status
 from correlator.storage.database import location
 from correlator.storage.inspect import exists
 from correlator.storage.reset import contents, reset
+from correlator.storage.witness import witness_of
 
 TICK_S = 0.1
 COLUMNS = (
@@ -94,7 +95,7 @@ def run(
             if overrides:
                 logs.get_logger().info("settings of the command line", overridden=_shown(overrides))
             if clear_state and loaded.settings.store is not None:
-                _clear(loaded.settings.store, yes=yes)
+                _clear(loaded.settings.store, loaded.settings, yes=yes)
             rows, status = _run(file, loaded, watcher(log_json=log_json))
     write_table("Done" if status == 0 else "Stopped", COLUMNS, rows)
     raise typer.Exit(status)
@@ -118,7 +119,7 @@ def _shown(overrides: Sequence[str]) -> str:
     return ", ".join(f"{path}={'***' if path in hidden else value}" for path, value in last.items())
 
 
-def _clear(store: str, *, yes: bool) -> None:
+def _clear(store: str, settings: PipelineFile, *, yes: bool) -> None:
     """Empty a store; raises `UsageError` E2020 when nobody has agreed to that."""
     loss = [one for one in contents(store) if one.rows] if exists(store) else []
     if not loss:
@@ -129,7 +130,8 @@ def _clear(store: str, *, yes: bool) -> None:
     if not yes and not (sys.stdin.isatty() and _agreed(f"Empty {location(store)}? [y/N] ")):
         what = "is not empty: all of this would be lost"
         raise UsageError("E2020", location(store), what, "", "If you mean it: --yes")
-    reset(store)
+    directory = settings.witness_directory
+    reset(store, None if directory is None else witness_of(Path(directory), settings.name))
     logs.get_logger().info("state cleared", store=location(store))
 
 

@@ -29,7 +29,8 @@ class Kind:
         le: largest value.
         min_length: fewest characters or items.
         max_length: most characters or items.
-        marks: the `extra` of the annotations (`unit`, `identifier`, `template`, `import_path`, `remaining_keys`).
+        marks: the `extra` of the annotations (`unit`, `identifier`, `template`, `selector`, `import_path`,
+            `remaining_keys`).
     """
 
     bare: Any

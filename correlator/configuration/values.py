@@ -13,6 +13,8 @@ from correlator.configuration.problems import Findings
 from correlator.configuration.scalars import core_value, describe, other_boolean, other_reading
 from correlator.configuration.secrets import is_secret_name, url_passwords
 from correlator.core.reliability import Reliability
+from correlator.errors import ConfigError
+from correlator.selector import Selector
 
 INVALID: Final = object()
 """What reading returns for a value that was reported; never part of settings."""
@@ -74,6 +76,8 @@ class Values:
         findings = self._findings
         if "identifier" in kind.marks:
             return self.identifier(text, path)
+        if "selector" in kind.marks:
+            return self._selector(text, path)
         if "import_path" in kind.marks and not _IMPORT_PATH.fullmatch(text):
             return self._refuse("E1501", path, f"{findings.show(text)} is not an import path", "Write module:Class")
         if "import_path" in kind.marks:
@@ -82,6 +86,13 @@ class Values:
             most = f" and at most {kind.max_length}" if kind.max_length else ""
             what = f"{findings.show(text)} has {len(text)} characters, must have at least {kind.min_length or 0}{most}"
             return self._refuse("E1022", path, what)
+        return text
+
+    def _selector(self, text: str, path: str) -> Any:
+        try:
+            Selector.parse(text, path)
+        except ConfigError as error:
+            return self._refuse(error.code, path, error.what, error.allowed, error.todo)
         return text
 
     def identifier(self, text: str, path: str) -> Any:

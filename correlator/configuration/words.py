@@ -16,6 +16,8 @@ _RENAMED = {
     "dupDetectionExpiryTimeSecs": "expiry_time",
     "dupDetectionPerSourceExpiryWindowSize": "per_source_window_size",
     "maxBatchIntervalMillis": "max_batch_interval_ms",
+    "messageDeliveryMode": "persistent",
+    "messageSelector": "selector",
     "receiverFlowControl": "flow_control",
     "receiverId": "id",
     "receiverReliability": "reliability",

@@ -79,6 +79,7 @@ class Routes:
         self.grant: dict[str, Callable[[int], None]] = {}
         self.woken: Callable[[], None] = lambda: None
         self.next_flush: Callable[[], int] = lambda: 0
+        self.outstanding: Callable[[str], int] = lambda _: 0
         self.closing: frozenset[str] = frozenset()
         self.changing: AbstractContextManager[Any] = nullcontext()
 
@@ -418,9 +419,7 @@ class Context:
         if to.startswith("channel:"):
             self._send_to_channel(monitor, event, to[8:])
             return
-        outbox = self._routes.outboxes.get(to) or self._routes.default_outbox(to)
-        if outbox is None or to in self._routes.closing:
-            raise self._unsendable(monitor, to)
+        outbox = self._outbox(monitor, to)
         if outbox.mapping is not None:
             event = outbox.mapping.message(event, key, properties)
         message = to_message(event, key, properties)
@@ -437,6 +436,17 @@ class Context:
         else:
             self._stage(monitor, outbox.enqueue, message)
             self._others_concerned = True
+
+    def outstanding(self, monitor: Monitor, sender: str) -> int:
+        """How much waits for the broker of a sender (FEATURES A2.17)."""
+        self._outbox(monitor, sender)
+        return self._routes.outstanding(sender)
+
+    def _outbox(self, monitor: Monitor, sender: str) -> Outbox:
+        outbox = self._routes.outboxes.get(sender) or self._routes.default_outbox(sender)
+        if outbox is None or sender in self._routes.closing:
+            raise self._unsendable(monitor, sender)
+        return outbox
 
     def _stage(self, monitor: Monitor, apply: Callable[[Any], None], item: Any) -> None:
         """Have this done when the handler has returned."""

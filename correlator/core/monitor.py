@@ -127,6 +127,10 @@ class Binding(Protocol):
         """End this instance after the handler."""
         ...
 
+    def outstanding(self, monitor: "Monitor", sender: str) -> int:
+        """How much waits for the broker of a sender."""
+        ...
+
     def request_flush(self, monitor: "Monitor", sender: str) -> int:
         """Ask for `SenderFlushed`."""
         ...
@@ -174,6 +178,7 @@ class Monitor:
         cls.listeners = tuple(_declared(cls, "_correlator_listeners"))
         cls.timers = tuple(_declared(cls, "_correlator_timers"))
         _read_annotations(cls)
+        _refuse_other_making(cls)
 
     def __init__(self, **attributes: Any) -> None:
         unknown = attributes.keys() - self._attributes.keys()
@@ -267,6 +272,14 @@ class Monitor:
     def stop(self) -> None:
         """End this monitor after the handler: its listeners, timers and state are gone."""
         self._bound.stop(self)
+
+    def outstanding(self, sender: str) -> int:
+        """How many messages to a sender its broker has not confirmed yet, from all contexts (FEATURES A2.17).
+
+        To send less while it is many. What this handler sends counts from its end on. A handler that is run again, in
+        another life, may be told another number. Raises `UsageError` as `send` does for a sender.
+        """
+        return self._bound.outstanding(self, sender)
 
     def request_flush(self, sender: str) -> int:
         """Ask to be told by a `SenderFlushed` event when all earlier sends to a BEST_EFFORT sender are settled (A5).
@@ -415,6 +428,22 @@ def _refuse_strange_hooks(cls: type[Monitor]) -> None:
                 f"Allowed: {', '.join(_HOOKS.values())}",
                 f"Did you mean '{_HOOKS[near[0]]}'?",
             )
+
+
+def _refuse_other_making(cls: type[Monitor]) -> None:
+    """A start makes a persistent monitor with the attributes that it had: `__init__` must take them."""
+    if not cls.persistent:
+        return
+    try:
+        inspect.signature(cls.__init__).bind(None, **cls._attributes)
+    except TypeError as error:
+        raise UsageError(
+            "E4116",
+            f"monitor {cls.state_name}",
+            f"'__init__' does not take what a start gives it: {error}",
+            _listed(cls._attributes),
+            "Write def __init__(self, **attributes) and pass them to super().__init__(**attributes)",
+        ) from error
 
 
 def _takes_events(method: Handler) -> bool:

@@ -41,6 +41,7 @@ class Outbox:
         physical: the destination behind a logical name, and any other one as it is (FEATURES A1.14).
         id_property: property that carries the unique id.
         source_property: property that carries the source.
+        persistent: whether messages that say nothing themselves are, of a BEST_EFFORT sender too.
         time_to_live_ms: of messages that say nothing themselves.
         mapping: makes messages of events; without it they become JSON.
     """
@@ -55,6 +56,7 @@ class Outbox:
         source_property: str,
         physical: Callable[[str], str] = str,
         *,
+        persistent: bool = False,
         time_to_live_ms: int | None = None,
         mapping: SendMapping | None = None,
     ) -> None:
@@ -63,7 +65,7 @@ class Outbox:
         self.source = source
         self.stored = SENDING[reliability].stored
         self._stamps_id = SENDING[reliability].stamps_id
-        self._headers = Headers(persistent=self.stored, time_to_live_ms=time_to_live_ms)
+        self._headers = Headers(persistent=self.stored or persistent, time_to_live_ms=time_to_live_ms)
         self.destination = destination
         self._physical = physical
         self._id_property = id_property
@@ -187,7 +189,7 @@ class Outbox:
         return Outgoing(sequence, self.source, destination, stamped)
 
     def _completed(self, headers: Headers) -> Headers:
-        """Reliable sends are persistent, BEST_EFFORT ones are not, unless the message says so (FEATURES A2.3)."""
+        """Reliable sends are persistent, BEST_EFFORT ones if configured so, unless the message says it (A2.3, A5.8)."""
         ours = self._headers
         persistent = ours.persistent if headers.persistent is None else headers.persistent
         lives = ours.time_to_live_ms if headers.time_to_live_ms is None else headers.time_to_live_ms

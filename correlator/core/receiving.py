@@ -10,7 +10,10 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
 from correlator.core.reliability import RECEIVING, Reliability
+from correlator.errors import ConfigError
 from correlator.events import Message
+from correlator.selector import Selector
+from correlator.settings import ReceiverSettings
 
 
 class State(StrEnum):
@@ -87,3 +90,27 @@ def from_sources(messages: Sequence[Message], sources: Mapping[str, frozenset[st
         for at, message in enumerate(messages)
         if message.properties.get(name) in known
     }
+
+
+def selection(receiver: ReceiverSettings, where: str, *, selects: bool) -> Selector | None:
+    """What a receiver takes; `None` for everything.
+
+    Args:
+        receiver: with its destination behind a logical name.
+        where: for messages.
+        selects: whether its broker leaves what is not taken from a queue for other consumers (`Features.selects`).
+
+    Raises `ConfigError`: E6003 to E6007 for a selector that cannot be read, E1220 for one on a queue where what is not
+    taken would be lost to everybody, E1222 for the name of a subscription on a queue.
+    """
+    queue = receiver.destination.startswith("queue:")
+    if queue and receiver.durable_topic_subscription_name is not None:
+        what = "only topics have subscriptions"
+        raise ConfigError("E1222", f"{where}.durable_topic_subscription_name", what, "", "Leave it out")
+    if receiver.selector is None:
+        return None
+    selector = Selector.parse(receiver.selector, f"{where}.selector")
+    if queue and not selects:
+        what = "this broker cannot leave what is not selected on a queue for other consumers"
+        raise ConfigError("E1220", f"{where}.selector", what, "Topics can be selected from", "Or select in a monitor")
+    return selector

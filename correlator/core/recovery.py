@@ -185,6 +185,19 @@ def _forbidden(known: Endpoint, wanted: Endpoint, settings: Settings) -> Iterato
     for change in _recorded(known, wanted):
         if change.field != "destination" or not movable:
             yield change
+    yield from _subscribed(known, wanted)
+
+
+_OF_SUBSCRIPTION = ("selector", "no_local", "durable_topic_subscription_name")
+"""Settings that say which messages a receiver gets: what came under others is on its way already (FEATURES S1.5)."""
+
+
+def _subscribed(known: Endpoint, wanted: Endpoint) -> Iterator[FieldChange]:
+    before, after = _settings_of(known), _settings_of(wanted)
+    for field in _OF_SUBSCRIPTION:
+        was, becomes = before.get(field) or None, after.get(field) or None
+        if was != becomes:
+            yield FieldChange(field, _shown(was), _shown(becomes))
 
 
 def _recorded(known: Endpoint, wanted: Endpoint) -> Iterator[FieldChange]:
@@ -225,6 +238,8 @@ def _explicit(settings: Settings) -> bool:
 
 def _changed(known: Endpoint, change: FieldChange, settings: Settings) -> RecoveryRefused:
     way_out = "Not allowed for an existing one. Put it back"
+    if change.field in _OF_SUBSCRIPTION:
+        way_out = "What came under the old one is on its way already. Put it back, or use a receiver with another id"
     if _follows_destination(change.field, settings):
         way_out = f"With an explicit domain it may move. Set dup_detection_domain_id: '{known.domain}'"
     return _refusal("E4302", known, f"{change.field} changed from {change.before} to {change.after}", way_out)

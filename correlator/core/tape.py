@@ -181,6 +181,7 @@ class View(Routes):
         super().__init__()
         self.next_flush = self._next_flush
         self.default_outbox = self._late_outbox
+        self.outstanding = self._outstanding
         self._shared = shared
         self._answer = answer
         self._seen: tuple[object, ...] = ()
@@ -214,6 +215,11 @@ class View(Routes):
 
     def _next_flush(self) -> int:
         number = self._shared.next_flush()
+        self._answer(number)
+        return number
+
+    def _outstanding(self, sender: str) -> int:
+        number = self._shared.outstanding(sender)
         self._answer(number)
         return number
 

@@ -108,7 +108,8 @@ class Engine:
         self._in_order = False
         self._check()
         if store is None and settings.store is not None:
-            self._store = SqlStore(settings.store, settings.name)
+            witness = None if settings.witness_directory is None else Path(settings.witness_directory)
+            self._store = SqlStore(settings.store, settings.name, witness_directory=witness)
         self._parts = self._make_parts(EngineTime(self._clock))
         self._default_senders = {sender.id: sender for sender in default_senders(settings, self._connections)}
 

@@ -16,6 +16,7 @@ from correlator.core.instances import OnError
 from correlator.core.mapping import ReceiveMapping
 from correlator.core.outbox import FlushRequest, Outbox
 from correlator.core.queue import Run
+from correlator.core.receiving import selection
 from correlator.core.reliability import RECEIVING, SENDING
 from correlator.errors import ConfigError, CorrelatorError
 from correlator.events import SenderFlushed
@@ -83,6 +84,7 @@ class Parts:
         self.routes = Routes()
         self.routes.woken = self.wake_all
         self.routes.next_flush = itertools.count(1).__next__
+        self.routes.outstanding = self._outstanding
         self.contexts: dict[str, ContextThread] = {}
         self.receivers: dict[str, Receiver] = {}
         self.senders: dict[str, Sender] = {}
@@ -180,6 +182,7 @@ class Parts:
             settings.unique_message_id_property,
             settings.message_source_id_property,
             self._destination,
+            persistent=settings.persistent,
             time_to_live_ms=None if settings.time_to_live is None else round(settings.time_to_live * 1000),
             mapping=SendMapping(settings.mapping, f"sender {settings.id}.mapping") if settings.mapping else None,
         )
@@ -223,6 +226,11 @@ class Parts:
         """Whether a sender has too much to send. A checkpoint waits for nobody, so what waits for this goes on."""
         return any(self._to_send(sender) >= sender.settings.max_outstanding for sender in self.senders.values())
 
+    def _outstanding(self, name: str) -> int:
+        """What waits for a sender's broker; nothing when it has just been removed."""
+        sender = self.senders.get(name)
+        return self._to_send(sender) if sender is not None else 0
+
     def _to_send(self, sender: Sender) -> int:
         staged = sum(thread.context.staged_for(sender.settings.id) for thread in self.contexts.values())
         return sender.outbox.outstanding + staged
@@ -250,12 +258,14 @@ class Parts:
         if settings.flow_control and self._pipelines_of(settings.id):
             what = "flow_control needs a monitor; a pipeline updates no window"
             raise ConfigError("E1068", f"receiver '{settings.id}'", what)
+        selector = selection(placed, f"receiver '{settings.id}'", selects=connection.features.selects)
         targets = self._targets(settings)
         return Receiver(
             settings,
             connection.source(placed),
             connection.features,
             mapping_of(settings, placed.destination, deduplicated=mode.deduplicated),
+            selector,
             targets,
             self.writer,
             domain=domain if mode.deduplicated else None,

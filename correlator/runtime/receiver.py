@@ -20,6 +20,7 @@ from correlator.runtime.mapper import Mapper
 from correlator.runtime.status import ReceiverCounters
 from correlator.runtime.statuses import Statuses
 from correlator.runtime.writer import ReceiveRequest, Writer
+from correlator.selector import Selector
 from correlator.settings import ReceiverSettings
 
 LONGEST_WAIT_S = 0.2
@@ -61,6 +62,7 @@ class Receiver(Actor):
         source: not yet connected.
         features: of its connection.
         mapping: makes events of messages.
+        selector: what is taken; `None` for everything.
         targets: where events go.
         writer: `None` without persistence.
         domain: duplicate detection domain; `None` in modes without.
@@ -86,6 +88,7 @@ class Receiver(Actor):
         source: Source,
         features: Features,
         mapping: ReceiveMapping,
+        selector: Selector | None,
         targets: Targets,
         writer: Writer | None,
         *,
@@ -114,6 +117,7 @@ class Receiver(Actor):
         self._source = source
         self._surely = features.acknowledges_surely
         self.mapping = mapping
+        self._selector = selector
         self.targets = targets
         self._writer = writer
         self._mode = RECEIVING[settings.reliability]
@@ -299,11 +303,15 @@ class Receiver(Actor):
         return min(self._batch.room, max(0, self.window - len(self._batch.messages)))
 
     def _wanted(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """Without those whose time is over, and without the engine's own where they are not asked for."""
+        """Without those whose time is over, that are not selected, or are the engine's own and not asked for."""
         wall_ms = self._clock.wall() * 1000
         if late := [message for message in messages if message.headers is not None and expired(message, wall_ms)]:
             self._expired.extend(late)
             messages = [message for message in messages if not expired(message, wall_ms)]
+        if self._selector is not None:
+            selected = [message for message in messages if self._selector.matches(message)]
+            self.counters.unselected += len(messages) - len(selected)
+            messages = selected
         if own := from_sources(messages, self._own_sources()):
             self.counters.own += len(own)
             self._warn_once("W5406", "messages of this engine's own senders come back", count=len(own))

@@ -13,7 +13,7 @@ class ReceiverCounters:
     """What a receiver did (FEATURES A9.3): `received` counts what the broker gave, duplicates included.
 
     `max_delivery_s` is the longest time from sending to redelivery, where the broker tells both (A8.19). `expired` had
-    outlived their time to live, `own` came from this engine's own senders.
+    outlived their time to live, `own` came from this engine's own senders, `unselected` did not match the selector.
     """
 
     received: int = 0
@@ -28,6 +28,7 @@ class ReceiverCounters:
     redelivered: int = 0
     expired: int = 0
     own: int = 0
+    unselected: int = 0
 
 
 @dataclass(slots=True)

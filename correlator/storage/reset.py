@@ -1,6 +1,7 @@
 """Empties a store whose engine is stopped: everything is forgotten but its name and its epoch."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from sqlalchemy import delete, func, select, update
 from sqlalchemy import inspect as inspect_schema
@@ -48,8 +49,12 @@ def contents(url: str) -> list[Contents]:
         return found
 
 
-def reset(url: str) -> None:
+def reset(url: str, witness: Path | None = None) -> None:
     """Remove every row in one transaction. The epoch goes up, so that no engine that lost the store writes again.
+
+    Args:
+        url: of the store.
+        witness: that of a PostgreSQL store, where one is kept.
 
     Raises:
         Fenced: E3201, an engine is running on it.
@@ -59,8 +64,10 @@ def reset(url: str) -> None:
     try:
         migrate.bring_up(database)
         if isinstance(database, SqliteDatabase):
+            witness = files.beside(database.path, ".witness")
+        if witness is not None:
             # Before the rows: a witness of checkpoints that are gone would refuse the store at the next start.
-            files.beside(database.path, ".witness").unlink(missing_ok=True)
+            witness.unlink(missing_ok=True)
         with database.transaction() as connection:
             for table in _EMPTIED:
                 connection.execute(delete(table))

@@ -18,7 +18,7 @@ from correlator.storage import database as databases
 from correlator.storage import files, loading, migrate, tables
 from correlator.storage.database import Database, SqliteDatabase
 from correlator.storage.statements import Statements
-from correlator.storage.witness import Witness
+from correlator.storage.witness import Witness, witness_of
 from correlator.storage.writes import THE_ROW, Plan
 
 
@@ -234,4 +234,4 @@ def _next_epoch(connection: Connection, name: str) -> int:
 def _witness_path(database: Database, directory: Path | None, name: str) -> Path | None:
     if isinstance(database, SqliteDatabase):
         return files.beside(database.path, ".witness")
-    return None if directory is None else directory / f"{name}.witness"
+    return None if directory is None else witness_of(directory, name)

@@ -7,6 +7,7 @@ and is old. What left after the old checkpoint would leave again with the same n
 import os
 import time
 from pathlib import Path
+from urllib.parse import quote
 
 import msgspec
 
@@ -21,6 +22,11 @@ class Seen(msgspec.Struct, frozen=True):
 
     name: str
     checkpoint: int
+
+
+def witness_of(directory: Path, name: str) -> Path:
+    """The witness of a PostgreSQL store, by the name of its engine."""
+    return directory / f"{quote(name, safe='')}.witness"
 
 
 class Witness:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from correlator.testing.crashtest.decorator import crash_test
-    from correlator.testing.crashtest.runs import InvariantViolated
+    from correlator.testing.invariants.catalogue import InvariantViolated
     from correlator.testing.worlds import Messages, World
 
 _HOMES = {
-    "InvariantViolated": "correlator.testing.crashtest.runs",
+    "InvariantViolated": "correlator.testing.invariants.catalogue",
     "Messages": "correlator.testing.worlds",
     "World": "correlator.testing.worlds",
     "crash_test": "correlator.testing.crashtest.decorator",

@@ -121,9 +121,9 @@ class _Ends:
             end.close()
         self._connection.close()
 
-    def source(self, destination: str, name: str = "taker", max_batch_size: int = 1000) -> Source:
+    def source(self, destination: str, name: str = "taker", max_batch_size: int = 1000, **settings: Any) -> Source:
         """A connected source."""
-        source = self._connection.source(receiver(destination, name, max_batch_size))
+        source = self._connection.source(receiver(destination, name, max_batch_size, **settings))
         self._open.append(source)
         source.connect()
         return source
@@ -136,9 +136,11 @@ class _Ends:
         return sink
 
 
-def receiver(destination: str, name: str = "taker", max_batch_size: int = 1000) -> ReceiverSettings:
+def receiver(destination: str, name: str = "taker", max_batch_size: int = 1000, **settings: Any) -> ReceiverSettings:
     """Settings of a receiver."""
-    return ReceiverSettings(id=name, connection="contract", destination=destination, max_batch_size=max_batch_size)
+    return ReceiverSettings(
+        id=name, connection="contract", destination=destination, max_batch_size=max_batch_size, **settings
+    )
 
 
 def sender(destination: str | None, name: str = "giver") -> SenderSettings:
@@ -459,6 +461,51 @@ def check_consumers_of_a_queue_share_it(world: ContractWorld) -> None:
         assert sorted(bodies(rest + held_by_other)) == published
 
 
+@_check("receives", "queues", "selects", "whole_messages")
+def check_a_selector_leaves_the_rest_to_others(world: ContractWorld) -> None:
+    """A source of a queue takes what its selector matches, in order; the rest is there for others (FEATURES S4.3)."""
+    destination = world.destination()
+    published = _bodies(world, 60)
+    regions = ("EU", "US", "ASIA")
+    world.publish(
+        destination, [Message(body, {"region": regions[at % 3], "at": at}) for at, body in enumerate(published)]
+    )
+    with _Ends(world) as ends:
+        european = ends.source(destination, "european", 10, selector="region = 'EU'")
+        american = ends.source(destination, "american", 10, selector="region = 'US' AND at < 30")
+        held = take(european, 10)
+        assert bodies(held) == published[0:30:3]
+        assert bodies(take(american, 20, 7)) == published[1:30:3]
+        _nothing_comes(american)
+        european.acknowledge(tokens(held))
+        assert bodies(take(european, 10)) == published[30:60:3]
+    with _Ends(world) as ends:
+        everything = ends.source(destination, "everything")
+        assert bodies(take(everything, 50)) == [body for at, body in enumerate(published) if at % 3 or at >= 30]
+
+
+@_check("receives", "queues", "selects", "whole_messages")
+def check_what_others_gave_back_is_selected(world: ContractWorld) -> None:
+    """A message that another consumer held when a selective source came by is found once it waits again."""
+    destination = world.destination()
+    published = _bodies(world, 9)
+    world.publish(destination, [Message(body, {"odd": at % 2 == 1}) for at, body in enumerate(published)])
+    with _Ends(world) as ends:
+        other = ends.source(destination, "other")
+        taken = take(other, 4, 2)
+        odd = ends.source(destination, "odd", selector="odd = TRUE")
+        first = take(odd, 2)
+        assert bodies(first) == published[5::2]
+        _nothing_comes(odd)
+        other.reject(tokens(taken[1:]))
+        assert bodies(take(odd, 1)) == published[3:4]
+        other.acknowledge(tokens(taken[:1]))
+        odd.reject(tokens(first))
+        assert bodies(take(odd, 2)) == published[5::2]
+        _nothing_comes(odd)
+        assert bodies(take(other, 4)) == published[2::2]
+
+
 @_check("receives", "ends")
 def check_the_end_is_told(world: ContractWorld) -> None:
     """After the last message a chunk has `ended`; an empty source ends at once."""
@@ -531,6 +578,22 @@ def check_a_subscription_lasts(world: ContractWorld) -> None:
     _, published = _publish(world, 10, destination)
     with _Ends(world) as ends:
         assert bodies(take(ends.source(destination, "one"), 10)) == published
+
+
+@_check("receives", "topics", "durable")
+def check_a_subscription_has_a_name(world: ContractWorld) -> None:
+    """Receivers that give their subscription the same name share it, whatever their ids are (FEATURES A1.19)."""
+    destination = world.destination("topic")
+    with _Ends(world) as ends:
+        ends.source(destination, "one", durable_topic_subscription_name="orders")
+    _, published = _publish(world, 10, destination)
+    with _Ends(world) as ends:
+        other = ends.source(destination, "other", durable_topic_subscription_name="orders")
+        chunks = take(other, 10)
+        assert bodies(chunks) == published
+        other.acknowledge(tokens(chunks))
+    with _Ends(world) as ends:
+        _nothing_comes(ends.source(destination, "one", durable_topic_subscription_name="orders"))
 
 
 @_check("receives", "not topics")

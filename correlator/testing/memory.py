@@ -15,9 +15,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from correlator.core.receiving import selection
 from correlator.errors import ConfigError, ConnectionLost, SendRejected, quoted
 from correlator.events import Headers, Message, Outgoing
 from correlator.ports import Chunk, Features
+from correlator.selector import Selector
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
 
 OnEvent = Callable[[str, str, str, Sequence[Any]], None]
@@ -25,7 +27,7 @@ OnEvent = Callable[[str, str, str, Sequence[Any]], None]
 `acknowledged` and `returned` with `Message`s, `accepted` and `refused` with `Outgoing`s. It is called under the lock of
 the broker, at the moment the broker changes: what it raises goes through to the caller."""
 
-MEMORY_FEATURES = Features(flags_redelivery=True, acknowledges_surely=True)
+MEMORY_FEATURES = Features(flags_redelivery=True, acknowledges_surely=True, selects=True)
 
 
 class Faults:
@@ -73,27 +75,44 @@ class _Range(NamedTuple):
 
 
 class _Subscription:
-    """A position in the log of a destination, and what was given back."""
+    """A position in the log of a destination, and what waits before it: given back, or not selected so far."""
 
     def __init__(self, position: int) -> None:
         self.position = position
         self.returned: list[_Range] = []
 
-    def take(self, limit: int, available: int) -> _Range | None:
-        """The oldest messages that nobody holds: what was given back comes first, in its place."""
-        if self.returned:
-            start, stop, deliveries = self.returned.pop(0)
-            if stop - start > limit:
-                self.returned.insert(0, _Range(start + limit, stop, deliveries))
-            return _Range(start, min(stop, start + limit), deliveries + 1)
-        start = self.position
-        if start == available:
-            return None
-        self.position = min(start + limit, available)
-        return _Range(start, self.position, 1)
+    def take(self, limit: int, log: Sequence[Message], selector: Selector | None) -> _Range | None:
+        """The oldest messages in a row that nobody holds and that are selected."""
+        for at, waiting in enumerate(self.waiting(len(log))):
+            start, stop = _selected(waiting, limit, log, selector)
+            if start == stop:
+                continue
+            around = [_Range(waiting.start, start, waiting.deliveries), _Range(stop, waiting.stop, waiting.deliveries)]
+            if at == len(self.returned):
+                self.position = stop
+                del around[1:]
+            self.returned[at : at + 1] = [one for one in around if one.start < one.stop]
+            return _Range(start, stop, waiting.deliveries + 1)
+        return None
+
+    def waiting(self, available: int) -> list[_Range]:
+        """What nobody holds: what waits before the position, and what nobody has looked at yet."""
+        return [*self.returned, _Range(self.position, available, 0)]
 
     def give_back(self, ranges: Sequence[_Range]) -> None:
         self.returned = sorted([*self.returned, *ranges])
+
+
+def _selected(waiting: _Range, limit: int, log: Sequence[Message], selector: Selector | None) -> tuple[int, int]:
+    """The first selected messages of a range, as many as stand in a row: (first, end); equal when there are none."""
+    start = stop = waiting.start
+    if selector is None:
+        return start, min(waiting.stop, start + limit)
+    while start < waiting.stop and not selector.matches(log[start]):
+        start = stop = start + 1
+    while stop < min(waiting.stop, start + limit) and selector.matches(log[stop]):
+        stop += 1
+    return start, stop
 
 
 class _Destination:
@@ -107,10 +126,9 @@ class _Destination:
         if not self.is_topic:
             self.subscriptions[""] = _Subscription(0)
 
-    def subscription(self, receiver: str) -> _Subscription:
-        """The queue itself, or the receiver's durable subscription, which begins at the end of the topic."""
-        name = receiver if self.is_topic else ""
-        return self.subscriptions.setdefault(name, _Subscription(len(self.log)))
+    def subscription(self, name: str) -> _Subscription:
+        """The queue itself, or the durable subscription of this name, which begins at the end of the topic."""
+        return self.subscriptions.setdefault(name if self.is_topic else "", _Subscription(len(self.log)))
 
 
 def _ignore(kind: str, endpoint: str, destination: str, messages: Sequence[Any]) -> None:
@@ -170,12 +188,18 @@ class MemoryBroker:
             sources = [end for end in self._ends if isinstance(end, MemorySource)]
             return sum(source.held_count for source in sources if source.destination == destination)
 
-    def waiting(self, destination: str) -> int:
-        """How many deliveries nobody has taken yet: of a queue its messages, of a topic over all subscriptions."""
+    def waiting(self, destination: str, selectors: Sequence[Selector] = ()) -> int:
+        """How many deliveries nobody has taken yet: of a queue its messages, of a topic over all subscriptions.
+
+        With selectors: how many of these one of them selects.
+        """
         with self.changed:
             there = self.destination(destination)
-            returned = sum(r.stop - r.start for s in there.subscriptions.values() for r in s.returned)
-            return returned + sum(len(there.log) - s.position for s in there.subscriptions.values())
+            waiting = [r for s in there.subscriptions.values() for r in s.waiting(len(there.log))]
+            if not selectors:
+                return sum(r.stop - r.start for r in waiting)
+            messages = [message for r in waiting for message in there.log[r.start : r.stop]]
+            return sum(any(selector.matches(message) for selector in selectors) for message in messages)
 
     def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
         """Wait until the condition holds, looking whenever the broker changes; whether it did in time."""
@@ -263,6 +287,9 @@ class MemorySource:
         self.destination = receiver.destination
         self._broker = broker
         self._id = receiver.id
+        self._name = receiver.subscription
+        shared = receiver.destination.startswith("queue:")
+        self._selector = selection(receiver, receiver.id, selects=broker.features.selects) if shared else None
         self._max_held = receiver.max_batch_size
         self._subscription: _Subscription | None = None
         self._held: dict[int, _Range] = {}
@@ -278,7 +305,7 @@ class MemorySource:
         with self._broker.changed:
             self.cut()
             self._broker.check_up(self._id)
-            self._subscription = self._there().subscription(self._id)
+            self._subscription = self._there().subscription(self._name)
             self._broker.join(self)
 
     def receive(self, max_messages: int, timeout_s: float) -> Chunk:
@@ -289,7 +316,7 @@ class MemorySource:
             broker.faults.before_receive(self._id)
             limit = min(max_messages, self._max_held - self.held_count)
             while True:
-                taken = self._connected().take(limit, len(self._there().log)) if limit > 0 else None
+                taken = self._connected().take(limit, self._there().log, self._selector) if limit > 0 else None
                 if taken is not None:
                     return self._deliver(taken, max_messages)
                 remaining = deadline - monotonic() if timeout_s else 0.0

@@ -267,7 +267,8 @@ ROWS = [
         "config.yaml:4:22",
         "both duplicate windows are 0",
     ),
-    Row(37, receiver("selector: 'a ='"), "E1020", "config.yaml:7:85 receivers[0].selector", "unknown key"),
+    Row(37, receiver("selector: 'a ='"), "E6003", "config.yaml:7:95 receivers[0].selector", "a value after '='"),
+    Row(37, receiver("selector: 'a == 1'"), "E6004", "config.yaml:7:95 receivers[0].selector", "Use '='"),
     Row(39, engine("monitors: [{type: my.mod}]"), "E1501", "config.yaml:4:19 monitors[0].type", "Write module:Class"),
     Row(
         39,

@@ -6,12 +6,20 @@ import os
 import pika
 import pytest
 
+from correlator import Engine
 from correlator.cli import main
 from correlator.events import Headers, Message, Outgoing
-from correlator.settings import ReceiverSettings, SenderSettings
+from correlator.settings import (
+    ConnectionSettings,
+    EngineSettings,
+    MonitorSettings,
+    ReceiverSettings,
+    SenderSettings,
+)
 from correlator.testing.contract import bodies, take, tokens
 from tests.connectors.rabbit import codes, opened, outgoing, receiver, sender
 from tests.rabbit_server import RabbitServer
+from tests.runtime.flows import SCRIPT
 
 pytestmark = pytest.mark.rabbitmq
 
@@ -48,6 +56,25 @@ def test_what_another_client_sees(rabbit: RabbitServer):
         "JMSType": "TextMessage",
         "correlator_nulls": ["gone"],
     }
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_a5_8_a_best_effort_sender_may_ask_the_broker_to_keep_its_messages(rabbit: RabbitServer, persistent: bool):
+    queue = rabbit.queue()
+    settings = EngineSettings(
+        name="asks",
+        connections={"rabbit": ConnectionSettings(type="rabbitmq", options=rabbit.options)},
+        senders=(SenderSettings(id="out", connection="rabbit", destination=f"queue:{queue}", persistent=persistent),),
+        monitors=(MonitorSettings(type="tests.runtime.flows:Hears"),),
+    )
+    SCRIPT.__init__()
+    SCRIPT.hook = lambda monitor, _: monitor.send(b"x", to="out")
+    with Engine(settings):
+        pass
+    SCRIPT.__init__()
+    with rabbit.channel() as channel:
+        _, properties, body = channel.basic_get(queue)
+    assert (body, properties.delivery_mode) == (b"x", 2 if persistent else 1)
 
 
 def test_what_we_see_of_another_client(rabbit: RabbitServer):

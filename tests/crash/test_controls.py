@@ -9,7 +9,7 @@ from correlator.ports import Features
 from correlator.testing import mutants
 from correlator.testing.crashtest.campaign import Figures, campaign
 from correlator.testing.crashtest.runs import Plan
-from correlator.testing.simulation.schedule import Fault
+from correlator.testing.schedule import Fault
 from tests.crash.projects import ENGINE, assert_holds, simulated
 
 BUDGET_S = 20

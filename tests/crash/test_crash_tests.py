@@ -227,7 +227,7 @@ def test_u8_other_fixtures_parameters_methods_and_outcomes_of_pytest(tmp_path):
 
 
 FIXTURE = """
-from correlator.testing.simulation.schedule import Fault
+from correlator.testing.schedule import Fault
 
 
 def test_one_world(correlator_world):

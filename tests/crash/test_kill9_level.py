@@ -15,17 +15,17 @@ from correlator.core.reliability import Reliability
 from correlator.errors import StoreError, UsageError
 from correlator.storage.store import SqlStore
 from correlator.testing.crashtest.configured import Configured
+from correlator.testing.crashtest.killed import HISTORY, Kill9
 from correlator.testing.crashtest.runs import Plan
 from correlator.testing.kill9 import reference
 from correlator.testing.kill9.campaign import Campaign, Figures
 from correlator.testing.kill9.intents import Intent, Intents
-from correlator.testing.kill9.level import HISTORY, Kill9
 from correlator.testing.kill9.wire import Job, Kill
 from correlator.testing.kill9.zygote import LOG, Zygote
 from correlator.testing.mutants import CATALOGUE
 from correlator.testing.mutants.catalogue import Patches
 from correlator.testing.points import points
-from correlator.testing.simulation.schedule import Fault
+from correlator.testing.schedule import Fault
 from correlator.testing.syscalls.library import Action, arm
 from correlator.testing.syscalls.library import Fault as CallFault
 from correlator.testing.syscalls.trace import Kind

@@ -3,9 +3,9 @@
 from typing import Any
 
 from correlator.core.reliability import Reliability
-from correlator.testing.simulation.catalogue import CATALOGUE
-from correlator.testing.simulation.facts import Facts
-from correlator.testing.simulation.history import (
+from correlator.testing.invariants.catalogue import CATALOGUE
+from correlator.testing.invariants.facts import Facts
+from correlator.testing.invariants.history import (
     Checkpointed,
     History,
     Published,
@@ -15,7 +15,7 @@ from correlator.testing.simulation.history import (
     Sent,
     Setup,
 )
-from correlator.testing.simulation.invariants import GROUPS
+from correlator.testing.invariants.violations import GROUPS
 
 assert GROUPS  # they fill the catalogue
 RECEIVERS = {

@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from correlator.testing import mutants
+from correlator.testing.schedule import KILL, draw_rates
 from correlator.testing.simulation import campaign
-from correlator.testing.simulation.schedule import KILL, draw_rates
 
 CRASHES = 10_000
 RARE = {"rx.flow.wait", "stop.begin", "stop.drain", "stop.final_ck", "stop.close"}

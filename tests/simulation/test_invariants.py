@@ -6,8 +6,8 @@ import pytest
 
 from correlator.core.commit import Suspect
 from correlator.core.reliability import Reliability
-from correlator.testing.simulation.catalogue import CATALOGUE
-from correlator.testing.simulation.history import Condemned, Published, Received, ReceiverFacts, Sent
+from correlator.testing.invariants.catalogue import CATALOGUE
+from correlator.testing.invariants.history import Condemned, Published, Received, ReceiverFacts, Sent
 from tests.simulation.histories import Story
 
 Tell = Callable[[], Story]
@@ -162,6 +162,13 @@ case(
     "A6",
     lambda: Story().add("hooks", "on_conclude_recovery", ("orders",)),
     lambda: Story().add("hooks", "on_conclude_recovery", ()),
+)
+case(
+    "A7",
+    lambda: Story().order("a", flaw="unselected").order("b").received("orders", 1, "a", "b"),
+    lambda: (
+        Story().order("a", flaw="unselected").order("b").received("orders", 1, "b").acknowledged("orders", "a", "b")
+    ),
 )
 case(
     "W1",

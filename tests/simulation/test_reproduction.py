@@ -6,10 +6,10 @@ import stat
 import pytest
 
 from correlator.errors import UsageError
+from correlator.testing.invariants.catalogue import Violation
+from correlator.testing.invariants.history import History, Setup
 from correlator.testing.simulation import figures, reproduction
 from correlator.testing.simulation.campaign import Outcome, Totals
-from correlator.testing.simulation.catalogue import Violation
-from correlator.testing.simulation.history import History, Setup
 from correlator.testing.simulation.reproduction import Failure
 
 

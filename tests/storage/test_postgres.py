@@ -7,10 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from correlator import Engine
 from correlator.errors import CommitUnknown, CorrelatorError, Fenced, RecoveryRefused, StoreBusy, StoreError
+from correlator.settings import EngineSettings, MonitorSettings
 from correlator.storage import database as databases
 from correlator.storage import inspect
 from correlator.storage.database import ServerFacts
+from correlator.storage.reset import reset
+from correlator.storage.witness import witness_of
 from correlator.testing.network import (
     POSTGRES_COMMIT,
     AtRequest,
@@ -305,6 +309,30 @@ def test_a_server_that_went_back(make_store: MakeStore, server: PostgresServer, 
     server.execute("DELETE FROM checkpoint", url)
     with pytest.raises(RecoveryRefused, match=r"E4311 .*went back from checkpoint 2 to 0"):
         make_store(url, witness_directory=tmp_path).open()
+
+
+def test_t33_an_engine_notices_a_server_that_went_back(server: PostgresServer, tmp_path: Path) -> None:
+    """Started again, planned, and emptied: the last forgets what was noted, too."""
+    url = server.fresh_schema()
+    settings = EngineSettings(
+        name="desk/1",
+        store=url,
+        witness_directory=str(tmp_path),
+        monitors=(MonitorSettings(type="tests.runtime.flows:Keeps"),),
+    )
+    with Engine(settings):
+        pass
+    assert inspect.checkpoints(url)
+    assert [file.name for file in tmp_path.iterdir()] == ["desk%2F1.witness"]
+    server.execute("DELETE FROM checkpoint", url)
+    with pytest.raises(RecoveryRefused, match="E4311 .*went back from checkpoint"):
+        Engine(settings).start()
+    with pytest.raises(RecoveryRefused, match="E4311 .*went back from checkpoint"):
+        inspect.refuse_older(url, "desk/1", tmp_path)
+    inspect.refuse_older(url, "desk/1")
+    reset(url, witness_of(tmp_path, "desk/1"))
+    with Engine(settings):
+        pass
 
 
 def refused(make_store: MakeStore, url: str, kind: type[CorrelatorError], text: str) -> None:

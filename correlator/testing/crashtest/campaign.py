@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from correlator.testing.crashtest.runs import Body, Level, Outcome, Plan
-from correlator.testing.simulation.schedule import Fault
+from correlator.testing.schedule import Fault
 
 SINGLES_SHARE = 0.5
 """Of the budget, for faults that strike alone; the rest is for drawn ones, many at once."""

@@ -18,8 +18,9 @@ from correlator.pipeline.spec import PipelineFile
 from correlator.ports import Features
 from correlator.runtime.names import connector
 from correlator.runtime.parts import mapping_of
+from correlator.selector import Selector
 from correlator.settings import ReceiverSettings
-from correlator.testing.simulation.history import Published, ReceiverFacts, Setup
+from correlator.testing.invariants.history import Published, ReceiverFacts, Setup
 from correlator.testing.worlds import Messages, Publishable
 
 SOURCE = "test"
@@ -160,8 +161,11 @@ class Configured:
         flaw = "optional" if self._may_be_left_out(readers, message) else ""
         return Published(pid, mapped.ids[0] or "", mapped.sources[0] or "", pid, flaw)
 
-    def _may_be_left_out(self, readers: Iterable[ReceiverSettings], message: Message) -> bool:
-        """Whether it can expire, or is one of the engine's own where a receiver does not want these."""
+    def _may_be_left_out(self, readers: Sequence[ReceiverSettings], message: Message) -> bool:
+        """Whether it can expire, is not selected, or is one of the engine's own where these are not wanted."""
+        selected = [one.selector is None or Selector.parse(one.selector, one.id).matches(message) for one in readers]
+        if not (all if self._destination(readers[0]).startswith("topic:") else any)(selected):
+            return True
         own = any(message.properties.get(one.message_source_id_property, SOURCE) != SOURCE for one in self.senders)
         expires = message.headers is not None and message.headers.expiration is not None
         return expires or (own and any(one.no_local for one in readers))
@@ -186,5 +190,6 @@ def _modelled(features: Features) -> Features:
     return Features(
         flags_redelivery=features.flags_redelivery,
         acknowledges_surely=features.acknowledges_surely,
+        selects=features.selects,
         deduplicates_sends=features.deduplicates_sends,
     )

@@ -8,9 +8,9 @@ from correlator.cli.loading import importable
 from correlator.configuration.words import did_you_mean
 from correlator.errors import UsageError, quoted
 from correlator.testing.crashtest.configured import Configured
+from correlator.testing.crashtest.killed import Kill9
 from correlator.testing.crashtest.runs import Level
-from correlator.testing.kill9.level import Kill9
-from correlator.testing.simulation.level import Simulated
+from correlator.testing.crashtest.simulated import Simulated
 
 LEVELS: Mapping[str, Callable[[Configured], Level]] = {"sim": Simulated, "kill9": Kill9}
 """How a level is made."""

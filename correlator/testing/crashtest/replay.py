@@ -11,7 +11,7 @@ import msgspec
 from correlator.errors import UsageError, quoted
 from correlator.testing import files
 from correlator.testing.crashtest.runs import Outcome, Plan
-from correlator.testing.simulation.schedule import Fault
+from correlator.testing.schedule import Fault
 
 
 class Replay(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,11 +4,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from correlator.errors import UsageError
-from correlator.testing.simulation.history import History
-from correlator.testing.simulation.schedule import Fault
+from correlator.testing.invariants.catalogue import InvariantViolated, Violation
+from correlator.testing.invariants.history import History
+from correlator.testing.schedule import Fault
 from correlator.testing.worlds import World
 
 Body = Callable[[World], None]
@@ -16,31 +17,6 @@ Body = Callable[[World], None]
 
 TEST = "test"
 """The id of a failure that the test body itself has found."""
-
-
-class Violated(NamedTuple):
-    """Why a run failed.
-
-    Attributes:
-        id: of the invariant, or `TEST`.
-        sentence: the invariant, or the kind of error that was raised.
-        what: what contradicts it.
-    """
-
-    id: str
-    sentence: str
-    what: str
-
-    def __str__(self) -> str:
-        return f"{self.id} violated ({self.sentence}): {self.what}"
-
-
-class InvariantViolated(AssertionError):
-    """`World.check` found this."""
-
-    def __init__(self, violated: Violated) -> None:
-        super().__init__(str(violated))
-        self.violated = violated
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +49,7 @@ class Outcome:
     """
 
     plan: Plan
-    violated: Violated | None
+    violated: Violation | None
     faults: Sequence[Fault] = ()
     told: Sequence[str] = ()
     points: Mapping[str, int] = field(default_factory=dict)
@@ -82,7 +58,7 @@ class Outcome:
     kept: Path | None = None
 
 
-def judge(body: Body, world: World) -> Violated | None:
+def judge(body: Body, world: World) -> Violation | None:
     """Run the body in a world and say why that failed; raises `UsageError` when it asks for what is not there.
 
     `SystemExit` counts as well: what a handler raises besides our own errors goes through a simulated engine.
@@ -90,13 +66,13 @@ def judge(body: Body, world: World) -> Violated | None:
     try:
         body(world)
     except InvariantViolated as error:
-        return error.violated
+        return error.violation
     except AssertionError as error:
-        return Violated(TEST, "what the test asserts", str(error) or "an assertion without a text")
+        return Violation(TEST, "what the test asserts", str(error) or "an assertion without a text")
     except UsageError:
         raise
     except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever is raised under faults is what was found
-        return Violated(TEST, f"{type(error).__name__} was raised", str(error))
+        return Violation(TEST, f"{type(error).__name__} was raised", str(error))
     return None
 
 

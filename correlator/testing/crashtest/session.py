@@ -15,7 +15,7 @@ from correlator.testing.crashtest import replay
 from correlator.testing.crashtest.levels import known, opened, seconds
 from correlator.testing.crashtest.runs import Level, Plan
 from correlator.testing.plugin import MakeWorld
-from correlator.testing.simulation.schedule import Fault
+from correlator.testing.schedule import Fault
 from correlator.testing.worlds import World
 
 

@@ -6,7 +6,7 @@ What the test published is left out: it stands in the test, and where it matters
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from correlator.testing.simulation.history import History, Record
+from correlator.testing.invariants.history import History, Record
 
 MOST_NAMED = 4
 MOST_OF_A_BODY = 40

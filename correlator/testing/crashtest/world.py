@@ -7,10 +7,10 @@ from typing import Any
 from correlator.core.monitor import Monitor
 from correlator.events import Outgoing
 from correlator.testing.crashtest.configured import Configured
-from correlator.testing.crashtest.runs import InvariantViolated, Violated
+from correlator.testing.invariants.catalogue import InvariantViolated, Violation
+from correlator.testing.invariants.history import History
+from correlator.testing.invariants.violations import violations
 from correlator.testing.simulation.brokers import Parcel
-from correlator.testing.simulation.history import History
-from correlator.testing.simulation.invariants import violations
 from correlator.testing.worlds import Messages, Publishable
 
 
@@ -64,9 +64,9 @@ class ConfiguredWorld(ABC):
         """See `worlds.World`."""
         if not self._quiet:
             what = "'check' was called before 'run_until_quiet', or after more was published"
-            raise InvariantViolated(Violated("G7", self.restless, what))
+            raise InvariantViolated(Violation("G7", self.restless, what))
         for found in violations(self._history()):
-            raise InvariantViolated(Violated(*found))
+            raise InvariantViolated(found)
 
     @abstractmethod
     def _hand_over(self, parcels: Sequence[Parcel]) -> None:

@@ -4,10 +4,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from correlator.testing.invariants.history import History, Kind
+from correlator.testing.schedule import Schedule
 from correlator.testing.simulation.brokers import Brokers, Known
-from correlator.testing.simulation.history import History, Kind
 from correlator.testing.simulation.scenario import Scenario
-from correlator.testing.simulation.schedule import Schedule
 
 LONGEST_DOWN_MS = 40
 

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from correlator.core.reliability import Reliability
-from correlator.testing.crashtest.runs import InvariantViolated, Violated
+from correlator.testing.crashtest.killed import directory_of_a_run, keep
+from correlator.testing.invariants.catalogue import InvariantViolated, Violation
+from correlator.testing.invariants.violations import violations
 from correlator.testing.kill9 import draws, reference, wire
-from correlator.testing.kill9.level import directory_of_a_run, keep
 from correlator.testing.kill9.lives import Lives
 from correlator.testing.kill9.zygote import Zygote
-from correlator.testing.simulation.invariants import violations
-from correlator.testing.simulation.schedule import KILL, Fault, Schedule, draw_rates
+from correlator.testing.schedule import KILL, Fault, Schedule, draw_rates
 
 MOST_VIOLATIONS = 3
 """Runs that may fail before a campaign ends."""
@@ -141,12 +141,12 @@ class Campaign:
         return lives
 
 
-def _violated(lives: Lives, kills: deque[wire.Kill], shares: int) -> Violated | None:
+def _violated(lives: Lives, kills: deque[wire.Kill], shares: int) -> Violation | None:
     try:
         lives.run(kills, shares=shares)
-        return next((Violated(*one) for one in violations(lives.history)), None)
+        return next((Violation(*one) for one in violations(lives.history)), None)
     except InvariantViolated as error:
-        return error.violated
+        return error.violation
     finally:
         lives.close()
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from correlator.errors import UsageError, quoted
 from correlator.testing.kill9.wire import Kill
-from correlator.testing.simulation.schedule import BROKER_KINDS, Fault
+from correlator.testing.schedule import BROKER_KINDS, Fault
 
 KILL = "kill "
 """Fault kinds that are kills begin so; the name of a point follows, or one of these:"""

@@ -14,18 +14,18 @@ from pathlib import Path
 from typing import NoReturn, cast
 
 from correlator.storage import inspect
-from correlator.testing.crashtest.runs import InvariantViolated, Violated
+from correlator.testing.invariants.catalogue import InvariantViolated, Violation
+from correlator.testing.invariants.history import History, Kind, Rest
+from correlator.testing.invariants.violations import violations
 from correlator.testing.kill9 import stored, wire
 from correlator.testing.kill9.brokers import ServedBrokers
 from correlator.testing.kill9.intents import Intent, Intents
 from correlator.testing.kill9.session import Session, Statement
 from correlator.testing.kill9.zygote import LOG, Zygote
+from correlator.testing.schedule import Fault, Schedule
 from correlator.testing.simulation.brokers import Known, Parcel
-from correlator.testing.simulation.history import History, Kind, Rest
-from correlator.testing.simulation.invariants import violations
 from correlator.testing.simulation.recorder import DiskRecorder
 from correlator.testing.simulation.scenario import Scenario
-from correlator.testing.simulation.schedule import Fault, Schedule
 
 PATIENCE_S = 60.0
 PATIENCE_WITH_SPARK_S = 400.0
@@ -258,7 +258,7 @@ class Lives:
             self._struck("kill syscall", kill.syscall)
             return "syscall"
         what = last.text if isinstance(last, wire.Failed) else f"ended with status {status}: {self._log()}"
-        raise InvariantViolated(Violated("G8", G8, f"life {self._life}: {what}"))
+        raise InvariantViolated(Violation("G8", G8, f"life {self._life}: {what}"))
 
     def _struck(self, kind: str, n: int) -> None:
         self._schedule.fired.append(Fault(kind, n))
@@ -277,7 +277,7 @@ class Lives:
     def _restless(self, what: str) -> InvariantViolated:
         """The run does not come to rest; or what else is wrong with it, which will be why."""
         others = (one for one in violations(self.history) if one.id != "G7")
-        return InvariantViolated(Violated(*next(others, ("G7", G7, what))))
+        return InvariantViolated(next(others, Violation("G7", G7, what)))
 
     def _give_up(self) -> NoReturn:
         what = f"life {self._life} is neither dead nor quiet after {self._patience:.0f} s; left: {self.brokers.left()}"
@@ -312,4 +312,4 @@ def _disagreement() -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise InvariantViolated(Violated("G4", G4, str(error))) from error
+        raise InvariantViolated(Violation("G4", G4, str(error))) from error

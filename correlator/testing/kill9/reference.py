@@ -23,11 +23,11 @@ from correlator.settings import (
     ReceiverSettings,
     SenderSettings,
 )
+from correlator.testing.invariants.history import Published, ReceiverFacts, Setup
 from correlator.testing.kill9 import wire
 from correlator.testing.kill9.child import Life, die
 from correlator.testing.simulation import application, campaign, churn
 from correlator.testing.simulation.brokers import Parcel
-from correlator.testing.simulation.history import Published, ReceiverFacts, Setup
 from correlator.testing.simulation.recorder import WorldProbe
 from correlator.testing.simulation.scenario import Scenario, Workload, draw
 

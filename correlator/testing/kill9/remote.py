@@ -107,9 +107,7 @@ class RemoteConnection:
     def source(self, receiver: ReceiverSettings) -> "RemoteSource":
         """A source of the receiver's destination."""
         part = self._link.new_part()
-        self._link.tell(
-            wire.NewSource(part, self._name, receiver.id, receiver.destination, receiver.max_batch_size),
-        )
+        self._link.tell(wire.NewSource(part, receiver))
         return RemoteSource(self._link, part)
 
     def sink(self, sender: SenderSettings) -> "RemoteSink":

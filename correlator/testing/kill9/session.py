@@ -10,7 +10,7 @@ from collections.abc import Callable
 import msgspec
 
 from correlator.errors import ConnectionLost
-from correlator.settings import ReceiverSettings, SenderSettings
+from correlator.settings import SenderSettings
 from correlator.testing.kill9 import wire
 from correlator.testing.kill9.brokers import ServedBrokers
 from correlator.testing.kill9.zygote import Zygote
@@ -93,13 +93,7 @@ class Session:
     def _take(self, said: wire.Said) -> None:
         match said:
             case wire.NewSource():
-                settings = ReceiverSettings(
-                    id=said.receiver,
-                    connection=said.connection,
-                    destination=said.destination,
-                    max_batch_size=said.max_batch_size,
-                )
-                self._sources[said.part] = self._connections[said.connection].source(settings)
+                self._sources[said.part] = self._connections[said.receiver.connection].source(said.receiver)
             case wire.NewSink():
                 settings_of_sink = SenderSettings(id=said.sender, connection=said.connection)
                 self._sinks[said.part] = self._connections[said.connection].sink(settings_of_sink)

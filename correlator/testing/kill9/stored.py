@@ -10,8 +10,8 @@ import msgspec
 from correlator.core.commit import StateEntry, StateSegment
 from correlator.core.dedup import DuplicateDetector, Place
 from correlator.storage import inspect
+from correlator.testing.invariants.history import Rest
 from correlator.testing.simulation import inspection
-from correlator.testing.simulation.history import Rest
 from correlator.testing.simulation.scenario import Scenario
 from correlator.testing.store import Disk
 

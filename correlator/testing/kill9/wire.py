@@ -15,7 +15,7 @@ from correlator.core.commit import CheckpointCommit, ReceiveCommit, RegistryComm
 from correlator.errors import UsageError
 from correlator.events import Outgoing
 from correlator.ports import Features
-from correlator.settings import EngineSettings
+from correlator.settings import EngineSettings, ReceiverSettings
 
 LARGEST = 256 * 1024 * 1024
 """Bytes of a frame; a batch of a receiver is far smaller."""
@@ -79,10 +79,7 @@ class NewSource(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """A source was made; `part` stands for it from now on."""
 
     part: int
-    connection: str
-    receiver: str
-    destination: str
-    max_batch_size: int
+    receiver: ReceiverSettings
 
 
 class NewSink(msgspec.Struct, frozen=True, array_like=True, tag=True):

@@ -10,12 +10,12 @@ import sys
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from correlator.testing.invariants.catalogue import Violation
+from correlator.testing.invariants.history import History, Setup
 from correlator.testing.mutants import leaving, listening, poison, receiving, recovery, sending, storing, working
 from correlator.testing.mutants.catalogue import CATALOGUE, Mutant, applied
 from correlator.testing.mutants.equivalent import EQUIVALENT
 from correlator.testing.simulation.campaign import Outcome, run_seed, small_world
-from correlator.testing.simulation.catalogue import Violation
-from correlator.testing.simulation.history import History, Setup
 
 __all__ = ["CATALOGUE", "EQUIVALENT", "GROUPS", "Caught", "Fate", "Mutant", "applied", "hunt", "hunt_all"]
 

@@ -16,8 +16,8 @@ from correlator.runtime.receiver import Receiver
 from correlator.runtime.restart import Restart
 from correlator.runtime.writer import ReceiveRequest
 from correlator.testing import memory
+from correlator.testing.invariants.facts import NEVER
 from correlator.testing.mutants.catalogue import Patches, mutant
-from correlator.testing.simulation.facts import NEVER
 
 
 @mutant("acknowledged_before_commit", "the broker is told before the batch is in the store", "A1", "A2", "E2", "E3")
@@ -402,6 +402,44 @@ def duplicates_by_state_of_entry(patches: Patches) -> None:
         return duplicates
 
     patches.replace(DuplicateDetector, "_duplicates", make)
+
+
+@mutant("selector_ignored", "a receiver takes what its selector does not match", "A7")
+def selector_ignored(patches: Patches) -> None:
+    """Of what a topic gives; a queue is the broker's business."""
+    patches.replace(parts, "selection", lambda _: lambda receiver, where, *, selects: None)
+
+
+@mutant("selector_takes_the_rest", "a receiver drops what its selector matches", "A1", "A2", "G6")
+def selector_takes_the_rest(patches: Patches) -> None:
+    """Of what a topic gives."""
+
+    def make(original: Any) -> Any:
+        def wanted(self: Any, messages: Any) -> Any:
+            selector = self._selector
+            if selector is None or not self.settings.destination.startswith("topic:"):
+                return original(self, messages)
+            return [message for message in messages if not selector.matches(message)]
+
+        return wanted
+
+    patches.replace(Receiver, "_wanted", make)
+
+
+@mutant("unselected_not_acknowledged", "a batch of which nothing is selected is taken and forgotten", "G7")
+def unselected_not_acknowledged(patches: Patches) -> None:
+    """It would come again at each connection."""
+
+    def make(original: Any) -> Any:
+        def take(self: Any) -> Any:
+            waited = original(self)
+            if self._selector is not None and not self._mapper._messages:
+                self._batch = self._new_batch()
+            return waited
+
+        return take
+
+    patches.replace(Receiver, "_take_chunk", make)
 
 
 def _at(run: IdRun, positions: list[int]) -> IdRun:

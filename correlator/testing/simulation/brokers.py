@@ -5,11 +5,12 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from correlator.events import Message, Outgoing
+from correlator.selector import Selector
+from correlator.testing.invariants.history import History, Kind, Published, Sent
 from correlator.testing.memory import MemoryBroker
-from correlator.testing.simulation.history import History, Kind, Published, Sent
+from correlator.testing.schedule import Schedule
 from correlator.testing.simulation.recorder import BrokerFaults, pid
 from correlator.testing.simulation.scenario import Scenario
-from correlator.testing.simulation.schedule import Schedule
 
 Known = Callable[[str, str, Message], Published]
 """What the history says of a message that comes to a destination of a connection."""
@@ -89,7 +90,7 @@ class Brokers:
         """What is still there for receivers, by destination."""
         counts = {
             self._scenario.label(connection, name): self.of[connection].unacknowledged(name)
-            + self.of[connection].waiting(name)
+            + self.of[connection].waiting(name, self._selectors(connection, name))
             for connection, name in self._destinations
         }
         return {name: count for name, count in counts.items() if count}
@@ -99,8 +100,21 @@ class Brokers:
         settings = self._scenario.settings
         for receiver in settings.receivers:
             destination = settings.destinations.get(receiver.destination, receiver.destination)
-            self.of[receiver.connection].destination(destination).subscription(receiver.id)
+            self.of[receiver.connection].destination(destination).subscription(receiver.subscription)
             self._destinations[receiver.connection, destination] = None
+
+    def _selectors(self, connection: str, destination: str) -> list[Selector]:
+        """What a queue is selected from by, where nobody takes all of it."""
+        settings = self._scenario.settings
+        readers = [
+            receiver.selector
+            for receiver in settings.receivers
+            if receiver.connection == connection
+            and settings.destinations.get(receiver.destination, receiver.destination) == destination
+        ]
+        if destination.startswith("topic:") or None in readers:
+            return []
+        return [Selector.parse(text, destination) for text in readers if text is not None]
 
     def _happened(self, connection: str, kind: Kind, endpoint: str, destination: str, messages: Sequence[Any]) -> None:
         """The broker tells (`memory.OnEvent`); what was published stands in the history already."""

@@ -10,11 +10,11 @@ from typing import Any
 import structlog
 
 from correlator.core import dedup, statelog
-from correlator.testing.simulation.catalogue import Violation
-from correlator.testing.simulation.history import History
-from correlator.testing.simulation.invariants import violations
+from correlator.testing.invariants.catalogue import Violation
+from correlator.testing.invariants.history import History
+from correlator.testing.invariants.violations import violations
+from correlator.testing.schedule import Fault, Schedule, draw_rates
 from correlator.testing.simulation.scenario import draw
-from correlator.testing.simulation.schedule import Fault, Schedule, draw_rates
 from correlator.testing.simulation.world import World
 
 SEGMENT_ENTRIES = 4

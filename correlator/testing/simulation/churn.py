@@ -11,7 +11,7 @@ from correlator.errors import UsageError
 from correlator.runtime.actor import Actor
 from correlator.runtime.engine import Engine
 from correlator.settings import ReceiverSettings, SenderSettings
-from correlator.testing.simulation.history import Published
+from correlator.testing.invariants.history import Published
 
 SOURCE = "queue:extras"
 MOST = 12

@@ -17,7 +17,7 @@ from correlator.core.state import StateTable
 from correlator.runtime.contexts import MonitorThread
 from correlator.runtime.engine import Engine
 from correlator.runtime.names import resolve
-from correlator.testing.simulation.history import Rest
+from correlator.testing.invariants.history import Rest
 from correlator.testing.simulation.scenario import Scenario
 from correlator.testing.store import Disk
 

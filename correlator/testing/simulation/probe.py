@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 from correlator.core import poison
 from correlator.core.monitor import Monitor
-from correlator.testing.simulation.history import Kind
+from correlator.testing.invariants.history import Kind
 
 
 @contextlib.contextmanager

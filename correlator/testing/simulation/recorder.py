@@ -6,10 +6,10 @@ from correlator.core.commit import CheckpointCommit, ReceiveCommit, SuspectCommi
 from correlator.errors import ConnectionLost
 from correlator.events import DeadLetter, Message, Outgoing
 from correlator.ports import Features
+from correlator.testing.invariants.history import POISONED, Checkpointed, Condemned, Kind, Received
 from correlator.testing.memory import Faults
+from correlator.testing.schedule import Schedule
 from correlator.testing.simulation.application import Probe
-from correlator.testing.simulation.history import POISONED, Checkpointed, Condemned, Kind, Received
-from correlator.testing.simulation.schedule import Schedule
 
 
 class DiskRecorder:

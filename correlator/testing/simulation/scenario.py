@@ -1,7 +1,7 @@
 """What a run consists of: settings of the engine and messages of the workload, drawn from a seed."""
 
 import random
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
@@ -20,8 +20,8 @@ from correlator.settings import (
     ReceiverSettings,
     SenderSettings,
 )
+from correlator.testing.invariants.history import Published, ReceiverFacts, Setup
 from correlator.testing.simulation import churn
-from correlator.testing.simulation.history import Published, ReceiverFacts, Setup
 
 Shape = Literal["all", "exactly_once", "without_store"]
 LONGEST_LIVES = (14, 14, 60, 60, 60, 200)
@@ -91,7 +91,7 @@ def draw(seed: int) -> tuple[Scenario, Workload]:
     settings = EngineSettings(
         name="simulation",
         checkpoint=CheckpointSettings(interval=rng.choice((0.05, 0.05, 0.2, 1.0))),
-        receivers=tuple(_with_windows(seed, _receivers(rng, shape))),
+        receivers=tuple(_with_selectors(seed, _with_windows(seed, _receivers(rng, shape)))),
         senders=tuple(_senders(rng, shape)),
         monitors=tuple(_monitors(rng, shape, on_error)),
         duplicate_detection=windows,
@@ -100,6 +100,7 @@ def draw(seed: int) -> tuple[Scenario, Workload]:
         status_interval=0.0,
     )
     published = _with_poison(random.Random(f"poison {seed}"), _workload(rng, settings, shape, on_error))
+    published = _with_unselected(random.Random(f"unselected {seed}"), published, settings.receivers)
     if shape != "without_store" and (extras := churn.workload(seed)):
         published[churn.SOURCE] = extras
     scenario = Scenario(
@@ -111,6 +112,7 @@ def draw(seed: int) -> tuple[Scenario, Workload]:
                 flags_redelivery=rng.random() < 0.7,
                 acknowledges_surely=rng.random() < 0.7,
                 deduplicates_sends=deduplicating,
+                selects=True,
             )
         },
         lives=rng.choice((4, 10, 20, 30)),
@@ -147,6 +149,23 @@ def _with_windows(seed: int, receivers: Sequence[ReceiverSettings]) -> Iterator[
     rng = random.Random(f"windows {seed}")
     for receiver in receivers:
         yield replace(receiver, flow_control=rng.random() < 0.3)
+
+
+SELECTED = "left IS NULL"
+"""What the subscriber of a topic takes in some runs; the property `left` marks what it leaves."""
+HALVES = {"orders": "half = 0", "orders_too": "half <> 0"}
+"""What two receivers of one queue take in some runs."""
+
+
+def _with_selectors(seed: int, receivers: Iterable[ReceiverSettings]) -> Iterator[ReceiverSettings]:
+    """Some receivers take a selection; between them those of a queue take everything."""
+    rng = random.Random(f"selectors {seed}")
+    given = {one.id: one for one in receivers}
+    if "orders_too" in given and rng.random() < 0.3:
+        given.update({name: replace(given[name], selector=half) for name, half in HALVES.items()})
+    if "others" in given and rng.random() < 0.3:
+        given["others"] = replace(given["others"], selector=SELECTED)
+    yield from given.values()
 
 
 def _receivers(rng: random.Random, shape: Shape) -> list[ReceiverSettings]:
@@ -255,6 +274,17 @@ def _with_poison(rng: random.Random, published: dict[str, list[Published]]) -> d
     return published
 
 
+def _with_unselected(
+    rng: random.Random, published: dict[str, list[Published]], receivers: Sequence[ReceiverSettings]
+) -> dict[str, list[Published]]:
+    """Where the topic is selected from, a third of its messages is not, all repeats of one alike."""
+    if any(one.selector == SELECTED for one in receivers):
+        there = published["topic:others"]
+        left = {one.id for one in there if not one.flaw and rng.random() < 1 / 3}
+        published["topic:others"] = [one._replace(flaw="unselected") if one.id in left else one for one in there]
+    return published
+
+
 _FAILURES = {"handler": "always", "once": "once", "kills": "kills"}
 
 
@@ -266,5 +296,9 @@ def _message(one: Published, destination: str) -> Message:
     elif destination == "queue:readings":
         content["group"] = number % 3
     body = msgspec.json.encode(content) if one.flaw != "mapping" else b"{" + one.pid.encode()
-    stamps: dict[str, PropertyValue] = {"uniqueMessageId": one.uid, "messageSourceId": one.source}
-    return Message(body, stamps if one.uid else {}, headers=Headers(message_id=one.pid))
+    properties: dict[str, PropertyValue] = {"half": number % 2} if destination == "queue:orders" else {}
+    if one.flaw == "unselected":
+        properties["left"] = True
+    if one.uid:
+        properties |= {"uniqueMessageId": one.uid, "messageSourceId": one.source}
+    return Message(body, properties, headers=Headers(message_id=one.pid))

@@ -21,13 +21,13 @@ from correlator.errors import CorrelatorError
 from correlator.runtime.actor import Actor
 from correlator.runtime.engine import Engine
 from correlator.testing.clock import ManualClock
+from correlator.testing.invariants.history import History, Kind
 from correlator.testing.memory import MemoryConnection
+from correlator.testing.schedule import KILL, Schedule
 from correlator.testing.simulation import application, churn, inspection
 from correlator.testing.simulation.brokers import Brokers, Known, Parcel
-from correlator.testing.simulation.history import History, Kind
 from correlator.testing.simulation.recorder import DiskRecorder, WorldProbe
 from correlator.testing.simulation.scenario import Scenario, Workload
-from correlator.testing.simulation.schedule import KILL, Schedule
 from correlator.testing.store import Disk, ModelStore
 
 REST_PATIENCE_S = 120.0

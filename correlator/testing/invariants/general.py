@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from correlator.core.reliability import Reliability
+from correlator.testing.invariants.catalogue import invariant
+from correlator.testing.invariants.facts import Facts
 from correlator.testing.simulation.application import TICK_S
-from correlator.testing.simulation.catalogue import invariant
-from correlator.testing.simulation.facts import Facts
 
 _SLACK_S = 1e-6
 

@@ -5,19 +5,13 @@ specification there are N1 (numbers of the receive log), W1 (windows of flow con
 a monitor may rely on), D1 to D3 (parts that come and go) and P1 to P3 (messages that end the process).
 """
 
-from correlator.testing.simulation import (
-    invariants_churn,
-    invariants_general,
-    invariants_poison,
-    invariants_receive,
-    invariants_send,
-)
-from correlator.testing.simulation.catalogue import CATALOGUE, Violation
-from correlator.testing.simulation.facts import Facts
-from correlator.testing.simulation.history import History
+from correlator.testing.invariants import churn, general, poison, receiving, sending
+from correlator.testing.invariants.catalogue import CATALOGUE, Violation
+from correlator.testing.invariants.facts import Facts
+from correlator.testing.invariants.history import History
 
 MOST_OF_ONE = 3
-GROUPS = (invariants_general, invariants_receive, invariants_send, invariants_churn, invariants_poison)
+GROUPS = (general, receiving, sending, churn, poison)
 """The modules that fill the catalogue, by being imported."""
 
 

@@ -12,15 +12,16 @@ from typing import Any
 from correlator.errors import UsageError, quoted
 from correlator.events import DeadLetter, Outgoing
 from correlator.testing.crashtest.configured import Configured
-from correlator.testing.crashtest.runs import Body, InvariantViolated, Outcome, Plan, Violated, judge
+from correlator.testing.crashtest.runs import Body, Outcome, Plan, judge
 from correlator.testing.crashtest.world import ConfiguredWorld
+from correlator.testing.invariants.catalogue import InvariantViolated, Violation
+from correlator.testing.invariants.history import History
+from correlator.testing.schedule import KILL, Fault, Schedule, draw_rates
 from correlator.testing.simulation import inspection
 from correlator.testing.simulation.brokers import Parcel
 from correlator.testing.simulation.campaign import small_world
-from correlator.testing.simulation.history import History
 from correlator.testing.simulation.probe import innocent_messages, observed
 from correlator.testing.simulation.scenario import LONGEST_LIVES, Scenario
-from correlator.testing.simulation.schedule import KILL, Fault, Schedule, draw_rates
 from correlator.testing.simulation.world import World
 
 LONG_LIFE = 1000
@@ -58,9 +59,9 @@ class SimulatedWorld(ConfiguredWorld):
         if not rest.reached:
             last = f"the last error was: {errors[-1]}" if errors else f"left at brokers: {rest.unacknowledged}"
             what = f"not quiet after {rest.seconds:.0f} s of virtual time and {self.simulated.crashes} crashes; {last}"
-            raise InvariantViolated(Violated("G7", self.restless, what))
+            raise InvariantViolated(Violation("G7", self.restless, what))
         if self.simulated.engine is None:  # the one that was to look back
-            raise InvariantViolated(Violated("G8", "an engine always starts", errors[-1]))
+            raise InvariantViolated(Violation("G8", "an engine always starts", errors[-1]))
 
     def _history(self) -> History:
         return self.simulated.history

@@ -3,9 +3,9 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from correlator.testing.simulation.catalogue import invariant
+from correlator.testing.invariants.catalogue import invariant
+from correlator.testing.invariants.facts import NEVER, Facts
 from correlator.testing.simulation.churn import RECEIVER, SENDER, SOURCE
-from correlator.testing.simulation.facts import NEVER, Facts
 
 
 @invariant("D1", "what a receiver that comes and goes has acknowledged takes effect, and nothing else does")

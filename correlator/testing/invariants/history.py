@@ -56,7 +56,8 @@ class Published(NamedTuple):
         source: message source id.
         id: what application code sees; equal in repeats of one message.
         flaw: "mapping" (it cannot be mapped), "handler" (its handler fails for ever), "once" (it fails once), "kills"
-            (it ends the process), "optional" (its receiver may leave it out, by its settings) or "".
+            (it ends the process), "unselected" (its receiver must leave it out), "optional" (its receiver may, by its
+            settings) or "".
     """
 
     pid: str

@@ -9,7 +9,7 @@ from functools import cached_property
 import msgspec
 
 from correlator.core.reliability import Reliability
-from correlator.testing.simulation.history import Checkpointed, History, Published, Received, Rest, Sent, Setup
+from correlator.testing.invariants.history import Checkpointed, History, Published, Received, Rest, Sent, Setup
 
 MAX_TRIES = 3
 """Refusals of one send after which it may be given up (the default of `SenderSettings.max_tries`)."""

@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Iterator
 
 from correlator.core.commit import Suspect
-from correlator.testing.simulation.catalogue import invariant
-from correlator.testing.simulation.facts import Facts
-from correlator.testing.simulation.history import POISONED, Condemned
+from correlator.testing.invariants.catalogue import invariant
+from correlator.testing.invariants.facts import Facts
+from correlator.testing.invariants.history import POISONED, Condemned
 
 
 @invariant("P1", "a message that ends the process becomes a dead letter, once, and is nowhere else in its context")

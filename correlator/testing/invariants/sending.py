@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from correlator.core.reliability import Reliability
-from correlator.testing.simulation.catalogue import invariant
-from correlator.testing.simulation.facts import NEVER, Facts
+from correlator.testing.invariants.catalogue import invariant
+from correlator.testing.invariants.facts import NEVER, Facts
 
 BEST_EFFORT = Reliability.BEST_EFFORT
 

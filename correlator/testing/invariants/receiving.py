@@ -5,12 +5,13 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from correlator.core.reliability import Reliability
-from correlator.testing.simulation.catalogue import invariant
-from correlator.testing.simulation.facts import NEVER, Facts
+from correlator.testing.invariants.catalogue import invariant
+from correlator.testing.invariants.facts import NEVER, Facts
 
 BEST_EFFORT, AT_LEAST_ONCE = Reliability.BEST_EFFORT, Reliability.AT_LEAST_ONCE
 EXACTLY_ONCE, APP_CONTROLLED = Reliability.EXACTLY_ONCE, Reliability.APP_CONTROLLED
-OPTIONAL = "optional"
+OPTIONAL, UNSELECTED = "optional", "unselected"
+LEFT_OUT = (OPTIONAL, UNSELECTED)
 
 
 @invariant("BE1", "a BEST_EFFORT or APP_CONTROLLED receiver writes nothing to the store but dead letters")
@@ -29,7 +30,7 @@ def best_effort_is_in_order(facts: Facts) -> Iterator[str]:
         wanted = [
             one.id
             for one in facts.published_to.get(facts.setup.receivers[name].destination, [])
-            if one.flaw != "mapping"
+            if one.flaw not in ("mapping", UNSELECTED)
         ]
         handled = [record.data for _, record in facts.history.of("handled")]
         if not facts.faulty and facts.rest is not None and handled != wanted:
@@ -45,7 +46,7 @@ def durable_before_acknowledged(facts: Facts) -> Iterator[str]:
             continue
         domain = facts.setup.receivers[record.who].domain
         for pid in record.data:
-            if facts.durable_at.get((record.who, pid), NEVER) < at or facts.published[pid].flaw == OPTIONAL:
+            if facts.durable_at.get((record.who, pid), NEVER) < at or facts.published[pid].flaw in LEFT_OUT:
                 continue
             uid = facts.published[pid].uid if domain else ""
             if not uid or facts.accepted_ids.get((domain, uid), [NEVER])[0] > at:
@@ -65,7 +66,7 @@ def nothing_is_lost(facts: Facts) -> Iterator[str]:
         if effects is None:
             continue
         for one in facts.published_to.get(facts.setup.receivers[name].destination, []):
-            if one.flaw in ("mapping", "handler"):
+            if one.flaw in ("mapping", "handler", UNSELECTED):
                 continue
             if one.id not in effects and one.id not in facts.condemned("main"):
                 yield f"{one.pid} came by {name} and had no effect"
@@ -78,7 +79,7 @@ def _nowhere(facts: Facts) -> Iterator[str]:
         for one in facts.published_to.get(facts_of.destination, []):
             stored = any((other, one.pid) in facts.durable_at for other in there)
             repeats = one.uid and (facts_of.domain, one.uid) in facts.accepted_ids
-            if not (stored or repeats or one.flaw == OPTIONAL):
+            if not (stored or repeats or one.flaw in LEFT_OUT):
                 yield f"{one.pid} came by {name} and is nowhere"
 
 
@@ -104,6 +105,15 @@ def no_home_made_duplicates(facts: Facts) -> Iterator[str]:
             if found != expected:
                 more, less = sorted((found - expected).elements()), sorted((expected - found).elements())
                 yield f"{label}: too many {more}, missing {less}"
+
+
+@invariant("A7", "what a receiver's selector does not match is never stored")
+def unselected_is_not_stored(facts: Facts) -> Iterator[str]:
+    """That it is acknowledged all the same, as all that was delivered, is asked by G7."""
+    for name in facts.of_mode(AT_LEAST_ONCE, EXACTLY_ONCE):
+        for pid in facts.streams[name].pids if name in facts.streams else ():
+            if pid in facts.published and facts.published[pid].flaw == UNSELECTED:
+                yield f"{name} stored {pid}, which its selector does not match"
 
 
 @invariant("W1", "a receiver with flow control delivers no further than the application allows in this life")
@@ -273,7 +283,7 @@ def without_id_never_dropped(facts: Facts) -> Iterator[str]:
             for pid in record.data:
                 one = facts.published[pid]
                 dropped = not one.uid and facts.durable_at.get((record.who, pid), NEVER) > at
-                if dropped and one.flaw != OPTIONAL:
+                if dropped and one.flaw not in LEFT_OUT:
                     yield f"{pid} has no id and was dropped by {record.who}"
 
 
@@ -287,7 +297,7 @@ def domains_are_apart(facts: Facts) -> Iterator[str]:
         for pid in record.data:
             uid = facts.published[pid].uid
             durable = facts.durable_at.get((record.who, pid), NEVER) < at
-            if not uid or durable or facts.published[pid].flaw == OPTIONAL:
+            if not uid or durable or facts.published[pid].flaw in LEFT_OUT:
                 continue
             own = facts.accepted_ids.get((facts_of.domain, uid), [NEVER])[0]
             others = [d for (d, u), places in facts.accepted_ids.items() if u == uid and places[0] < at]
@@ -337,7 +347,7 @@ def _acknowledged_without_id(facts: Facts) -> Iterator[str]:
             continue
         for pid in record.data:
             one = facts.published[pid]
-            if one.uid and one.flaw not in ("mapping", OPTIONAL) and one.uid not in mine:
+            if one.uid and one.flaw not in ("mapping", *LEFT_OUT) and one.uid not in mine:
                 yield f"life {record.life}: {record.who} acknowledged {pid}, its id '{one.uid}' was not written (again)"
         mine.clear()
 
@@ -371,7 +381,7 @@ def acknowledged_by_the_application(facts: Facts) -> Iterator[str]:
         for _, record in _between(facts, name, "resumed", "acknowledged"):
             if record.kind == "resumed":
                 calls[record.life] += 1
-            elif any(facts.published[pid].flaw not in ("mapping", OPTIONAL) for pid in record.data):
+            elif any(facts.published[pid].flaw not in ("mapping", *LEFT_OUT) for pid in record.data):
                 calls[record.life] -= 1
                 if calls[record.life] < 0:
                     yield f"life {record.life}: {name} acknowledged {record.data} unasked"

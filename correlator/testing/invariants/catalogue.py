@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from correlator.testing.simulation.facts import Facts
+from correlator.testing.invariants.facts import Facts
 
 Check = Callable[[Facts], Iterator[str]]
 
@@ -17,7 +17,13 @@ class Invariant(NamedTuple):
 
 
 class Violation(NamedTuple):
-    """What contradicts an invariant."""
+    """What contradicts an invariant, or what a test asserts.
+
+    Attributes:
+        id: of the invariant, or `TEST`.
+        sentence: the invariant, or the kind of error that was raised.
+        what: what contradicts it.
+    """
 
     id: str
     sentence: str
@@ -25,6 +31,14 @@ class Violation(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.id} violated ({self.sentence}): {self.what}"
+
+
+class InvariantViolated(AssertionError):
+    """`World.check` found this."""
+
+    def __init__(self, violation: Violation) -> None:
+        super().__init__(str(violation))
+        self.violation = violation
 
 
 CATALOGUE: dict[str, Invariant] = {}

@@ -20,13 +20,13 @@ from correlator.testing import files
 from correlator.testing.crashtest.configured import Configured
 from correlator.testing.crashtest.runs import Body, Outcome, Plan, judge
 from correlator.testing.crashtest.world import ConfiguredWorld
+from correlator.testing.invariants.history import History
 from correlator.testing.kill9 import draws, stored, wire
 from correlator.testing.kill9.lives import G7, Lives
 from correlator.testing.kill9.zygote import Zygote
+from correlator.testing.schedule import BROKER_KINDS, KILL, Fault, Schedule, draw_rates
 from correlator.testing.simulation.brokers import Parcel
-from correlator.testing.simulation.history import History
 from correlator.testing.simulation.scenario import Scenario
-from correlator.testing.simulation.schedule import BROKER_KINDS, KILL, Fault, Schedule, draw_rates
 
 RETRY_S = 0.02
 INTERVALS_S = (0.005, 0.02, 0.1)

@@ -186,8 +186,8 @@ class EngineSettings:
     Attributes:
         name: identity of the instance; its store opens under no other name.
         store: `sqlite:///path` or `postgresql://…`; `None` runs without persistence (Z1).
-        witness_directory: where this machine notes the last checkpoint of a PostgreSQL store, so that a start refuses one
-            that went back (E4311): an older replica, a backup. SQLite needs none.
+        witness_directory: where this machine notes the last checkpoint of a PostgreSQL store, so that a start refuses
+            one that went back (E4311): an older replica, a backup. SQLite needs none.
         max_queued: events that may wait in the queue of one context before receiving pauses.
         connection_retry_interval: time between two attempts to connect (A9.5).
         stop_timeout: how long an orderly stop may wait for brokers.

@@ -99,8 +99,8 @@ def paths_of(settings: PipelineFile) -> Iterator[Way]:
         to = dict.fromkeys(step.to for step in pipeline.steps if isinstance(step, RouteStep))
         for name in pipeline.from_:
             routes.setdefault(name, []).append((Middle(f"pipeline {pipeline.name}"), [senders[one] for one in to]))
-    by_monitors = [(middle, list(senders.values())) for middle in _contexts(settings)]
     for receiver in settings.receivers:
+        by_monitors = [(middle, list(senders.values())) for middle in _contexts_of(receiver, settings)]
         for middle, reached in routes.get(receiver.id, by_monitors):
             ends: Sequence[End | None] = reached or [None]
             for sender in ends:
@@ -125,6 +125,15 @@ def _broker(name: str, settings: PipelineFile) -> Broker:
 
 def _end(part: ReceiverSettings | SenderSettings, brokers: Mapping[str, Broker]) -> End:
     return End(part.id, part.reliability, brokers[part.connection])
+
+
+def _contexts_of(receiver: ReceiverSettings, settings: PipelineFile) -> list[Middle]:
+    """All; but a receiver whose batches the application acknowledges has one, as `Parts` chooses it (T70)."""
+    contexts = _contexts(settings)
+    if not RECEIVING[receiver.reliability].acknowledged_by_application:
+        return contexts
+    asked = {f"context {one.context}" for one in settings.monitors if resolve(one.type).acknowledges()}
+    return ([one for one in contexts if one.name in asked] or contexts)[:1]
 
 
 def _contexts(settings: PipelineFile) -> list[Middle]:

@@ -45,7 +45,6 @@ from correlator.events import (
     Headers,
     Message,
     PropertyValue,
-    ReceivingSuspended,
 )
 
 MAX_EFFECTS = 100_000
@@ -214,13 +213,8 @@ class Context:
         return list(self._instances)
 
     def acknowledges(self) -> bool:
-        """Whether a monitor here that may acknowledge declares to listen for the batches to be acknowledged."""
-        return any(
-            isinstance(spec.expression, Pattern) and spec.expression.event_type is ReceivingSuspended
-            for monitor in self.monitors()
-            if not monitor.persistent
-            for spec in monitor.listeners
-        )
+        """Whether a monitor here acknowledges batches."""
+        return any(monitor.acknowledges() for monitor in self.monitors())
 
     def call_one(self, monitor: Monitor, hook: str) -> None:
         """Call a life-cycle method of a monitor."""

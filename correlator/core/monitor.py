@@ -18,7 +18,7 @@ import msgspec
 from correlator.core.expressions import LONGEST_WAIT_S, Expression, Pattern, Plan
 from correlator.core.state import Codec, StateTable, check_key_type, check_type
 from correlator.errors import StateError, UsageError
-from correlator.events import FlowControlMarker
+from correlator.events import FlowControlMarker, ReceivingSuspended
 
 Handler = Callable[..., None]
 F = TypeVar("F", bound=Handler)
@@ -330,6 +330,14 @@ class Monitor:
         return None
 
     # --- for the context ---
+
+    @classmethod
+    def acknowledges(cls) -> bool:
+        """Whether it may acknowledge batches, and declares to listen for those that are to be acknowledged."""
+        return not cls.persistent and any(
+            isinstance(spec.expression, Pattern) and spec.expression.event_type is ReceivingSuspended
+            for spec in cls.listeners
+        )
 
     @classmethod
     def state_codec(cls) -> Codec[Any]:

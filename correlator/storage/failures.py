@@ -131,6 +131,7 @@ _CONNECT_FAILURES = (
     ("password authentication failed", "E3302", "the user was refused"),
     ("no password supplied", "E3302", "the user was refused"),
     ("no pg_hba.conf entry", "E3302", "the server does not accept this user from here"),
+    ("the database system is", "E3301", "the server is not ready"),  # starting up, shutting down, in recovery
     ("role", "E3302", "the user was refused"),
     ("database", "E3303", "the database cannot be used"),
     ("SSL", "E3309", "no encrypted connection could be made"),

@@ -35,6 +35,23 @@ def test_z9_monitors_may_send_to_every_sender(here, capsys):
     assert found["paths"][1]["weakest"] == "sender 'files-default-sender'"
 
 
+def test_t70_an_app_controlled_receiver_has_one_context(here, capsys):
+    """The first one whose monitors hear of batches to be acknowledged."""
+    (here / "desk.py").write_text(
+        "from correlator import Monitor, ReceivingSuspended, on\n\n\n"
+        "class Watches(Monitor, persistent=True):\n    seen: int = 0\n\n\n"
+        "class Acknowledges(Monitor):\n"
+        "    @on(ReceivingSuspended)\n    def done(self, notice):\n        self.acknowledge_and_resume(notice.receiver)\n"
+    )
+    (here / "desk.yaml").write_text(
+        "name: desk\nstore: sqlite:///desk.db\nconnections: {local: {type: embedded}}\n"
+        'receivers: [{id: in, connection: local, destination: "queue:in", reliability: APP_CONTROLLED}]\n'
+        "monitors: [{type: desk:Watches}, {type: desk:Acknowledges, context: second},"
+        " {type: desk:Acknowledges, context: third}]\n"
+    )
+    assert {one["through"] for one in explained("desk.yaml", capsys)["paths"]} == {"context second"}
+
+
 def test_z9_pipelines_send_where_their_routes_say(capsys):
     found = explained(FLIGHTS, capsys)
     assert [(one["through"], one["sender"]) for one in found["paths"]] == [

@@ -194,6 +194,7 @@ def test_25006_a_server_that_may_not_be_written_for_a_while(make_store: MakeStor
         (psycopg.OperationalError("cannot exit pipeline mode while busy"), "INSERT", False, "E3105"),
         (psycopg.OperationalError("sending query failed"), None, True, "E3105"),
         (psycopg.OperationalError("connection refused"), None, False, "E3301"),
+        (psycopg.OperationalError("FATAL:  the database system is starting up"), None, False, "E3301"),
         (psycopg.DataError("text fields cannot contain NUL"), "INSERT", False, "E3100"),
         (psycopg.errors.CheckViolation("no"), "INSERT", False, "E3100"),
     ],

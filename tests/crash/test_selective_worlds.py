@@ -1,0 +1,58 @@
+"""Worlds of files whose receivers take a selection: what one leaves is there for others, whoever dies (S4.3)."""
+
+import json
+
+import pytest
+
+from correlator.events import Message
+from correlator.testing.crashtest.campaign import campaign
+from correlator.testing.crashtest.levels import opened
+from tests.crash.projects import project
+
+ENGINE = """
+name: regions
+store: sqlite:///orders.db
+connections:
+  local: {type: embedded}
+receivers:
+  - {id: europe, connection: local, destination: "queue:orders", reliability: EXACTLY_ONCE, event: "app:Order",
+     selector: "region = 'EU'", max_batch_size: 3}
+  - {id: america, connection: local, destination: "queue:orders", reliability: AT_LEAST_ONCE, event: "app:Order",
+     selector: "region LIKE 'A%' AND id > 5"}
+  - {id: topic, connection: local, destination: "topic:orders", reliability: EXACTLY_ONCE, event: "app:Order",
+     selector: "region IS NOT NULL AND NOT (id BETWEEN 3 AND 6)", durable_topic_subscription_name: "kept orders"}
+senders:
+  - {id: bills, connection: local, destination: "queue:bills", reliability: EXACTLY_ONCE}
+monitors:
+  - {type: "app:Totals"}
+"""
+REGIONS = ("EU", "AM", "AF", None)
+
+
+def orders(count):
+    for number in range(count):
+        region = REGIONS[number % 4]
+        kind = {"EU": "EU", None: "none"}.get(region, "A")
+        yield Message(json.dumps({"id": number, "kind": kind}).encode(), {"region": region, "id": number})
+
+
+def selected(world):
+    world.publish("queue:orders", orders(16))
+    world.publish("topic:orders", orders(12))
+    world.run_until_quiet()
+    world.check()
+    from_queue = [n for n in range(16) if n % 4 == 0 or (n % 4 in (1, 2) and n > 5)]
+    from_topic = [n for n in range(12) if n % 4 != 3 and not 3 <= n <= 6]
+    once, more = sorted([*from_queue, *from_topic]), world.sent("bills").values("id")
+    assert set(more) == set(once)
+    assert len(more) >= len(once)
+    exactly = [n for n in more if n % 4 == 0]
+    assert sorted(exactly) == [n for n in once if n % 4 == 0]
+
+
+@pytest.mark.parametrize(("level", "budget_s"), [("sim", 2.0), pytest.param("kill9", 6.0, marks=pytest.mark.kill9)])
+def test_s4_3_a_selection_holds_under_crashes(tmp_path, level, budget_s):
+    with opened(level, project(tmp_path, engine=ENGINE) / "engine.yaml") as opened_level:
+        result = campaign(opened_level, selected, budget_s=budget_s, seed=1)
+    assert result.found is None, result.found.violated
+    assert result.figures.crashes > 3

@@ -7,8 +7,6 @@ Owner: the context's thread; the checkpointer calls `cut` while that thread is p
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -16,7 +14,6 @@ import msgspec
 from correlator.core.attempts import Attempts
 from correlator.core.commit import ContextCut, StateEntry, Suspect
 from correlator.core.expressions import Moment, Pattern
-from correlator.core.fields import as_json
 from correlator.core.instances import (
     Deadline,
     ExpressionListener,
@@ -31,20 +28,19 @@ from correlator.core.instances import (
     type_name,
 )
 from correlator.core.listeners import ListenerIndex
+from correlator.core.messages import check_event, checked, encode_event, from_inside, to_message
 from correlator.core.monitor import ListenerSpec, Monitor
 from correlator.core.outbox import FlushRequest, Outbox
 from correlator.core.poison import dead_letter
 from correlator.core.queue import InputQueue, Run
-from correlator.core.state import Codec, encode
+from correlator.core.routes import Routes
+from correlator.core.state import encode
 from correlator.core.timers import Timers
-from correlator.errors import CorrelatorError, HandlerFailed, MappingError, UsageError, quoted, storable
+from correlator.errors import CorrelatorError, HandlerFailed, UsageError, quoted, storable
 from correlator.events import (
-    LONGEST_LIFE_MS,
     DeadLetter,
     FlowControlMarker,
-    Headers,
     Message,
-    PropertyValue,
 )
 
 MAX_EFFECTS = 100_000
@@ -57,41 +53,6 @@ CROWDED = MAX_WAITING_FROM_INSIDE // 10
 """Runs in a queue from which on those who send to it let it catch up: after any one event it still has room."""
 
 _NOTHING: dict[bytes, bytes] = {}
-_encode = msgspec.msgpack.Encoder().encode
-_headers = msgspec.msgpack.Decoder(Headers)
-_NO_PROPERTIES: dict[str, PropertyValue] = {}
-_PROPERTY_TYPES = (type(None), bool, int, float, str, bytes)
-
-
-class Routes:
-    """Where sends go, shared by all contexts: senders by id, contexts by channel, and who may acknowledge what.
-
-    Changed by replacing whole dictionaries, so that readers in other threads need no lock; channels also by contexts,
-    one at a time under `changing`.
-    """
-
-    def __init__(self) -> None:
-        self.outboxes: dict[str, Outbox] = {}
-        self.default_outbox: Callable[[str], Outbox | None] = lambda _: None
-        self.channels: dict[str, list[InputQueue]] = {}
-        self.resume: dict[str, Callable[[str], None]] = {}
-        self.grant: dict[str, Callable[[int], None]] = {}
-        self.woken: Callable[[], None] = lambda: None
-        self.next_flush: Callable[[], int] = lambda: 0
-        self.outstanding: Callable[[str], int] = lambda _: 0
-        self.closing: frozenset[str] = frozenset()
-        self.changing: AbstractContextManager[Any] = nullcontext()
-
-    def subscribe(self, channel: str, queue: InputQueue) -> None:
-        """Have a context receive a channel; any thread."""
-        with self.changing:
-            self.channels = {**self.channels, channel: [*self.channels.get(channel, ()), queue]}
-
-    def unsubscribe(self, channel: str, queue: InputQueue) -> None:
-        """No longer have a context receive a channel; any thread."""
-        with self.changing:
-            others = [one for one in self.channels[channel] if one is not queue]
-            self.channels = {**self.channels, channel: others}
 
 
 class Context:
@@ -288,7 +249,7 @@ class Context:
         """Do not handle the next event, which is condemned: it becomes a dead letter; returns the reason."""
         run = self.queue.head()
         assert run is not None
-        message = run.messages[run.position] if run.receiver else _from_inside(run.events[run.position])
+        message = run.messages[run.position] if run.receiver else from_inside(run.events[run.position])
         letter = dead_letter(suspect, message, self._engine_time)
         self.queue.advance(run, run.position + 1)
         self._dead.append(letter)
@@ -418,7 +379,7 @@ class Context:
             event = outbox.mapping.message(event, key, properties)
         message = to_message(event, key, properties)
         if destination is not None:
-            message = _checked(msgspec.structs.replace(message, destination=destination))
+            message = checked(msgspec.structs.replace(message, destination=destination))
         elif not outbox.destination and message.destination is None:
             where = f"monitor {monitor.state_name}"
             raise UsageError("E8004", where, f"sender '{to}' has no destination", "", "Send with destination=")
@@ -461,7 +422,7 @@ class Context:
         where = f"monitor {monitor.state_name}"
         if not queues:
             raise UsageError("E8001", where, f"no context receives channel '{channel}'", "A context receives its name")
-        _codec(type(event)).encode(event)  # type: ignore[arg-type]  # what no start could read is this handler's failure
+        check_event(event)  # what no start could read is this handler's failure
         for queue in queues:
             waiting = len(queue)
             if waiting >= MAX_WAITING_FROM_INSIDE:
@@ -715,65 +676,6 @@ class Context:
         return StateEntry(instance.owner, instance.key, encode(stored, f"monitor {monitor.state_name}"))
 
 
-def decode_event(resolve: Callable[[str], type[Any]], recorded: tuple[str, bytes]) -> Any:
-    """The event that a cut recorded by value."""
-    name, data = recorded
-    return msgspec.msgpack.decode(data, type=resolve(name))
-
-
-def to_message(event: Any, key: str | None, properties: Mapping[str, Any] | None) -> Message:
-    """The message that carries an event: JSON of an event, bytes and messages as they are.
-
-    Raises `MappingError` E5201 for an event that cannot become a message, E5202 for properties or a key that cannot
-    travel.
-    """
-    kind = type(event)
-    if kind is Message:
-        return _checked(event)
-    kept = dict(properties) if properties else _NO_PROPERTIES
-    message = Message(event if kind is bytes else as_json(event, "send"), kept, key)
-    return _checked(message) if kept or key is not None else message
-
-
-def _checked(message: Message) -> Message:
-    """The message, if the store and every broker can carry it; raises `MappingError` E5201, E5202."""
-    if not isinstance(message.body, bytes):
-        kind = type(message.body).__name__
-        raise MappingError("E5201", "send", f"a message with a body of {kind}", "Bytes", "Encode the body")
-    properties, headers = message.properties, message.headers
-    allowed = isinstance(message.key, str | None) and isinstance(message.destination, str | None)
-    carried = (properties, message.key, message.destination)
-    try:
-        _encode(carried)
-        if headers is not None:
-            _headers.decode(_encode(headers))
-            allowed &= headers.time_to_live_ms is None or 0 <= headers.time_to_live_ms <= LONGEST_LIFE_MS
-    except (TypeError, ValueError, OverflowError):  # an integer of more than 64 bits, half a surrogate pair
-        allowed = False
-    for name, value in properties.items():
-        if type(name) is not str or not isinstance(value, _PROPERTY_TYPES):
-            allowed = False
-    if not allowed:
-        raise MappingError(
-            "E5202",
-            "send",
-            f"properties, key, destination or headers cannot travel: {quoted((*carried, headers))}",
-            "Allowed: text for names, key and destination; None, bool, int of 64 bits, float, str, bytes for values; "
-            f"0..{LONGEST_LIFE_MS} for time_to_live_ms",
-        )
-    return message
-
-
-@lru_cache(maxsize=1000)
-def _codec(event_type: Any) -> Codec[Any]:
-    return Codec(event_type, f"event {event_type.__name__}")
-
-
-def encode_event(event: Any) -> tuple[str, bytes]:
-    """An event as a cut records it by value; raises `StateError` E4102 for one that cannot be stored."""
-    return type_name(type(event)), encode(event, f"event {type(event).__name__}")
-
-
 def _failure(monitor: Monitor, event: Any, error: Exception) -> CorrelatorError:
     if isinstance(error, CorrelatorError):
         return error
@@ -790,7 +692,7 @@ def _failure(monitor: Monitor, event: Any, error: Exception) -> CorrelatorError:
 def _dead_letter(
     monitor: Monitor, event: Any, error: Exception, engine_time: float, cause: tuple[str, int, Message] | None
 ) -> DeadLetter:
-    receiver, number, message = cause or ("", 0, _from_inside(event))
+    receiver, number, message = cause or ("", 0, from_inside(event))
     return DeadLetter(
         kind="handler",
         origin=monitor.state_name,
@@ -800,14 +702,3 @@ def _dead_letter(
         receiver=receiver,
         number=number,
     )
-
-
-def _from_inside(event: Any) -> Message:
-    """What stands for an event that no message carried: JSON, or MessagePack of what JSON cannot hold."""
-    if event is None:
-        return Message(b"")
-    named: dict[str, PropertyValue] = {"event": type_name(type(event))}
-    try:
-        return to_message(event, None, named)
-    except MappingError:
-        return Message(encode_event(event)[1], named)

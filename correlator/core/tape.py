@@ -15,9 +15,11 @@ from typing import Any
 import msgspec
 
 from correlator.core.commit import ContextCut, Endpoint, ReceiveSegment, SenderCut, StateEntry, Suspect
-from correlator.core.context import Context, Routes, encode_event
+from correlator.core.context import Context
+from correlator.core.messages import encode_event
 from correlator.core.outbox import Outbox
 from correlator.core.queue import InputQueue, Run
+from correlator.core.routes import Routes
 from correlator.errors import UsageError
 from correlator.events import Message
 

@@ -7,8 +7,8 @@ from typing import Protocol
 
 from correlator.core.checkpoint import Checkpoint, Cut, Cuttable
 from correlator.core.commit import Suspect
-from correlator.core.context import Routes
 from correlator.core.faults import point
+from correlator.core.routes import Routes
 from correlator.runtime.actor import Actor
 from correlator.runtime.clock import Clock, EngineTime
 from correlator.runtime.recording import Recording

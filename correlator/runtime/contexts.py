@@ -6,10 +6,11 @@ from typing import Any
 
 from correlator.core.checkpoint import Cuttable
 from correlator.core.commit import ContextCut, StateEntry, Suspect
-from correlator.core.context import MAX_TIMERS, Context, Routes
+from correlator.core.context import MAX_TIMERS, Context
 from correlator.core.faults import point
 from correlator.core.poison import Portion, dead_letter
 from correlator.core.queue import InputQueue, Run
+from correlator.core.routes import Routes
 from correlator.core.tape import Tape
 from correlator.errors import UsageError
 from correlator.events import DeadLetter, Message

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from correlator.core.commit import OutboundSegment, SenderCut
-from correlator.core.context import MAX_WAITING_FROM_INSIDE, Context, Routes
+from correlator.core.context import MAX_WAITING_FROM_INSIDE, Context
 from correlator.core.faults import point
 from correlator.core.fields import FieldMapping, SendMapping
 from correlator.core.instances import OnError
@@ -18,6 +18,7 @@ from correlator.core.outbox import FlushRequest, Outbox
 from correlator.core.queue import Run
 from correlator.core.receiving import selection
 from correlator.core.reliability import RECEIVING, SENDING
+from correlator.core.routes import Routes
 from correlator.errors import ConfigError, CorrelatorError
 from correlator.events import SenderFlushed
 from correlator.ports import Connection, Processor

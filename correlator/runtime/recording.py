@@ -8,7 +8,7 @@ import msgspec
 
 from correlator.core.checkpoint import Cut
 from correlator.core.commit import Endpoint, Recovered, StateEntry
-from correlator.core.context import Routes
+from correlator.core.routes import Routes
 from correlator.core.tape import Added, CutTaken, End, Hook, Record, Start, State, Tape
 from correlator.runtime.inputlog import InputLog
 from correlator.settings import EngineSettings

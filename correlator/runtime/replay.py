@@ -14,9 +14,11 @@ import msgspec
 
 from correlator.core.checkpoint import Checkpoint
 from correlator.core.commit import Endpoint, OutboundSegment, Recovered, SenderCut, StateSegment
-from correlator.core.context import Context, Routes, decode_event
+from correlator.core.context import Context
+from correlator.core.messages import decode_event
 from correlator.core.outbox import Outbox
 from correlator.core.queue import InputQueue, Run
+from correlator.core.routes import Routes
 from correlator.core.tape import (
     Added,
     Batch,

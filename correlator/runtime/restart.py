@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from correlator.core.commit import Endpoint, Recovered, Suspect
-from correlator.core.context import CROWDED, Context, decode_event
+from correlator.core.context import CROWDED, Context
 from correlator.core.deadletters import last_number
 from correlator.core.dedup import surely_acknowledged
 from correlator.core.differences import (
@@ -23,6 +23,7 @@ from correlator.core.differences import (
 )
 from correlator.core.faults import point
 from correlator.core.instances import OnError, StoredMonitor, restore_monitor, waiting_owner
+from correlator.core.messages import decode_event
 from correlator.core.monitor import Monitor
 from correlator.core.queue import Run
 from correlator.core.recovery import ReceiveLog, restored_runs

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 
 from correlator.core.commit import Suspect, SuspectCommit
-from correlator.core.context import encode_event
+from correlator.core.messages import encode_event
 from correlator.core.poison import Portion, Watchlist, is_condemned
 from correlator.core.queue import InputQueue
 from correlator.errors import StoreError

@@ -13,10 +13,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from correlator.core.context import Context, Routes
+from correlator.core.context import Context
 from correlator.core.expressions import match
 from correlator.core.monitor import Monitor
 from correlator.core.queue import Run
+from correlator.core.routes import Routes
 from correlator.events import event
 from correlator.runtime.names import resolve
 

@@ -5,10 +5,11 @@ from typing import Any
 import msgspec
 
 from correlator.core.commit import StateEntry
-from correlator.core.context import Context, Routes
+from correlator.core.context import Context
 from correlator.core.instances import StoredMonitor, restore_monitor, waiting_owner
 from correlator.core.monitor import Monitor
 from correlator.core.queue import Run
+from correlator.core.routes import Routes
 from correlator.errors import CorrelatorError
 from correlator.events import event
 from correlator.runtime.names import resolve

@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from correlator.core.context import Context, Routes
+from correlator.core.context import Context
 from correlator.core.monitor import Monitor, on
 from correlator.core.queue import Run
+from correlator.core.routes import Routes
 from correlator.errors import UsageError
 from correlator.runtime.names import resolve
 from tests.core.listening import A, B, Listening

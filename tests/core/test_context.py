@@ -6,14 +6,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from correlator.core.context import Context, Routes, decode_event
+from correlator.core.context import Context
 from correlator.core.expressions import match
 from correlator.core.instances import Instance, Listener, StoredMonitor, restore_monitor
 from correlator.core.listeners import ListenerIndex
+from correlator.core.messages import decode_event
 from correlator.core.monitor import Monitor, every, on
 from correlator.core.outbox import Outbox
 from correlator.core.queue import InputQueue, Run
 from correlator.core.reliability import Reliability
+from correlator.core.routes import Routes
 from correlator.core.state import StateTable
 from correlator.errors import CorrelatorError, HandlerFailed, MappingError, StateError, UsageError
 from correlator.events import LONGEST_LIFE_MS, Headers, Message, event

@@ -3,7 +3,7 @@
 import zlib
 
 from correlator.core.commit import Suspect
-from correlator.core.context import encode_event
+from correlator.core.messages import encode_event
 from correlator.core.poison import Watchlist, dead_letter
 from correlator.core.queue import InputQueue, Run
 from correlator.events import Message, event

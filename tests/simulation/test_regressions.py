@@ -1,9 +1,10 @@
 """Bugs that the simulation found, each as small as it can be told."""
 
 from correlator.core.commit import IdRun, IdSegment, ReceiveCommit, ReceiveSegment
-from correlator.core.context import Context, Routes
+from correlator.core.context import Context
 from correlator.core.monitor import Monitor, every
 from correlator.core.reliability import Reliability
+from correlator.core.routes import Routes
 from correlator.events import Message
 from correlator.runtime.clock import EngineTime
 from correlator.runtime.engine import Engine

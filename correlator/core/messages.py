@@ -1,0 +1,93 @@
+"""Events on their way: as the messages that carry them, and as a cut records them by value."""
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from correlator.core.fields import as_json
+from correlator.core.instances import type_name
+from correlator.core.state import Codec, encode
+from correlator.errors import MappingError, quoted
+from correlator.events import LONGEST_LIFE_MS, Headers, Message, PropertyValue
+
+_encode = msgspec.msgpack.Encoder().encode
+_headers = msgspec.msgpack.Decoder(Headers)
+_NO_PROPERTIES: dict[str, PropertyValue] = {}
+_PROPERTY_TYPES = (type(None), bool, int, float, str, bytes)
+
+
+def decode_event(resolve: Callable[[str], type[Any]], recorded: tuple[str, bytes]) -> Any:
+    """The event that a cut recorded by value."""
+    name, data = recorded
+    return msgspec.msgpack.decode(data, type=resolve(name))
+
+
+def to_message(event: Any, key: str | None, properties: Mapping[str, Any] | None) -> Message:
+    """The message that carries an event: JSON of an event, bytes and messages as they are.
+
+    Raises `MappingError` E5201 for an event that cannot become a message, E5202 for properties or a key that cannot
+    travel.
+    """
+    kind = type(event)
+    if kind is Message:
+        return checked(event)
+    kept = dict(properties) if properties else _NO_PROPERTIES
+    message = Message(event if kind is bytes else as_json(event, "send"), kept, key)
+    return checked(message) if kept or key is not None else message
+
+
+def checked(message: Message) -> Message:
+    """The message, if the store and every broker can carry it; raises `MappingError` E5201, E5202."""
+    if not isinstance(message.body, bytes):
+        kind = type(message.body).__name__
+        raise MappingError("E5201", "send", f"a message with a body of {kind}", "Bytes", "Encode the body")
+    properties, headers = message.properties, message.headers
+    allowed = isinstance(message.key, str | None) and isinstance(message.destination, str | None)
+    carried = (properties, message.key, message.destination)
+    try:
+        _encode(carried)
+        if headers is not None:
+            _headers.decode(_encode(headers))
+            allowed &= headers.time_to_live_ms is None or 0 <= headers.time_to_live_ms <= LONGEST_LIFE_MS
+    except (TypeError, ValueError, OverflowError):  # an integer of more than 64 bits, half a surrogate pair
+        allowed = False
+    for name, value in properties.items():
+        if type(name) is not str or not isinstance(value, _PROPERTY_TYPES):
+            allowed = False
+    if not allowed:
+        raise MappingError(
+            "E5202",
+            "send",
+            f"properties, key, destination or headers cannot travel: {quoted((*carried, headers))}",
+            "Allowed: text for names, key and destination; None, bool, int of 64 bits, float, str, bytes for values; "
+            f"0..{LONGEST_LIFE_MS} for time_to_live_ms",
+        )
+    return message
+
+
+def encode_event(event: Any) -> tuple[str, bytes]:
+    """An event as a cut records it by value; raises `StateError` E4102 for one that cannot be stored."""
+    return type_name(type(event)), encode(event, f"event {type(event).__name__}")
+
+
+def check_event(event: Any) -> None:
+    """Raises `StateError` E4102 for an event that cannot be stored, or could not be read again."""
+    _codec(type(event)).encode(event)  # type: ignore[arg-type]
+
+
+@lru_cache(maxsize=1000)
+def _codec(event_type: Any) -> Codec[Any]:
+    return Codec(event_type, f"event {event_type.__name__}")
+
+
+def from_inside(event: Any) -> Message:
+    """What stands for an event that no message carried: JSON, or MessagePack of what JSON cannot hold."""
+    if event is None:
+        return Message(b"")
+    named: dict[str, PropertyValue] = {"event": type_name(type(event))}
+    try:
+        return to_message(event, None, named)
+    except MappingError:
+        return Message(encode_event(event)[1], named)

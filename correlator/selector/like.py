@@ -1,0 +1,77 @@
+"""LIKE: a pattern is cut at each `%`, and its segments are looked for one after the other, so that no text is slow."""
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+from correlator.errors import quoted
+
+
+class _Segment(NamedTuple):
+    """What stands between two `%`: how many characters, and those that are not `_`, each run with its place."""
+
+    length: int
+    runs: tuple[tuple[int, str], ...]
+
+    def stands_at(self, at: int, text: str) -> bool:
+        return all(text.startswith(run, at + offset) for offset, run in self.runs)
+
+    def find(self, text: str, begin: int, end: int) -> int:
+        """The first place between `begin` and `end`, or -1."""
+        if begin + self.length > end:
+            return -1
+        if not self.runs:
+            return begin
+        offset, run = self.runs[0]
+        last = end - self.length + offset + len(run)
+        found = text.find(run, begin + offset, last)
+        while found >= 0 and not self.stands_at(found - offset, text):
+            found = text.find(run, found + 1, last)
+        return found - offset if found >= 0 else -1
+
+
+def is_like(text: str, segments: Sequence[_Segment]) -> bool:
+    """Each segment at the first place after the one before, the outer ones at the ends; no place is looked at again."""
+    head, tail = segments[0], segments[-1]
+    if len(segments) == 1:
+        return len(text) == head.length and head.stands_at(0, text)
+    at, end = head.length, len(text) - tail.length
+    if at > end or not head.stands_at(0, text) or not tail.stands_at(end, text):
+        return False
+    for segment in segments[1:-1]:
+        found = segment.find(text, at, end)
+        if found < 0:
+            return False
+        at = found + segment.length
+    return True
+
+
+def segments_of(pattern: str, escape: str) -> list[_Segment]:
+    """The pattern cut at each `%`; raises `ValueError` with what is wrong with the escape character."""
+    segments: list[list[str]] = [[]]
+    escaped = False
+    for c in pattern:
+        if escaped:
+            if c not in ("%", "_", escape):
+                raise ValueError(f"stands before {quoted(c)}, not before '%', '_' or itself")
+            segments[-1].append(c)
+            escaped = False
+        elif c == escape:
+            escaped = True
+        elif c == "%":
+            segments.append([])
+        else:
+            segments[-1].append("" if c == "_" else c)
+    if escaped:
+        raise ValueError("stands at the end of the pattern")
+    return [_segment(segment) for segment in segments]
+
+
+def _segment(characters: Sequence[str]) -> _Segment:
+    """Of characters, with "" for any."""
+    runs: list[tuple[int, str]] = []
+    for is_run, places in groupby(range(len(characters)), key=lambda at: characters[at] != ""):
+        if is_run:
+            at, *more = places
+            runs.append((at, "".join(characters[at : at + 1 + len(more)])))
+    return _Segment(len(characters), tuple(runs))

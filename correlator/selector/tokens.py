@@ -1,0 +1,118 @@
+"""The text of a selector as names, literals, words and signs; and how an error in it is told."""
+
+import re
+from typing import NamedTuple
+
+from correlator.errors import ConfigError, quoted
+
+MAX_BYTES = 4096
+"""Bytes of UTF-8 that a selector may have; beyond it E6006."""
+MAX_TOKENS = 1000
+"""Names, literals and signs that a selector may have; beyond it E6006."""
+
+
+def too_large(where: str, what: str) -> ConfigError:
+    """E6006."""
+    todo = "Shorten it: name IN ('a', 'b') says the same as name = 'a' OR name = 'b'"
+    return ConfigError("E6006", where, what, "", todo)
+
+
+class Source(NamedTuple):
+    """A text, and how an error in it is told."""
+
+    text: str
+    where: str
+
+    def error(self, at: int, what: str, code: str = "E6003") -> ConfigError:
+        """The error, with the line around the place and a mark below it."""
+        begin = self.text.rfind("\n", 0, at) + 1
+        end = (self.text + "\n").find("\n", at)
+        line = self.text.count("\n", 0, at) + 1
+        column = f"column {at - begin + 1}" if line == 1 else f"line {line} column {at - begin + 1}"
+        first, last = max(begin, at - 50), min(end, at + 25)
+        before = ("…" if first > begin else "") + _printable(self.text[first:at])
+        after = _printable(self.text[at:last]) + ("…" if last < end else "")
+        return ConfigError(code, self.where, f"{column}: {what}\n  {before}{after}\n  {' ' * len(before)}^")
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+NAME, NUMBER, TEXT, END = "name", "number", "text", "end"
+RESERVED = frozenset(("AND", "BETWEEN", "ESCAPE", "FALSE", "IN", "IS", "LIKE", "NOT", "NULL", "OR", "TRUE"))
+_LEXEME = re.compile(  # possessive, so that nothing is tried twice
+    r"""
+    (?P<space>[ \t\f\r\n]++)
+    | (?P<text>'(?:[^']++|'')*+')
+    | (?P<number>0[xX][\w$]*+|\.?[0-9](?:[eE][+-](?=[0-9])|[\w.$])*+)
+    | (?P<foreign>==|=>|=<|!=|&&?|\|\|?|!|%)
+    | (?P<sign><>|<=|>=|[=<>+*/(),-])
+    """,
+    re.VERBOSE,
+)
+_INSTEAD = {
+    "==": "'='",
+    "=>": "'>='",
+    "=<": "'<='",
+    "!=": "'<>'",
+    "&&": "AND",
+    "&": "AND",
+    "||": "OR",
+    "|": "OR",
+    "!": "NOT",
+    "%": "'+', '-', '*' or '/'",
+}
+
+
+class Token(NamedTuple):
+    """Kind: `NAME`, `NUMBER`, `TEXT`, `END`, or a reserved word or sign itself."""
+
+    kind: str
+    source: str
+    at: int
+
+    def shown(self) -> str:
+        """As it appears in a message."""
+        return quoted(self.source[1:-1] if self.kind == TEXT else self.source)
+
+
+def tokenize(source: Source) -> list[Token]:
+    """All tokens, and the end."""
+    text = source.text
+    tokens: list[Token] = []
+    at = 0
+    while at < len(text):
+        token = _token(source, at)
+        at += len(token.source)
+        if token.kind == "space":
+            continue
+        if len(tokens) == MAX_TOKENS:
+            raise too_large(source.where, f"more than {MAX_TOKENS} names, values and signs")
+        tokens.append(token)
+    return [*tokens, Token(END, "", len(text.rstrip("\r\n")))]
+
+
+def _token(source: Source, at: int) -> Token:
+    found = _LEXEME.match(source.text, at)
+    if found is None:
+        return _word(source, at)
+    kind, lexeme = found.lastgroup or "", found.group()
+    if kind == "foreign":
+        raise source.error(at, f"'{lexeme}' is not an operator. Use {_INSTEAD[lexeme]}", "E6004")
+    return Token(lexeme if kind == "sign" else kind, lexeme, at)
+
+
+def _word(source: Source, at: int) -> Token:
+    text, end = source.text, at
+    while end < len(text) and (text[end] == "$" or (text[end] if end == at else "a" + text[end]).isidentifier()):
+        end += 1
+    word = text[at:end]
+    if word.isascii() and word.upper() in RESERVED:  # the upper case of some other letters is ASCII
+        return Token(word.upper(), word, at)
+    if word:
+        return Token(NAME, word, at)
+    if text[at] == "'":
+        raise source.error(at, "the text that begins here has no closing quote")
+    hint = ". Text stands in single quotes" if text[at] in '"`\u2018\u201c' else ""
+    raise source.error(at, f"{quoted(text[at])} has no meaning here{hint}")

@@ -43,7 +43,7 @@ IMPURE = {
 ONLY_IN = {
     "pyspark": {"correlator/pipeline"},
     "pyarrow": {"correlator/pipeline"},
-    "sqlalchemy": {"correlator/storage", "connectors/embedded", "migrations"},
+    "sqlalchemy": {"correlator/storage", "connectors/embedded", "migrations", "correlator/testing/kill9/stores.py"},
     "alembic": {"correlator/storage", "correlator/cli/db.py", "migrations"},
     "psycopg": {"correlator/storage", "connectors/embedded"},
     "pika": {"connectors/rabbitmq"},

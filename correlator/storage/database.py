@@ -116,13 +116,30 @@ def reading(url: str) -> Iterator[Connection]:
     Raises:
         StoreError: E3006, E3001, E3002, E3102, E33xx as `connect` would.
     """
-    engine = open_reader(url)
-    where = location(url)
+    with _session(open_reader(url), url) as connection, connection.begin():
+        yield connection
+
+
+@contextlib.contextmanager
+def administering(url: str) -> Iterator[Connection]:
+    """A session with a PostgreSQL server in which each statement is a transaction of its own: schemas are made in it.
+
+    Raises:
+        StoreError: E31xx, E33xx as `connect` would.
+    """
+    engine = _postgres_engine(parse(url)).execution_options(isolation_level="AUTOCOMMIT")
+    with _session(engine, url) as connection:
+        yield connection
+
+
+@contextlib.contextmanager
+def _session(engine: Engine, url: str) -> Iterator[Connection]:
+    """One session, whose errors become those of this module."""
     try:
-        with engine.connect() as connection, connection.begin():
+        with engine.connect() as connection:
             yield connection
     except sql_errors.DBAPIError as error:
-        raise failure(engine.dialect.name, where, error, committing=False) from error
+        raise failure(engine.dialect.name, location(url), error, committing=False) from error
     finally:
         engine.dispose()
 

@@ -1,5 +1,6 @@
 """`correlator crashtest`: looks for a crash that breaks the engine of a configuration file."""
 
+import contextlib
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -14,7 +15,8 @@ from correlator.testing import files, mutants
 from correlator.testing.crashtest import replay, report
 from correlator.testing.crashtest.campaign import Result, campaign, repeated
 from correlator.testing.crashtest.levels import LEVELS, opened, seconds
-from correlator.testing.crashtest.runs import Body
+from correlator.testing.crashtest.runs import Body, Level
+from correlator.testing.crashtest.served import ENVIRONMENT
 from correlator.testing.worlds import World
 
 DIRECTORY = Path(".crash")
@@ -43,6 +45,15 @@ def crashtest(
     level: Annotated[str, typer.Option(metavar="LEVEL", help=f"One of {', '.join(LEVELS)}, or all.")] = "sim",
     budget: Annotated[str, typer.Option(metavar="DURATION", help="How long each level looks for a failure.")] = "60s",
     seed: Annotated[int, typer.Option(metavar="N", help="Of everything that is drawn.")] = 1,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            envvar=ENVIRONMENT,
+            help="The PostgreSQL database of level broker, on this machine.",
+            show_default=False,
+        ),
+    ] = None,
     again: Annotated[
         Path | None, typer.Option("--replay", metavar="FILE", help="Repeat the failure that this file describes.")
     ] = None,
@@ -64,14 +75,14 @@ def crashtest(
     published = list(_lines(messages or []))
     body = _body(published)
     results: list[Result] = []
-    for name in _levels(level, known):
-        with opened(name, file) as opened_level:
-            if known is None:
-                result = campaign(opened_level, body, budget_s=budget_s, seed=seed)
-            else:
-                if doubts := known.doubts(file, shlex.join([str(file), *given])):
-                    say(f"warning: {doubts}")
-                result = repeated(opened_level, body, known.plan)
+    every = level == "all" and known is None
+    for opened_level in _opened(_levels(level, known), file, store, all_of_them=every):
+        if known is None:
+            result = campaign(opened_level, body, budget_s=budget_s, seed=seed)
+        else:
+            if doubts := known.doubts(file, shlex.join([str(file), *given])):
+                say(f"warning: {doubts}")
+            result = repeated(opened_level, body, known.plan)
         _tell(result, file, given)
         results.append(result)
     if not any(bodies for _, bodies in published):
@@ -87,6 +98,20 @@ def _levels(asked: str, again: replay.Replay | None) -> Sequence[str]:
     if again is not None:
         return [again.level]
     return list(LEVELS) if asked == "all" else [asked]
+
+
+def _opened(names: Sequence[str], file: Path, store: str | None, *, all_of_them: bool) -> Iterator[Level]:
+    """One level after another, each open until the next is asked for; of all those that the file can be run at."""
+    for name in names:
+        with contextlib.ExitStack() as stack:
+            try:
+                level = stack.enter_context(opened(name, file, store))
+            except UsageError as error:
+                if not all_of_them:
+                    raise
+                say(f"warning: level {name} is left out: {error}")
+                continue
+            yield level
 
 
 def _lines(messages: Iterable[str]) -> Iterator[tuple[str, list[bytes]]]:

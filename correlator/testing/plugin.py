@@ -4,6 +4,7 @@ So it imports nothing but pytest; the rest is imported when an option or a fixtu
 """
 
 import importlib
+import os
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--crash-budget", metavar="DURATION", help="how long each level looks for a failure: 30s, 5m")
     group.addoption("--crash-seed", metavar="N", type=int, help="of everything that is drawn")
     group.addoption("--crash-level", metavar="LEVEL", help="run the tests of this level only")
+    group.addoption(
+        "--crash-store",
+        metavar="URL",
+        default=os.environ.get("CORRELATOR_CRASH_STORE"),
+        help="the PostgreSQL database of level broker, on this machine; also CORRELATOR_CRASH_STORE",
+    )
     group.addoption("--crash-replay", metavar="FILE", help="repeat the failure that a replay file describes")
     group.addoption("--crash-points", action="store_true", help="list the fault points that were passed, with counts")
     group.addoption("--crash-report", metavar="FILE", help="write figures as JSON")
@@ -32,7 +39,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Refuse options that cannot be; a place for results."""
     option = config.option
-    if option.crash_budget or option.crash_level or option.crash_replay:
+    if option.crash_budget or option.crash_level or option.crash_store or option.crash_replay:
         _session().check_options(option)
     config.pluginmanager.register(Summary(), "correlator crash tests")
 

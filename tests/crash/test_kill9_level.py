@@ -1,6 +1,7 @@
 """Level kill9: real processes, really killed. The long form is `python -m correlator.testing.kill9 --kills 25000`."""
 
 import shutil
+import socket
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -15,17 +16,18 @@ from correlator.core.reliability import Reliability
 from correlator.errors import StoreError, UsageError
 from correlator.storage.store import SqlStore
 from correlator.testing.crashtest.configured import Configured
-from correlator.testing.crashtest.killed import HISTORY, Kill9
+from correlator.testing.crashtest.killed import Kill9
 from correlator.testing.crashtest.runs import Plan
 from correlator.testing.kill9 import reference
 from correlator.testing.kill9.campaign import Campaign, Figures
+from correlator.testing.kill9.directory import HISTORY
 from correlator.testing.kill9.intents import Intent, Intents
-from correlator.testing.kill9.wire import Job, Kill
+from correlator.testing.kill9.wire import Job, Kill, Reader, frame
 from correlator.testing.kill9.zygote import LOG, Zygote
 from correlator.testing.mutants import CATALOGUE
 from correlator.testing.mutants.catalogue import Patches
 from correlator.testing.points import points
-from correlator.testing.schedule import Fault
+from correlator.testing.schedule import KILL, Fault, draw_rates
 from correlator.testing.syscalls.library import Action, arm
 from correlator.testing.syscalls.library import Fault as CallFault
 from correlator.testing.syscalls.trace import Kind
@@ -158,6 +160,24 @@ def test_a_store_that_went_back_is_noticed():
     intents.announced(intent(2))
     with pytest.raises(ValueError, match="the store holds transaction 0 of epoch 1, done were 1 and announced 2"):
         intents.settled(1, 0)
+
+
+# --- the line ---
+
+
+def test_frames_that_come_together_are_read_one_by_one():
+    """The process id of a child and its status: a child that dies at once has died before anybody reads."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.settimeout(10)
+        theirs.sendall(frame(1) + frame(2) + frame(3)[:-1])
+        reader = Reader(ours)
+        assert [msgspec.msgpack.decode(reader.one()) for _ in range(2)] == [1, 2]
+        theirs.sendall(frame(3)[-1:])
+        assert msgspec.msgpack.decode(reader.one()) == 3
+        theirs.close()
+        with pytest.raises(EOFError):
+            reader.one()
 
 
 # --- our own workload ---
@@ -299,6 +319,17 @@ def test_state_that_the_checkpoint_does_not_hold_is_found(tmp_path: Path):
     records = [msgspec.json.decode(line) for line in (outcome.kept / HISTORY).read_bytes().splitlines()]
     assert len(records) == len(outcome.history)
     shutil.rmtree(outcome.kept)
+
+
+@pytest.mark.parametrize("plan", [Plan(1, (Fault("receive.cut", 1), Fault("send.lost", 1))), Plan(44)], ids=str)
+def test_faults_of_brokers_strike_without_any_kill(tmp_path: Path, plan: Plan):
+    """They need a life under faults, which no kill gives them."""
+    if plan.faults is None:
+        assert draw_rates(plan.seed)[KILL] == 0
+    with level_of(tmp_path, SOUND) as level:
+        outcome = level.run(body, plan)
+    assert (outcome.violated, outcome.crashes) == (None, 0)
+    assert outcome.faults if plan.faults is None else outcome.faults == plan.faults
 
 
 def test_a_kill_that_is_not_reached_changes_nothing(tmp_path: Path):

@@ -33,12 +33,14 @@ class Configured:
 
     Args:
         file: the configuration file.
+        database: where a level that needs a database server may make stores.
 
     Raises `InvalidConfiguration` with everything that is wrong in it, `ConfigError` for what cannot be imported.
     """
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, database: str | None = None) -> None:
         self.file = file
+        self.database = database
         self.settings = read_file(file, PipelineFile).settings
         connections = {
             name: connector(one.type, f"connections.{name}")(name, one)

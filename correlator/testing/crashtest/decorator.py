@@ -41,7 +41,8 @@ def crash_test(
 
     Args:
         config: the configuration file, beside the file of the test or below the root directory of the tests.
-        levels: `sim` (simulated) and `kill9` (real processes); each becomes a test of its own.
+        levels: `sim` (simulated), `kill9` (real processes) and `power` (the same, and the disk loses power with them);
+            `broker` (as `kill9`, over a PostgreSQL server that is cut off); each becomes a test of its own.
         budget: how long each level may look for a failure, such as `20s` or `5m`; `--crash-budget` takes its place.
         seed: of what is drawn; `--crash-seed` takes its place.
 
@@ -66,7 +67,7 @@ def crash_test(
 
             file = config_file(request, config)
             try:
-                with opened(crash_level, file) as level:
+                with opened(crash_level, file, request.config.option.crash_store) as level:
                     result = _run(request, level, body, file, budget, seed)
             except CorrelatorError as error:
                 refused = str(error)

@@ -3,27 +3,25 @@
 import contextlib
 import functools
 import random
-import shutil
-import tempfile
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from correlator.events import DeadLetter, Outgoing
 from correlator.settings import CheckpointSettings, EngineSettings
 from correlator.storage import inspect
-from correlator.testing import files
 from correlator.testing.crashtest.configured import Configured
 from correlator.testing.crashtest.runs import Body, Outcome, Plan, judge
 from correlator.testing.crashtest.world import ConfiguredWorld
 from correlator.testing.invariants.history import History
 from correlator.testing.kill9 import draws, stored, wire
+from correlator.testing.kill9.directory import directory_of_a_run, keep
 from correlator.testing.kill9.lives import G7, Lives
+from correlator.testing.kill9.stores import StoreOfRun
 from correlator.testing.kill9.zygote import Zygote
+from correlator.testing.power.outages import Outages
 from correlator.testing.schedule import BROKER_KINDS, KILL, Fault, Schedule, draw_rates
 from correlator.testing.simulation.brokers import Parcel
 from correlator.testing.simulation.scenario import Scenario
@@ -31,7 +29,6 @@ from correlator.testing.simulation.scenario import Scenario
 RETRY_S = 0.02
 INTERVALS_S = (0.005, 0.02, 0.1)
 LIVES = (1, 2, 3, 5)
-HISTORY = "history.jsonl"
 NewStore = Callable[[], str]
 """Makes an empty store for a run and returns its address."""
 
@@ -40,17 +37,18 @@ class Kill9World(ConfiguredWorld):
     """`worlds.World` of one run with real processes.
 
     Args:
+        level: its name.
         configured: the file under test.
         lives: the run.
         kills: one for each life under faults.
         shares: in how many parts messages are published.
     """
 
-    level = "kill9"
     restless = G7
 
-    def __init__(self, configured: Configured, lives: Lives, kills: deque[wire.Kill], shares: int) -> None:
+    def __init__(self, level: str, configured: Configured, lives: Lives, kills: deque[wire.Kill], shares: int) -> None:
         super().__init__(configured)
+        self.level = level
         self.lives = lives
         self._kills = kills
         self._shares = shares
@@ -87,21 +85,26 @@ class Kill9:
     Args:
         configured: the file under test.
         new_store: where stores are, in place of a SQLite file in the directory of the run.
+        prepare: import paths; see `wire.Job`.
     """
 
     name = "kill9"
     deterministic = False
+    by_call = draws.BY_CALL
+    imports: Sequence[str] = ()
 
-    def __init__(self, configured: Configured, new_store: NewStore | None = None) -> None:
+    def __init__(self, configured: Configured, new_store: NewStore | None = None, prepare: Sequence[str] = ()) -> None:
         self.configured = configured
         self._new_store = new_store
+        self._prepare = prepare
         self._passed: Counter[str] = Counter()
 
     @functools.cached_property
     def _zygote(self) -> Zygote:
         settings = self.configured.settings
-        paths = [*(one.type for one in settings.monitors), *(one.event for one in settings.receivers if one.event)]
-        modules = sorted({path.partition(":")[0] for path in paths})
+        events = [one.event for one in settings.receivers if one.event]
+        paths = [*(one.type for one in settings.monitors), *events, *self._prepare]
+        modules = sorted({path.partition(":")[0] for path in (*paths, *self.imports)})
         return Zygote(modules)
 
     def run(self, body: Body, plan: Plan) -> Outcome:
@@ -119,7 +122,7 @@ class Kill9:
             violated=violated,
             faults=tuple(schedule.fired),
             told=[f"{fault.kind} ({fault.n})" for fault in schedule.fired],
-            points=dict(lives.passed),
+            points=lives.points,
             crashes=lives.crashes,
             history=lives.history,
             kept=directory if violated is not None else None,
@@ -144,56 +147,57 @@ class Kill9:
     @contextlib.contextmanager
     def _world(self, plan: Plan, schedule: Schedule, directory: Path) -> Iterator[Kill9World]:
         configured = self.configured
-        scenario = _scenario(configured, plan.seed, self._store_in(directory))
-        lives = Lives(
-            scenario,
-            schedule,
-            self._zygote,
-            directory,
-            known=configured.known,
-            pipelines=str(configured.file) if configured.settings.pipelines else "",
-        )
-        kills = self._kills(plan, schedule, scenario.lives)
-        try:
-            yield Kill9World(configured, lives, kills, 1 if plan.faults is not None else len(kills) + 1)
-        finally:
-            lives.close()
+        outages = self._outages(directory, plan.seed)
+        with self._stored(plan, directory if outages is None else outages.disk) as store:
+            scenario = _scenario(configured, plan.seed, store.url)
+            lives = Lives(
+                scenario,
+                schedule,
+                self._zygote,
+                directory,
+                known=configured.known,
+                pipelines=str(configured.file) if configured.settings.pipelines else "",
+                prepare=self._prepare,
+                store=store,
+                outages=outages,
+            )
+            kills = self._kills(plan, schedule, scenario.lives)
+            try:
+                yield Kill9World(self.name, configured, lives, kills, 1 if plan.faults is not None else len(kills) + 1)
+            finally:
+                lives.close()
 
     def _kills(self, plan: Plan, schedule: Schedule, lives: int) -> deque[wire.Kill]:
+        """One for each life under faults; a life is spared where what else may go wrong would find none."""
+        spared = wire.Kill()
         if plan.faults is not None:
-            return draws.kills_of(plan.faults)
+            kills = draws.kills_of(plan.faults)
+            return kills if len(kills) == len(plan.faults) else deque([*kills, spared])
         if not schedule.rates.get(KILL):
-            return deque()
+            return deque([spared] if schedule.rates else ())
         rng = random.Random(f"kills {plan.seed}")
-        return draws.drawn_kills(rng, lives, self._passed, counts_calls=self._zygote.counts_calls)
+        by_call = self.by_call if self._zygote.counts_calls else 0
+        return draws.drawn_kills(rng, lives, self._passed, by_call=by_call)
 
-    def _store_in(self, directory: Path) -> str | None:
+    def _outages(self, directory: Path, seed: int) -> Outages | None:
+        """What a death does to the disk of a run besides, if anything."""
+        del directory, seed
+        return None
+
+    @contextlib.contextmanager
+    def _stored(self, plan: Plan, directory: Path) -> Iterator[StoreOfRun]:
+        """An empty store for a run."""
+        del plan
         if not self.configured.persistent:
-            return None
-        return self._new_store() if self._new_store is not None else f"sqlite:///{directory}/store.db"
+            yield StoreOfRun(None)
+        else:
+            yield StoreOfRun(self._new_store() if self._new_store is not None else f"sqlite:///{directory}/store.db")
 
     @staticmethod
     def _schedule(plan: Plan) -> Schedule:
         if plan.faults is None:
             return Schedule(plan.seed, draw_rates(plan.seed))
         return Schedule(plan.seed, {}, [fault for fault in plan.faults if fault.kind in BROKER_KINDS])
-
-
-@contextlib.contextmanager
-def directory_of_a_run() -> Iterator[Path]:
-    """A new directory, removed at the end of the block unless something in it was to be kept."""
-    directory = Path(tempfile.mkdtemp(prefix="correlator-kill9-"))
-    try:
-        yield directory
-    finally:
-        if not (directory / HISTORY).exists():
-            shutil.rmtree(directory)
-
-
-def keep(directory: Path, history: History) -> None:
-    """Put the history of a failed run beside its store, one record a line, as JSON; so the directory stays."""
-    encode = msgspec.json.Encoder(enc_hook=repr).encode
-    files.write(directory / HISTORY, (encode(record) + b"\n" for record in history.records))
 
 
 def _scenario(configured: Configured, seed: int, store: str | None) -> Scenario:

@@ -9,10 +9,17 @@ from correlator.configuration.words import did_you_mean
 from correlator.errors import UsageError, quoted
 from correlator.testing.crashtest.configured import Configured
 from correlator.testing.crashtest.killed import Kill9
+from correlator.testing.crashtest.powered import Powered
 from correlator.testing.crashtest.runs import Level
+from correlator.testing.crashtest.served import Broker
 from correlator.testing.crashtest.simulated import Simulated
 
-LEVELS: Mapping[str, Callable[[Configured], Level]] = {"sim": Simulated, "kill9": Kill9}
+LEVELS: Mapping[str, Callable[[Configured], Level]] = {
+    "sim": Simulated,
+    "kill9": Kill9,
+    "power": Powered,
+    "broker": Broker,
+}
 """How a level is made."""
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -26,14 +33,19 @@ def known(name: str) -> Callable[[Configured], Level]:
 
 
 @contextlib.contextmanager
-def opened(name: str, config: Path) -> Iterator[Level]:
+def opened(name: str, config: Path, database: str | None = None) -> Iterator[Level]:
     """A level for a configuration file; the modules beside the file are importable within the block.
+
+    Args:
+        name: of the level.
+        config: the file.
+        database: address of a PostgreSQL database, which level `broker` needs.
 
     Raises `UsageError` E2425 for an unknown level, and what reading the file raises.
     """
     make = known(name)
     with importable(config):
-        level = make(Configured(config))
+        level = make(Configured(config, database))
         try:
             yield level
         finally:

@@ -14,18 +14,21 @@ from correlator.testing import files
 from correlator.testing.crashtest import replay
 from correlator.testing.crashtest.levels import known, opened, seconds
 from correlator.testing.crashtest.runs import Level, Plan
+from correlator.testing.crashtest.served import on_this_machine
 from correlator.testing.plugin import MakeWorld
 from correlator.testing.schedule import Fault
 from correlator.testing.worlds import World
 
 
 def check_options(option: argparse.Namespace) -> None:
-    """Raises pytest's own error, which ends the session, for options that cannot be: E2423, E2425, E2426."""
+    """Raises pytest's own error, which ends the session, for options that cannot be: E2423, E2425, E2426, E2435."""
     try:
         if option.crash_level:
             known(option.crash_level)
         if option.crash_budget:
             seconds(option.crash_budget)
+        if option.crash_store:
+            on_this_machine(option.crash_store)
         if option.crash_replay:
             replay.read(Path(option.crash_replay))
     except CorrelatorError as error:

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from correlator.core.reliability import Reliability
-from correlator.testing.crashtest.killed import directory_of_a_run, keep
 from correlator.testing.invariants.catalogue import InvariantViolated, Violation
 from correlator.testing.invariants.violations import violations
 from correlator.testing.kill9 import draws, reference, wire
+from correlator.testing.kill9.directory import directory_of_a_run, keep
 from correlator.testing.kill9.lives import Lives
 from correlator.testing.kill9.zygote import Zygote
 from correlator.testing.schedule import KILL, Fault, Schedule, draw_rates
@@ -119,7 +119,9 @@ class Campaign:
         lives = min(workload.scenario.lives, most_kills) if rates.get(KILL) else 0
         passed = self.passed
         new = {point: hits for point, hits in passed.items() if point not in self.figures.by_point}
-        kills = draws.drawn_kills(rng, lives, new or passed, counts_calls=self._zygote.counts_calls)
+        kills = draws.drawn_kills(rng, lives, new or passed, by_call=draws.BY_CALL if self._zygote.counts_calls else 0)
+        if rates and not kills:
+            kills.append(wire.Kill())  # what else goes wrong needs a life to strike in
         self._run(workload, Schedule(seed, rates), kills, shares=lives + 1)
 
     def exactly(self, workload: reference.Reference, *kills: wire.Kill) -> Lives:

@@ -35,6 +35,8 @@ from correlator.testing.syscalls import library
 LOOK_S = 0.01
 """Between two looks at an engine that is not quiet although nothing has been told."""
 BY_APPLICATION = (HandlerFailed, MappingError)
+UNREACHABLE = ("E3105", "E3301")
+"""How a start fails whose connection to the store is lost; a running engine connects again."""
 
 
 class StandingClock:
@@ -121,7 +123,8 @@ class Life:
             try:
                 self._live()
             except CorrelatorError as error:
-                self.link.tell(wire.Failed(str(error), isinstance(error, BY_APPLICATION)))
+                unreachable = error.code in UNREACHABLE and not self.running.is_set()
+                self.link.tell(wire.Failed(str(error), isinstance(error, BY_APPLICATION), unreachable))
 
     def _live(self) -> None:
         """Start, do what the oracle wants, stop."""
@@ -171,11 +174,12 @@ class Life:
     # --- dying ---
 
     def _arm(self) -> None:
-        """Calls that change files of the run count from here on."""
+        """Calls that change files of the run, or of its disk, count from here on."""
         if library.preloaded():
-            at = self._kill.syscall
+            at, trace = self._kill.syscall, self._job.trace
             fault = library.Fault(action=library.Action.KILL, at=at) if at else None
-            library.arm(self.directory, fault=fault)
+            watched = Path(self._job.disk) if self._job.disk else self.directory
+            library.arm(watched, trace=Path(trace) if trace else None, fault=fault)
 
     def _at_point(self, name: str) -> None:
         if name == "ck.snapshot":

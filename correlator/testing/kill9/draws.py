@@ -15,26 +15,28 @@ TIME = "time"
 FEW = (25, 60, 60, 120, 300)
 """Fault points that a life may pass before it is killed, one of these is drawn; the first 25 are those of recovery."""
 MOST_CALLS = 80
+BY_CALL = 0.15
+"""The share of kills before a call that changes a file."""
 LONGEST_MS = 120
 
 
-def drawn_kills(rng: random.Random, lives: int, passed: Mapping[str, int], *, counts_calls: bool) -> deque[Kill]:
+def drawn_kills(rng: random.Random, lives: int, passed: Mapping[str, int], *, by_call: float = BY_CALL) -> deque[Kill]:
     """One kill for each life.
 
     Args:
         rng: what they are drawn from.
         lives: how many.
         passed: fault points that are known to be passed, with how often in one life.
-        counts_calls: whether kills at calls that change a file are possible.
+        by_call: the share of kills before a call that changes a file; 0 where calls cannot be counted.
     """
-    return deque(_drawn(rng, passed, counts_calls=counts_calls) for _ in range(lives))
+    return deque(_drawn(rng, passed, by_call) for _ in range(lives))
 
 
-def _drawn(rng: random.Random, passed: Mapping[str, int], *, counts_calls: bool) -> Kill:
+def _drawn(rng: random.Random, passed: Mapping[str, int], by_call: float) -> Kill:
     kind = rng.random()
     if kind < 0.15:
         return Kill(after_ms=rng.randint(1, LONGEST_MS))
-    if kind < 0.3 and counts_calls:
+    if kind < 0.15 + by_call:
         return Kill(syscall=rng.randint(1, MOST_CALLS))
     if kind < 0.5 and passed:
         point = rng.choice(sorted(passed))

@@ -9,10 +9,11 @@ import contextlib
 import signal
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn, cast
 
+from correlator.errors import CorrelatorError
 from correlator.storage import inspect
 from correlator.testing.invariants.catalogue import InvariantViolated, Violation
 from correlator.testing.invariants.history import History, Kind, Rest
@@ -21,7 +22,9 @@ from correlator.testing.kill9 import stored, wire
 from correlator.testing.kill9.brokers import ServedBrokers
 from correlator.testing.kill9.intents import Intent, Intents
 from correlator.testing.kill9.session import Session, Statement
+from correlator.testing.kill9.stores import StoreOfRun
 from correlator.testing.kill9.zygote import LOG, Zygote
+from correlator.testing.power.outages import Outages
 from correlator.testing.schedule import Fault, Schedule
 from correlator.testing.simulation.brokers import Known, Parcel
 from correlator.testing.simulation.recorder import DiskRecorder
@@ -35,6 +38,8 @@ MOST_DEATHS_AT_REST = 40
 LOOK_S = 0.25
 """Longest wait of the oracle between two looks at its own deadlines."""
 LINES = 5
+OUT_OF_REACH = "a start without its store"
+"""The cause of a death that is due to what disturbed the store; the start after it may succeed."""
 G4 = "what an engine takes for committed is in the store, and nothing else is"
 G7 = "at rest nothing is left: unacknowledged 0, outbox 0, receive log 0, ids within the bound"
 G8 = "an engine starts, and fails only by documented errors"
@@ -51,6 +56,8 @@ class Lives:
         known: see `Brokers`.
         pipelines: the configuration file when it has pipelines, else "".
         prepare: import paths; see `wire.Job`.
+        store: where it is, when more goes wrong with it than the deaths of engines.
+        outages: when given, the power of the store's disk goes with every life that is killed.
     """
 
     def __init__(
@@ -63,6 +70,8 @@ class Lives:
         known: Known | None = None,
         pipelines: str = "",
         prepare: Sequence[str] = (),
+        store: StoreOfRun | None = None,
+        outages: Outages | None = None,
     ) -> None:
         self.history = History(scenario.setup)
         self.brokers = ServedBrokers(scenario, schedule, self.history, known)
@@ -75,6 +84,8 @@ class Lives:
         self._pipelines = pipelines
         self._patience = PATIENCE_WITH_SPARK_S if pipelines else PATIENCE_S
         self._prepare = prepare
+        self._store = store or StoreOfRun(scenario.settings.store)
+        self._outages = outages
         self._recorder = DiskRecorder(self._record)
         self._intents = Intents()
         self._pending: deque[Parcel] = deque()
@@ -85,13 +96,18 @@ class Lives:
         self._unburied = False
         self._kill: wire.Kill | None = None
         self._kill_at = self._deadline = float("inf")
-        self._killed = False
+        self._killed = self._disturbed = False
         self._last: Statement | None = None
 
     @property
     def store(self) -> str | None:
-        """The address of the store."""
-        return self._scenario.settings.store
+        """The address of the store, for who looks at it from outside."""
+        return self._store.direct
+
+    @property
+    def points(self) -> Mapping[str, int]:
+        """How often each fault point was passed in one life, and what was seen on the way to the store."""
+        return {**self.passed, **self._store.seen()}
 
     def publish(self, parcels: Iterable[Parcel]) -> None:
         """Have messages published in this order, in shares, as lives begin."""
@@ -101,7 +117,7 @@ class Lives:
         """Lives with these kills, then healing, then lives without, until nothing is left to do.
 
         Args:
-            kills: one for each life; those that lives came to are taken out.
+            kills: one for each life that reaches its store; those that lives came to are taken out.
             shares: in how many parts messages are published: one for each life, or when a life has nothing to do.
 
         Raises `InvariantViolated` G8 for a child that ended as none may, G7 when they do not come to rest.
@@ -109,11 +125,15 @@ class Lives:
         self._schedule.on = True
         self._share = -(-len(self._pending) // shares)
         while kills:
-            self._begin(kills.popleft())
+            kill = kills.popleft()
+            self._begin(kill)
             self._publish(self._share)
             if self._work() and self._stop() is not None:
                 break
+            if self._came_to_nothing():
+                kills.appendleft(kill)
         self.brokers.heal()
+        self._store.heal()
         self._publish(len(self._pending))
         self._come_to_rest()
 
@@ -144,9 +164,11 @@ class Lives:
     def _begin(self, kill: wire.Kill | None) -> None:
         """A new child."""
         self._life += 1
-        self._kill, self._killed, self._last = kill, False, None
+        self._kill, self._killed, self._disturbed, self._last = kill, False, False, None
         self.brokers.life = self._life
-        scenario = self._scenario
+        scenario, outages = self._scenario, self._outages
+        if outages is not None:
+            outages.begin()
         job = wire.Job(
             life=self._life,
             directory=str(self._directory),
@@ -158,6 +180,8 @@ class Lives:
             awaits_timers=scenario.awaits_timers,
             told=scenario.setup.told,
             prepare=list(self._prepare),
+            disk=str(outages.disk) if outages is not None else "",
+            trace=str(outages.trace) if outages is not None else "",
         )
         self._session = Session(self._zygote, job, self.brokers, self._seen, self._stated)
         self._unburied = True
@@ -206,6 +230,7 @@ class Lives:
             elif now >= self._deadline:
                 self._give_up()
             self._session.serve(min(self._kill_at - now, LOOK_S) if self._kill_at > now else LOOK_S)
+            self._note_disturbances()
         self._bury()
         return False
 
@@ -214,6 +239,7 @@ class Lives:
         match said:
             case wire.Intent():
                 self._intents.announced(Intent(said.epoch, said.number, wire.unpacked(said.writes)))
+                self._store.announced()
             case wire.Done():
                 with _disagreement():
                     self._recorder.committed(*self._intents.done(said.number))
@@ -233,9 +259,12 @@ class Lives:
         self._unburied = False
         status = self._session.status()
         try:
-            if self._intents.open is not None:
+            self._store.left()
+            self._note_disturbances()
+            cause = self._cause(status)
+            if self._intents.open is not None or (self._outages is not None and self._intents.last):
                 self._settle()
-            self._record("died", self._cause(status), None)
+            self._record("died", cause, None)
             self.crashes += 1
         finally:
             self._session.close()
@@ -251,6 +280,8 @@ class Lives:
         if isinstance(last, wire.Failed) and last.by_application:
             self._record("warned", "engine", last.text)
             return last.text
+        if self._came_to_nothing() and self._disturbed:
+            return OUT_OF_REACH
         if status == -signal.SIGKILL and self._killed:
             self._struck("kill time", kill.after_ms)
             return "time"
@@ -260,17 +291,30 @@ class Lives:
         what = last.text if isinstance(last, wire.Failed) else f"ended with status {status}: {self._log()}"
         raise InvariantViolated(Violation("G8", G8, f"life {self._life}: {what}"))
 
+    def _came_to_nothing(self) -> bool:
+        """Whether the child did not reach its store, and so could not start."""
+        return isinstance(self._last, wire.Failed) and self._last.unreachable
+
     def _struck(self, kind: str, n: int) -> None:
-        self._schedule.fired.append(Fault(kind, n))
+        fault = Fault(kind, n)
+        self._schedule.fired.append(fault)
         self._record("fault", kind, None)
+        if self._outages is not None:
+            self._record("fault", f"power: {self._outages.strike(fault)}", None)
+
+    def _note_disturbances(self) -> None:
+        """What has struck the store since it was last looked at."""
+        for fault in self._store.struck():
+            self._disturbed = True
+            self._struck(*fault)
 
     def _settle(self) -> None:
         """Hold what was said of commits against the store, which tells of one that the child did not survive."""
         assert self.store is not None
-        instance = inspect.instance(self.store)
-        assert instance is not None
         with _disagreement():
-            intent = self._intents.settled(instance.epoch, instance.commit)
+            instance = inspect.instance(self.store)
+            far = (instance.epoch, instance.commit) if instance is not None else (0, 0)
+            intent = self._intents.settled(*far)
         if intent is not None:
             self._recorder.committed(*intent)
 
@@ -308,8 +352,8 @@ class Lives:
 
 @contextlib.contextmanager
 def _disagreement() -> Iterator[None]:
-    """What a child said of its commits is not what the store holds."""
+    """What a child said of its commits is not what the store holds, or the store cannot even be read."""
     try:
         yield
-    except ValueError as error:
+    except (ValueError, CorrelatorError) as error:
         raise InvariantViolated(Violation("G4", G4, str(error))) from error

@@ -61,6 +61,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         told: whether monitors tell all that they do. Otherwise calls that invariants ask about are observed, and no
             message is set aside for the deaths of processes.
         prepare: import paths of functions that are called with the `child.Life` before its engine is made.
+        disk: directory that loses power with the life: only calls that change its files count; "" for none.
+        trace: file to which these are recorded; "" for none.
     """
 
     life: int
@@ -73,6 +75,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     awaits_timers: bool
     told: bool
     prepare: list[str]
+    disk: str = ""
+    trace: str = ""
 
 
 class NewSource(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -182,10 +186,12 @@ class Failed(msgspec.Struct, frozen=True, array_like=True, tag=True):
     Attributes:
         text: the error.
         by_application: whether a handler failed, or a message that `on_mapping_error: stop` is for.
+        unreachable: whether it could not start since the connection to its store was lost.
     """
 
     text: str
     by_application: bool
+    unreachable: bool = False
 
 
 class Ended(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -259,6 +265,17 @@ class Reader:
 
     def read(self) -> Iterator[bytes]:
         """Every complete frame after one read; raises `EOFError` when the other side is gone."""
+        self._receive()
+        while (content := self._taken()) is not None:
+            yield content
+
+    def one(self) -> bytes:
+        """The next frame, which may have come together with the one before; raises `EOFError`."""
+        while (content := self._taken()) is None:
+            self._receive()
+        return content
+
+    def _receive(self) -> None:
         try:
             read = self._line.recv(_READ)
         except ConnectionError:
@@ -266,19 +283,17 @@ class Reader:
         if not read:
             raise EOFError
         self._bytes += read
-        while len(self._bytes) >= _LENGTH.size:
-            (size,) = _LENGTH.unpack_from(self._bytes)
-            if size > LARGEST:
-                raise UsageError("E2430", "socket of a child", f"a frame of {size} bytes", f"At most {LARGEST}")
-            end = _LENGTH.size + size
-            if len(self._bytes) < end:
-                return
-            content = bytes(self._bytes[_LENGTH.size : end])
-            del self._bytes[:end]
-            yield content
 
-    def one(self) -> bytes:
-        """The next frame, where the other side waits after each; raises `EOFError`."""
-        while True:
-            for content in self.read():
-                return content
+    def _taken(self) -> bytes | None:
+        """The first frame, out of the bytes; `None` when it is not complete."""
+        if len(self._bytes) < _LENGTH.size:
+            return None
+        (size,) = _LENGTH.unpack_from(self._bytes)
+        if size > LARGEST:
+            raise UsageError("E2430", "socket of a child", f"a frame of {size} bytes", f"At most {LARGEST}")
+        end = _LENGTH.size + size
+        if len(self._bytes) < end:
+            return None
+        content = bytes(self._bytes[_LENGTH.size : end])
+        del self._bytes[:end]
+        return content

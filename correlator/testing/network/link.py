@@ -25,15 +25,16 @@ class Injection:
     Attributes:
         fault: what was injected.
         fired: how often it has acted.
+        hits: requests that its place has recognised, up to its own one.
     """
 
     def __init__(self, fault: Fault, do: Callable[[Coroutine[Any, Any, None]], None]) -> None:
         self.fault = fault
         self.fired = 0
+        self.hits = 0
         self._do = do
         self._acted = threading.Event()
         self._over = asyncio.Event()
-        self._hits = 0
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until it has acted; says whether it has."""
@@ -66,10 +67,10 @@ class Injection:
         self.fired += 1
         self._acted.set()
 
-    def hits(self, place: AtRequest) -> bool:
+    def meets(self, place: AtRequest) -> bool:
         """A request of its kind was recognised; says whether it is the one."""
-        self._hits += 1
-        return self._hits == place.hit
+        self.hits += 1
+        return self.hits == place.hit
 
 
 class End:
@@ -261,7 +262,7 @@ class Link:
             place = injection.fault.place
             if isinstance(place, AtRequest):
                 for found in place.matcher.finditer(window):
-                    if found.end() > len(self._earlier) and injection.hits(place):
+                    if found.end() > len(self._earlier) and injection.meets(place):
                         self._injections.remove(injection)
                         self._mark_request(place, injection, found.start() - len(self._earlier))
         self._earlier = window[-LONGEST_SPLIT:]

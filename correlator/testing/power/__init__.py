@@ -2,4 +2,5 @@
 
 `workload` is the run, `record` records it, `disk` knows which images of the disk are legal, `facts` what the world saw
 before the cut, `judge` whether an image keeps it, `restart` whether an engine goes on from it, `campaign` runs many.
+`outages` does it to the store of a level's run: `correlator.testing.crashtest.powered`.
 """

@@ -7,7 +7,7 @@ import shutil
 import sqlite3
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from correlator.errors import CorrelatorError
 from correlator.testing.power.disk import KINDS, Disk, Image
 from correlator.testing.power.facts import Facts
 from correlator.testing.power.judge import Violation, violations
+from correlator.testing.power.place import put
 from correlator.testing.power.reading import Found, opened, read
 from correlator.testing.power.record import record
 from correlator.testing.power.restart import restart
@@ -91,26 +92,6 @@ class Figures:
         )
 
 
-class Place:
-    """A directory that holds one image after another."""
-
-    def __init__(self, directory: Path) -> None:
-        directory.mkdir(mode=0o700)
-        self.directory = directory
-
-    def put(self, files: Mapping[str, bytearray]) -> Path:
-        """Make the directory hold these files and nothing else; returns it."""
-        for there in self.directory.iterdir():
-            if there.name not in files:
-                there.unlink()
-        for name, content in files.items():
-            descriptor = os.open(self.directory / name, os.O_WRONLY | os.O_CREAT, 0o600)
-            os.pwrite(descriptor, content, 0)
-            os.ftruncate(descriptor, len(content))
-            os.close(descriptor)
-        return self.directory
-
-
 class Campaign:
     """Images of one workload after another.
 
@@ -125,8 +106,9 @@ class Campaign:
         self._directory = directory
         self._seed = seed
         self._synchronous = synchronous
-        self._read = Place(directory / "read")
-        self._opened = Place(directory / "opened")
+        self._read, self._opened = directory / "read", directory / "opened"
+        for place in (self._read, self._opened):
+            place.mkdir(mode=0o700)
 
     def run(self, images: int) -> Figures:
         """Check so many images; raises as `record`."""
@@ -159,18 +141,18 @@ class Campaign:
         wrong = list(violations(facts, found))
         if not wrong and self.figures.images % RESTART_EVERY == 0:
             self.figures.restarts += 1
-            wrong = list(restart(self._opened.put(image.files), facts, found, rng))
+            wrong = list(restart(put(self._opened, image.files), facts, found, rng))
         return wrong
 
     def _look(self, image: Image, facts: Facts) -> Found | Violation:
         """Read the image; what cannot be read, or is not known to hold a store yet, is the engine's own start's."""
         if facts.opened:
             try:
-                return read(self._read.put(image.files))
+                return read(put(self._read, image.files))
             except (sqlite3.Error, CorrelatorError):
                 pass
         try:
-            return opened(self._opened.put(image.files))
+            return opened(put(self._opened, image.files))
         except Exception as error:  # noqa: BLE001  # whatever it is, it is a finding
             return Violation("G8", f"the store does not open: {type(error).__name__} {error}")
 

@@ -17,6 +17,7 @@ What a device loses although it confirmed a sync is not among this: no store sur
 
 import random
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from correlator.testing.syscalls.trace import Kind, Record
@@ -44,15 +45,18 @@ class Image(NamedTuple):
 class File:
     """One file, whatever its name is now.
 
+    Args:
+        content: what it begins with, durable.
+
     Attributes:
         content: as the process sees it.
         durable: as it was at its last sync.
         pending: what was done to it since.
     """
 
-    def __init__(self) -> None:
-        self.content = bytearray()
-        self.durable = bytearray()
+    def __init__(self, content: bytes = b"") -> None:
+        self.content = bytearray(content)
+        self.durable = bytearray(content)
         self.pending: list[Record] = []
 
     @property
@@ -98,11 +102,15 @@ class File:
 
 
 class Disk:
-    """A directory, replayed from a trace record by record."""
+    """A directory, replayed from a trace record by record.
 
-    def __init__(self) -> None:
-        self.names: dict[str, File] = {}
-        self._durable_names: dict[str, File] = {}
+    Args:
+        files: what it begins with, durable: content by name.
+    """
+
+    def __init__(self, files: Mapping[str, bytes] = MappingProxyType({})) -> None:
+        self.names = {name: File(content) for name, content in files.items() if not name.endswith(MEMORY)}
+        self._durable_names = dict(self.names)
         self._pending_names: list[tuple[Record, File]] = []
 
     def apply(self, record: Record) -> None:

@@ -8,7 +8,6 @@ the marks, and given to the next one.
 import os
 import random
 import signal
-import sqlite3
 import subprocess
 import sys
 import traceback
@@ -17,9 +16,9 @@ from pathlib import Path
 from correlator.core import statelog
 from correlator.errors import UsageError
 from correlator.storage import database, witness
-from correlator.storage.database import SqliteDatabase
 from correlator.testing.power import facts, workload
 from correlator.testing.power.facts import Facts
+from correlator.testing.power.pragmas import settled_as
 from correlator.testing.simulation.campaign import small_world
 from correlator.testing.syscalls import library
 from correlator.testing.syscalls.library import Action, Fault
@@ -105,14 +104,7 @@ def _small_files(synchronous: str) -> None:
 
     Called inside `small_world`, whose segments are smaller than reading thousands of images a minute bears.
     """
-    settle = SqliteDatabase._settle  # noqa: SLF001  # the product refuses such settings
-
-    def settled(self: SqliteDatabase, raw: sqlite3.Connection) -> None:
-        settle(self, raw)
-        raw.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES:d}")
-        raw.execute(f"PRAGMA synchronous = {synchronous}")
-
-    SqliteDatabase._settle = settled  # type: ignore[method-assign]  # noqa: SLF001
+    settled_as(f"wal_autocheckpoint = {WAL_PAGES}", f"synchronous = {synchronous}")
     database.LARGEST_IDLE_WAL = IDLE_WAL_BYTES
     statelog.SEGMENT_ENTRIES = SEGMENT_ENTRIES
     witness.INTERVAL_S = 0.0

@@ -63,27 +63,36 @@ class Trace:
 
     Args:
         path: the file; it may still grow, then an iteration ends where it is.
+        ends_anywhere: whether its writer may have been killed from outside while it wrote: then the last record, of
+            which a part is missing, is left out.
 
     Raises:
-        UsageError: E2403 while iterating, the file is no trace, or ends within a record (its writer was killed from
-            outside while it wrote).
+        UsageError: E2403 while iterating, the file is no trace, or ends within a record.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, ends_anywhere: bool = False) -> None:
         self.path = path
+        self._ends_anywhere = ends_anywhere
 
     def __iter__(self) -> Iterator[Record]:
         with self.path.open("rb") as file:
             while header := file.read(_HEADER.size):
                 if len(header) < _HEADER.size:
-                    raise self._damaged("ends within a record")
+                    self._end()
+                    return
                 kind, path_size, offset, size = _HEADER.unpack(header)
                 if kind not in iter(Kind) or path_size > _LONGEST_PATH:
                     raise self._damaged("holds something that is no record")
                 path, content = file.read(path_size), file.read(size)
                 if len(path) + len(content) < path_size + size:
-                    raise self._damaged("ends within a record")
+                    self._end()
+                    return
                 yield Record(Kind(kind), path.decode(errors="surrogateescape"), offset, content)
+
+    def _end(self) -> None:
+        """It ends within a record."""
+        if not self._ends_anywhere:
+            raise self._damaged("ends within a record")
 
     def _damaged(self, what: str) -> UsageError:
         return UsageError("E2403", str(self.path), what, "A trace is written by the library of correlator.testing")

@@ -1,0 +1,84 @@
+"""Level `broker`: engines that are killed over a real PostgreSQL server, which is cut off, and ends their sessions."""
+
+import contextlib
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from correlator.errors import UsageError, quoted
+from correlator.storage.database import location, parse
+from correlator.testing.crashtest.configured import Configured
+from correlator.testing.crashtest.killed import Kill9
+from correlator.testing.crashtest.runs import Outcome, Plan
+from correlator.testing.kill9 import disturbances, draws, wire
+from correlator.testing.kill9.stores import StoreOfRun, served
+from correlator.testing.schedule import KILL, Fault, Schedule, draw_rates
+
+ENVIRONMENT = "CORRELATOR_CRASH_STORE"
+LOOPBACK = ("localhost", "127.0.0.1")
+_ELSEWHERE = frozenset({"host", "hostaddr", "port", "service"})
+
+
+class Broker(Kill9):
+    """The level; see `runs.Level`. Every run has a schema of its own in the user's database, dropped at its end.
+
+    Args:
+        configured: the file under test, with a database.
+        prepare: import paths; see `wire.Job`.
+
+    Raises `UsageError` E2434 without a database or a store, E2435 for a server that is not on this machine.
+    """
+
+    name = "broker"
+    imports = ("psycopg",)
+
+    def __init__(self, configured: Configured, prepare: Sequence[str] = ()) -> None:
+        self._database = on_this_machine(configured.database)
+        if not configured.persistent:
+            what = "has no store, so nothing comes between it and an engine"
+            raise UsageError("E2434", quoted(configured.file), what, "", "Use level kill9")
+        super().__init__(configured, prepare=prepare)
+
+    def singles(self, reference: Outcome) -> Iterator[tuple[Fault, ...]]:
+        """As at `kill9`, and everything that can happen to each COMMIT."""
+        points = dict(reference.points)
+        commits = points.pop(disturbances.COMMIT)
+        for fault in (*disturbances.singles(commits), *draws.singles(points)):
+            yield (fault,)
+
+    @contextlib.contextmanager
+    def _stored(self, plan: Plan, directory: Path) -> Iterator[StoreOfRun]:
+        del directory
+        with served(self._database, _disturbances(plan)) as store:
+            yield store
+
+    def _kills(self, plan: Plan, schedule: Schedule, lives: int) -> deque[wire.Kill]:
+        """As at `kill9`, and a life that is spared: what disturbs the store strikes in it as well."""
+        if plan.faults is None:
+            return deque([*super()._kills(plan, schedule, lives), wire.Kill()])
+        others = tuple(one for one in plan.faults if one.kind not in disturbances.KINDS)
+        kills = super()._kills(replace(plan, faults=others), schedule, lives)
+        return kills if len(kills) == len(plan.faults) else deque([*kills, wire.Kill()])
+
+
+def on_this_machine(database: str | None) -> str:
+    """The database, which may be used: schemas are made and dropped there; raises `UsageError` E2434, E2435."""
+    if not database:
+        what = "needs a PostgreSQL database, in which it makes and drops schemas"
+        todo = f"Give --crash-store (--store of the command) postgresql://…@127.0.0.1/…, or set {ENVIRONMENT}"
+        raise UsageError("E2434", "level broker", what, "", todo)
+    url = parse(database)
+    if url.get_backend_name() != "postgresql":
+        raise UsageError("E2434", "level broker", f"{quoted(location(database))} is no PostgreSQL database")
+    if url.host not in LOOPBACK or _ELSEWHERE & url.query.keys():
+        what = f"{quoted(location(database))} may be on another machine"
+        raise UsageError("E2435", "level broker", what, f"Hosts: {', '.join(LOOPBACK)}", "Name a database for tests")
+    return database
+
+
+def _disturbances(plan: Plan) -> Sequence[Fault]:
+    """Those of the plan, or drawn ones; none for a seed that draws nothing but kills."""
+    if plan.faults is not None:
+        return [one for one in plan.faults if one.kind in disturbances.KINDS]
+    return disturbances.drawn(plan.seed) if draw_rates(plan.seed).keys() - {KILL} else ()

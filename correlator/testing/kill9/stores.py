@@ -1,0 +1,151 @@
+"""Where the store of a run is: a file, or a schema of a real server behind a proxy that loses, cuts and delays."""
+
+import contextlib
+import secrets
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+
+from sqlalchemy import Connection
+
+from correlator.storage.database import administering, parse
+from correlator.testing.kill9 import disturbances
+from correlator.testing.network import POSTGRES_COMMIT, FaultProxy, lost_reply
+from correlator.testing.network.link import HOST
+from correlator.testing.schedule import Fault
+
+PORT = 5432
+SCHEMA = "crashtest_"
+"""Schemas of runs begin so."""
+END_S = 10
+
+
+class StoreOfRun:
+    """A store to which nothing happens but the deaths of engines. Used by the oracle's thread.
+
+    Args:
+        url: its address; `None` for no store.
+
+    Attributes:
+        url: for engines.
+        direct: for who looks at it from outside.
+    """
+
+    def __init__(self, url: str | None) -> None:
+        self.url = self.direct = url
+
+    def announced(self) -> None:
+        """An engine is about to commit."""
+
+    def struck(self) -> Sequence[Fault]:
+        """What went wrong since this was last asked."""
+        return ()
+
+    def seen(self) -> Mapping[str, int]:
+        """What faults can strike, and how often it was there."""
+        return {}
+
+    def left(self) -> None:
+        """The engine is dead: when this returns, nothing more of what it has sent takes place."""
+
+    def heal(self) -> None:
+        """Nothing goes wrong from now on."""
+
+
+class ServedStore(StoreOfRun):
+    """A schema of a server, which engines reach through a proxy.
+
+    Args:
+        url: for engines.
+        direct: for everybody else.
+        name: of the sessions of engines.
+        session: with the server itself.
+        proxy: in front of it.
+        faults: what goes wrong.
+    """
+
+    def __init__(
+        self, url: str, direct: str, name: str, session: Connection, proxy: FaultProxy, faults: Sequence[Fault]
+    ) -> None:
+        super().__init__(url)
+        self.direct = direct
+        self._name = name
+        self._session = session
+        self._proxy = proxy
+        network = {**disturbances.AT_COMMIT, **disturbances.ANYWHERE}
+        faults = list(dict.fromkeys(faults))  # of two at one place the first one acts
+        self._counter = proxy.inject(lost_reply(POSTGRES_COMMIT, hit=sys.maxsize))
+        self._injected = {one: proxy.inject(network[one.kind](one.n)) for one in faults if one.kind in network}
+        self._ends = {one for one in faults if one.kind == disturbances.BACKEND}
+        self._ended: list[Fault] = []
+        self._announced = 0
+
+    def announced(self) -> None:
+        """The session may end about now: before, within or after the transaction."""
+        self._announced += 1
+        fault = Fault(disturbances.BACKEND, self._announced)
+        if fault in self._ends and self._end_sessions(0):
+            self._ended.append(fault)
+
+    def struck(self) -> Sequence[Fault]:
+        """See `StoreOfRun`."""
+        acted = [fault for fault, injection in self._injected.items() if injection.fired]
+        for fault in acted:
+            del self._injected[fault]
+        ended, self._ended = self._ended, []
+        return acted + ended
+
+    def seen(self) -> Mapping[str, int]:
+        """COMMITs."""
+        return {disturbances.COMMIT: self._counter.hits}
+
+    def left(self) -> None:
+        """Also what the server still works on, or holds for a client that it takes for alive, is over."""
+        self._end_sessions(END_S)
+
+    def heal(self) -> None:
+        """See `StoreOfRun`."""
+        self._ends.clear()
+        self._proxy.heal()
+
+    def _end_sessions(self, wait_s: int) -> int:
+        """End those of engines; returns how many. Waits at most so long until they are gone."""
+        ended: int = self._session.exec_driver_sql(
+            "SELECT count(pg_terminate_backend(pid, %(wait_ms)s)) FROM pg_stat_activity"
+            " WHERE application_name = %(name)s",
+            {"wait_ms": wait_s * 1000, "name": self._name},
+        ).scalar_one()
+        return ended
+
+
+@contextlib.contextmanager
+def served(database: str, faults: Sequence[Fault]) -> Iterator[ServedStore]:
+    """A schema of its own in a database on this machine, dropped at the end of the block.
+
+    Args:
+        database: its address.
+        faults: what goes wrong, as in `disturbances`.
+
+    Raises `StoreError` E31xx, E33xx when the server cannot be used.
+    """
+    name = f"{SCHEMA}{secrets.token_hex(8)}"
+    port = parse(database).port or PORT
+    with administering(_address(database, port)) as session, FaultProxy(port) as proxy:
+        session.exec_driver_sql(f"CREATE SCHEMA {name}")
+        schema = _address(database, port, schema=name)
+        # Proxies do not read what is encrypted.
+        behind = _address(schema, proxy.port, application_name=name, sslmode="disable", gssencmode="disable")
+        store = ServedStore(behind, schema, name, session, proxy, faults)
+        try:
+            yield store
+        finally:
+            store.left()
+            session.exec_driver_sql(f"DROP SCHEMA {name} CASCADE")
+
+
+def _address(database: str, port: int, *, schema: str = "", **query: str) -> str:
+    """The same database at a port of loopback, whatever else the environment names."""
+    parsed = parse(database)
+    if schema:
+        query["options"] = f"{parsed.query.get('options', '')} -csearch_path={schema}"
+    query["hostaddr"] = HOST
+    return parsed.set(port=port).update_query_dict(query).render_as_string(hide_password=False)

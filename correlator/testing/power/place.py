@@ -1,0 +1,23 @@
+"""A directory as the disk under test: what it holds, and one image after another put into it."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+
+def held(directory: Path) -> dict[str, bytes]:
+    """Its files by name."""
+    return {there.name: there.read_bytes() for there in directory.iterdir()}
+
+
+def put(directory: Path, files: Mapping[str, bytes | bytearray]) -> Path:
+    """Make the directory hold these files and nothing else; returns it."""
+    for there in directory.iterdir():
+        if there.name not in files:
+            there.unlink()
+    for name, content in files.items():
+        descriptor = os.open(directory / name, os.O_WRONLY | os.O_CREAT, 0o600)
+        os.pwrite(descriptor, content, 0)
+        os.ftruncate(descriptor, len(content))
+        os.close(descriptor)
+    return directory

@@ -1,13 +1,15 @@
 """The process that forks engines, one for each line of its input, and tells how each ended.
 
 An engine here dies by a real SIGKILL, sent to itself at the n-th pass of a named fault point: no handler runs, nothing
-is flushed, locks are the kernel's business.
+is flushed, locks are the kernel's business. Threads may be told to wait for one another at such points, so that a
+death falls into one state of the engine and into no other.
 """
 
 import json
 import os
 import signal
 import sys
+import threading
 import time
 from collections import Counter
 from typing import Any, Literal
@@ -18,6 +20,7 @@ import structlog
 from connectors.embedded import EmbeddedConnection
 from correlator import Engine, Reliability
 from correlator.core import faults
+from correlator.runtime.contexts import MonitorThread
 from correlator.settings import (
     CheckpointSettings,
     ConnectionSettings,
@@ -43,6 +46,7 @@ class Order(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         add: ids of receivers (BEST_EFFORT) that code adds.
         kill: fault point to die at; "" lives to the end.
         hit: which pass of it.
+        hold: at `POINT:PASS` a thread waits until all of these passes have been; one that never comes is `EVER`.
         monitor: the monitor.
         audit: another one, in the context `audit`.
         input_log: where inputs are recorded.
@@ -59,6 +63,7 @@ class Order(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     add: list[str] = []
     kill: str = ""
     hit: int = 1
+    hold: dict[str, list[str]] = {}
     monitor: str = "tests.runtime.flows:Forwards"
     audit: str = ""
     input_log: str = ""
@@ -85,29 +90,61 @@ def main() -> None:
         sys.stdout.flush()
 
 
+class _Schedule:
+    """What threads do at fault points: they count, wait for one another, and die."""
+
+    def __init__(self, order: Order) -> None:
+        self.hits: Counter[str] = Counter()
+        self._order = order
+        self._changed = threading.Condition()
+
+    def passed(self, name: str) -> None:
+        """A thread is at this point."""
+        with self._changed:
+            self.hits[name] += 1
+            hit = self.hits[name]
+            self._changed.notify_all()
+            awaited = self._order.hold.get(f"{name}:{hit}", ())
+            self._changed.wait_for(lambda: all(self._was(one) for one in awaited), self._order.patience)
+        if (name, hit) == (self._order.kill, self._order.hit):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def _was(self, which: str) -> bool:
+        name, _, hit = which.partition(":")
+        return self.hits[name] >= int(hit or 1)
+
+
 def _be_an_engine(order: Order, writing: int) -> None:
     structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
-    hits: Counter[str] = Counter()
+    _announce_cuts()
+    schedule = _Schedule(order)
     told: dict[str, Any] = {}
     status = 0
     try:
-        _run(order, hits)
+        _run(order, schedule)
     except BaseException as error:  # noqa: BLE001  # the parent is told, whatever it is
         told["error"] = f"{type(error).__name__}: {error}"
         status = getattr(error, "exit_status", 70)
-    told["points"] = hits
+    told["points"] = schedule.hits
     with os.fdopen(writing, "w") as pipe:
         json.dump(told, pipe)
     os._exit(status)
 
 
-def _run(order: Order, hits: "Counter[str]") -> None:
-    def passed(name: str) -> None:
-        hits[name] += 1
-        if name == order.kill and hits[name] == order.hit:
-            os.kill(os.getpid(), signal.SIGKILL)
+def _announce_cuts() -> None:
+    """A context that was asked to stop before its next event passes a point that the engine does not have."""
+    request_cut = MonitorThread.request_cut
 
-    faults.install(passed)
+    def announced(thread: MonitorThread, *, requested: bool) -> None:
+        request_cut(thread, requested=requested)
+        if requested:
+            faults.point("app.cut_requested")
+
+    MonitorThread.request_cut = announced
+
+
+def _run(order: Order, schedule: _Schedule) -> None:
+    faults.install(schedule.passed)
     with Engine(_settings(order)) as engine:
         for name in order.add:
             engine.add_receiver(ReceiverSettings(id=name, connection=CONNECTION, destination=f"queue:{name}"))

@@ -5,7 +5,19 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from correlator import Message, Monitor, ReceivingSuspended, SenderFlushed, StateTable, event, on
+from correlator import (
+    ConnectionStatus,
+    Message,
+    Monitor,
+    ReceiverStatus,
+    ReceivingSuspended,
+    SenderFlushed,
+    SenderStatus,
+    StateTable,
+    event,
+    on,
+)
+from correlator.core import faults
 from correlator.ports import Effects
 
 FAN_OUT = 110
@@ -40,6 +52,7 @@ class Script:
         self.note: Callable[[Any, Note], None] = _nothing
         self.suspended: Callable[[Any, ReceivingSuspended], None] = _nothing
         self.flushed: Callable[[Any, SenderFlushed], None] = _nothing
+        self.status: Callable[[Any, Any], None] = _nothing
         self.hook: Callable[[Any, str], None] = _nothing
         self.heard: list[tuple[str, str]] = []
         self.changed = threading.Condition()
@@ -101,6 +114,26 @@ class AlsoHears(Hears):
     """Another one, for a second context."""
 
 
+class Watches(Monitor):
+    """Hears how connections, receivers and senders are."""
+
+    @on(ConnectionStatus)
+    def connection(self, told: ConnectionStatus) -> None:
+        self._hear(told.connection, told)
+
+    @on(ReceiverStatus)
+    def receiver(self, told: ReceiverStatus) -> None:
+        self._hear(told.receiver, told)
+
+    @on(SenderStatus)
+    def sender(self, told: SenderStatus) -> None:
+        self._hear(told.sender, told)
+
+    def _hear(self, part: str, told: Any) -> None:
+        SCRIPT.status(self, told)
+        SCRIPT.hear(self, f"{part} {told.status}")
+
+
 class Keeps(Monitor, persistent=True):
     """Keeps every body that it was given, and counts."""
 
@@ -138,6 +171,10 @@ class Keeps(Monitor, persistent=True):
         SCRIPT.hear(self, f"note {note.text}")
 
 
+class AlsoKeeps(Keeps, persistent=True):
+    """Another one, for a second context."""
+
+
 class Forwards(Monitor, persistent=True):
     """Numbers what comes in and sends it on to `out`: state and output must always agree."""
 
@@ -147,6 +184,15 @@ class Forwards(Monitor, persistent=True):
     def message(self, message: Message) -> None:
         self.count += 1
         self.send(b"%d:%s" % (self.count, message.body), to="out")
+
+
+class ForwardsSlowly(Forwards):
+    """Passes a fault point of its own with each message: a schedule may keep it there."""
+
+    @on(Message)
+    def message(self, message: Message) -> None:
+        super().message(message)
+        faults.point("app.message")
 
 
 class FansOut(Forwards):

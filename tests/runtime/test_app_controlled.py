@@ -345,6 +345,30 @@ def test_a5_1_the_notice_comes_after_the_confirms(no_store, script, best_effort)
     assert sent == [10]
 
 
+def test_a5_1_the_notice_goes_to_the_context_that_asked(no_store, script):
+    """Given two contexts that ask in turn, when all is sent, then each is told of what it asked for and of nothing else."""
+    asked: dict[str, list[int]] = {"Hears": [], "AlsoHears": []}
+    told: dict[str, list[int]] = {"Hears": [], "AlsoHears": []}
+
+    def asks(one, message):
+        name = type(one).__name__
+        if message.body.decode() in (name, "both"):
+            one.send(message.body, to="out")
+            asked[name].append(one.request_flush("out"))
+
+    script.message = asks
+    script.flushed = lambda one, notice: told[type(one).__name__].append(notice.request_id)
+    contexts = [monitor(Hears), monitor(AlsoHears, context="other")]
+    with no_store.engine(receiver("in", BEST_EFFORT), sender("out", BEST_EFFORT), monitors=contexts) as engine:
+        no_store.publish("Hears", "AlsoHears", "both", "Hears")
+        no_store.wait(lambda: len(told["Hears"]) >= 3 and len(told["AlsoHears"]) >= 2)
+        no_store.publish("last")  # behind every notice: one that went astray would have been heard before
+        no_store.wait(lambda: all("last" in script.of(name) for name in told))
+        assert engine.failure is None
+    assert told == asked
+    assert sorted([*asked["Hears"], *asked["AlsoHears"]]) == [1, 2, 3, 4, 5]
+
+
 def test_a5_2_messages_leave_without_any_flush(no_store, script, best_effort):
     script.message = lambda monitor, message: monitor.send(message.body, to="out")
     with best_effort:

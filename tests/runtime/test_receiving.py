@@ -1,17 +1,20 @@
 """Receiving (FEATURES A3): batches, store before acknowledgement, recovery before anything new."""
 
+import itertools
 import threading
 
 import pytest
 
+from correlator import Monitor
 from correlator.errors import ConnectionLost, UsageError
 from correlator.runtime.clock import SystemClock
 from correlator.storage import inspect
 from correlator.storage.database import reading
 from correlator.storage.loading import received_of
 from correlator.storage.tables import receive_log
+from correlator.testing.clock import ManualClock
 from correlator.testing.memory import Faults
-from tests.runtime.flows import AlsoHears, Forwards, Hears, Keeps, Note
+from tests.runtime.flows import SCRIPT, AlsoHears, AlsoKeeps, Forwards, Hears, Keeps, Note, Watches
 from tests.runtime.world import (
     AT_LEAST_ONCE,
     BEST_EFFORT,
@@ -117,21 +120,30 @@ class Heard:
 
 
 @pytest.mark.parametrize("reliability", STORED)
-def test_a3_4_what_enters_during_a_commit_keeps_its_row_until_the_next_checkpoint(any_world, script, reliability, gate):
-    """A message that arrived after the cut is not part of the checkpoint that is being committed."""
-    script.message = lambda monitor, message: gate.wait(20) if message.body == b"late" else None
+def test_a3_4_what_enters_during_a_commit_keeps_its_row_until_the_next_checkpoint(any_world, script, reliability):
+    """A message that enters the queue behind the cut is no part of the checkpoint, though it is handled before the commit."""
     with any_world.engine(receiver("in", reliability), monitors=[Keeps], interval=HOUR) as engine:
         any_world.publish("early")
-        any_world.wait(lambda: script.of("Keeps") == ["early"])
-        assert any_world.received_rows() == 1
-        assert engine.checkpoint()
-        assert any_world.received_rows() == 0
+        any_world.wait(lambda: script.of("Keeps") == ["early"] and not any_world.broker.unacknowledged("queue:in"))
+        of_batch, of_checkpoint = any_world.hold_at("rx.tx.begin", "ck.tx.begin")
         any_world.publish("late")
+        of_batch.wait_reached()
+        number = engine.checkpointer.ask()
+        any_world.wait(lambda: engine.checkpointer.busy)
+        of_batch.open()
+        of_checkpoint.wait_reached()
         any_world.wait(lambda: script.of("Keeps") == ["early", "late"])
-        assert any_world.received_rows() == 1
-        gate.set()
+        assert rows_of_messages(any_world) == [1, 2]
+        of_checkpoint.open()
+        assert engine.checkpointer.wait_answered(number, 20)
+        assert rows_of_messages(any_world) == [2]
         assert engine.checkpoint()
-        assert any_world.received_rows() == 0
+        assert rows_of_messages(any_world) == []
+
+
+def rows_of_messages(world) -> list[int]:
+    """The numbers of the messages in the receive log."""
+    return [number for row in inspect.receive_log(world.store) for number in range(row.first, row.last + 1)]
 
 
 def test_a3_5_ids_outlive_the_messages_and_a_restart(any_world, script):
@@ -175,28 +187,61 @@ def test_a3_7_a_long_body_leaves_the_store_with_its_effect_and_the_id_stays(any_
 # --- recovery ---
 
 
+def held_in(world, script, gate, name: str, hook: str) -> threading.Event:
+    """Have a life-cycle method of a monitor wait for the gate; set when it is entered. Its end stands in the trace."""
+    entered = threading.Event()
+
+    def called(monitor, which):
+        if (type(monitor).__name__, which) == (name, hook):
+            entered.set()
+            gate.wait(20)
+        world.note(f"{type(monitor).__name__} {which}")
+
+    script.hook = called
+    return entered
+
+
+def starting(engine) -> threading.Thread:
+    """The thread in which the engine starts."""
+    thread = threading.Thread(target=engine.start)
+    thread.start()
+    return thread
+
+
+def let_try(engine) -> None:
+    """Give every receiver and sender a turn: what may not act yet does nothing with it."""
+    assert [part.step() for part in (*engine.receivers.values(), *engine.senders.values())] == [None, None]
+
+
+RECEIVES = ("rx.reconnect", "rx.poll", "delivered")
+"""What of a trace shows that a receiver has begun."""
+
+
 @pytest.mark.parametrize("reliability", [*STORED, BEST_EFFORT])
 def test_a3_8_nothing_is_received_before_recovery_is_concluded(any_world, script, reliability, gate):
-    parts = receiver("in", reliability)
-    with any_world.engine(parts, monitors=[Keeps]) as engine:
+    """Concluded is what `on_conclude_recovery` says in all persistent monitors: here the last one takes its time."""
+    parts = (receiver("in", reliability), sender())
+    monitors = [Keeps, monitor(AlsoKeeps, context="other")]
+    with any_world.engine(*parts, monitors=monitors) as engine:
         assert engine.checkpoint()
     any_world.publish("waits at the broker")
     any_world.trace.clear()
-
-    def slow(monitor, hook):
-        if hook == "on_conclude_recovery":
-            gate.wait(20)
-
-    script.hook = slow
-    engine = any_world.engine(parts, monitors=[Keeps])
-    starting = threading.Thread(target=engine.start)
-    starting.start()
+    any_world.watch_points()
+    entered = held_in(any_world, script, gate, "AlsoKeeps", "on_conclude_recovery")
+    engine = any_world.engine(*parts, monitors=monitors)
+    thread = starting(engine)
+    assert entered.wait(20)
     any_world.publish("and another")
-    assert any_world.happened("delivered") == []
+    let_try(engine)
+    assert (any_world.happened(*RECEIVES), script.heard, any_world.broker.waiting("queue:in")) == ([], [], 2)
+    any_world.note("gate")
     gate.set()
-    starting.join(20)
-    any_world.wait(lambda: len(script.of("Keeps")) == 2)
+    thread.join(20)
+    any_world.wait(lambda: len(script.heard) == 4)
     engine.stop()
+    concluded = [f"{name} on_conclude_recovery" for name in ("Keeps", "AlsoKeeps")]
+    order = any_world.happened("gate", *concluded, *RECEIVES)
+    assert order[:6] == [concluded[0], "gate", concluded[1], "rx.reconnect", "rx.poll", "delivered"]
 
 
 def test_a3_9_what_was_stored_is_delivered_from_the_store_before_anything_new(any_world, script, gate):
@@ -238,6 +283,76 @@ def test_a3_9_a9_14_a_monitor_without_persistence_hears_stored_messages_when_it_
     assert script.heard.index(("Hears", "b")) < script.heard.index(("Keeps", "on_conclude_recovery"))
 
 
+def test_a9_14_the_order_of_a_recovery(any_world, script, gate):
+    """Objects, begin, onload as configured, timers that are due, stored events, conclude; then brokers and checkpoints.
+
+    Engine time goes on where the last checkpoint left it: 5 s here, though the engine lived to 50 s and was away.
+    """
+    clock = ManualClock()
+    parts = (receiver(), sender())
+    monitors = [monitor(AlsoHears, context="other"), Keeps, Hears, monitor(AlsoKeeps, context="other"), Rings]
+    script.message = lambda one, message: gate.wait(20)
+    engine = any_world.engine(*parts, monitors=monitors, clock=clock, interval=HOUR)
+    with engine:
+        clock.advance(5)
+        assert engine.checkpoint()
+        any_world.publish("a", "b")
+        any_world.wait(lambda: any_world.received_rows() == 2 and script.heard)
+        clock.advance(45)
+        gate.set()
+        any_world.crash(engine)
+    clock.advance(1000)
+    any_world.publish("new")
+    any_world.trace.clear()
+    any_world.watch_points()
+
+    def called(one, hook):
+        any_world.note(f"{type(one).__name__} {hook}")
+        if (type(one).__name__, hook) == ("Hears", "onload"):
+            clock.advance(10)
+
+    script.hook = called
+    script.message = lambda one, message: any_world.note(f"{type(one).__name__} {message.body.decode()}")
+    script.note = lambda one, note: any_world.note(f"rings at {note.text}")
+    with any_world.engine(*parts, monitors=monitors, clock=clock) as engine:
+        any_world.wait(lambda: len(any_world.happened("Hears new", "AlsoHears new", "Keeps new", "AlsoKeeps new")) == 4)
+        any_world.wait(lambda: engine.senders["out"].connected and engine.status().checkpoints.taken)
+        clock.advance(15)
+        engine.contexts["main"].wake()
+        any_world.wait(lambda: any_world.happened("rings at 30"))
+    lines = [one.kind for one in any_world.trace]
+    persistent, others = ("AlsoKeeps", "Keeps"), ("AlsoHears", "Hears")
+    stages = [
+        ["rec.load.state"],
+        [f"{name} on_begin_recovery" for name in persistent],
+        [f"{name} onload" for name in others],
+        ["rings at 10"],
+        [f"{name} {body}" for body in ("a", "b") for name in (*persistent, *others)],
+        [f"{name} on_conclude_recovery" for name in persistent],
+        ["rx.reconnect", "tx.reconnect", "ck.trigger", "delivered"],
+    ]
+    places = [[lines.index(line) for line in stage] for stage in stages]
+    assert all(max(before) < min(after) for before, after in itertools.pairwise(places))
+    assert places[2] == sorted(places[2])
+    assert lines.index("delivered") < lines.index("rings at 30")
+    for name in (*persistent, *others):
+        assert any_world.happened(f"{name} a", f"{name} b", f"{name} new") == [f"{name} a", f"{name} b", f"{name} new"]
+
+
+class Rings(Monitor, persistent=True):
+    """Has timers that ring at 10 s and at 30 s of engine time."""
+
+    def onload(self) -> None:
+        self.wait(10, then=self.ten)
+        self.wait(30, then=self.thirty)
+
+    def ten(self) -> None:
+        SCRIPT.note(self, Note(text="10"))
+
+    def thirty(self) -> None:
+        SCRIPT.note(self, Note(text="30"))
+
+
 def test_a_first_start_is_no_recovery(world, script):
     script.hook = lambda monitor, hook: script.hear(monitor, hook)
     with world.engine(monitors=[Keeps, Hears]):
@@ -246,19 +361,26 @@ def test_a_first_start_is_no_recovery(world, script):
 
 
 def test_a3_14_nothing_is_delivered_before_the_application_is_initialised(any_world, script, gate):
-    """The application is initialised when `onload` has returned in all monitors."""
-    script.hook = lambda monitor, hook: gate.wait(20)
+    """The application is initialised when `onload` has returned in all monitors: no message, and no status event."""
     any_world.publish("waits")
-    engine = any_world.engine(receiver(), monitors=[Keeps, Hears])
-    assert any_world.happened("delivered") == []
-    starting = threading.Thread(target=engine.start)
-    starting.start()
+    any_world.watch_points()
+    entered = held_in(any_world, script, gate, "AlsoHears", "onload")
+    monitors = [Keeps, Watches, Hears, monitor(AlsoHears, context="other")]
+    engine = any_world.engine(receiver(), sender(), monitors=monitors)
+    thread = starting(engine)
+    assert entered.wait(20)
     any_world.publish("waits too")
-    assert (any_world.happened("delivered"), script.heard) == ([], [])
+    let_try(engine)
+    assert (any_world.happened(*RECEIVES), script.heard, any_world.broker.waiting("queue:in")) == ([], [], 2)
+    assert [thread.queue.waiting for thread in engine.contexts.values()] == [0, 0]
+    any_world.note("gate")
     gate.set()
-    starting.join(20)
-    any_world.wait(lambda: len(script.heard) == 4)
+    thread.join(20)
+    any_world.wait(lambda: {"in OK", "out OK", "memory OK"} <= set(script.of("Watches")))
+    any_world.wait(lambda: all(script.of(name) == ["waits", "waits too"] for name in ("Keeps", "Hears", "AlsoHears")))
     engine.stop()
+    loaded = [f"{name} onload" for name in ("Keeps", "Hears", "AlsoHears")]
+    assert any_world.happened("gate", *loaded, *RECEIVES)[:5] == [*loaded[:2], "gate", loaded[2], "rx.reconnect"]
 
 
 def test_a3_16_what_waits_in_a_queue_is_part_of_the_checkpoint(any_world, script, gate):

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from correlator import Engine, Reliability
+from correlator import Engine, PartStatus, Reliability
 from correlator.errors import ConfigError, RecoveryRefused, UsageError
 from correlator.settings import ConnectionSettings, DuplicateDetectionSettings
 from correlator.storage import inspect
-from tests.runtime.flows import AlsoHears, Forwards, Hears, Keeps
+from tests.runtime.flows import AlsoHears, Forwards, Hears, Keeps, Watches
 from tests.runtime.world import (
     APP_CONTROLLED,
     AT_LEAST_ONCE,
@@ -26,6 +26,8 @@ from tests.runtime.world import (
     sender,
     the_monitor,
 )
+
+HOUR = 3600.0
 
 
 def sends_on(monitor, message):
@@ -223,13 +225,20 @@ def test_a1_14_logical_destinations_are_pointed_elsewhere_without_the_registry_n
             any_world.wait_for(where, at=f"queue:results-{where}")
 
 
-def test_a1_14_dynamic_parts_know_logical_destinations_too(world, script):
+def test_a1_14_dynamic_parts_follow_logical_destinations_over_a_restart(any_world, script):
+    """Given parts that code added to logical names, when another mapping leads elsewhere, then they do, without code."""
     script.message = sends_on
-    with world.engine(monitors=[Hears], destinations={"orders": "queue:a", "results": "queue:b"}) as engine:
-        engine.add_receiver(receiver("in", destination="orders"))
-        engine.add_sender(sender("out", destination="results"))
-        world.publish("x", to="queue:a")
-        world.wait_for("x", at="queue:b")
+    for where in ("test", "production"):
+        physical = {"orders": f"queue:orders-{where}", "results": f"queue:results-{where}"}
+        with any_world.engine(monitors=[Hears], destinations=physical) as engine:
+            if where == "test":
+                engine.add_receiver(receiver("in", destination="orders"))
+                engine.add_sender(sender("out", destination="results"))
+            recorded = {one.id: (one.origin, one.destination) for one in inspect.registry(any_world.store)}
+            assert recorded == {"in": ("dynamic", "orders"), "out": ("dynamic", "results")}
+            any_world.publish(where, to=f"queue:orders-{where}")
+            any_world.wait_for(where, at=f"queue:results-{where}")
+    assert any_world.sent("queue:results-test") == ["test"]
 
 
 def test_a1_15_a_copy_of_a_store_is_examined_without_touching_production(world, tmp_path):
@@ -253,20 +262,65 @@ def test_a1_15_a_copy_of_a_store_is_examined_without_touching_production(world, 
 # --- removing and adding ---
 
 
-def test_a1_16_a_removed_receiver_delivers_what_it_has_and_leaves_no_rows(any_world, script, gate):
-    script.message = lambda monitor, message: gate.wait(20)
-    with any_world.engine(monitors=[Keeps]) as engine:
+def no_rows_of(world, part: str) -> bool:
+    """Whether the store holds nothing of a receiver, and nothing in its duplicate detection domain."""
+    recorded = [one.id for one in inspect.registry(world.store)]
+    return part not in recorded and (world.received_rows(), world.stored_ids()) == (0, [])
+
+
+@pytest.mark.parametrize("point", ["rx.submit", "rx.tx.begin", "rx.tx.commit.after", "rx.ack.before", "rx.enqueue"])
+def test_a1_16_a_removed_receiver_delivers_what_it_has_says_so_and_leaves_no_rows(any_world, script, point):
+    """Given a batch in flight between broker and context, when its receiver is removed, then it is handled before."""
+    clean = []
+    script.status = lambda monitor, told: clean.append(no_rows_of(any_world, "in")) if is_removed(told) else None
+    with any_world.engine(monitors=[Keeps, Watches], interval=HOUR) as engine:
         engine.add_receiver(receiver("in", EXACTLY_ONCE, max_batch_size=5))
-        any_world.publish(*numbered(5))
-        any_world.wait(lambda: script.of("Keeps") == ["m1"])
+        any_world.wait(lambda: "in OK" in script.of("Watches"))
+        (in_flight,) = any_world.hold_at(point)
+        any_world.publish(*numbered(8))
+        in_flight.wait_reached()
         engine.remove("in")
-        assert not engine.removed("in")
-        gate.set()
+        wait_looked(any_world, engine)
+        assert (engine.removed("in"), script.of("Keeps"), inspect.registry(any_world.store)[0].id) == (False, [], "in")
+        in_flight.open()
+        any_world.wait(lambda: "in REMOVED" in script.of("Watches"))
         any_world.wait(lambda: engine.removed("in"))
-        assert script.of("Keeps") == ["m1", "m2", "m3", "m4", "m5"]
         assert engine.receivers == {}
-        assert (any_world.received_rows(), any_world.stored_ids()) == (0, [])
-        assert inspect.registry(any_world.store) == []
+    of_both = [what for what in script.heard if what[0] == "Keeps" or what[1] == "in REMOVED"]
+    assert of_both == [*(("Keeps", f"m{number}") for number in range(1, 6)), ("Watches", "in REMOVED")]
+    assert clean == [True]
+    assert inspect.registry(any_world.store) == []
+    assert any_world.broker.waiting("queue:in") == 3
+
+
+def is_removed(told) -> bool:
+    return told.status is PartStatus.REMOVED
+
+
+def wait_looked(world, engine):
+    """Wait until the remover has looked often enough to carry a removal through, if it thought that it may."""
+    looks = []
+    step = engine.remover.step
+    engine.remover.step = lambda: looks.append(None) or step()
+    world.wait(lambda: len(looks) >= 10)
+
+
+def test_a1_16_a_removed_receiver_waits_until_what_it_delivered_is_handled(any_world, script):
+    """Given a batch that is stored, acknowledged and in the queue of its context, then its rows stay until it is handled."""
+    with any_world.engine(monitors=[Keeps, Watches]) as engine:
+        engine.add_receiver(receiver("in", EXACTLY_ONCE, max_batch_size=5))
+        any_world.wait(lambda: "in OK" in script.of("Watches"))
+        (before_events,) = any_world.hold_at("app.event")
+        any_world.publish(*numbered(5))
+        any_world.wait(lambda: any_world.received_rows() == 5 and not any_world.broker.unacknowledged("queue:in"))
+        engine.remove("in")
+        any_world.wait(lambda: engine.receivers["in"].quiet)
+        wait_looked(any_world, engine)
+        assert (engine.removed("in"), script.of("Keeps"), any_world.received_rows()) == (False, [], 5)
+        before_events.open()
+        any_world.wait(lambda: "in REMOVED" in script.of("Watches"))
+        assert script.of("Keeps") == ["m1", "m2", "m3", "m4", "m5"]
+        assert no_rows_of(any_world, "in")
 
 
 def test_a1_16_a_receiver_may_come_again_under_its_id(world, script):
@@ -317,18 +371,35 @@ def test_a1_16_ids_of_a_removed_receiver_are_held_for_nobody(any_world, script):
         any_world.wait(lambda: script.of("Keeps") == ["a", "a"])
 
 
-def test_a1_17_a_removed_sender_sends_what_it_has(any_world, script):
+@pytest.mark.parametrize("reliability", [EXACTLY_ONCE, AT_LEAST_ONCE, BEST_EFFORT])
+def test_a1_17_a_removed_sender_sends_what_it_has_and_then_says_so(any_world, script, reliability):
+    """Given 100 sends for a broker that is down, when their sender is removed, then it goes when they are there."""
     script.message = sends_on
-    any_world.broker.down = True
-    with any_world.engine(receiver("in", BEST_EFFORT), monitors=[Hears]) as engine:
-        engine.add_sender(sender("out", EXACTLY_ONCE))
-        any_world.broker.down = False
+    at_broker = []
+    script.status = lambda monitor, told: (
+        at_broker.append(len(any_world.away.received("queue:out"))) if is_removed(told) else None
+    )
+    parts = receiver("in", BEST_EFFORT)
+    with any_world.engine(parts, monitors=[Hears, Watches], connections=two(any_world)) as engine:
+        any_world.away.down = True
+        engine.add_sender(sender("out", reliability, connection="away"))
         any_world.publish(*numbered(100))
         any_world.wait(lambda: len(script.of("Hears")) == 100)
+        any_world.wait(lambda: engine.status().senders["out"][2] == 100)
+        any_world.wait(lambda: "out ERROR" in script.of("Watches"))
         engine.remove("out")
+        errors = engine.senders["out"].counters.connection_errors
+        any_world.wait(lambda: engine.senders["out"].counters.connection_errors >= errors + 3)
+        assert not engine.removed("out")
+        assert (engine.status().senders["out"][2], any_world.away.received("queue:out")) == (100, [])
+        any_world.away.down = False
+        any_world.wait(lambda: "out REMOVED" in script.of("Watches"))
         any_world.wait(lambda: engine.removed("out"))
-        assert len(any_world.sent()) == 100
+        assert at_broker == [100]
         assert (any_world.outbox_rows(), engine.senders) == (0, {})
+    bodies = [one.body.decode() for one in any_world.away.received("queue:out")]
+    assert bodies == [f"m{number}" for number in range(1, 101)]
+    assert [what for what in script.of("Watches") if what.startswith("out")][-2:] == ["out OK", "out REMOVED"]
 
 
 def test_a1_17_a2_16_sends_after_remove_raise(world, script):
@@ -411,12 +482,14 @@ def with_defaults(engine: Engine, connection: str, reliability: Reliability) -> 
 @pytest.mark.parametrize("reliability", [BEST_EFFORT, AT_LEAST_ONCE, EXACTLY_ONCE])
 def test_a1_20_a_connection_without_senders_has_a_default_sender(any_world, script, reliability):
     script.message = sends_by_default
-    made = any_world.engine(receiver("in", AT_LEAST_ONCE), monitors=[Hears])
+    made = any_world.engine(receiver("in", AT_LEAST_ONCE), monitors=[Hears, Watches])
     with with_defaults(made, "memory", reliability) as engine:
         assert "memory-default-sender" not in engine.status().senders
         any_world.publish("a", "b")
         any_world.wait_for("a", "b")
         assert engine.status().senders["memory-default-sender"][0] == "OK"
+        told = ["memory-default-sender CONNECTING", "memory-default-sender OK"]
+        any_world.wait(lambda: [one for one in script.of("Watches") if "default" in one] == told)
         recorded = {one.id: one for one in inspect.registry(any_world.store)}["memory-default-sender"]
         assert (recorded.origin, recorded.reliability) == ("dynamic", reliability)
 

@@ -14,6 +14,7 @@ from correlator.errors import ConnectionLost
 from correlator.runtime import checkpointer
 from correlator.storage import inspect, loading, tables
 from correlator.storage.database import reading
+from correlator.testing.clock import ManualClock
 from correlator.testing.memory import Faults
 from tests.runtime.flows import Forwards, Hears, Keeps
 from tests.runtime.world import (
@@ -239,20 +240,73 @@ def test_a2_9_status_tells_how_checkpoints_went(world):
     assert 0 < counters.last_duration_s <= counters.total_duration_s
 
 
-def test_a2_9_a_slow_handler_lengthens_a_checkpoint_but_never_skips_it(world, script, gate):
-    def blocked(monitor, message):
-        if message.body == b"slow":
-            gate.wait(20)
-        monitor.send(message.body, to="out")
-
-    script.message = blocked
-    with world.engine(receiver(), sender(), monitors=[Keeps]) as engine:
-        world.publish("quick", "slow", "after")
-        world.wait(lambda: "slow" in script.of("Keeps"))
-        taken = engine.status().checkpoints.taken
+def test_a2_9_a_slow_handler_lengthens_a_checkpoint_and_skips_none(any_world, script, gate):
+    """Given a handler of 7 s that a checkpoint of every 0.02 s falls into, then this one takes 7 s, and the next one comes."""
+    script.message = lambda monitor, message: gate.wait(20) if message.body == b"slow" else None
+    clock = ManualClock()
+    with any_world.engine(receiver(), monitors=[Keeps], clock=clock) as engine:
+        quick_checkpoint(engine, clock)
+        any_world.publish("slow")
+        any_world.wait(lambda: script.of("Keeps") == ["slow"])
+        make_due(engine, clock)
+        any_world.wait(lambda: engine.contexts["main"].context.cut_requested)
+        clock.advance(7.0)
+        assert engine.status().checkpoints.taken == 1
         gate.set()
-        world.wait_for("quick", "slow", "after")
-        assert engine.status().checkpoints.taken > taken
+        any_world.publish("after")
+        any_world.wait(lambda: script.of("Keeps") == ["slow", "after"])
+        assert_slow_then_quick(any_world, engine, clock)
+
+
+def test_a2_9_a_slow_commit_lengthens_a_checkpoint_and_skips_none(any_world, script):
+    """Given a store that takes 7 s, then so does the checkpoint; what is handled meanwhile is in the next one."""
+    clock = ManualClock()
+    with any_world.engine(receiver("in", BEST_EFFORT), monitors=[Keeps], clock=clock) as engine:
+        quick_checkpoint(engine, clock)
+        (commit,) = any_world.hold_at("ck.tx.commit.before")
+        any_world.publish("slow")
+        any_world.wait(lambda: script.of("Keeps") == ["slow"])
+        make_due(engine, clock)
+        commit.wait_reached()
+        clock.advance(7.0)
+        any_world.publish("after")
+        any_world.wait(lambda: script.of("Keeps") == ["slow", "after"])
+        assert engine.status().checkpoints.taken == 1
+        commit.open()
+        assert_slow_then_quick(any_world, engine, clock)
+
+
+def make_due(engine, clock):
+    """Let the interval between two checkpoints pass."""
+    clock.advance(engine.settings.checkpoint.interval)
+    engine.checkpointer.wake()
+
+
+def quick_checkpoint(engine, clock):
+    """The first checkpoint, in no time."""
+    assert engine.checkpoint()
+    counters = engine.status().checkpoints
+    assert (counters.taken, counters.last_duration_s, counters.total_duration_s) == (1, 0.0, 0.0)
+
+
+def assert_slow_then_quick(world, engine, clock):
+    """The second checkpoint took its 7 s; the third comes after one more interval, and takes no time."""
+    world.wait(lambda: engine.status().checkpoints.taken == 2)
+    counters = engine.status().checkpoints
+    assert (counters.last_duration_s, counters.total_duration_s) == (pytest.approx(7.0), pytest.approx(7.0))
+    assert stored_bodies(world) == (2, [b"slow"])
+    make_due(engine, clock)
+    world.wait(lambda: engine.status().checkpoints.taken == 3)
+    counters = engine.status().checkpoints
+    assert (counters.last_duration_s, counters.total_duration_s) == (0.0, pytest.approx(7.0))
+    assert counters.interval_s == 0.02
+    assert stored_bodies(world) == (3, [b"after", b"slow"])
+
+
+def stored_bodies(world) -> tuple[int, list[bytes]]:
+    """The number of the last checkpoint, and the bodies that `Keeps` has in its table there."""
+    keys = [one.key for one in inspect.state_keys(world.store, "table:Keeps#0.by_body")]
+    return inspect.checkpoints(world.store)[0].number, sorted(msgspec.msgpack.decode(key).encode() for key in keys)
 
 
 def test_a2_10_a_cut_is_tried_again_until_no_handler_is_half_done(any_world, script, gate, monkeypatch):
@@ -386,12 +440,26 @@ def test_a2_15_a_batch_of_sends_is_bounded(world, script, reliability):
     assert sizes == [500, 500, 200]
 
 
-def test_a2_15_a_batch_waits_its_interval_for_more(world, script):
+@pytest.mark.parametrize("reliability", [EXACTLY_ONCE, AT_LEAST_ONCE, BEST_EFFORT])
+def test_a2_15_a_batch_waits_its_interval_for_more(world, script, reliability):
+    """Given 0.5 s, when three sends come within 0.2 s, then they wait until 0.5 s after the first, and leave together."""
     script.message = sends_on
-    waiting = sender("out", BEST_EFFORT, max_batch_interval_ms=150)
-    with world.engine(receiver(max_batch_size=1), waiting, monitors=[Hears]):
-        world.publish(*numbered(3))
-        world.wait(lambda: len(world.sent()) == 3)
+    clock = ManualClock()
+    waiting = sender("out", reliability, max_batch_interval_ms=500)
+    with world.engine(receiver(), waiting, monitors=[Hears], clock=clock, interval=HOUR) as engine:
+        out = engine.senders["out"]
+        for number in (1, 2, 3):
+            world.publish(f"m{number}")
+            world.wait(lambda number=number: len(script.of("Hears")) == number)
+            assert engine.checkpoint()
+            world.wait(lambda number=number: len(out.outbox.take(9)) == number and out._opened_at == 0.0)
+            clock.advance(0.1)
+        clock.advance(0.19)
+        assert out.step() == pytest.approx(0.01)
+        assert (world.sent(), engine.status().senders["out"][2]) == ([], 3)
+        clock.advance(0.02)
+        out.wake()
+        world.wait_for("m1", "m2", "m3")
     assert [one for one in world.trace if one.kind == "accepted"] == [Happened("accepted", "out", 3)]
 
 

@@ -150,6 +150,27 @@ def test_a9_4_a_failed_part_is_fatal(world, script):
         assert (status, error[:5]) == (PartStatus.FATAL_ERROR, "E5101")
 
 
+def test_a9_4_a_sender_whose_broker_has_a_bug_is_fatal(any_world, script):
+    class HasABug(Faults):
+        def before_accept(self, sender, batch):
+            raise KeyError("what no connector may raise")
+
+    script.message = lambda one, message: one.send(message.body, to="out")
+    any_world.broker.faults = HasABug()
+    with any_world.engine(receiver(), sender("out", EXACTLY_ONCE), monitors=[Keeps, Told]) as engine:
+        any_world.wait(lambda: engine.status().conditions["out"].status == "OK")
+        any_world.publish("a")
+        any_world.wait(lambda: engine.failure is not None)
+        status = engine.status()
+        assert status.conditions["out"] == Condition(PartStatus.FATAL_ERROR, "'what no connector may raise'")
+        assert (status.senders["out"][0], status.senders["out"][2]) == (PartStatus.FATAL_ERROR, 1)
+        assert status.conditions["in"] == Condition(PartStatus.OK)
+        assert status.connections == {"memory": Condition(PartStatus.OK)}
+        assert isinstance(engine.failure, KeyError)
+    assert any_world.sent() == []
+    assert any_world.outbox_rows() == 1
+
+
 def test_a9_4_every_context_of_monitors_is_told(no_store, script):
     two = [monitor(Told), monitor(Told, context="other")]
     with no_store.engine(receiver("in", BEST_EFFORT), monitors=two):

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,6 +68,31 @@ class Happened:
     count: int
 
 
+class Held:
+    """A fault point where every thread waits until the test opens it.
+
+    Attributes:
+        reached: a thread is there, or was.
+    """
+
+    def __init__(self) -> None:
+        self.reached = threading.Event()
+        self._opened = threading.Event()
+
+    def wait_reached(self) -> None:
+        """Wait until a thread is there."""
+        assert self.reached.wait(PATIENCE_S), "no thread came to this point"
+
+    def open(self) -> None:
+        """Let threads go on."""
+        self._opened.set()
+
+    def passed(self) -> None:
+        """A thread is there."""
+        self.reached.set()
+        self._opened.wait(PATIENCE_S)
+
+
 class World:
     """What a test sees.
 
@@ -79,6 +105,7 @@ class World:
         self.trace: list[Happened] = []
         self.broker = MemoryBroker(on_event=self._happened)
         self._engines: list[Engine] = []
+        self._held: list[Held] = []
 
     # --- engines ---
 
@@ -113,6 +140,8 @@ class World:
 
     def close(self) -> None:
         """Stop what a failed test has left running."""
+        for held in self._held:
+            held.open()
         for engine in self._engines:
             engine.stop(drain=False)
 
@@ -149,6 +178,17 @@ class World:
     def watch_points(self) -> None:
         """Put every fault point into the trace."""
         faults.install(lambda name: self.trace.append(Happened(name, "", 0)))
+
+    def hold_at(self, *points: str) -> list[Held]:
+        """Let every thread that passes one of these fault points from now on wait there."""
+        held = {point: Held() for point in points}
+        self._held += held.values()
+        faults.install(lambda name: held[name].passed() if name in held else None)
+        return list(held.values())
+
+    def note(self, what: str) -> None:
+        """Put a line of the test's own into the trace."""
+        self.trace.append(Happened(what, "", 0))
 
     def fail_at(self, point: str, error: BaseException) -> None:
         """Let the thread that passes this fault point next fail."""

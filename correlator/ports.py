@@ -28,7 +28,7 @@ class Features:
             every try: a later try of a number below the last stored one would count as a repeat (RELIABILITY T35).
         ends: a source may come to its end (a file).
         selects: a source of a queue takes only what the receiver's `selector` matches, and leaves the rest for other
-            consumers, or there can be none. Where it is not so, a selector on a queue is refused (E1220); what a topic
+            consumers. Where it is not so, a selector on a queue is refused (E1220); what a topic
             gives a receiver is its own, and the engine drops what does not match.
         queues: knows `queue:` destinations.
         topics: knows `topic:` destinations.

@@ -69,7 +69,7 @@ class EmbeddedSource:
             remaining_s = deadline - time.monotonic()
             if remaining_s <= 0:
                 return Chunk((), None)
-            if self._scan is None or not self._scan.behind:
+            if limit <= 0 or self._scan is None or not self._scan.behind:
                 self._neighbours.wait(rung, min(pause_s, remaining_s))
                 pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 

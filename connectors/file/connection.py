@@ -21,7 +21,7 @@ class FileConnection:
     end of the file (false). Senders write `queue:NAME.jsonl`.
     """
 
-    features = Features(acknowledges_surely=True, deduplicates_sends=True, ends=True, selects=True, topics=False)
+    features = Features(acknowledges_surely=True, deduplicates_sends=True, ends=True, topics=False)
 
     def __init__(self, name: str, settings: ConnectionSettings) -> None:
         where = f"connections.{name}"

@@ -4,6 +4,7 @@ Nothing is opened, and Spark is not started: mistakes in expressions are found w
 """
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,7 +13,7 @@ from correlator.core.fields import FieldMapping, check_sources, check_targets
 from correlator.core.keyed import KeyedMonitor
 from correlator.core.mapping import Template
 from correlator.core.monitor import Monitor
-from correlator.core.receiving import selection
+from correlator.core.receiving import refuse_unlike_sharers, selection
 from correlator.core.reliability import Reliability
 from correlator.errors import ConfigError
 from correlator.pipeline.spec import MonitorStep, PipelineFile, PythonStep, RouteStep, Step
@@ -234,6 +235,8 @@ def _check_endpoint(
     try:
         if isinstance(placed, ReceiverSettings):
             selection(placed, path, selects=connection.features.selects)
+            others = itertools.takewhile(lambda one: one.id != endpoint.id, settings.receivers)
+            refuse_unlike_sharers(placed, others, path, settings.destinations)
             connection.source(placed)
         else:
             connection.sink(placed)

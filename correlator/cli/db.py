@@ -9,13 +9,14 @@ from alembic.runtime.migration import MigrationContext
 
 from correlator.cli.arguments import Target
 from correlator.cli.failures import say
-from correlator.cli.loading import store_url
+from correlator.cli.loading import store_and_settings, store_url
 from correlator.cli.output import write_line, write_table
 from correlator.errors import StoreError, UsageError
 from correlator.storage import checking, migrate
 from correlator.storage.database import copy_while_running, location, parse, reading
 from correlator.storage.inspect import exists
 from correlator.storage.reset import Contents, contents, reset
+from correlator.storage.witness import witness_of
 
 
 def add_to(app: typer.Typer) -> None:
@@ -71,12 +72,13 @@ def empty(
 
     Brokers, and the positions that file connections keep, stay as they are. The engine must be stopped.
     """
-    url = store_url(target)
+    url, settings = store_and_settings(target)
     loss = contents(url)
     if not yes and any(one.rows for one in loss):
         _show("Would be lost", loss)
         raise UsageError("E2020", location(url), "is not empty: all of this would be lost", "", "If you mean it: --yes")
-    reset(url)
+    directory = None if settings is None else settings.witness_directory
+    reset(url, witness_of(directory, settings.name if settings is not None else "", url))
     _show("Removed", loss)
 
 

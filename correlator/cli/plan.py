@@ -1,7 +1,6 @@
 """`correlator plan FILE`: what the next start would find changed, and whether it would accept that."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -107,16 +106,16 @@ def differences(settings: PipelineFile, url: str) -> list[Difference]:
 
 
 def _instance(settings: PipelineFile, url: str, held: _Held) -> Difference:
+    try:
+        if held.instance is not None:
+            refuse_other_name(location(url), held.instance.name, settings.name)
+        store.refuse_older(url, settings.name, settings.witness_directory)
+    except RecoveryRefused as refusal:
+        return Difference(kind="instance", name=settings.name, verdict=Verdict.REFUSED, refusals=[refusal])
     if held.instance is None:
         return Difference(
             kind="instance", name=settings.name, verdict=Verdict.NEW, note="the store is made by the start"
         )
-    try:
-        refuse_other_name(location(url), held.instance.name, settings.name)
-        directory = settings.witness_directory
-        store.refuse_older(url, settings.name, None if directory is None else Path(directory))
-    except RecoveryRefused as refusal:
-        return Difference(kind="instance", name=settings.name, verdict=Verdict.REFUSED, refusals=[refusal])
     return Difference(kind="instance", name=settings.name, verdict=Verdict.UNCHANGED)
 
 

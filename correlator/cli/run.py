@@ -121,8 +121,11 @@ def _shown(overrides: Sequence[str]) -> str:
 
 def _clear(store: str, settings: PipelineFile, *, yes: bool) -> None:
     """Empty a store; raises `UsageError` E2020 when nobody has agreed to that."""
+    witness = witness_of(settings.witness_directory, settings.name, store)
     loss = [one for one in contents(store) if one.rows] if exists(store) else []
     if not loss:
+        if witness is not None:
+            witness.unlink(missing_ok=True)  # of a store that was emptied otherwise
         return
     for one in loss:
         messages = "" if one.messages is None else f", {one.messages} messages"
@@ -130,8 +133,7 @@ def _clear(store: str, settings: PipelineFile, *, yes: bool) -> None:
     if not yes and not (sys.stdin.isatty() and _agreed(f"Empty {location(store)}? [y/N] ")):
         what = "is not empty: all of this would be lost"
         raise UsageError("E2020", location(store), what, "", "If you mean it: --yes")
-    directory = settings.witness_directory
-    reset(store, None if directory is None else witness_of(Path(directory), settings.name))
+    reset(store, witness)
     logs.get_logger().info("state cleared", store=location(store))
 
 

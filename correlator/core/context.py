@@ -393,9 +393,11 @@ class Context:
             self._others_concerned = True
 
     def outstanding(self, monitor: Monitor, sender: str) -> int:
-        """How much waits for the broker of a sender (FEATURES A2.17)."""
-        self._outbox(monitor, sender)
-        return self._routes.outstanding(sender)
+        """How much waits for the broker of a sender (FEATURES A2.17); asking makes no default sender."""
+        number = self._routes.outstanding(sender)
+        if number is None or sender in self._routes.closing:
+            raise self._unsendable(monitor, sender)
+        return number
 
     def _outbox(self, monitor: Monitor, sender: str) -> Outbox:
         outbox = self._routes.outboxes.get(sender) or self._routes.default_outbox(sender)

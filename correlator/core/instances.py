@@ -384,7 +384,7 @@ def restore_monitor(cls: type[Monitor], number: str, stored: StoredMonitor, tabl
             )
         data = encode(migrated, f"monitor {cls.state_name}")
     restored = cls.state_codec().decode(data)
-    monitor = cls(**{name: getattr(restored, name) for name in restored.__struct_fields__})
+    monitor = cls.made_again({name: getattr(restored, name) for name in restored.__struct_fields__})
     monitor.name_tables(number)
     for table in monitor.tables():
         table.load(tables.get(table.owner, {}))

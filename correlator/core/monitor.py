@@ -178,7 +178,6 @@ class Monitor:
         cls.listeners = tuple(_declared(cls, "_correlator_listeners"))
         cls.timers = tuple(_declared(cls, "_correlator_timers"))
         _read_annotations(cls)
-        _refuse_other_making(cls)
 
     def __init__(self, **attributes: Any) -> None:
         unknown = attributes.keys() - self._attributes.keys()
@@ -277,7 +276,8 @@ class Monitor:
         """How many messages to a sender its broker has not confirmed yet, from all contexts (FEATURES A2.17).
 
         To send less while it is many. What this handler sends counts from its end on. A handler that is run again, in
-        another life, may be told another number. Raises `UsageError` as `send` does for a sender.
+        another life, may be told another number; a flush that was asked for counts as one. Raises `UsageError` E8001
+        for an unknown sender, E8002 for one that is being removed.
         """
         return self._bound.outstanding(self, sender)
 
@@ -330,6 +330,22 @@ class Monitor:
         return None
 
     # --- for the context ---
+
+    @classmethod
+    def made_again(cls, attributes: Mapping[str, Any]) -> "Monitor":
+        """The monitor with the attributes that another life left it with.
+
+        Raises `StateError` E4116 when its own `__init__` does not take them, or does not keep them.
+        """
+        try:
+            made = cls(**attributes)
+        except TypeError as error:
+            raise _unmakeable(cls, f"'__init__' does not take the attributes that the store has: {error}") from error
+        now = made.attributes()
+        lost = [name for name, value in attributes.items() if now[name] is not value and now[name] != value]
+        if lost:
+            raise _unmakeable(cls, f"'__init__' does not keep the attribute '{lost[0]}' that the store has")
+        return made
 
     @classmethod
     def acknowledges(cls) -> bool:
@@ -438,20 +454,9 @@ def _refuse_strange_hooks(cls: type[Monitor]) -> None:
             )
 
 
-def _refuse_other_making(cls: type[Monitor]) -> None:
-    """A start makes a persistent monitor with the attributes that it had: `__init__` must take them."""
-    if not cls.persistent:
-        return
-    try:
-        inspect.signature(cls.__init__).bind(None, **cls._attributes)
-    except TypeError as error:
-        raise UsageError(
-            "E4116",
-            f"monitor {cls.state_name}",
-            f"'__init__' does not take what a start gives it: {error}",
-            _listed(cls._attributes),
-            "Write def __init__(self, **attributes) and pass them to super().__init__(**attributes)",
-        ) from error
+def _unmakeable(cls: type[Monitor], what: str) -> StateError:
+    todo = "Write def __init__(self, **attributes) and pass them to super().__init__(**attributes)"
+    return StateError("E4116", f"monitor {cls.state_name}", what, "", todo)
 
 
 def _takes_events(method: Handler) -> bool:

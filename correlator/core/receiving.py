@@ -6,7 +6,7 @@ DISCONNECTED → RECEIVING → (stored modes) COMMITTING → ACKNOWLEDGING → R
 From every state: LOST → DISCONNECTED, but for COMMITTING, whose answer is awaited first; CLOSE → CLOSED.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 
 from correlator.core.reliability import RECEIVING, Reliability
@@ -107,10 +107,51 @@ def selection(receiver: ReceiverSettings, where: str, *, selects: bool) -> Selec
     if queue and receiver.durable_topic_subscription_name is not None:
         what = "only topics have subscriptions"
         raise ConfigError("E1222", f"{where}.durable_topic_subscription_name", what, "", "Leave it out")
-    if receiver.selector is None:
+    if not receiver.selector or not receiver.selector.strip():
         return None
     selector = Selector.parse(receiver.selector, f"{where}.selector")
     if queue and not selects:
         what = "this broker cannot leave what is not selected on a queue for other consumers"
         raise ConfigError("E1220", f"{where}.selector", what, "Topics can be selected from", "Or select in a monitor")
     return selector
+
+
+def refuse_unlike_sharers(
+    receiver: ReceiverSettings, others: Iterable[ReceiverSettings], where: str, destinations: Mapping[str, str]
+) -> None:
+    """Receivers that share a topic's subscription must take the same, and know each other's repeats.
+
+    Args:
+        receiver: as configured.
+        others: receivers of the same engine.
+        where: for messages.
+        destinations: behind logical names.
+
+    Raises `ConfigError` E1224: what one of them leaves out would be lost to the other as well.
+    """
+    place = _subscription(receiver, destinations)
+    if not place[1].startswith("topic:"):
+        return
+    for other in others:
+        if other.id == receiver.id or _subscription(other, destinations) != place:
+            continue
+        shares = f"shares the subscription '{receiver.subscription}' with receiver '{other.id}'"
+        if _taken(receiver) != _taken(other):
+            what = f"{shares}, which takes other messages: what one leaves out is lost to both"
+            raise ConfigError(
+                "E1224", where, what, "", "Give both the same selector and no_local, or names of their own"
+            )
+        twice = Reliability.EXACTLY_ONCE in (receiver.reliability, other.reliability)
+        same = receiver.dup_detection_domain_id == other.dup_detection_domain_id
+        if twice and not (same and receiver.dup_detection_domain_id):
+            what = f"{shares}, and does not know which ids that one has accepted"
+            raise ConfigError("E1224", where, what, "", "Give both the same dup_detection_domain_id")
+
+
+def _subscription(receiver: ReceiverSettings, destinations: Mapping[str, str]) -> tuple[str, str, str]:
+    destination = destinations.get(receiver.destination, receiver.destination)
+    return receiver.connection, destination, receiver.subscription
+
+
+def _taken(receiver: ReceiverSettings) -> tuple[str, bool]:
+    return (receiver.selector or "").strip(), receiver.no_local

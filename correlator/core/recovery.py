@@ -146,7 +146,8 @@ def _compare(known: Endpoint | None, settings: Settings, destinations: Mapping[s
     if known.origin == "dynamic":
         refusal = _refusal("E4304", known, "is configured now but was added by code before", "Rename it")
         return _part(known, Verdict.REFUSED, "A1.9", refusals=[refusal])
-    refusals = [_changed(known, change, settings) for change in _forbidden(known, wanted, settings)]
+    topic = destinations.get(wanted.destination, wanted.destination).startswith("topic:")
+    refusals = [_changed(known, change, settings) for change in _forbidden(known, wanted, settings, topic=topic)]
     changes = _changes(known, wanted)
     put = wanted if known != wanted and not refusals else None
     if refusals:
@@ -179,23 +180,25 @@ def _part(endpoint: Endpoint, verdict: Verdict, rule: str, **more: Any) -> PartD
 _RECORDED = ("kind", "reliability", "connection", "destination", "domain")
 
 
-def _forbidden(known: Endpoint, wanted: Endpoint, settings: Settings) -> Iterator[FieldChange]:
-    """Changes of an existing part that no start accepts."""
+def _forbidden(known: Endpoint, wanted: Endpoint, settings: Settings, *, topic: bool = False) -> Iterator[FieldChange]:
+    """Changes of an existing part that no start accepts; `topic` says whether it receives from one."""
     movable = _explicit(settings) and known.domain == wanted.domain
     for change in _recorded(known, wanted):
         if change.field != "destination" or not movable:
             yield change
-    yield from _subscribed(known, wanted)
+    if isinstance(settings, ReceiverSettings) and topic:
+        yield from _subscribed(known, wanted)
 
 
 _OF_SUBSCRIPTION = ("selector", "no_local", "durable_topic_subscription_name")
-"""Settings that say which messages a receiver gets: what came under others is on its way already (FEATURES S1.5)."""
+"""Settings of a topic's subscription: what came under others is in it already (FEATURES S1.5)."""
 
 
 def _subscribed(known: Endpoint, wanted: Endpoint) -> Iterator[FieldChange]:
     before, after = _settings_of(known), _settings_of(wanted)
     for field in _OF_SUBSCRIPTION:
-        was, becomes = before.get(field) or None, after.get(field) or None
+        default = known.id if field == "durable_topic_subscription_name" else None
+        was, becomes = before.get(field) or default, after.get(field) or default
         if was != becomes:
             yield FieldChange(field, _shown(was), _shown(becomes))
 
@@ -239,7 +242,7 @@ def _explicit(settings: Settings) -> bool:
 def _changed(known: Endpoint, change: FieldChange, settings: Settings) -> RecoveryRefused:
     way_out = "Not allowed for an existing one. Put it back"
     if change.field in _OF_SUBSCRIPTION:
-        way_out = "What came under the old one is on its way already. Put it back, or use a receiver with another id"
+        way_out = "What came under the old one is in the subscription. Put it back, and add a receiver with another id"
     if _follows_destination(change.field, settings):
         way_out = f"With an explicit domain it may move. Set dup_detection_domain_id: '{known.domain}'"
     return _refusal("E4302", known, f"{change.field} changed from {change.before} to {change.after}", way_out)

@@ -23,7 +23,7 @@ class Routes:
         self.grant: dict[str, Callable[[int], None]] = {}
         self.woken: Callable[[], None] = lambda: None
         self.next_flush: Callable[[], int] = lambda: 0
-        self.outstanding: Callable[[str], int] = lambda _: 0
+        self.outstanding: Callable[[str], int | None] = lambda _: None
         self.closing: frozenset[str] = frozenset()
         self.changing: AbstractContextManager[Any] = nullcontext()
 

@@ -220,7 +220,7 @@ class View(Routes):
         self._answer(number)
         return number
 
-    def _outstanding(self, sender: str) -> int:
+    def _outstanding(self, sender: str) -> int | None:
         number = self._shared.outstanding(sender)
         self._answer(number)
         return number

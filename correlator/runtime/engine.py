@@ -110,8 +110,8 @@ class Engine:
         if store is None and settings.store is not None:
             witness = None if settings.witness_directory is None else Path(settings.witness_directory)
             self._store = SqlStore(settings.store, settings.name, witness_directory=witness)
-        self._parts = self._make_parts(EngineTime(self._clock))
         self._default_senders = {sender.id: sender for sender in default_senders(settings, self._connections)}
+        self._parts = self._make_parts(EngineTime(self._clock))
 
     @classmethod
     def from_yaml(cls, path: str | Path, **overrides: Any) -> Self:
@@ -409,6 +409,7 @@ class Engine:
             recording=self._recording,
         )
         parts.routes.default_outbox = self._default_outbox
+        parts.default_senders = self._default_senders
         return parts
 
     def _open_store(self) -> Restart:

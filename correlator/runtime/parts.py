@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -16,7 +16,7 @@ from correlator.core.instances import OnError
 from correlator.core.mapping import ReceiveMapping
 from correlator.core.outbox import FlushRequest, Outbox
 from correlator.core.queue import Run
-from correlator.core.receiving import selection
+from correlator.core.receiving import refuse_unlike_sharers, selection
 from correlator.core.reliability import RECEIVING, SENDING
 from correlator.core.routes import Routes
 from correlator.errors import ConfigError, CorrelatorError
@@ -92,6 +92,7 @@ class Parts:
         self.receiver_routes: dict[str, Sequence[str]] = {}
         self.statuses = Statuses(self._tell_monitors)
         self.own_sources: dict[str, frozenset[str]] = {}
+        self.default_senders: Collection[str] = ()
         self.removed_sent = 0
         self.removed_received = 0
         self.engine_time = engine_time
@@ -227,10 +228,12 @@ class Parts:
         """Whether a sender has too much to send. A checkpoint waits for nobody, so what waits for this goes on."""
         return any(self._to_send(sender) >= sender.settings.max_outstanding for sender in self.senders.values())
 
-    def _outstanding(self, name: str) -> int:
-        """What waits for a sender's broker; nothing when it has just been removed."""
+    def _outstanding(self, name: str) -> int | None:
+        """What waits for a sender's broker; `None` when there is no such sender."""
         sender = self.senders.get(name)
-        return self._to_send(sender) if sender is not None else 0
+        if sender is not None:
+            return self._to_send(sender)
+        return 0 if name in self.default_senders else None
 
     def _to_send(self, sender: Sender) -> int:
         staged = sum(thread.context.staged_for(sender.settings.id) for thread in self.contexts.values())
@@ -260,6 +263,8 @@ class Parts:
             what = "flow_control needs a monitor; a pipeline updates no window"
             raise ConfigError("E1068", f"receiver '{settings.id}'", what)
         selector = selection(placed, f"receiver '{settings.id}'", selects=connection.features.selects)
+        others = [one.settings for one in self.receivers.values()]
+        refuse_unlike_sharers(settings, others, f"receiver '{settings.id}'", self._settings.destinations)
         targets = self._targets(settings)
         return Receiver(
             settings,
@@ -364,6 +369,10 @@ class Parts:
             return NoBreakdown()
         log = get_logger(part=settings.id)
         return Breakdown(items, self.engine_time.now, self._settings.performance_breakdown_interval, log.info)
+
+    def use(self, name: str, connection: Connection) -> None:
+        """Take this connection for a part that comes later, unless there is one of this name."""
+        self._connections.setdefault(name, connection)
 
     def close(self) -> None:
         """Close the connections; after all senders and receivers."""

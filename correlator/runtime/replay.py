@@ -203,6 +203,7 @@ class _Replay:
         return {(run.receiver, run.first): run for run in self._context(context).queue.withhold() if run.receiver}
 
     def _add(self, endpoint: Endpoint) -> None:
+        self._parts.use(endpoint.connection, _Nowhere())
         if endpoint.kind == "sender":
             sender = msgspec.json.decode(endpoint.settings, type=SenderSettings)
             self._parts.add_sender(self._parts.make_sender(sender, endpoint.source))
@@ -440,9 +441,9 @@ class _StillClock:
 
 
 class _Nowhere:
-    """A connection that is never opened."""
+    """A connection that is never opened; whatever was configured over it is."""
 
-    features = Features()
+    features = Features(selects=True)
 
     def source(self, receiver: ReceiverSettings) -> Source:
         """Nothing receives."""

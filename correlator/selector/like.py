@@ -22,16 +22,31 @@ class _Segment(NamedTuple):
             return -1
         if not self.runs:
             return begin
-        offset, run = self.runs[0]
-        last = end - self.length + offset + len(run)
-        found = text.find(run, begin + offset, last)
-        while found >= 0 and not self.stands_at(found - offset, text):
-            found = text.find(run, found + 1, last)
-        return found - offset if found >= 0 else -1
+        if len(self.runs) == 1:
+            offset, run = self.runs[0]
+            found = text.find(run, begin + offset, end - self.length + offset + len(run))
+            return found - offset if found >= 0 else -1
+        return self._find_runs(text, begin, end)
+
+    def _find_runs(self, text: str, begin: int, end: int) -> int:
+        """Shift-and: bit n is set when the last n + 1 characters are those that the segment begins with."""
+        any_ = (1 << self.length) - 1
+        for offset, run in self.runs:
+            any_ &= ~(((1 << len(run)) - 1) << offset)
+        fits: dict[str, int] = {}
+        for offset, run in self.runs:
+            for at, c in enumerate(run, offset):
+                fits[c] = fits.get(c, any_) | 1 << at
+        whole, state = 1 << self.length - 1, 0
+        for at in range(begin, end):
+            state = (state << 1 | 1) & fits.get(text[at], any_)
+            if state & whole:
+                return at + 1 - self.length
+        return -1
 
 
 def is_like(text: str, segments: Sequence[_Segment]) -> bool:
-    """Each segment at the first place after the one before, the outer ones at the ends; no place is looked at again."""
+    """Each segment at the first place after the one before, the outer ones at the ends: one way through the text."""
     head, tail = segments[0], segments[-1]
     if len(segments) == 1:
         return len(text) == head.length and head.stands_at(0, text)

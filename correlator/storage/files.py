@@ -46,6 +46,17 @@ def prepare(path: Path) -> None:
         raise unusable(path, error) from error
 
 
+def prepare_witness(path: Path) -> None:
+    """Make sure that the witness of a PostgreSQL store can be written; raises `StoreError` as `prepare`."""
+    try:
+        _make_directory(path.parent)
+        refuse_unsafe(path)
+    except OSError as error:
+        raise unusable(path, error) from error
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise unusable(path, "permission denied")
+
+
 def refuse_unsafe(path: Path) -> None:
     """Check the directory of a store and what lies in it by name.
 

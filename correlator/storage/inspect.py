@@ -17,7 +17,7 @@ from correlator.core.dedup import DuplicateDetector, surely_acknowledged
 from correlator.errors import StoreError, UsageError
 from correlator.events import DeadLetter
 from correlator.settings import DuplicateDetectionSettings
-from correlator.storage import codec, files, loading, tables
+from correlator.storage import codec, loading, tables
 from correlator.storage.database import location, parse, reading
 from correlator.storage.witness import Witness, witness_of
 
@@ -133,16 +133,10 @@ def exists(url: str) -> bool:
         return inspect_schema(connection).has_table(tables.engine.name)
 
 
-def refuse_older(url: str, name: str, witness_directory: Path | None = None) -> None:
+def refuse_older(url: str, name: str, witness_directory: str | None = None) -> None:
     """What a start says of a store that went back (E4311), or whose witness cannot be read (E4312)."""
-    if parse(url).get_backend_name() == "sqlite":
-        witness = files.beside(Path(location(url)), ".witness")
-    elif witness_directory is not None:
-        witness = witness_of(witness_directory, name)
-    else:
-        return
-    number = max((one.number for one in checkpoints(url)), default=0)
-    Witness(witness, name).refuse_older(location(url), number)
+    number = max((one.number for one in checkpoints(url)), default=0) if exists(url) else 0
+    Witness(witness_of(witness_directory, name, url), name).refuse_older(location(url), number)
 
 
 def instance(url: str) -> Instance | None:

@@ -8,8 +8,7 @@ from sqlalchemy import inspect as inspect_schema
 
 from correlator.errors import StoreError
 from correlator.storage import database as databases
-from correlator.storage import files, migrate, tables
-from correlator.storage.database import SqliteDatabase
+from correlator.storage import migrate, tables
 
 # Tables whose rows hold several messages each, and what counts them.
 _MESSAGES = {
@@ -49,12 +48,12 @@ def contents(url: str) -> list[Contents]:
         return found
 
 
-def reset(url: str, witness: Path | None = None) -> None:
+def reset(url: str, witness: Path | None) -> None:
     """Remove every row in one transaction. The epoch goes up, so that no engine that lost the store writes again.
 
     Args:
         url: of the store.
-        witness: that of a PostgreSQL store, where one is kept.
+        witness: of the store, where one is kept.
 
     Raises:
         Fenced: E3201, an engine is running on it.
@@ -63,8 +62,6 @@ def reset(url: str, witness: Path | None = None) -> None:
     database = databases.connect(url)
     try:
         migrate.bring_up(database)
-        if isinstance(database, SqliteDatabase):
-            witness = files.beside(database.path, ".witness")
         if witness is not None:
             # Before the rows: a witness of checkpoints that are gone would refuse the store at the next start.
             witness.unlink(missing_ok=True)

@@ -146,7 +146,10 @@ class SqlStore:
 
     def _take_over(self, database: Database, check: Callable[[Recovered], None]) -> Recovered:
         """Top to bottom: what a start does before anything of the engine exists."""
-        self._witness = Witness(_witness_path(database, self._witness_directory, self._name), self._name)
+        witness = witness_of(self._witness_directory, self._name, self._url)
+        if witness is not None and not isinstance(database, SqliteDatabase):
+            files.prepare_witness(witness)
+        self._witness = Witness(witness, self._name)
         if migrate.revision(database):
             self._refuse_other_name(database)
         else:
@@ -229,9 +232,3 @@ def _next_epoch(connection: Connection, name: str) -> int:
         return 1
     connection.execute(update(tables.engine).values(epoch=epoch + 1, product=product))
     return int(epoch) + 1
-
-
-def _witness_path(database: Database, directory: Path | None, name: str) -> Path | None:
-    if isinstance(database, SqliteDatabase):
-        return files.beside(database.path, ".witness")
-    return None if directory is None else witness_of(directory, name)

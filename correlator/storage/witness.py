@@ -4,6 +4,7 @@ A restored backup, a failover to a replica without the last transactions, a remo
 and is old. What left after the old checkpoint would leave again with the same numbers and other contents.
 """
 
+import hashlib
 import os
 import time
 from pathlib import Path
@@ -13,8 +14,10 @@ import msgspec
 
 from correlator.errors import RecoveryRefused
 from correlator.storage import files
+from correlator.storage.database import location, parse
 
 INTERVAL_S = 1.0
+_LONGEST_READABLE = 60
 
 
 class Seen(msgspec.Struct, frozen=True):
@@ -24,9 +27,20 @@ class Seen(msgspec.Struct, frozen=True):
     checkpoint: int
 
 
-def witness_of(directory: Path, name: str) -> Path:
-    """The witness of a PostgreSQL store, by the name of its engine."""
-    return directory / f"{quote(name, safe='')}.witness"
+def witness_of(directory: str | Path | None, name: str, url: str) -> Path | None:
+    """The witness of a store: beside a SQLite file; in `directory`, if there is one, for a PostgreSQL store.
+
+    That is named after the engine, the database and its schema, not after the server: another one may take its place.
+    """
+    parsed = parse(url)
+    if parsed.get_backend_name() == "sqlite":
+        return files.beside(Path(location(url)), ".witness")
+    if directory is None:
+        return None
+    place = "\0".join((name, parsed.database or "", str(parsed.query.get("options", ""))))
+    digest = hashlib.sha256(place.encode(errors="backslashreplace")).hexdigest()[:16]
+    readable = quote(name, safe="", errors="backslashreplace")[:_LONGEST_READABLE]
+    return Path(directory) / f"{readable}-{digest}.witness"
 
 
 class Witness:

@@ -933,16 +933,34 @@ def test_a_method_that_looks_like_a_life_cycle_method_is_refused(name, nearest):
         type("Wrong", (Monitor,), {name: lambda self: None})
 
 
-@pytest.mark.parametrize("arguments", ["self", "self, count", "self, count=0, *, other", "self, total=0"])
-def test_a_persistent_monitor_that_no_start_could_make_is_refused(arguments):
-    """It would run until the first restart."""
-    namespace = {"Monitor": Monitor}
-    source = "class Wrong(Monitor, persistent=True):\n    count: int = 0\n    total: int = 0\n"
-    with pytest.raises(UsageError, match=r"E4116 monitor Wrong: '__init__' does not take .*: \w.*super\(\)"):
-        exec(f"{source}    def __init__({arguments}): pass", namespace)
-    exec(f"{source}    def __init__(self, extra=1, **attributes): pass", namespace)
-    exec(f"{source}    def __init__(self, count=0, *, total=0): pass", namespace)
-    exec(f"{source.replace(', persistent=True', '')}    def __init__({arguments}): pass", namespace)
+class TakesNothing(Monitor, persistent=True):
+    count: int = 0
+
+    def __init__(self):
+        super().__init__()
+
+
+class KeepsNothing(Monitor, persistent=True):
+    count: int = 0
+
+    def __init__(self, **attributes):
+        super().__init__()
+
+
+class TakesMore(Monitor, persistent=True):
+    count: int = 0
+
+    def __init__(self, client="none", **attributes):
+        super().__init__(**attributes)
+        self.client = client
+
+
+@pytest.mark.parametrize(("cls", "says"), [(TakesNothing, "does not take"), (KeepsNothing, "does not keep")])
+def test_a_persistent_monitor_that_cannot_be_made_again_is_refused(cls, says):
+    """Silently it would begin anew."""
+    with pytest.raises(StateError, match=rf"E4116 monitor {cls.__name__}: '__init__' {says} .*super\(\)"):
+        cls.made_again({"count": 12})
+    assert TakesMore.made_again({"count": 12}).count == 12
 
 
 @pytest.mark.parametrize("name", ["onload", "on_unload", "load", "order", "on_order", "begin"])

@@ -46,7 +46,8 @@ class Order(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         add: ids of receivers (BEST_EFFORT) that code adds.
         kill: fault point to die at; "" lives to the end.
         hit: which pass of it.
-        hold: at `POINT:PASS` a thread waits until all of these passes have been; one that never comes is `EVER`.
+        hold: at `POINT:PASS` a thread waits until all of these passes have been; `EVER` never comes, and whoever waits
+            for the pass to die at waits for ever too.
         monitor: the monitor.
         audit: another one, in the context `audit`.
         input_log: where inputs are recorded.
@@ -110,8 +111,10 @@ class _Schedule:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def _was(self, which: str) -> bool:
-        name, _, hit = which.partition(":")
-        return self.hits[name] >= int(hit or 1)
+        name, _, number = which.partition(":")
+        hit = int(number or 1)
+        dying = name == self._order.kill and hit >= self._order.hit
+        return self.hits[name] >= hit and not dying
 
 
 def _be_an_engine(order: Order, writing: int) -> None:

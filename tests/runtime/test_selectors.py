@@ -5,9 +5,20 @@ from dataclasses import replace
 import pytest
 
 from correlator.errors import ConfigError, RecoveryRefused, UsageError
+from correlator.runtime.replay import replay
+from correlator.storage import inspect
 from correlator.testing.memory import MEMORY_FEATURES, MemoryBroker
-from tests.runtime.flows import Hears, Keeps
-from tests.runtime.world import APP_CONTROLLED, AT_LEAST_ONCE, BEST_EFFORT, EXACTLY_ONCE, contents, message, receiver
+from tests.runtime.flows import Forwards, Hears, Keeps
+from tests.runtime.world import (
+    APP_CONTROLLED,
+    AT_LEAST_ONCE,
+    BEST_EFFORT,
+    EXACTLY_ONCE,
+    contents,
+    message,
+    receiver,
+    sender,
+)
 
 ALL_RECEIVING = [BEST_EFFORT, AT_LEAST_ONCE, EXACTLY_ONCE, APP_CONTROLLED]
 EUROPE = "region = 'EU' AND amount > 10"
@@ -93,10 +104,26 @@ def test_s1_5_a1_11_another_selection_needs_another_subscription(any_world, befo
     (field,) = {*before, *after}
     assert refused.value.code == "E4302"
     assert f"{field} changed from " in str(refused.value)
-    assert "Put it back, or use a receiver with another id" in str(refused.value)
+    assert "Put it back, and add a receiver with another id" in str(refused.value)
     assert contents(any_world.store) == kept
     with any_world.engine(over_topic(**before), monitors=[Keeps]):
         pass
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [({"selector": EUROPE}, {"selector": "region = 'US'"}), ({"no_local": True}, {})]
+)
+def test_s1_5_what_is_taken_from_a_queue_may_change(world, before, after):
+    """It has no subscription: what was not taken is there for others."""
+    for fields in (before, after):
+        with world.engine(receiver(**fields), monitors=[Keeps]):
+            pass
+
+
+def test_s1_5_the_same_subscription_under_its_own_name_is_no_change(world):
+    for fields in ({}, {"durable_topic_subscription_name": "in"}):
+        with world.engine(over_topic(**fields), monitors=[Keeps]):
+            pass
 
 
 def test_a1_19_a_dynamic_receiver_with_a_named_subscription_and_a_selector_comes_back_as_it_was(any_world, script):
@@ -114,12 +141,49 @@ def test_a1_19_a_dynamic_receiver_with_a_named_subscription_and_a_selector_comes
     assert list(any_world.broker.destination("topic:in").subscriptions) == ["orders of Europe"]
 
 
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"selector": "region = 'US'"}, "takes other messages"),
+        ({"no_local": True}, "takes other messages"),
+        ({}, "does not know which ids"),
+    ],
+)
+def test_who_shares_a_subscription_must_take_the_same(world, more, says):
+    """What one acknowledges and drops would be lost to the other; what comes again to the other would be handled twice."""
+    shared = {"durable_topic_subscription_name": "orders", "destination": "topic:in"}
+    one = receiver("one", selector=None if not more else EUROPE, **shared)
+    other = replace(one, id="other", **({"selector": EUROPE} | more if more else {}))
+    with pytest.raises(ConfigError, match=f"E1224 receiver 'other': shares the subscription 'orders' .*{says}"):
+        world.engine(one, other, monitors=[Keeps]).start()
+    with world.engine(one, monitors=[Keeps]) as engine:
+        with pytest.raises(ConfigError, match="E1224"):
+            engine.add_receiver(other)
+        engine.add_receiver(replace(other, connection="memory", destination="topic:another"))
+
+
+def test_who_shares_a_subscription_may_share_a_domain(world):
+    shared = {"durable_topic_subscription_name": "orders", "destination": "topic:in", "dup_detection_domain_id": "all"}
+    with world.engine(receiver("one", **shared), receiver("other", **shared), monitors=[Keeps]):
+        pass
+
+
 def test_a1_19_a_queue_has_no_subscription_to_name(world):
     with world.engine(monitors=[Hears]) as engine, pytest.raises(ConfigError) as refused:
         engine.add_receiver(receiver(durable_topic_subscription_name="orders"))
     assert str(refused.value) == (
         "E1222 receiver 'in'.durable_topic_subscription_name: only topics have subscriptions. Leave it out."
     )
+
+
+def test_a7_3_a_log_of_an_engine_that_selects_is_replayed(world, script, tmp_path):
+    path = str(tmp_path / "input.log")
+    with world.engine(receiver(selector=EUROPE), sender(), monitors=[Forwards], input_log=path):
+        world.publish(*regional())
+        world.wait(lambda: len(world.sent()) == 2)
+    checkpoint = inspect.checkpoints(world.store)[0]
+    again = replay(next(tmp_path.glob("input.log*")))
+    assert (again.number, again.digest) == (checkpoint.number, checkpoint.digest)
 
 
 def test_a8_11_selectors_that_part_a_stream_leave_duplicates_to_be_found(world, script):

@@ -3,6 +3,7 @@
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -317,20 +318,32 @@ def test_t33_an_engine_notices_a_server_that_went_back(server: PostgresServer, t
     settings = EngineSettings(
         name="desk/1",
         store=url,
-        witness_directory=str(tmp_path),
+        witness_directory=str(tmp_path / "notes"),
         monitors=(MonitorSettings(type="tests.runtime.flows:Keeps"),),
     )
     with Engine(settings):
         pass
     assert inspect.checkpoints(url)
-    assert [file.name for file in tmp_path.iterdir()] == ["desk%2F1.witness"]
+    (witness,) = (tmp_path / "notes").iterdir()
+    assert witness.name.startswith("desk%2F1-")
     server.execute("DELETE FROM checkpoint", url)
     with pytest.raises(RecoveryRefused, match="E4311 .*went back from checkpoint"):
         Engine(settings).start()
     with pytest.raises(RecoveryRefused, match="E4311 .*went back from checkpoint"):
-        inspect.refuse_older(url, "desk/1", tmp_path)
+        inspect.refuse_older(url, "desk/1", settings.witness_directory)
     inspect.refuse_older(url, "desk/1")
-    reset(url, witness_of(tmp_path, "desk/1"))
+    other = server.fresh_schema()
+    with Engine(replace(settings, store=other)):
+        pass
+    reset(url, witness_of(settings.witness_directory, "desk/1", url))
+    assert witness.exists() is False
+    long = "Ж" * 200
+    with Engine(replace(settings, store=server.fresh_schema(), name=long)):
+        pass
+    tmp_path.chmod(0o777)
+    with pytest.raises(StoreError, match="E9101"):
+        Engine(replace(settings, store=server.fresh_schema(), witness_directory=str(tmp_path))).start()
+    tmp_path.chmod(0o700)
     with Engine(settings):
         pass
 

@@ -12,7 +12,7 @@ import msgspec
 from correlator.core.reliability import Reliability
 
 Seconds = Annotated[float, msgspec.Meta(extra={"unit": "duration"})]
-Lifetime = Annotated[float, msgspec.Meta(ge=0.001, extra={"unit": "duration"})]
+SomeSeconds = Annotated[float, msgspec.Meta(ge=0.001, extra={"unit": "duration"})]
 Bytes = Annotated[int, msgspec.Meta(extra={"unit": "size"})]
 Count = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
 FewThreads = Annotated[int, msgspec.Meta(ge=0, le=64)]
@@ -35,7 +35,7 @@ class CheckpointSettings:
             write is not taken.
     """
 
-    interval: Seconds = 0.2
+    interval: SomeSeconds = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +156,7 @@ class SenderSettings:
     max_tries: Count = 3
     max_outstanding: Count = 200_000
     persistent: bool = False
-    time_to_live: Lifetime | None = None
+    time_to_live: SomeSeconds | None = None
     mapping: Mapping[str, Template] = field(default_factory=dict)
     log_performance_breakdown: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)

@@ -619,7 +619,7 @@ class Engine:
     def _failed(self, actor: Actor, error: BaseException) -> None:
         """A thread ended by an exception: nothing may be committed, acknowledged or sent any more."""
         if isinstance(actor, Receiver | Sender):
-            actor.tell(PartStatus.FATAL_ERROR, str(error))
+            actor.tell(PartStatus.FATAL_ERROR, str(error) or type(error).__name__)
         first = self.failure is None
         if first:
             self.failure = error

@@ -119,6 +119,7 @@ ROWS = [
         Row(16, receiver(f"max_batch_size: {bad}"), "E1022", "config.yaml:7:101", "a whole number 1..1000000")
         for bad in ("-1", "0", "1000001", "9" * 5000, "1.5", ".nan", ".inf", "true", "1e3", "~")
     ),
+    Row(17, engine("checkpoint: {interval: 0s}"), "E1025", "config.yaml:4:24 checkpoint.interval", "at least 0.001 s"),
     *(
         Row(
             17, engine(f"checkpoint: {{interval: {bad}}}"), "E1025", "config.yaml:4:24 checkpoint.interval", "200ms, 5s"

@@ -150,10 +150,14 @@ def test_a9_4_a_failed_part_is_fatal(world, script):
         assert (status, error[:5]) == (PartStatus.FATAL_ERROR, "E5101")
 
 
-def test_a9_4_a_sender_whose_broker_has_a_bug_is_fatal(any_world, script):
+@pytest.mark.parametrize(
+    ("bug", "says"),
+    [(KeyError("what no connector may raise"), "'what no connector may raise'"), (OSError(), "OSError")],
+)
+def test_a9_4_a_sender_whose_broker_has_a_bug_is_fatal(any_world, script, bug, says):
     class HasABug(Faults):
         def before_accept(self, sender, batch):
-            raise KeyError("what no connector may raise")
+            raise bug
 
     script.message = lambda one, message: one.send(message.body, to="out")
     any_world.broker.faults = HasABug()
@@ -162,11 +166,11 @@ def test_a9_4_a_sender_whose_broker_has_a_bug_is_fatal(any_world, script):
         any_world.publish("a")
         any_world.wait(lambda: engine.failure is not None)
         status = engine.status()
-        assert status.conditions["out"] == Condition(PartStatus.FATAL_ERROR, "'what no connector may raise'")
+        assert status.conditions["out"] == Condition(PartStatus.FATAL_ERROR, says)
         assert (status.senders["out"][0], status.senders["out"][2]) == (PartStatus.FATAL_ERROR, 1)
         assert status.conditions["in"] == Condition(PartStatus.OK)
         assert status.connections == {"memory": Condition(PartStatus.OK)}
-        assert isinstance(engine.failure, KeyError)
+        assert engine.failure is bug
     assert any_world.sent() == []
     assert any_world.outbox_rows() == 1
 

@@ -92,15 +92,19 @@ def test_a9_4_the_walk_of_a_sender(no_store, script):
     with no_store.engine(sender("out", BEST_EFFORT), monitors=[Told]) as engine:
         walked(no_store, script, "sender", "out CONNECTING", "out OK")
 
-        class Cut(Faults):
-            def before_accept(self, sender, batch):
-                raise ConnectionLost("E7001", sender, "the line was cut")
+        class CutTwice(Faults):
+            cuts = 0
 
-        no_store.broker.faults = Cut()
+            def before_accept(self, sender, batch):
+                self.cuts += 1
+                if self.cuts <= 2:
+                    raise ConnectionLost("E7001", sender, "the line was cut")
+
+        no_store.broker.faults = CutTwice()
         engine.senders["out"].outbox.enqueue(message("a"))
         engine.senders["out"].wake()
-        walked(no_store, script, "sender", "out CONNECTING", "out OK", "out ERROR !", "out OK", "out ERROR !")
-        no_store.broker.faults = Faults()
+        walk = ["out CONNECTING", "out OK", "out ERROR !", "out OK", "out ERROR !", "out OK"]
+        walked(no_store, script, "sender", *walk)
         no_store.wait(lambda: no_store.sent() == ["a"])
         assert engine.status().senders["out"][0] == "OK"
     assert told(script, "connection")[:3] == ["memory CONNECTING", "memory OK", "memory ERROR !"]

@@ -41,8 +41,7 @@ class EmbeddedConnection:
         where = f"receivers.{receiver.id}"
         check_options(where, receiver.options, ())
         kind = check_destination(where, receiver.destination).kind
-        text = receiver.selector if kind == "queue" else None
-        selector = None if text is None else Selector.parse(text, f"{where}.selector")
+        selector = Selector.optional(receiver.selector, f"{where}.selector") if kind == "queue" else None
         return EmbeddedSource(where, self._store, receiver, selector)
 
     def sink(self, sender: SenderSettings) -> EmbeddedSink:

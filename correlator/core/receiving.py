@@ -107,10 +107,8 @@ def selection(receiver: ReceiverSettings, where: str, *, selects: bool) -> Selec
     if queue and receiver.durable_topic_subscription_name is not None:
         what = "only topics have subscriptions"
         raise ConfigError("E1222", f"{where}.durable_topic_subscription_name", what, "", "Leave it out")
-    if not receiver.selector or not receiver.selector.strip():
-        return None
-    selector = Selector.parse(receiver.selector, f"{where}.selector")
-    if queue and not selects:
+    selector = Selector.optional(receiver.selector, f"{where}.selector")
+    if selector is not None and queue and not selects:
         what = "this broker cannot leave what is not selected on a queue for other consumers"
         raise ConfigError("E1220", f"{where}.selector", what, "Topics can be selected from", "Or select in a monitor")
     return selector

@@ -1,6 +1,6 @@
 """LIKE: a pattern is cut at each `%`, and its segments are looked for one after the other, so that no text is slow."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -8,10 +8,15 @@ from correlator.errors import quoted
 
 
 class _Segment(NamedTuple):
-    """What stands between two `%`: how many characters, and those that are not `_`, each run with its place."""
+    """What stands between two `%`: how many characters, and those that are not `_`, each run with its place.
+
+    For several runs: which places each character fits, as bits, and those that any other one does.
+    """
 
     length: int
     runs: tuple[tuple[int, str], ...]
+    fits: Mapping[str, int]
+    fits_any: int
 
     def stands_at(self, at: int, text: str) -> bool:
         return all(text.startswith(run, at + offset) for offset, run in self.runs)
@@ -30,16 +35,9 @@ class _Segment(NamedTuple):
 
     def _find_runs(self, text: str, begin: int, end: int) -> int:
         """Shift-and: bit n is set when the last n + 1 characters are those that the segment begins with."""
-        any_ = (1 << self.length) - 1
-        for offset, run in self.runs:
-            any_ &= ~(((1 << len(run)) - 1) << offset)
-        fits: dict[str, int] = {}
-        for offset, run in self.runs:
-            for at, c in enumerate(run, offset):
-                fits[c] = fits.get(c, any_) | 1 << at
         whole, state = 1 << self.length - 1, 0
         for at in range(begin, end):
-            state = (state << 1 | 1) & fits.get(text[at], any_)
+            state = (state << 1 | 1) & self.fits.get(text[at], self.fits_any)
             if state & whole:
                 return at + 1 - self.length
         return -1
@@ -89,4 +87,9 @@ def _segment(characters: Sequence[str]) -> _Segment:
         if is_run:
             at, *more = places
             runs.append((at, "".join(characters[at : at + 1 + len(more)])))
-    return _Segment(len(characters), tuple(runs))
+    fits: dict[str, int] = {}
+    fits_any = sum(1 << at for at, c in enumerate(characters) if not c) if len(runs) > 1 else 0
+    for offset, run in runs if len(runs) > 1 else ():
+        for at, c in enumerate(run, offset):
+            fits[c] = fits.get(c, fits_any) | 1 << at
+    return _Segment(len(characters), tuple(runs), fits, fits_any)

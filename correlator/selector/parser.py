@@ -87,6 +87,11 @@ class Selector:
         tokens = tokenize(source)
         return cls(text, _Parser(source, tokens).condition() if len(tokens) > 1 else _always)
 
+    @classmethod
+    def optional(cls, text: str | None, where: str) -> "Selector | None":
+        """As `parse`; `None` where everything is selected, by no text or one of nothing but spaces."""
+        return cls.parse(text, where) if text and text.strip() else None
+
     def matches(self, message: Message) -> bool:
         """Whether the condition is true for a message; false and unknown are no match. Never raises."""
         return self._condition(message) is True

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from correlator.core.receiving import selection
 from correlator.errors import ConfigError, ConnectionLost, SendRejected, quoted
 from correlator.events import Headers, Message, Outgoing
 from correlator.ports import Chunk, Features
@@ -289,7 +288,7 @@ class MemorySource:
         self._id = receiver.id
         self._name = receiver.subscription
         shared = receiver.destination.startswith("queue:")
-        self._selector = selection(receiver, receiver.id, selects=broker.features.selects) if shared else None
+        self._selector = Selector.optional(receiver.selector, receiver.id) if shared else None
         self._max_held = receiver.max_batch_size
         self._subscription: _Subscription | None = None
         self._held: dict[int, _Range] = {}

@@ -1,5 +1,6 @@
 """The world of a test: a broker that outlives engines, a store, and engines over both."""
 
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import structlog.testing
 from correlator.core import faults
 from tests.runtime.flows import SCRIPT
 from tests.runtime.world import Children, World
+from tests.servers import PostgresServer, database_of
 
 
 @pytest.fixture(autouse=True)
@@ -37,15 +39,35 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def any_world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
-    """A world for each kind of store."""
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The address of an empty store of each kind."""
     if request.param == "sqlite":
-        made = World(f"sqlite:///{tmp_path / 'engine.db'}")
-    else:
-        fresh_database: Callable[[], str] = request.getfixturevalue("postgres")
-        made = World(fresh_database())
+        return f"sqlite:///{tmp_path / 'engine.db'}"
+    fresh_database: Callable[[], str] = request.getfixturevalue("postgres")
+    return fresh_database()
+
+
+@pytest.fixture
+def any_world(store: str) -> Iterator[World]:
+    """A world for each kind of store."""
+    made = World(store)
     yield made
     made.close()
+
+
+@pytest.fixture
+def copied(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], str]:
+    """Copies a store that no engine has open, as an administrator does, and tells the address of the copy."""
+
+    def copy(url: str) -> str:
+        if not url.startswith("sqlite:"):
+            server: PostgresServer = request.getfixturevalue("postgres_server")
+            return server.fresh_database(f"TEMPLATE {database_of(url)}")
+        for file in tmp_path.glob("engine.db*"):
+            shutil.copy(file, tmp_path / file.name.replace("engine", "copy"))
+        return f"sqlite:///{tmp_path / 'copy.db'}"
+
+    return copy
 
 
 @pytest.fixture

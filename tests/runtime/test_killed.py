@@ -110,14 +110,6 @@ ELSEWHERE = {
 """Fault points that no stage here comes to, and why."""
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def store(request, tmp_path):
-    """The address of an empty store."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'engine.db'}"
-    return request.getfixturevalue("postgres")()
-
-
 def a_flow(tmp_path, **order):
     """A broker with inputs, and the order that runs an engine over it."""
     queues = Queues(tmp_path)
@@ -282,17 +274,15 @@ def test_a3_16_what_waits_behind_a_slow_handler_is_part_of_the_checkpoint(childr
     assert in_flight(store) == (0, 0, 0)
 
 
-def test_a2_14_best_effort_shows_the_inconsistency_that_reliable_modes_do_not(children, tmp_path):
+@pytest.mark.parametrize("mode", ["BEST_EFFORT", "EXACTLY_ONCE"])
+def test_a2_14_best_effort_shows_the_inconsistency_that_reliable_modes_do_not(children, tmp_path, store, mode):
     """Outputs of a life that was never committed have left; the next life counts from the last checkpoint again."""
-    for mode in ("BEST_EFFORT", "EXACTLY_ONCE"):
-        directory = tmp_path / mode
-        directory.mkdir(mode=0o700)
-        queues, flow = a_flow(directory, send=mode, interval=3600.0)
-        queues.publish(numbered(COUNT))
-        assert children.run(**flow, kill="rx.ack.after", hit=4)["killed"]
-        assert children.run(**{**flow, "interval": 0.01})["exit"] == 0
-        numbers = [number for number, _ in numbers_and_bodies(queues)]
-        assert len(numbers) > len(set(numbers)) if mode == "BEST_EFFORT" else numbers == list(range(1, COUNT + 1))
+    queues, flow = a_flow(tmp_path, store=store, send=mode, interval=3600.0)
+    queues.publish(numbered(COUNT))
+    assert children.run(**flow, kill="rx.ack.after", hit=4)["killed"]
+    assert children.run(**{**flow, "interval": 0.01})["exit"] == 0
+    numbers = [number for number, _ in numbers_and_bodies(queues)]
+    assert len(numbers) > len(set(numbers)) if mode == "BEST_EFFORT" else numbers == list(range(1, COUNT + 1))
 
 
 APP_CONTROLLED_FLOW = {
@@ -348,18 +338,16 @@ def test_a4_5_a_batch_that_was_suspended_when_the_process_died_comes_again_whole
     assert set(came.values()) == {1, 2}
 
 
-def test_a2_5_b2_ids_after_a_kill(children, tmp_path):
+@pytest.mark.parametrize(("mode", "sources"), [("EXACTLY_ONCE", 1), ("BEST_EFFORT", 2)])
+def test_a2_5_b2_ids_after_a_kill(children, tmp_path, store, mode, sources):
     """A reliable sender goes on with its source and its numbers; BEST_EFFORT begins a new source."""
-    for mode, sources in (("EXACTLY_ONCE", 1), ("BEST_EFFORT", 2)):
-        directory = tmp_path / mode
-        directory.mkdir(mode=0o700)
-        queues, flow = a_flow(directory, send=mode)
-        queues.publish(numbered(COUNT))
-        assert children.run(**flow, kill="tx.confirm", hit=2)["killed"]
-        assert children.run(**flow)["exit"] == 0
-        ids = [one.properties["uniqueMessageId"] for one in queues.read()]
-        assert len({unique_id.partition(":")[2] for unique_id in ids}) == sources
-        assert len(set(ids)) == len(ids)
+    queues, flow = a_flow(tmp_path, store=store, send=mode)
+    queues.publish(numbered(COUNT))
+    assert children.run(**flow, kill="tx.confirm", hit=2)["killed"]
+    assert children.run(**flow)["exit"] == 0
+    ids = [one.properties["uniqueMessageId"] for one in queues.read()]
+    assert len({unique_id.partition(":")[2] for unique_id in ids}) == sources
+    assert len(set(ids)) == len(ids)
 
 
 def test_c111_a_killed_engine_whose_messages_cause_many_events_starts_again(children, tmp_path):

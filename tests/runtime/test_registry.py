@@ -1,6 +1,5 @@
 """Persistence on and off, and the registry of receivers and senders (FEATURES A1)."""
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -115,9 +114,9 @@ def test_a1_4_every_part_is_recorded(any_world):
 
 
 @pytest.mark.kill9
-def test_a1_5_a_dynamic_best_effort_receiver_comes_back_after_kill_9(children, tmp_path):
+def test_a1_5_a_dynamic_best_effort_receiver_comes_back_after_kill_9(children, tmp_path, store):
     queues = Queues(tmp_path)
-    flow = {"store": f"sqlite:///{tmp_path / 'engine.db'}", "broker": queues.url, "receive": ""}
+    flow = {"store": store, "broker": queues.url, "receive": ""}
     assert children.run(**flow, add=["extra"], wanted=1, kill="rx.poll", hit=2)["killed"]
     queues.publish([message("a")], to="queue:extra")
     again = children.run(**flow, wanted=1)
@@ -241,17 +240,17 @@ def test_a1_14_dynamic_parts_follow_logical_destinations_over_a_restart(any_worl
     assert any_world.sent("queue:results-test") == ["test"]
 
 
-def test_a1_15_a_copy_of_a_store_is_examined_without_touching_production(world, tmp_path):
+def test_a1_15_a_copy_of_a_store_is_examined_without_touching_production(any_world, copied):
+    world = any_world
     world.broker.publish("queue:in", numbered(3))
     with world.engine(receiver(), sender(connection="away"), monitors=[Forwards], connections=two(world)) as engine:
         world.away.down = True
         world.wait(lambda: engine.status().senders["out"][2] == 3)
         world.crash(engine)
-    for file in tmp_path.glob("engine.db*"):
-        shutil.copy(file, tmp_path / file.name.replace("engine", "copy"))
+    copy = copied(world.store)
     world.away.down = False
     before = list(world.trace)
-    elsewhere = World(f"sqlite:///{tmp_path / 'copy.db'}")
+    elsewhere = World(copy)
     connections = {name: elsewhere.broker.connection(name) for name in ("memory", "away")}
     with elsewhere.engine(receiver(), sender(connection="away"), monitors=[Forwards], connections=connections):
         elsewhere.publish("new")

@@ -51,6 +51,7 @@ class Configured:
             connection.close()
         self.senders = (*self.settings.senders, *default_senders(self.settings, self.brokers))
         self._mappings: dict[str, ReceiveMapping] = {}
+        self._selectors = {one.id: Selector.optional(one.selector, one.id) for one in self.settings.receivers}
         self._readers: dict[tuple[str, str], list[ReceiverSettings]] = {}
         for one in self.settings.receivers:
             self._readers.setdefault((one.connection, self._destination(one)), []).append(one)
@@ -165,7 +166,8 @@ class Configured:
 
     def _may_be_left_out(self, readers: Sequence[ReceiverSettings], message: Message) -> bool:
         """Whether it can expire, is not selected, or is one of the engine's own where these are not wanted."""
-        selected = [one.selector is None or Selector.parse(one.selector, one.id).matches(message) for one in readers]
+        selectors = [self._selectors[one.id] for one in readers]
+        selected = [one is None or one.matches(message) for one in selectors]
         if not (all if self._destination(readers[0]).startswith("topic:") else any)(selected):
             return True
         own = any(message.properties.get(one.message_source_id_property, SOURCE) != SOURCE for one in self.senders)

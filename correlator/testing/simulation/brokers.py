@@ -58,6 +58,7 @@ class Brokers:
         self._known = known
         self._holder: dict[tuple[str, str], int] = {}
         self._destinations: dict[tuple[str, str], None] = {}
+        self._selectors: dict[tuple[str, str], Sequence[Selector]] = {}
         self.of = {
             name: MemoryBroker(
                 features=features,
@@ -90,31 +91,28 @@ class Brokers:
         """What is still there for receivers, by destination."""
         counts = {
             self._scenario.label(connection, name): self.of[connection].unacknowledged(name)
-            + self.of[connection].waiting(name, self._selectors(connection, name))
+            + self.of[connection].waiting(name, self._selectors.get((connection, name), ()))
             for connection, name in self._destinations
         }
         return {name: count for name, count in counts.items() if count}
 
     def _subscribe(self) -> None:
-        """Durable subscriptions exist before the first message, or a topic would lose it as topics do."""
+        """Durable subscriptions exist before the first message, or a topic would lose it as topics do.
+
+        What a queue is selected from by is noted where nobody takes all of it.
+        """
         settings = self._scenario.settings
+        found: dict[tuple[str, str], list[Selector | None]] = {}
         for receiver in settings.receivers:
             destination = settings.destinations.get(receiver.destination, receiver.destination)
             self.of[receiver.connection].destination(destination).subscription(receiver.subscription)
             self._destinations[receiver.connection, destination] = None
-
-    def _selectors(self, connection: str, destination: str) -> list[Selector]:
-        """What a queue is selected from by, where nobody takes all of it."""
-        settings = self._scenario.settings
-        readers = [
-            receiver.selector
-            for receiver in settings.receivers
-            if receiver.connection == connection
-            and settings.destinations.get(receiver.destination, receiver.destination) == destination
-        ]
-        if destination.startswith("topic:") or None in readers:
-            return []
-        return [Selector.parse(text, destination) for text in readers if text is not None]
+            if destination.startswith("queue:"):
+                selector = Selector.optional(receiver.selector, receiver.id)
+                found.setdefault((receiver.connection, destination), []).append(selector)
+        for place, selectors in found.items():
+            if None not in selectors:
+                self._selectors[place] = [one for one in selectors if one is not None]
 
     def _happened(self, connection: str, kind: Kind, endpoint: str, destination: str, messages: Sequence[Any]) -> None:
         """The broker tells (`memory.OnEvent`); what was published stands in the history already."""

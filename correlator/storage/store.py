@@ -4,6 +4,7 @@ Opening is one transaction too: it takes the next epoch and reads everything, so
 starts from, and a store that cannot be read is left exactly as it was.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -222,9 +223,14 @@ def _points_of(writes: Sequence[Write]) -> _Points:
     return _RECEIVE if any(isinstance(write, ReceiveCommit) for write in writes) else _REGISTRY
 
 
+@functools.cache
+def _product() -> str:
+    return f"correlator {version('correlator')}"
+
+
 def _next_epoch(connection: Connection, name: str) -> int:
     """Take the next epoch: from now on no transaction of an earlier engine succeeds."""
-    product = f"correlator {version('correlator')}"
+    product = _product()
     epoch = connection.execute(select(tables.engine.c.epoch).with_for_update()).scalar()
     if epoch is None:
         row = {"id": THE_ROW, "name": name, "product": product, "epoch": 1, "commit_number": 0, "dead_letters": 0}

@@ -1,5 +1,6 @@
 """Many runs of our own workload: drawn kills, or every pair of them."""
 
+import functools
 import random
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
@@ -7,6 +8,8 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from correlator.core.reliability import Reliability
+from correlator.storage import migrate
+from correlator.testing import files
 from correlator.testing.invariants.catalogue import InvariantViolated, Violation
 from correlator.testing.invariants.violations import violations
 from correlator.testing.kill9 import draws, reference, wire
@@ -17,6 +20,8 @@ from correlator.testing.schedule import KILL, Fault, Schedule, draw_rates
 
 MOST_VIOLATIONS = 3
 """Runs that may fail before a campaign ends."""
+_BEFORE_THE_SCHEMA = ("rec.lock", "rec.migrate.begin", "rec.migrate.step")
+"""Points that the start of an engine passes before its store has a schema."""
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -125,11 +130,26 @@ class Campaign:
         self._run(workload, Schedule(seed, rates), kills, shares=lives + 1)
 
     def exactly(self, workload: reference.Reference, *kills: wire.Kill) -> Lives:
-        """One run with exactly these kills, all messages published at once."""
-        return self._run(workload, Schedule(workload.scenario.seed, {}, ()), deque(kills), shares=1)
+        """One run with exactly these kills, all messages published at once.
 
-    def _run(self, workload: reference.Reference, schedule: Schedule, kills: deque[wire.Kill], *, shares: int) -> Lives:
+        Where the first kill comes later, the store begins with its schema: making it is the larger part of a life.
+        """
+        with_schema = bool(kills) and kills[0].point not in _BEFORE_THE_SCHEMA
+        schedule = Schedule(workload.scenario.seed, {}, ())
+        return self._run(workload, schedule, deque(kills), shares=1, with_schema=with_schema)
+
+    def _run(
+        self,
+        workload: reference.Reference,
+        schedule: Schedule,
+        kills: deque[wire.Kill],
+        *,
+        shares: int,
+        with_schema: bool = False,
+    ) -> Lives:
         with directory_of_a_run() as directory:
+            if with_schema and workload.scenario.persistent:
+                files.write(directory / reference.STORE, [self._schema])
             scenario = reference.stored_in(workload.scenario, directory)
             lives = Lives(scenario, schedule, self._zygote, directory, prepare=(*workload.prepare, *self._prepare))
             lives.publish(workload.parcels)
@@ -141,6 +161,13 @@ class Campaign:
         self.passed |= lives.passed
         self.figures.add(lives, schedule.fired)
         return lives
+
+    @functools.cached_property
+    def _schema(self) -> bytes:
+        """A store as `correlator db upgrade` makes it."""
+        with directory_of_a_run() as directory:
+            migrate.upgrade(f"sqlite:///{directory}/{reference.STORE}")
+            return (directory / reference.STORE).read_bytes()
 
 
 def _violated(lives: Lives, kills: deque[wire.Kill], shares: int) -> Violation | None:

@@ -31,6 +31,7 @@ from correlator.testing.simulation.brokers import Parcel
 from correlator.testing.simulation.recorder import WorldProbe
 from correlator.testing.simulation.scenario import Scenario, Workload, draw
 
+STORE = "store.db"
 TIMER_S = 0.01
 _BROKER = "memory"
 RETRY_S = 0.01
@@ -170,7 +171,7 @@ def stored_in(scenario: Scenario, directory: Path) -> Scenario:
     """The scenario with a store in this directory, if it has one."""
     if not scenario.persistent:
         return scenario
-    return replace(scenario, settings=replace(scenario.settings, store=f"sqlite:///{directory}/store.db"))
+    return replace(scenario, settings=replace(scenario.settings, store=f"sqlite:///{directory}/{STORE}"))
 
 
 def _in_real_time(settings: EngineSettings, rng: random.Random) -> EngineSettings:

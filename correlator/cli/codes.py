@@ -140,7 +140,7 @@ CODES = {
     "E2428": "A crash test needs a configuration file.",
     "E2430": "A process under test and its oracle do not understand one another.",
     "E2431": "The server that forks the processes under test has ended.",
-    "E2432": "A fault is none of those that level kill9 knows.",
+    "E2432": "A fault is none of those that the level of the crash test knows.",
     "E2433": "The file has no store: level power would lose nothing.",
     "E2434": "Level broker has no PostgreSQL database to work in, or the file has no store.",
     "E2435": "The database of a crash test is not on this machine; schemas are made and dropped there.",

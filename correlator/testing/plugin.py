@@ -66,6 +66,18 @@ def correlator_kill9_world(request: pytest.FixtureRequest) -> Iterator[MakeWorld
     yield from _session().worlds(request, "kill9")
 
 
+@pytest.fixture
+def correlator_power_world(request: pytest.FixtureRequest) -> Iterator[MakeWorld]:
+    """Makes worlds of level `power`: with an engine that is killed, its disk loses what it may."""
+    yield from _session().worlds(request, "power")
+
+
+@pytest.fixture
+def correlator_broker_world(request: pytest.FixtureRequest) -> Iterator[MakeWorld]:
+    """Makes worlds of level `broker`, in the database of `--crash-store`."""
+    yield from _session().worlds(request, "broker")
+
+
 class Summary:
     """Collects what campaigns did, from the reports of the tests: these come from other processes as well."""
 

@@ -177,6 +177,28 @@ def test_u8_the_user_names_a_database_and_a_failure_is_repeated(tmp_path: Path, 
     assert not [one for one in tmp_path.rglob("*.json*") if password in one.read_text()]
 
 
+FIXTURE = """
+from correlator.testing.schedule import Fault
+
+FAULTS = [Fault("postgres.backend_ended", 5), Fault("ack.lost", 1)]
+
+
+def test_one_world(correlator_broker_world):
+    world = correlator_broker_world("engine.yaml", faults=FAULTS)
+    world.publish("queue:orders", [{"id": 1}])
+    world.run_until_quiet()
+    world.check()
+    assert world.state("Totals") == [{"total": 1}]
+    assert FAULTS[0].kind in [one.who for _, one in world.lives.history.of("fault")]
+"""
+
+
+def test_u8_a_world_without_a_decorator(tmp_path: Path, database: str):
+    project(tmp_path, test_fixture=FIXTURE.replace("postgres.backend_ended", disturbances.BACKEND))
+    result = run_pytest(tmp_path, f"--crash-store={database}", TMPDIR=str(tmp_path))
+    assert (result.returncode, "1 passed" in result.stdout) == (0, True), result.stdout
+
+
 # --- what is refused ---
 
 

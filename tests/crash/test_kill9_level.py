@@ -391,7 +391,9 @@ def test_a_server_that_cannot_import_a_module_is_told(tmp_path: Path, capfd: pyt
         awaits_timers=False, told=True, prepare=[],
     )  # fmt: skip
     made = Zygote(["no_such_module"])
-    with pytest.raises(UsageError, match="E2431 level kill9: the server of the children ended with status 1"):
+    with pytest.raises(
+        UsageError, match="E2431 processes of a crash test: the server of the children ended with status 1"
+    ):
         made.fork(job)
     made.close()
     assert "no_such_module" in capfd.readouterr().err

@@ -158,6 +158,27 @@ def test_the_shipped_settings_stand_losses_of_power(tmp_path: Path, monkeypatch:
     assert len(set(told) - {"power: nothing is lost"}) >= 2
 
 
+FIXTURE = """
+from correlator.testing.schedule import Fault
+
+
+def test_one_world(correlator_power_world):
+    world = correlator_power_world("engine.yaml", faults=[Fault("kill syscall", 30)])
+    world.publish("queue:orders", [{"id": 1}])
+    world.run_until_quiet()
+    world.check()
+    assert world.state("Totals") == [{"total": 1}]
+    assert [one.who for _, one in world.lives.history.of("fault")][1].startswith("power: ")
+"""
+
+
+@pytest.mark.kill9
+def test_u8_a_world_without_a_decorator(tmp_path: Path):
+    project(tmp_path, test_fixture=FIXTURE)
+    result = run_pytest(tmp_path)
+    assert (result.returncode, "1 passed" in result.stdout) == (0, True), result.stdout
+
+
 def normal(life: Any) -> None:
     del life
     settled_as("synchronous = NORMAL")

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from correlator.events import Message
+from correlator.testing import mutants
 from correlator.testing.crashtest.campaign import campaign
 from correlator.testing.crashtest.levels import opened
 from tests.crash.projects import project
@@ -56,3 +57,14 @@ def test_s4_3_a_selection_holds_under_crashes(tmp_path, level, budget_s):
         result = campaign(opened_level, selected, budget_s=budget_s, seed=1)
     assert result.found is None, result.found.violated
     assert result.figures.crashes > 3
+
+
+def test_what_nobody_selects_is_forbidden_in_worlds_of_users_too(tmp_path):
+    def of_the_topic(world):
+        world.publish("topic:orders", orders(12))
+        world.run_until_quiet()
+        world.check()
+
+    with mutants.applied("selector_ignored"), opened("sim", project(tmp_path, engine=ENGINE) / "engine.yaml") as level:
+        result = campaign(level, of_the_topic, budget_s=5.0, seed=1)
+    assert result.found.violated.id == "A7"

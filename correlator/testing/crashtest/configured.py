@@ -20,7 +20,7 @@ from correlator.runtime.names import connector
 from correlator.runtime.parts import mapping_of
 from correlator.selector import Selector
 from correlator.settings import ReceiverSettings
-from correlator.testing.invariants.history import Published, ReceiverFacts, Setup
+from correlator.testing.invariants.history import OPTIONAL, UNSELECTED, Published, ReceiverFacts, Setup
 from correlator.testing.worlds import Messages, Publishable
 
 SOURCE = "test"
@@ -158,21 +158,23 @@ class Configured:
         mapped = self._mappings[receiver.id].map([message], 0.0)
         assert message.headers is not None
         pid = str(message.headers.message_id)
+        flaw = self._flaw(readers, message)
         if mapped.dead_letters:
             dropped = any(one.on_mapping_error == "drop" for one in readers)
-            return Published(pid, "", "", pid, "optional" if dropped else "mapping")
-        flaw = "optional" if self._may_be_left_out(readers, message) else ""
+            return Published(pid, "", "", pid, flaw or (OPTIONAL if dropped else "mapping"))
         return Published(pid, mapped.ids[0] or "", mapped.sources[0] or "", pid, flaw)
 
-    def _may_be_left_out(self, readers: Sequence[ReceiverSettings], message: Message) -> bool:
-        """Whether it can expire, is not selected, or is one of the engine's own where these are not wanted."""
+    def _flaw(self, readers: Sequence[ReceiverSettings], message: Message) -> str:
+        """Whether no reader selects it, or it may be left out: some do not, it expires, it is the engine's own."""
         selectors = [self._selectors[one.id] for one in readers]
         selected = [one is None or one.matches(message) for one in selectors]
-        if not (all if self._destination(readers[0]).startswith("topic:") else any)(selected):
-            return True
+        if not any(selected):
+            return UNSELECTED
         own = any(message.properties.get(one.message_source_id_property, SOURCE) != SOURCE for one in self.senders)
+        of_each = self._destination(readers[0]).startswith("topic:")
         expires = message.headers is not None and message.headers.expiration is not None
-        return expires or (own and any(one.no_local for one in readers))
+        left_out = (of_each and not all(selected)) or expires or (own and any(one.no_local for one in readers))
+        return OPTIONAL if left_out else ""
 
     def _destination(self, receiver: ReceiverSettings) -> str:
         return self.settings.destinations.get(receiver.destination, receiver.destination)

@@ -4,7 +4,7 @@ import contextlib
 import functools
 import random
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,8 @@ from correlator.testing.simulation.scenario import Scenario
 RETRY_S = 0.02
 INTERVALS_S = (0.005, 0.02, 0.1)
 LIVES = (1, 2, 3, 5)
+SPARED = wire.Kill()
+"""What happens to a life that nobody kills."""
 NewStore = Callable[[], str]
 """Makes an empty store for a run and returns its address."""
 
@@ -92,6 +94,8 @@ class Kill9:
     deterministic = False
     by_call = draws.BY_CALL
     imports: Sequence[str] = ()
+    disturbances: Collection[str] = BROKER_KINDS
+    """Kinds of faults that kill nobody."""
 
     def __init__(self, configured: Configured, new_store: NewStore | None = None, prepare: Sequence[str] = ()) -> None:
         self.configured = configured
@@ -169,12 +173,11 @@ class Kill9:
 
     def _kills(self, plan: Plan, schedule: Schedule, lives: int) -> deque[wire.Kill]:
         """One for each life under faults; a life is spared where what else may go wrong would find none."""
-        spared = wire.Kill()
         if plan.faults is not None:
-            kills = draws.kills_of(plan.faults)
-            return kills if len(kills) == len(plan.faults) else deque([*kills, spared])
+            kills = draws.kills_of(one for one in plan.faults if one.kind not in self.disturbances)
+            return kills if len(kills) == len(plan.faults) else deque([*kills, SPARED])
         if not schedule.rates.get(KILL):
-            return deque([spared] if schedule.rates else ())
+            return deque([SPARED] if schedule.rates else ())
         rng = random.Random(f"kills {plan.seed}")
         by_call = self.by_call if self._zygote.counts_calls else 0
         return draws.drawn_kills(rng, lives, self._passed, by_call=by_call)

@@ -3,17 +3,16 @@
 import contextlib
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from correlator.errors import UsageError, quoted
 from correlator.storage.database import location, parse
 from correlator.testing.crashtest.configured import Configured
-from correlator.testing.crashtest.killed import Kill9
+from correlator.testing.crashtest.killed import SPARED, Kill9
 from correlator.testing.crashtest.runs import Outcome, Plan
 from correlator.testing.kill9 import disturbances, draws, wire
 from correlator.testing.kill9.stores import StoreOfRun, served
-from correlator.testing.schedule import KILL, Fault, Schedule, draw_rates
+from correlator.testing.schedule import BROKER_KINDS, KILL, Fault, Schedule, draw_rates
 
 ENVIRONMENT = "CORRELATOR_CRASH_STORE"
 LOOPBACK = ("localhost", "127.0.0.1")
@@ -32,6 +31,7 @@ class Broker(Kill9):
 
     name = "broker"
     imports = ("psycopg",)
+    disturbances = (*BROKER_KINDS, *disturbances.KINDS)
 
     def __init__(self, configured: Configured, prepare: Sequence[str] = ()) -> None:
         self._database = on_this_machine(configured.database)
@@ -55,11 +55,8 @@ class Broker(Kill9):
 
     def _kills(self, plan: Plan, schedule: Schedule, lives: int) -> deque[wire.Kill]:
         """As at `kill9`, and a life that is spared: what disturbs the store strikes in it as well."""
-        if plan.faults is None:
-            return deque([*super()._kills(plan, schedule, lives), wire.Kill()])
-        others = tuple(one for one in plan.faults if one.kind not in disturbances.KINDS)
-        kills = super()._kills(replace(plan, faults=others), schedule, lives)
-        return kills if len(kills) == len(plan.faults) else deque([*kills, wire.Kill()])
+        kills = super()._kills(plan, schedule, lives)
+        return kills if plan.faults is not None or SPARED in kills else deque([*kills, SPARED])
 
 
 def on_this_machine(database: str | None) -> str:

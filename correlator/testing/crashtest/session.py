@@ -43,7 +43,7 @@ def worlds(request: pytest.FixtureRequest, level: str) -> Iterator[MakeWorld]:
         def make(config: str | Path, *, faults: Sequence[Fault] = (), seed: int = 1) -> World:
             file = config_file(request, config)
             if file not in levels:
-                levels[file] = stack.enter_context(opened(level, file))
+                levels[file] = stack.enter_context(opened(level, file, request.config.option.crash_store))
             return stack.enter_context(levels[file].world(Plan(seed, tuple(faults))))
 
         yield make

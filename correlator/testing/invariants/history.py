@@ -43,6 +43,7 @@ Kind = Literal[
 ]
 
 
+OPTIONAL, UNSELECTED = "optional", "unselected"
 POISONED = "handling "
 """What the place of death begins with when a message ended the process."""
 

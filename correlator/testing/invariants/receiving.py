@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 from correlator.core.reliability import Reliability
 from correlator.testing.invariants.catalogue import invariant
 from correlator.testing.invariants.facts import NEVER, Facts
+from correlator.testing.invariants.history import OPTIONAL, UNSELECTED
 
 BEST_EFFORT, AT_LEAST_ONCE = Reliability.BEST_EFFORT, Reliability.AT_LEAST_ONCE
 EXACTLY_ONCE, APP_CONTROLLED = Reliability.EXACTLY_ONCE, Reliability.APP_CONTROLLED
-OPTIONAL, UNSELECTED = "optional", "unselected"
 LEFT_OUT = (OPTIONAL, UNSELECTED)
 
 

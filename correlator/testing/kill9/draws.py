@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from correlator.errors import UsageError, quoted
 from correlator.testing.kill9.wire import Kill
-from correlator.testing.schedule import BROKER_KINDS, Fault
+from correlator.testing.schedule import Fault
 
 KILL = "kill "
 """Fault kinds that are kills begin so; the name of a point follows, or one of these:"""
@@ -45,13 +45,12 @@ def _drawn(rng: random.Random, passed: Mapping[str, int], by_call: float) -> Kil
 
 
 def kills_of(faults: Iterable[Fault]) -> deque[Kill]:
-    """The kills of a plan, the i-th for the i-th life; raises `UsageError` E2432 for what is no fault of this level."""
+    """The kills of a plan, the i-th for the i-th life; raises `UsageError` E2432 for what is no kill."""
     kills: deque[Kill] = deque()
     for fault in faults:
-        if fault.kind in BROKER_KINDS:
-            continue
         if not fault.kind.startswith(KILL) or fault.n < 1:
-            raise UsageError("E2432", "level kill9", f"{quoted(fault)} is no fault of it", "", "See: --crash-points")
+            what = f"{quoted(fault)} is no fault of this level"
+            raise UsageError("E2432", "faults of a crash test", what, "", "See: --crash-points")
         kills.append(_kill(fault.kind.removeprefix(KILL), fault.n))
     return kills
 

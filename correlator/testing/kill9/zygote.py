@@ -96,7 +96,9 @@ class Zygote:
         except EOFError as error:
             status = self._process.wait()
             what = f"the server of the children ended with status {status}"
-            raise UsageError("E2431", "level kill9", what, "", "Its traceback is on standard error") from error
+            raise UsageError(
+                "E2431", "processes of a crash test", what, "", "Its traceback is on standard error"
+            ) from error
 
 
 def _can_count_calls() -> bool:

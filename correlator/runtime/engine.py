@@ -252,12 +252,17 @@ class Engine:
                 self._drain()
                 self._in_order = self.failure is None
         finally:
-            for actor in reversed(self.actors()):
-                actor.stop()
             self._accepts_parts = False
+            self._stop_actors()
+            with self._changing:  # a part that was being added until now is there, or was refused
+                self._stop_actors()
             self._join()
             self._stop_watchdog()
             self._close_all()
+
+    def _stop_actors(self) -> None:
+        for actor in reversed(self.actors()):
+            actor.stop()
 
     def _join(self) -> None:
         """Wait for all threads; one that does not end in time is in a handler, and can do no harm any more."""

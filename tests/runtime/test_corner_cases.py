@@ -743,3 +743,33 @@ def test_a_second_signal_ends_a_drain_at_once():
         process.kill()
         process.wait()
         process.stdout.close()
+
+
+def test_a_part_that_is_added_while_the_engine_stops_stops_with_it(world, script, monkeypatch):
+    """Given a receiver that is recorded and not yet there, when the engine stops, then its thread ends, too."""
+    recorded, go = threading.Event(), threading.Event()
+    engine = world.engine(monitors=[Hears])
+    engine.start()
+    add = engine.parts.add_receiver
+
+    def slowly(one):
+        recorded.set()
+        assert go.wait(60)
+        add(one)
+
+    monkeypatch.setattr(engine.parts, "add_receiver", slowly)
+    added = []
+    adding = threading.Thread(target=lambda: added.append(engine.add_receiver(receiver("late"))))
+    adding.start()
+    assert recorded.wait(60)
+    stopping = threading.Thread(target=engine.stop)
+    stopping.start()
+    world.wait(lambda: engine.writer.stopping)
+    go.set()
+    stopping.join(60)
+    adding.join(60)
+    ended = added[0].join(0)
+    added[0].stop()  # where it has not, the test ends all the same
+    assert (stopping.is_alive(), ended) == (False, True)
+    with pytest.raises(UsageError, match="E8305"):
+        engine.add_receiver(receiver("later"))

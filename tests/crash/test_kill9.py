@@ -10,6 +10,7 @@ from tests.crash.campaign import campaign, sqlite_stores
 KILLS = 40
 
 
+@pytest.mark.campaign
 @pytest.mark.kill9
 def test_effects_are_exactly_once_over_sqlite(tmp_path: Path) -> None:
     figures = campaign(sqlite_stores(tmp_path), tmp_path, kills=KILLS, seed=1)
@@ -17,6 +18,7 @@ def test_effects_are_exactly_once_over_sqlite(tmp_path: Path) -> None:
     assert figures.kills >= KILLS
 
 
+@pytest.mark.campaign
 @pytest.mark.kill9
 @pytest.mark.postgres
 def test_effects_are_exactly_once_over_postgres(postgres: Callable[[], str], tmp_path: Path) -> None:

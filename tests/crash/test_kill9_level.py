@@ -5,6 +5,7 @@ import socket
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ from correlator.storage.store import SqlStore
 from correlator.testing.crashtest.configured import Configured
 from correlator.testing.crashtest.killed import Kill9
 from correlator.testing.crashtest.runs import Plan
+from correlator.testing.kill9 import campaign as campaigns
 from correlator.testing.kill9 import reference
-from correlator.testing.kill9.campaign import Campaign, Figures
+from correlator.testing.kill9.campaign import Campaign, Figures, pairs
 from correlator.testing.kill9.directory import HISTORY
 from correlator.testing.kill9.intents import Intent, Intents
 from correlator.testing.kill9.wire import Job, Kill, Reader, frame
@@ -34,6 +36,11 @@ from correlator.testing.syscalls.trace import Kind
 
 pytestmark = pytest.mark.kill9
 KILLS = 60
+ONCE_EACH = 320
+"""Kills in which a walk comes to each passing of each point."""
+ONLY_IN_FIRST_LIVES = {
+    point.name for point in points() if point.name.startswith(("rec.migrate.", "cfg.register.", "cfg.tx."))
+}
 ENOUGH = 500
 """Kills within which a mutant is caught."""
 
@@ -202,6 +209,7 @@ SEEDS = (26, 8, 1, 5, *range(100, 140))
 """The first ones have what is rare; the others stand by for what threads did in another order."""
 
 
+@pytest.mark.campaign
 def test_kills_of_every_kind_violate_nothing_and_our_workload_passes_every_fault_point(zygote: Zygote):
     campaign, figures = Campaign(zygote), Figures()
     missing = {point.name for point in points()} - ELSEWHERE.keys()
@@ -214,6 +222,42 @@ def test_kills_of_every_kind_violate_nothing_and_our_workload_passes_every_fault
     assert figures.found == []
     assert missing == set()
     assert set(figures.by_kind) == {"point", "syscall", "time"}
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("mode", Reliability)
+def test_a_kill_at_every_passing_of_every_point_and_some_pairs_violate_nothing(zygote: Zygote, mode: Reliability):
+    campaign = Campaign(zygote)
+    pairs(campaign, mode, kills=ONCE_EACH, seed=1)
+    figures = campaign.figures
+    assert figures.found == []
+    assert figures.pairs_tried > ONCE_EACH / 2
+    passed = campaign.exactly(reference.smallest(mode)).passed
+    assert passed.keys() - {"syscall"} - ONLY_IN_FIRST_LIVES - figures.by_point.keys() == set()
+
+
+def test_a_walk_has_every_ordered_pair_once():
+    hits = [Kill(point="a", hit=n) for n in range(7)]
+    walk = campaigns.walk(hits)
+    assert len(walk) == len(hits) ** 2 + 1
+    assert set(pairwise(walk)) == set(product(hits, hits))
+
+
+def test_pairs_are_two_kills_in_two_lives_that_follow_one_another(zygote: Zygote, monkeypatch: pytest.MonkeyPatch):
+    """A kill that no life reaches ends its run; the walk goes on behind it, and its pairs are tried once more."""
+    later = [
+        Kill(point="rx.tx.commit.after", hit=1),
+        Kill(point="stop.begin", hit=9),
+        Kill(point="rec.on_begin", hit=1),
+    ]
+    lists = iter([later, [Kill(point="rec.migrate.step", hit=2)], later[:2]])
+    monkeypatch.setattr(campaigns, "_hits", lambda _: list(next(lists)))
+    campaign = Campaign(zygote)
+    pairs(campaign, Reliability.EXACTLY_ONCE, kills=None, seed=1)
+    figures = campaign.figures
+    assert figures.found == []
+    assert (figures.pairs, figures.pairs_tried, figures.missed) == (9 + 2, 4 + 1, 5 + 1)
+    assert figures.by_point["rec.migrate.step"] == 3
 
 
 def caught(zygote: Zygote, *prepare: str) -> str:

@@ -46,6 +46,7 @@ def finishes(store: str, broker: str, orders: int) -> None:
 # --- ambiguous commits ---
 
 
+@pytest.mark.campaign
 def test_t1_every_commit_whose_answer_is_lost_is_resolved_to_the_truth(
     postgres_server: PostgresServer, tmp_path: Path
 ) -> None:
@@ -82,6 +83,7 @@ def test_a_store_that_guesses_is_found_out(
 # --- kills of engines and of the server ---
 
 
+@pytest.mark.campaign
 @pytest.mark.kill9
 def test_effects_are_exactly_once_while_engine_and_server_are_killed(harmed: PostgresServer, tmp_path: Path) -> None:
     figures = campaign(harmed.fresh_schema, tmp_path, kills=6, seed=2, server=harmed)

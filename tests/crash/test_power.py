@@ -27,6 +27,7 @@ DRAWS = 300
 # --- the campaign ---
 
 
+@pytest.mark.campaign
 @pytest.mark.kill9
 def test_t4_no_image_of_the_product_is_bad() -> None:
     """RELIABILITY 1.3, T4: given power cuts at every call, when an engine looks again, then A1, S1, S9, G1, G8 hold."""
@@ -40,6 +41,7 @@ def test_t4_no_image_of_the_product_is_bad() -> None:
     assert figures.no_effect < figures.images / 2
 
 
+@pytest.mark.campaign
 @pytest.mark.kill9
 @pytest.mark.parametrize("synchronous", ["NORMAL", "OFF"])
 def test_a_store_that_syncs_less_is_found_bad(synchronous: str) -> None:

@@ -429,6 +429,7 @@ def test_the_calls_of_many_threads_are_one_order(shop: Shop) -> None:
     assert {name: bytes(file.content) for name, file in disk.names.items()} == there
 
 
+@pytest.mark.campaign
 def test_disk_full_campaign(tmp_path: Path) -> None:
     """The quick form of `python -m tests.crash.disk_full`."""
     report = tmp_path / "report.json"

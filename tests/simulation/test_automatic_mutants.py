@@ -259,6 +259,7 @@ def handful() -> list[Place]:
     return [one for _, found in sorted(by_kind.items()) for one in rng.sample(found, min(OF_EACH_KIND, len(found)))]
 
 
+@pytest.mark.campaign
 def test_most_of_a_handful_of_each_kind_are_killed(copy, hasty):
     places = handful()
     survived = []

@@ -15,6 +15,7 @@ RARE = {"rx.flow.wait", "stop.begin", "stop.drain", "stop.final_ck", "stop.close
 """Fault points that the simulation does not reach often, or at all: an orderly stop is not stepped."""
 
 
+@pytest.mark.campaign
 def test_no_invariant_is_violated() -> None:
     totals = campaign.campaign(100_000, crashes=CRASHES)
     assert not totals.failures, "\n".join(

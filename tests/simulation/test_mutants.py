@@ -6,6 +6,7 @@ from correlator.testing import mutants
 from correlator.testing.simulation.campaign import run_seed, small_world
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("name", mutants.CATALOGUE)
 def test_a_mutant_is_caught(name: str) -> None:
     caught = mutants.hunt(name)

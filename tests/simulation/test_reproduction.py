@@ -13,6 +13,7 @@ from correlator.testing.simulation.campaign import Outcome, Totals
 from correlator.testing.simulation.reproduction import Failure
 
 
+@pytest.mark.campaign
 def test_failures_are_repeated_equally_by_another_process():
     report = reproduction.reproduce(5)
     assert (report.failures, report.equal, report.different) == (5, 5, [])

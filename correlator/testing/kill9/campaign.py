@@ -3,7 +3,7 @@
 import functools
 import random
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -20,6 +20,9 @@ from correlator.testing.schedule import KILL, Fault, Schedule, draw_rates
 
 MOST_VIOLATIONS = 3
 """Runs that may fail before a campaign ends."""
+LIVES_OF_A_WALK = 30
+_FIRST = wire.Kill(point="stop.begin", hit=1)
+"""The kill of a first life that has done its share."""
 _BEFORE_THE_SCHEMA = ("rec.lock", "rec.migrate.begin", "rec.migrate.step")
 """Points that the start of an engine passes before its store has a schema."""
 
@@ -129,14 +132,22 @@ class Campaign:
             kills.append(wire.Kill())  # what else goes wrong needs a life to strike in
         self._run(workload, Schedule(seed, rates), kills, shares=lives + 1)
 
-    def exactly(self, workload: reference.Reference, *kills: wire.Kill) -> Lives:
-        """One run with exactly these kills, all messages published at once.
+    def one_after_another(self, mode: Reliability, kills: Sequence[wire.Kill]) -> int:
+        """A run over a store that is not new, the messages of the workload anew in each life; how many kills struck."""
+        before = self.figures.kills
+        self.exactly(reference.smallest(mode, len(kills) + 1), _FIRST, *kills, shares=len(kills) + 1)
+        struck = max(0, self.figures.kills - before - 1)
+        self.figures.pairs_tried += max(0, struck - 1)
+        return struck
+
+    def exactly(self, workload: reference.Reference, *kills: wire.Kill, shares: int = 1) -> Lives:
+        """One run with exactly these kills, the messages published in so many shares, one for each life.
 
         Where the first kill comes later, the store begins with its schema: making it is the larger part of a life.
         """
         with_schema = bool(kills) and kills[0].point not in _BEFORE_THE_SCHEMA
         schedule = Schedule(workload.scenario.seed, {}, ())
-        return self._run(workload, schedule, deque(kills), shares=1, with_schema=with_schema)
+        return self._run(workload, schedule, deque(kills), shares=shares, one_each=True, with_schema=with_schema)
 
     def _run(
         self,
@@ -145,6 +156,7 @@ class Campaign:
         kills: deque[wire.Kill],
         *,
         shares: int,
+        one_each: bool = False,
         with_schema: bool = False,
     ) -> Lives:
         with directory_of_a_run() as directory:
@@ -153,7 +165,7 @@ class Campaign:
             scenario = reference.stored_in(workload.scenario, directory)
             lives = Lives(scenario, schedule, self._zygote, directory, prepare=(*workload.prepare, *self._prepare))
             lives.publish(workload.parcels)
-            violated = _violated(lives, kills, shares)
+            violated = _violated(lives, kills, shares, one_each=one_each)
             if violated is not None:
                 keep(directory, lives.history)
                 self.figures.violations += 1
@@ -170,9 +182,9 @@ class Campaign:
             return (directory / reference.STORE).read_bytes()
 
 
-def _violated(lives: Lives, kills: deque[wire.Kill], shares: int) -> Violation | None:
+def _violated(lives: Lives, kills: deque[wire.Kill], shares: int, *, one_each: bool) -> Violation | None:
     try:
-        lives.run(kills, shares=shares)
+        lives.run(kills, shares=shares, one_each=one_each)
         return next((Violation(*one) for one in violations(lives.history)), None)
     except InvariantViolated as error:
         return error.violation
@@ -189,32 +201,59 @@ def drawn(campaign: Campaign, *, kills: int, seed: int) -> None:
 
 
 def pairs(campaign: Campaign, mode: Reliability, *, kills: int | None, seed: int) -> None:
-    """Each passing of each point in the first life, and after it each passing of each point in the next one.
+    """Every ordered pair of kills in two lives of which the second goes on from the first.
+
+    Kills are the passings of points in a life that goes on from an earlier one and has the messages of the workload to
+    do. A walk on which each ordered pair of them follows one another once is gone in runs of many lives. What only the
+    first life of a store passes comes in runs of its own, with each passing of the next life behind it.
 
     Args:
         campaign: runs them.
         mode: of the workload.
         kills: ends it when so many processes were killed; `None` for all pairs.
-        seed: of their order.
+        seed: of the order.
     """
     figures, workload = campaign.figures, reference.smallest(mode)
-    every = [
-        (first, second)
-        for first in _hits(campaign.exactly(workload))
-        for second in _hits(campaign.exactly(workload, first))
-    ]
-    figures.pairs = len(every)
-    random.Random(seed).shuffle(every)
-    for first, second in every:
-        if figures.violations >= MOST_VIOLATIONS or (kills is not None and figures.kills >= kills):
-            break
-        before = figures.kills
-        campaign.exactly(workload, first, second)
-        figures.pairs_tried += 1
-        figures.missed += figures.kills < before + 2
+
+    def enough() -> bool:
+        return figures.violations >= MOST_VIOLATIONS or (kills is not None and figures.kills >= kills)
+
+    later = _hits(campaign.exactly(reference.smallest(mode, 2), _FIRST, shares=2))
+    names = {hit.point for hit in later}
+    first_only = [hit for hit in _hits(campaign.exactly(workload)) if hit.point not in names]
+    random.Random(seed).shuffle(later)
+    figures.pairs = len(later) ** 2
+    missed: list[list[wire.Kill]] = []
+    way = walk(later)
+    while len(way) > 1 and not enough():
+        there, way = way[:LIVES_OF_A_WALK], way[LIVES_OF_A_WALK - 1 :]
+        struck = campaign.one_after_another(mode, there)
+        if struck < len(there):  # a life came to its end before its kill: go on behind it
+            way = there[struck + 1 :] + way[1:]
+            missed += [there[max(struck - 1, 0) : struck + 1], [there[struck], *way[:1]]]
+    again = [pair for pair in missed if len(pair) == 2]
+    figures.missed = sum(campaign.one_after_another(mode, pair) < 2 for pair in again if not enough())
+    for first in first_only:
+        seconds = [] if enough() else _hits(campaign.exactly(workload, first))
+        figures.pairs += len(seconds)
+        for second in seconds:
+            if enough():
+                break
+            before = figures.kills
+            campaign.exactly(workload, first, second)
+            figures.pairs_tried += figures.kills == before + 2
+            figures.missed += figures.kills < before + 2
 
 
-def _hits(lives: Lives) -> Iterator[wire.Kill]:
+def _hits(lives: Lives) -> list[wire.Kill]:
     """A kill for each passing of a point in the last life of a run."""
-    points = {name: hits for name, hits in lives.passed.items() if name != draws.SYSCALL}
-    return iter(draws.kills_of(draws.singles(points)))
+    points = {name: hits for name, hits in lives.passed_at_last.items() if name != draws.SYSCALL}
+    return list(draws.kills_of(draws.singles(points)))
+
+
+def walk(kills: Sequence[wire.Kill]) -> list[wire.Kill]:
+    """Each ordered pair, those of equals too, as neighbours exactly once: a cycle of de Bruijn, opened."""
+    cycle = [
+        one for at, kill in enumerate(kills) for one in (kill, *(x for other in kills[at + 1 :] for x in (kill, other)))
+    ]
+    return [*cycle, *cycle[:1]]

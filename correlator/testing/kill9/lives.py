@@ -77,6 +77,7 @@ class Lives:
         self.brokers = ServedBrokers(scenario, schedule, self.history, known)
         self.crashes = 0
         self.passed: Counter[str] = Counter()
+        self.passed_at_last: Mapping[str, int] = {}
         self._scenario = scenario
         self._schedule = schedule
         self._zygote = zygote
@@ -90,6 +91,7 @@ class Lives:
         self._intents = Intents()
         self._pending: deque[Parcel] = deque()
         self._share = 0
+        self._one_each = False
         self._seen: set[str] = set()
         self._life = 0
         self._session: Session
@@ -113,17 +115,19 @@ class Lives:
         """Have messages published in this order, in shares, as lives begin."""
         self._pending.extend(parcels)
 
-    def run(self, kills: deque[wire.Kill], *, shares: int) -> None:
+    def run(self, kills: deque[wire.Kill], *, shares: int, one_each: bool = False) -> None:
         """Lives with these kills, then healing, then lives without, until nothing is left to do.
 
         Args:
             kills: one for each life that reaches its store; those that lives came to are taken out.
-            shares: in how many parts messages are published: one for each life, or when a life has nothing to do.
+            shares: in how many parts messages are published: one for each life.
+            one_each: whether a life that has done its share is stopped; otherwise it is given the next one.
 
         Raises `InvariantViolated` G8 for a child that ended as none may, G7 when they do not come to rest.
         """
         self._schedule.on = True
         self._share = -(-len(self._pending) // shares)
+        self._one_each = one_each
         while kills:
             kill = kills.popleft()
             self._begin(kill)
@@ -200,7 +204,7 @@ class Lives:
             if self.brokers.forgetful:
                 self.brokers.cut()
             elif not self.brokers.left() and not self._rows():
-                if not self._pending:
+                if self._one_each or not self._pending:
                     return True
                 self._publish(self._share)
         return False
@@ -213,6 +217,7 @@ class Lives:
         ended = self._last
         assert isinstance(ended, wire.Ended)
         self.passed |= ended.points
+        self.passed_at_last = ended.points
         self._unburied = False
         self._session.status()
         self._session.close()

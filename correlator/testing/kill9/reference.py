@@ -42,6 +42,8 @@ WHEN_ASKED_S = 1.0
 COMINGS_AND_GOINGS = (0, 1, 5)
 UNIQUE = 1_000_000
 """Numbers that one life may give."""
+ALIKE = 60
+"""The application does the same with numbers that differ by it."""
 APPLICATION = (application.__name__, __name__)
 """Modules that children have imported before they are forked."""
 
@@ -118,8 +120,8 @@ def drawn(seed: int) -> Reference:
     return made
 
 
-def smallest(mode: Reliability) -> Reference:
-    """A workload of few messages in which one mode of receiving, and of sending, takes part."""
+def smallest(mode: Reliability, times: int = 1) -> Reference:
+    """A workload of few messages in which one mode of receiving, and of sending, takes part; so many times, anew."""
     one = _SMALLEST[mode]
     receiver = ReceiverSettings(
         id=one.receiver,
@@ -164,7 +166,11 @@ def smallest(mode: Reliability) -> Reference:
         ends_lives=False,
         awaits_timers=True,
     )
-    return Reference(scenario, [_small_parcel(receiver.destination, *message) for message in one.messages])
+    numbers = range(0, times * ALIKE, ALIKE)
+    return Reference(
+        scenario,
+        [_small_parcel(receiver.destination, *message, number) for number in numbers for message in one.messages],
+    )
 
 
 def stored_in(scenario: Scenario, directory: Path) -> Scenario:
@@ -235,7 +241,8 @@ _SMALLEST = {
 """Numbers of orders are such that the ledger does nothing with them that takes its time."""
 
 
-def _small_parcel(destination: str, name: str, of: str) -> Parcel:
+def _small_parcel(destination: str, name: str, of: str, more: int) -> Parcel:
+    name, of = (f"{one[:2]}{int(one[2:]) + more}" for one in (name, of))
     number = int(of[2:])
     body = msgspec.json.encode({"id": of, "n": number, "group": number % 3})
     properties: dict[str, PropertyValue] = {"uniqueMessageId": f"{number}:P", "messageSourceId": "P"}

@@ -1,0 +1,78 @@
+"""Databases without a server: what one would be told and what it must be, and how a file is given up."""
+
+import os
+import socket
+
+import pytest
+from sqlalchemy import Engine, event
+
+from correlator.errors import CommitUnknown, Fenced, StoreError
+from correlator.storage import database as databases
+from correlator.storage.database import ServerFacts
+
+HALF_A_MINUTE_S = 30
+
+
+def test_a_file_is_owned_until_its_connection_is_closed(sqlite_url: str) -> None:
+    """Whoever takes it over finds nobody else in it."""
+    owned = databases.connect(sqlite_url)
+    refused: list[str] = []
+
+    def take(*_: object) -> None:
+        with pytest.raises(Fenced) as refusal:
+            databases.connect(sqlite_url)
+        refused.append(refusal.value.code)
+
+    engine: Engine = owned.engine
+    event.listen(engine, "close", take)
+    owned.close()
+    assert refused == ["E3201"]
+    databases.connect(sqlite_url).close()
+
+
+def test_a_server_is_told_who_we_are_and_a_dead_one_is_noticed_within_half_a_minute() -> None:
+    told = databases._postgres_arguments(databases.parse("postgresql://u@h/d"))
+    assert told["application_name"] == f"pid {os.getpid()} on host {socket.gethostname()}"
+    assert (told["connect_timeout"], told["client_encoding"]) == (databases.CONNECT_TIMEOUT_S, "utf8")
+    assert 0 < told["tcp_user_timeout"] <= HALF_A_MINUTE_S * 1000
+    silence = told["keepalives_idle"] + told["keepalives_interval"] * told["keepalives_count"]
+    assert 0 < silence <= HALF_A_MINUTE_S
+
+
+def test_what_an_address_sets_is_left_to_it() -> None:
+    told = databases._postgres_arguments(databases.parse("postgresql://u@h/d?connect_timeout=3&application_name=desk"))
+    assert {"connect_timeout", "application_name"}.isdisjoint(told)
+    assert {"client_encoding", "tcp_user_timeout"} <= set(told)
+
+
+GOOD = {
+    "version": 150_000,
+    "encoding": "UTF8",
+    "fsync": "on",
+    "synchronous_commit": "on",
+    "read_only": False,
+    "schema": "public",
+}
+
+
+@pytest.mark.parametrize(
+    ("fact", "code"),
+    [
+        ({}, ""),
+        ({"synchronous_commit": "remote_apply"}, ""),
+        ({"version": 140_022}, "E3307 db: PostgreSQL 14 is too old. 15 or newer"),
+        ({"fsync": "off"}, "E3306 db: fsync is off"),
+        ({"synchronous_commit": "off"}, "E3306 db: synchronous_commit is off"),
+        ({"read_only": True}, "E3308 db: the server only reads"),
+        ({"encoding": "LATIN1"}, "E3305 db"),
+        ({"schema": None}, "E3304 db"),
+    ],
+)
+def test_what_a_server_must_be(fact: dict[str, object], code: str) -> None:
+    facts = ServerFacts(**(GOOD | fact))  # type: ignore[arg-type]
+    if not code:
+        databases.refuse_server("db", facts)
+        return
+    with pytest.raises(StoreError, match=code) as refusal:
+        databases.refuse_server("db", facts)
+    assert isinstance(refusal.value, CommitUnknown) is ("E3308" in code), "that may change by itself"

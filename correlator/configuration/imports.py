@@ -12,8 +12,8 @@ from correlator.errors import ConfigError, quoted
 _MOST_FRAMES = 5
 
 
-def import_object(path: str) -> Any:
-    """The object that `module:name` names.
+def import_object(path: str, where: str = "") -> Any:
+    """The object that `module:name` names; `where` that stands, in errors, is the path itself by default.
 
     Importing runs the user's code: a configuration is trusted like a program, which is why a file that others can
     write is refused.
@@ -25,21 +25,21 @@ def import_object(path: str) -> Any:
     try:
         found = importlib.import_module(module_name)
         for name in names.split("."):
-            found = _attribute(found, name, path)
+            found = _attribute(found, name, path, where or path)
     except ConfigError:
         raise
     except (Exception, SystemExit) as exc:  # whatever the user's module does when it is imported
         what = f"cannot import {quoted(path)}: {_summary(exc)}"
-        raise ConfigError("E1501", path, what, "", _user_frames(exc.__traceback__)) from exc
+        raise ConfigError("E1501", where or path, what, "", _user_frames(exc.__traceback__)) from exc
     return found
 
 
-def _attribute(found: Any, name: str, path: str) -> Any:
+def _attribute(found: Any, name: str, path: str, where: str) -> Any:
     if hasattr(found, name):
         return getattr(found, name)
     owner = quoted(getattr(found, "__name__", path))
     what = f"cannot import {quoted(path)}: {owner} has no {quoted(name)}"
-    raise ConfigError("E1501", path, what, did_you_mean(name, dir(found)))
+    raise ConfigError("E1501", where, what, did_you_mean(name, dir(found)))
 
 
 def _summary(exc: BaseException) -> str:

@@ -1,11 +1,10 @@
 """Classes by name: monitors, event types and connectors that a configuration or the store names."""
 
-import importlib
 import importlib.metadata
-import sys
-import traceback
 from typing import Any
 
+from correlator.configuration.imports import import_object
+from correlator.configuration.rules import extra_of
 from correlator.errors import ConfigError, quoted
 from correlator.ports import ConnectionFactory
 
@@ -17,11 +16,9 @@ def resolve(name: str, where: str = "store") -> type[Any]:
     module_name, _, path = name.partition(":")
     if not module_name or not path:
         raise ConfigError("E1501", where, f"{quoted(name)} is not an import path", "Write 'module:Class'")
-    found: Any = sys.modules.get(module_name) or _import(module_name, where)
-    for part in path.split("."):
-        found = getattr(found, part, None)
+    found = import_object(name, where)
     if not isinstance(found, type):
-        raise ConfigError("E1501", where, f"module '{module_name}' has no class {quoted(path)}")
+        raise ConfigError("E1501", where, f"{quoted(name)} is no class")
     return found
 
 
@@ -38,20 +35,6 @@ def connector(type_name: str, where: str) -> ConnectionFactory:
             where,
             f"type '{type_name}' needs the package '{error.name}'",
             "",
-            f"Install: pip install correlator[{type_name}]",
+            f"Install: pip install correlator[{extra_of(type_name)}]",
         ) from error
     return factory
-
-
-def _import(module_name: str, where: str) -> Any:
-    try:
-        return importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name != module_name.split(".", maxsplit=1)[0] and error.name != module_name:
-            raise ConfigError("E1501", where, f"importing '{module_name}' failed: {error}") from error
-        raise ConfigError("E1501", where, f"cannot import '{module_name}': {error}") from error
-    except Exception as error:
-        own = traceback.extract_tb(error.__traceback__)[-1]
-        raise ConfigError(
-            "E1501", where, f"importing '{module_name}' raised {type(error).__name__}: {error}", f"At line {own.lineno}"
-        ) from error

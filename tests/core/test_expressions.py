@@ -5,11 +5,15 @@ from typing import Any
 import msgspec
 import pytest
 
+from correlator.core.commit import ContextCut
+from correlator.core.context import Context
 from correlator.core.expressions import Expression, at, match, wait
 from correlator.core.instances import StoredMonitor
 from correlator.core.monitor import Monitor, on
+from correlator.core.routes import Routes
 from correlator.core.timers import SLACK
 from correlator.errors import HandlerFailed, StateError, UsageError
+from correlator.runtime.names import resolve
 from tests.core.listening import A, B, C, Listening, Order, Payment
 
 DAY = 86_400.0
@@ -354,6 +358,28 @@ def test_a_class_that_goes_back_to_an_earlier_declaration_begins_it_anew():
     world.restart(First)
     world.hear(A2, B1)
     assert heard(world) == [[a1, b1], [a2, b1]]
+
+
+class Resumes(Heard, persistent=True):
+    def on_begin_recovery(self) -> None:
+        self.once(wait(5), then=self.fired)
+        self.wait(5, self.rang)
+
+    def rang(self) -> None:
+        self.heard.append([("rang", 5)])
+
+
+def test_what_a_start_begins_to_wait_for_counts_from_the_checkpoint():
+    """An expression as a timer, also when engine time has caught up with ids that were received after it."""
+    context = Context("main", Routes(), resolve, engine_time=90.0)
+    context.load(monitor := Resumes(), "stop")
+    context.restore(ContextCut("main", {}, []), [], 20.0)
+    context.call_one(monitor, "on_begin_recovery")
+    assert context.next_timer() == 25.0
+    context.work(0, 24.9)
+    assert monitor.heard == []
+    context.work(0, 25.0)
+    assert monitor.heard == [[], [("rang", 5)]]
 
 
 # --- failures ---

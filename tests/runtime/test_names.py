@@ -19,6 +19,8 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     (package / "good.py").write_text("class Trade: ...\n")
     (package / "lacks.py").write_text("import pricing_library\n")
     (package / "raises.py").write_text("def limit():\n    return 1 // 0\n\n\nLIMIT = limit()\n")
+    (package / "reads.py").write_text("import json\n\n\nLIMITS = json.loads('{')\n")
+    (package / "wrong.py").write_text("class Trade:\n    def:\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     yield
     for name in [name for name in sys.modules if name.partition(".")[0] == "trading_desk"]:
@@ -34,18 +36,28 @@ def test_a_class_of_a_module_that_nobody_has_imported_yet() -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("nowhere:A", "cannot import 'nowhere': No module named 'nowhere'"),
-        ("nowhere.at.all:A", "cannot import 'nowhere.at.all': No module named 'nowhere'"),
-        ("trading_desk.bonds:A", "cannot import 'trading_desk.bonds': No module named 'trading_desk.bonds'"),
-        ("trading_desk.lacks:A", "importing 'trading_desk.lacks' failed: No module named 'pricing_library'"),
+        ("nowhere:A", "cannot import 'nowhere:A': No module named 'nowhere'"),
+        ("trading_desk.bonds:A", "cannot import 'trading_desk.bonds:A': No module named 'trading_desk.bonds'"),
+        ("trading_desk.lacks:A", "cannot import 'trading_desk.lacks:A': No module named 'pricing_library'"),
+        ("trading_desk.lacks:A", "DIRECTORY/lacks.py:1 in <module>: import pricing_library"),
         (
             "trading_desk.raises:A",
-            "importing 'trading_desk.raises' raised ZeroDivisionError: integer division or modulo by zero. At line 2",
+            "cannot import 'trading_desk.raises:A': ZeroDivisionError: integer division or modulo",
         ),
+        ("trading_desk.raises:A", "DIRECTORY/raises.py:2 in limit: return 1 // 0"),
+        ("trading_desk.reads:A", "DIRECTORY/reads.py:4 in <module>: LIMITS = json.loads('{')"),
+        (
+            "trading_desk.wrong:A",
+            "cannot import 'trading_desk.wrong:A': SyntaxError: invalid syntax (wrong.py, line 2)",
+        ),
+        ("trading_desk.good:Trades", "'trading_desk.good' has no 'Trades'. Did you mean 'Trade'?"),
+        ("trading_desk.raises:limit", "DIRECTORY/raises.py:2 in limit"),
+        ("trading_desk", "'trading_desk' is not an import path. Write 'module:Class'"),
+        ("trading_desk.good:__name__", "'trading_desk.good:__name__' is no class"),
     ],
 )
-def test_a_module_that_is_missing_is_told_from_one_that_fails(name: str, said: str) -> None:
-    """The first is a slip in the configuration, the others are to be mended in the module."""
+def test_what_is_wrong_is_told_with_the_lines_of_the_user(name: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as refusal:
         resolve(name, "monitors[0].type")
-    assert str(refusal.value).startswith(f"E1501 monitors[0].type: {said}")
+    assert str(refusal.value).startswith("E1501 monitors[0].type: ")
+    assert said.replace("DIRECTORY", str(tmp_path / "trading_desk")) in str(refusal.value)

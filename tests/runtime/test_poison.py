@@ -7,13 +7,16 @@ from typing import Any
 import pytest
 
 from correlator.core import faults
-from correlator.core.commit import Suspect, SuspectCommit
+from correlator.core.commit import Suspect, SuspectCommit, Write
 from correlator.events import Message
 from correlator.ports import Delivered, Effects, StateView
 from correlator.storage import inspect
 from correlator.storage.database import reading
 from correlator.storage.store import SqlStore
+from correlator.testing.memory import MemoryBroker
+from correlator.testing.store import Disk, ModelStore
 from tests.runtime.flows import Aborts, Hears, Keeps, Note
+from tests.runtime.stepped import stepped, work
 from tests.runtime.world import Queues, World, monitor, numbered, receiver, sender
 
 COUNT = 40
@@ -228,6 +231,30 @@ def test_t26_c110_a_pipeline_finds_the_message_by_halving(world):
     assert sent_once(world) == SURVIVORS
     (letter,) = (row.letter for row in inspect.dead_letters(world.store))
     assert (letter.kind, letter.origin, letter.message.body, letter.number) == ("poison", "copies", b"m17", 17)
+
+
+def test_t26_a_pipeline_notes_what_waited_but_for_what_it_leaves_out_and_forgets_it_then():
+    """Else it would go on noting in normal life, and a kill would cast suspicion on what is handled already."""
+    disk, broker, parts = Disk(), MemoryBroker(), (receiver(), sender())
+    broker.publish("queue:in", numbered(3))
+    with pytest.raises(Dies):
+        work(stepped(disk, broker, *parts, processors=[Pipeline("m2")]))
+    store = ModelStore(disk)
+    alone = Suspect("copies", "in", 2, 2, 1)
+    store.commit(store.open().commit + 1, [SuspectCommit(contexts=["copies"], suspects=[alone])])
+    notes: list[list[int]] = []
+
+    def committed(epoch: int, number: int, writes: Sequence[Write]) -> None:
+        notes.extend([one.first for one in write.suspects] for write in writes if isinstance(write, SuspectCommit))
+
+    engine = stepped(disk, broker, *parts, processors=[Pipeline("m2")], committed=committed)
+    work(engine)
+    assert notes == [[2, 1], [2, 3], [2]]
+    engine.checkpointer.ask()
+    work(engine)
+    assert [one.number for one in disk.dead_letters] == [2]
+    assert [one.body for one in broker.received("queue:out")] == [b"m1", b"m3"]
+    assert disk.suspects == []
 
 
 def test_t26_a_pipeline_that_fails_by_an_exception_is_not_quarantined(world):

@@ -11,9 +11,7 @@ import pytest
 from correlator import Engine
 from correlator.errors import CommitUnknown, CorrelatorError, Fenced, RecoveryRefused, StoreBusy, StoreError
 from correlator.settings import EngineSettings, MonitorSettings
-from correlator.storage import database as databases
 from correlator.storage import inspect
-from correlator.storage.database import ServerFacts
 from correlator.storage.reset import reset
 from correlator.storage.witness import witness_of
 from correlator.testing.network import (
@@ -352,35 +350,3 @@ def refused(make_store: MakeStore, url: str, kind: type[CorrelatorError], text: 
     with pytest.raises(kind, match=text) as refusal:
         make_store(url).open()
     assert "secret" not in str(refusal.value)
-
-
-GOOD = {
-    "version": 150_000,
-    "encoding": "UTF8",
-    "fsync": "on",
-    "synchronous_commit": "on",
-    "read_only": False,
-    "schema": "public",
-}
-
-
-@pytest.mark.parametrize(
-    ("fact", "code"),
-    [
-        ({}, ""),
-        ({"synchronous_commit": "remote_apply"}, ""),
-        ({"version": 140_022}, "E3307 db: PostgreSQL 14 is too old. 15 or newer"),
-        ({"fsync": "off"}, "E3306 db: fsync is off"),
-        ({"synchronous_commit": "off"}, "E3306 db: synchronous_commit is off"),
-        ({"read_only": True}, "E3308 db: the server only reads"),
-        ({"encoding": "LATIN1"}, "E3305 db"),
-        ({"schema": None}, "E3304 db"),
-    ],
-)
-def test_what_a_server_must_be(fact: dict[str, object], code: str) -> None:
-    facts = ServerFacts(**(GOOD | fact))  # type: ignore[arg-type]
-    if not code:
-        databases.refuse_server("db", facts)
-        return
-    with pytest.raises(StoreError, match=code):
-        databases.refuse_server("db", facts)

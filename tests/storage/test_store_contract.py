@@ -308,19 +308,6 @@ def test_a_value_without_encoding_writes_nothing(make_store: MakeStore, url: str
     store.commit(1, [values.received(1, 1)])
 
 
-def test_large_stores_are_read_in_pages(make_store: MakeStore, url: str) -> None:
-    store = make_store(url)
-    store.open()
-    segments = [values.ids(number, f"i{number}", domain=domain) for domain in ("a", "b") for number in range(1, 51)]
-    states = [values.state(number, a=b"%d" % number) for number in range(1, 71)]
-    store.commit(1, [ReceiveCommit(receiver="orders", segment=None, ids=segment) for segment in segments])
-    store.commit(2, [values.checkpoint(1, state=states)])
-    recovered = reopened(make_store, url, store)
-    assert list(recovered.ids) == segments
-    assert list(recovered.ids) == segments, "as often as wanted"
-    assert list(recovered.state) == states
-
-
 def test_the_check_of_a_start_sees_everything_and_may_refuse(make_store: MakeStore, url: str) -> None:
     store = make_store(url)
     store.open()

@@ -22,9 +22,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import msgspec
-import sqlalchemy
-from sqlalchemy import Dialect
-from sqlalchemy import Engine as DatabaseEngine
 
 from correlator.errors import UsageError
 from correlator.runtime import logs
@@ -172,16 +169,17 @@ def main(arguments: Sequence[str]) -> None:
 def _warm_up() -> None:
     """Run an engine once and keep what it compiled: compiling statements was the largest part of a child's start."""
     made: dict[str, Statements] = {}
-    dialects: dict[str, Dialect] = {}
+    dialects: dict[str, Any] = {}
     compiled: dict[Any, Any] = {}
+    make = vars(databases)["create_engine"]
 
-    def statements(dialect: Dialect) -> Statements:
+    def statements(dialect: Any) -> Statements:
         if dialect.name not in made:
             made[dialect.name] = Statements(dialect)
         return made[dialect.name]
 
-    def create_engine(*arguments: Any, **options: Any) -> DatabaseEngine:
-        engine = sqlalchemy.create_engine(*arguments, **options)
+    def create_engine(*arguments: Any, **options: Any) -> Any:
+        engine: Any = make(*arguments, **options)
         engine.dialect = dialects.setdefault(engine.dialect.name, engine.dialect)  # compiled statements belong to one
         engine.update_execution_options(compiled_cache=compiled)
         return engine

@@ -332,7 +332,7 @@ def _run(arguments: argparse.Namespace) -> int:
             write(arguments.report, report_of(verdicts, arguments.seed, len(places), time.monotonic() - begin))
 
     judge_all(_chosen(arguments, places), arguments.jobs, told)
-    unexplained = [one for one in verdicts if one.fate in SURVIVED and one.mutant not in explained()]
+    unexplained = [one for one in verdicts if one.fate in SURVIVED and f"`{one.mutant}`" not in explained()]
     counts = ", ".join(f"{count} {fate}" for fate, count in sorted(Counter(one.fate for one in verdicts).items()))
     sys.stdout.write(f"{len(verdicts)} of {len(places)} mutants: {counts}; {len(unexplained)} not explained\n")
     return 1 if unexplained else 0

@@ -66,3 +66,23 @@ def flag_option(where: str, options: Mapping[str, Any], name: str, *, default: b
     if not isinstance(value, bool):
         raise ConfigError("E1022", f"{where}.{name}", f"{quoted(value)} is not true or false")
     return value
+
+
+def whole_option(where: str, options: Mapping[str, Any], name: str, default: int, most: int) -> int:
+    """An option that is a whole number from 1 to `most`. Raises `ConfigError`."""
+    value = options.get(name, default)
+    if isinstance(value, str) and value.isdecimal():  # a placeholder is always a text
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+        raise ConfigError(
+            "E1022", f"{where}.{name}", f"{quoted(value)} is not allowed", f"A whole number from 1 to {most}"
+        )
+    return value
+
+
+def secret_option(where: str, options: Mapping[str, Any], name: str, default: str) -> str:
+    """An option that is a text, and that no message repeats. Raises `ConfigError`."""
+    value = options.get(name, default)
+    if not isinstance(value, str):
+        raise ConfigError("E1022", f"{where}.{name}", "is not a text", "A text; quote it")
+    return value

@@ -30,6 +30,7 @@ class Features:
         selects: a source of a queue takes only what the receiver's `selector` matches, and leaves the rest for other
             consumers. Where it is not so, a selector on a queue is refused (E1220); what a topic
             gives a receiver is its own, and the engine drops what does not match.
+        shares: receivers of one queue get each message once between them; otherwise each of them gets every message.
         queues: knows `queue:` destinations.
         topics: knows `topic:` destinations.
     """
@@ -41,6 +42,7 @@ class Features:
     deduplicates_sends: bool = False
     ends: bool = False
     selects: bool = False
+    shares: bool = True
     queues: bool = True
     topics: bool = True
 

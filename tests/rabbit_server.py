@@ -19,6 +19,7 @@ from pathlib import Path
 import pika
 
 from connectors.rabbitmq import RabbitConnection
+from connectors.rabbitmq_stream import StreamConnection
 from correlator.settings import ConnectionSettings
 from tests.servers import free_port
 
@@ -28,6 +29,11 @@ _BINARIES = Path("/usr/lib/rabbitmq/bin")
 _CONFIG = """
 listeners.tcp.1 = 127.0.0.1:{port}
 listeners.ssl.1 = 127.0.0.1:{tls_port}
+stream.listeners.tcp.1 = 127.0.0.1:{stream_port}
+stream.listeners.ssl.1 = 127.0.0.1:{stream_tls_port}
+stream.advertised_host = 127.0.0.1
+stream.advertised_port = {stream_port}
+stream.advertised_tls_port = {stream_tls_port}
 ssl_options.cacertfile = {directory}/ca.pem
 ssl_options.certfile = {directory}/server.pem
 ssl_options.keyfile = {directory}/server.key
@@ -53,6 +59,7 @@ class RabbitServer:
         install_rabbitmq()
         self.password = secrets.token_hex(8)
         self.port, self.tls_port, self._mapper_port = free_port(), free_port(), free_port()
+        self.stream_port, self.stream_tls_port = free_port(), free_port()
         self.directory = Path(tempfile.mkdtemp(prefix="correlator-rabbitmq-"))
         self._process: subprocess.Popen[bytes] | None = None
         self._mapper: subprocess.Popen[bytes] | None = None
@@ -139,6 +146,12 @@ class RabbitServer:
         done = subprocess.run(command, env=self._environment(), check=True, capture_output=True, text=True)
         return done.stdout
 
+    def streams(self, *arguments: str) -> str:
+        """Run `rabbitmq-streams`; returns what it prints."""
+        command = [_BINARIES / "rabbitmq-streams", "--quiet", *arguments]
+        done = subprocess.run(command, env=self._environment(), check=True, capture_output=True, text=True)
+        return done.stdout
+
     def close_connections(self) -> None:
         """Let it close every connection, as an operator does."""
         self.control("close_all_connections", "closed by the test")
@@ -146,6 +159,11 @@ class RabbitServer:
     def connection(self, **options: object) -> RabbitConnection:
         """A connection of the connector to it."""
         return RabbitConnection("rabbit", ConnectionSettings(type="rabbitmq", options={**self.options, **options}))
+
+    def stream_connection(self, **options: object) -> StreamConnection:
+        """A connection of the connector for streams to it."""
+        options = {**self.options, "port": self.stream_port, **options}
+        return StreamConnection("rabbit", ConnectionSettings(type="rabbitmq_stream", options=options))
 
     def queue(self) -> str:
         """A name that no queue of it has had."""
@@ -196,10 +214,9 @@ class RabbitServer:
         here = self.directory
         self._distribution_port = free_port()
         (here / "empty").touch()
-        (here / "plugins").write_text("[].")
+        (here / "plugins").write_text("[rabbitmq_stream].")
         (here / "advanced.config").write_text(_ADVANCED)
-        values = {"port": self.port, "tls_port": self.tls_port, "user": self.user, "password": self.password}
-        (here / "rabbitmq.conf").write_text(_CONFIG.format(directory=here, **values))
+        (here / "rabbitmq.conf").write_text(_CONFIG.format_map({**vars(self), "user": self.user}))
         make_certificates(here)
 
     def _speaks(self) -> bool:

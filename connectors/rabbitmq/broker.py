@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import pika
 
-from connectors.options import check_options, flag_option, text_option
+from connectors.options import check_options, flag_option, secret_option, text_option, whole_option
 from correlator.errors import ConfigError, quoted
 
 QueueType = Literal["", "classic", "quorum"]
@@ -110,26 +110,6 @@ def broker(where: str, options: Mapping[str, Any]) -> Broker:
         queue_type=queue_type_option(where, options, default.queue_type),
         declare=flag_option(where, options, "declare", default=default.declare),
     )
-
-
-def whole_option(where: str, options: Mapping[str, Any], name: str, default: int, most: int) -> int:
-    """An option that is a whole number from 1 to `most`. Raises `ConfigError`."""
-    value = options.get(name, default)
-    if isinstance(value, str) and value.isdecimal():  # a placeholder is always a text
-        value = int(value)
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
-        raise ConfigError(
-            "E1022", f"{where}.{name}", f"{quoted(value)} is not allowed", f"A whole number from 1 to {most}"
-        )
-    return value
-
-
-def secret_option(where: str, options: Mapping[str, Any], name: str, default: str) -> str:
-    """An option that is a text, and that no message repeats. Raises `ConfigError`."""
-    value = options.get(name, default)
-    if not isinstance(value, str):
-        raise ConfigError("E1022", f"{where}.{name}", "is not a text", "A text; quote it")
-    return value
 
 
 def queue_type_option(where: str, options: Mapping[str, Any], default: QueueType) -> QueueType:

@@ -10,6 +10,7 @@ from correlator.configuration.words import did_you_mean
 from correlator.errors import ConfigError, quoted
 
 _MOST_FRAMES = 5
+_MISSING: Any = object()
 
 
 def import_object(path: str, where: str = "") -> Any:
@@ -25,21 +26,16 @@ def import_object(path: str, where: str = "") -> Any:
     try:
         found = importlib.import_module(module_name)
         for name in names.split("."):
-            found = _attribute(found, name, path, where or path)
-    except ConfigError:
-        raise
+            owner, found = found, getattr(found, name, _MISSING)
+            if found is _MISSING:
+                break
     except (Exception, SystemExit) as exc:  # whatever the user's module does when it is imported
         what = f"cannot import {quoted(path)}: {_summary(exc)}"
         raise ConfigError("E1501", where or path, what, "", _user_frames(exc.__traceback__)) from exc
+    if found is _MISSING:
+        what = f"cannot import {quoted(path)}: {quoted(getattr(owner, '__name__', path))} has no {quoted(name)}"
+        raise ConfigError("E1501", where or path, what, did_you_mean(name, dir(owner)))
     return found
-
-
-def _attribute(found: Any, name: str, path: str, where: str) -> Any:
-    if hasattr(found, name):
-        return getattr(found, name)
-    owner = quoted(getattr(found, "__name__", path))
-    what = f"cannot import {quoted(path)}: {owner} has no {quoted(name)}"
-    raise ConfigError("E1501", where, what, did_you_mean(name, dir(found)))
 
 
 def _summary(exc: BaseException) -> str:

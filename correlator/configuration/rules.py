@@ -23,24 +23,18 @@ _MOST_SHOWN = 20
 _SENDER_MODES = "Use BEST_EFFORT, AT_LEAST_ONCE or EXACTLY_ONCE"
 _DESTINATION = re.compile(r"(?:queue|topic):(?P<name>.+)", re.DOTALL)
 
-# Connectors whose broker needs a client that is not always installed: module and package.
+# Connectors whose broker needs a client that is not always installed: module and package. An extra has their name.
 _CLIENTS = {
     "pulsar": ("pulsar", "pulsar-client"),
     "rabbitmq": ("pika", "pika"),
     "rabbitmq_stream": ("rstream", "rstream"),
 }
-_EXTRAS = {"rabbitmq_stream": "streams"}
 _SCHEMES = {"pulsar": ("pulsar", "pulsar+ssl"), "rabbitmq": ("amqp", "amqps")}
 
 # Options after whose time a broker delivers again what was not acknowledged.
 _REDELIVERY_OPTIONS = ("ack_timeout", "negative_ack_delay")
 
 Endpoint = ReceiverSettings | SenderSettings
-
-
-def extra_of(type_: str) -> str:
-    """The extra of this product that brings what a connector needs."""
-    return _EXTRAS.get(type_, type_)
 
 
 def check_version(tree: Table, findings: Findings) -> None:
@@ -111,7 +105,7 @@ def _check_type(path: str, type_: str, known: Collection[str], findings: Finding
         findings.error("E1212", member(path, "type"), what, allowed, findings.hint(type_, known))
     elif type_ in _CLIENTS and find_spec(_CLIENTS[type_][0]) is None:
         what = f"type '{type_}' needs the package '{_CLIENTS[type_][1]}'"
-        findings.error("E1213", path, what, "", f"Install: pip install 'correlator[{extra_of(type_)}]'")
+        findings.error("E1213", path, what, "", f"Install: pip install 'correlator[{type_}]'")
 
 
 def _check_broker_url(path: str, url: str, type_: str, findings: Findings) -> None:

@@ -4,7 +4,6 @@ import importlib.metadata
 from typing import Any
 
 from correlator.configuration.imports import import_object
-from correlator.configuration.rules import extra_of
 from correlator.errors import ConfigError, quoted
 from correlator.ports import ConnectionFactory
 
@@ -35,6 +34,6 @@ def connector(type_name: str, where: str) -> ConnectionFactory:
             where,
             f"type '{type_name}' needs the package '{error.name}'",
             "",
-            f"Install: pip install correlator[{extra_of(type_name)}]",
+            f"Install: pip install correlator[{type_name}]",
         ) from error
     return factory

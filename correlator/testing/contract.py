@@ -444,7 +444,7 @@ def check_redelivery_is_flagged(world: ContractWorld) -> None:
     assert [headers.delivery_count for headers in seen] == [1, 2, 3]
 
 
-@_check("receives", "queues", "not ends")
+@_check("receives", "queues", "shares", "not ends")
 def check_consumers_of_a_queue_share_it(world: ContractWorld) -> None:
     """Two consumers of a queue get every message once between them; what one holds the other does not get."""
     destination, published = _publish(world, 40)

@@ -14,6 +14,7 @@ from tests.contract.worlds import (
     MemoryWorld,
     QuorumRabbitWorld,
     RabbitWorld,
+    StreamWorld,
 )
 from tests.rabbit_server import RabbitServer
 from tests.servers import PostgresServer
@@ -75,3 +76,9 @@ def test_rabbitmq(check: Check, rabbit: RabbitServer, tmp_path: Path) -> None:
 @_checks(QuorumRabbitWorld)
 def test_rabbitmq_with_quorum_queues(check: Check, rabbit: RabbitServer, tmp_path: Path) -> None:
     check(QuorumRabbitWorld(rabbit, tmp_path.name))
+
+
+@pytest.mark.rabbitmq
+@_checks(StreamWorld)
+def test_rabbitmq_streams(check: Check, rabbit: RabbitServer, tmp_path: Path) -> None:
+    check(StreamWorld(rabbit, tmp_path.name))

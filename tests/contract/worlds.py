@@ -1,6 +1,7 @@
 """The worlds in which the contract of connectors is checked: one class for each kind of broker."""
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import count
@@ -9,10 +10,12 @@ from pathlib import Path
 from connectors.embedded import EmbeddedConnection
 from connectors.file import FileConnection
 from connectors.rabbitmq import RabbitConnection
+from connectors.rabbitmq_stream import StreamConnection
+from correlator.errors import ConnectionLost
 from correlator.events import Message, Outgoing
-from correlator.ports import Connection, Features
+from correlator.ports import Connection, Features, Source
 from correlator.settings import ConnectionSettings
-from correlator.testing.contract import outgoing, receiver, sender, take, tokens
+from correlator.testing.contract import PATIENCE_S, outgoing, receiver, sender, take, tokens
 from correlator.testing.memory import MEMORY_FEATURES, MemoryBroker
 from tests.rabbit_server import RabbitServer
 
@@ -133,6 +136,39 @@ class QuorumRabbitWorld(RabbitWorld):
 
     def restart(self) -> None:
         self.server.close_connections()
+
+
+class StreamWorld(RabbitWorld):
+    """Streams. A restart kills the server, and waits for the streams, which are there a moment after it."""
+
+    features = StreamConnection.features
+
+    def __init__(self, server: RabbitServer, name: str) -> None:
+        super().__init__(server, name)
+        self._made: list[str] = []
+
+    def connection(self) -> StreamConnection:
+        return self.server.stream_connection()
+
+    def destination(self, kind: str = "queue", label: str = "") -> str:
+        self._made.append(super().destination(kind, label))
+        return self._made[-1]
+
+    def restart(self) -> None:
+        super().restart()
+        for destination in self._made:
+            source = self.connection().source(receiver(destination, "waiter"))
+            deadline = time.monotonic() + PATIENCE_S
+            while not self._opens(source):
+                assert time.monotonic() < deadline
+
+    def _opens(self, source: Source) -> bool:
+        try:
+            source.connect()
+        except ConnectionLost:
+            return False
+        source.close()
+        return True
 
 
 class FileWorld:

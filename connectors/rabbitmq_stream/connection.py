@@ -1,0 +1,61 @@
+"""The connector's entry point: checks the options, opens nothing."""
+
+from collections.abc import Sequence
+
+from connectors.options import check_destination
+from connectors.rabbitmq_stream.broker import broker
+from connectors.rabbitmq_stream.failures import NO_SUCH_STREAM
+from connectors.rabbitmq_stream.places import place_of_receiver, place_of_sender, stream_of
+from connectors.rabbitmq_stream.sink import StreamSink
+from connectors.rabbitmq_stream.source import StreamSource
+from correlator.errors import ConnectionLost, UsageError, quoted
+from correlator.events import Message
+from correlator.ports import Features
+from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
+
+
+class StreamConnection:
+    """A RabbitMQ server with the stream plugin; the options stand in docs/rabbitmq-streams.md.
+
+    Each source and each sink has a connection of its own, to the node that leads its stream.
+    """
+
+    features = Features(deduplicates_sends=True, shares=False, topics=False)
+
+    def __init__(self, name: str, settings: ConnectionSettings) -> None:
+        self._where = f"connections.{name}"
+        self._broker = broker(self._where, settings.options)
+
+    def source(self, receiver: ReceiverSettings) -> StreamSource:
+        """A reader of the stream, which shares its messages with nobody."""
+        place = place_of_receiver(receiver, self._broker)
+        return StreamSource(f"receivers.{receiver.id}", self._broker, place, receiver)
+
+    def sink(self, sender: SenderSettings) -> StreamSink:
+        """A publisher."""
+        return StreamSink(f"senders.{sender.id}", self._broker, place_of_sender(sender, self._broker))
+
+    def browse(self, destination: str, limit: int) -> Sequence[Message]:
+        """Copies of the oldest messages that the stream still holds; nobody notices.
+
+        Raises `UsageError` for anything but a stream that is there, `ConnectionLost` when the server cannot be reached.
+        """
+        check_destination(self._where, destination)
+        stream = stream_of(destination)
+        if stream is None:
+            raise UsageError("E2110", destination, "only queues can be browsed")
+        receiver = ReceiverSettings(
+            id="browse", connection="", destination=destination, max_batch_size=limit, options={"declare": False}
+        )
+        source = self.source(receiver)
+        try:
+            return source.peek(limit)
+        except ConnectionLost as error:
+            if error.code != NO_SUCH_STREAM:
+                raise
+            raise UsageError("E2027", quoted(destination), "the broker has no such queue") from error
+        finally:
+            source.close()
+
+    def close(self) -> None:
+        """Nothing is shared."""

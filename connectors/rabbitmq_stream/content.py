@@ -1,0 +1,229 @@
+"""A message as a stream holds it, and back: what becomes a property, a section, a body (docs/rabbitmq-streams.md)."""
+
+import struct
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from connectors.rabbitmq_stream.wire import (
+    APPLICATION_PROPERTIES,
+    DATA,
+    HEADER,
+    PROPERTIES,
+    SEQUENCE,
+    VALUE,
+    Milliseconds,
+    Octet,
+    Symbol,
+    Unsigned,
+    decode_sections,
+    encode_data_section,
+    encode_list_section,
+    encode_map_section,
+)
+from correlator.events import Headers, Message, Outgoing, PropertyValue
+
+OFFSET = "x-stream-offset"
+"""Property with the offset of a received message; not sent on."""
+UNIQUE_ID, SOURCE_ID = "uniqueMessageId", "messageSourceId"
+"""Properties of the default templates: set for messages that come without."""
+CONTENT_TYPE, CONTENT_ENCODING = "amqp_content_type", "amqp_content_encoding"
+_NO_HEADERS = Headers()
+_NOT_SENT = frozenset({OFFSET, CONTENT_TYPE, CONTENT_ENCODING})
+_SIMPLE = frozenset({type(None), bool, int, float, str, bytes})
+_BODIES = (DATA, SEQUENCE, VALUE)
+
+
+class Place(NamedTuple):
+    """Where a message lies.
+
+    Attributes:
+        timestamp: when its chunk was written, in milliseconds since the epoch.
+    """
+
+    stream: str
+    offset: int
+    timestamp: int
+
+    @property
+    def unique_id(self) -> str:
+        """The same at every reading; another one in a stream that has been deleted and made again."""
+        return f"{self.offset}-{self.timestamp}:{self.stream}"
+
+
+def encode(outgoing: Outgoing, message_id: str, now_ms: int) -> bytes:
+    """A message on its way out.
+
+    Args:
+        outgoing: the message.
+        message_id: that of AMQP.
+        now_ms: the time of sending, in milliseconds since the epoch.
+
+    Raises `ValueError`, `TypeError` or `AttributeError` for what AMQP 1.0 cannot carry.
+    """
+    message = outgoing.message
+    if not isinstance(message.body, bytes):
+        raise TypeError(f"the body is a {type(message.body).__name__} and must be bytes")
+    headers = message.headers or _NO_HEADERS
+    sections = [] if headers is _NO_HEADERS else [_encoded_header(headers)]
+    sections.append(encode_list_section(PROPERTIES, _standard_properties(message, headers, message_id, now_ms)))
+    if message.properties:
+        own = {name: value for name, value in message.properties.items() if name not in _NOT_SENT}
+        sections.append(encode_map_section(APPLICATION_PROPERTIES, own))
+    sections.append(encode_data_section(message.body))
+    return b"".join(sections)
+
+
+def _encoded_header(headers: Headers) -> bytes:
+    return encode_list_section(
+        HEADER,
+        (
+            headers.persistent,
+            None if headers.priority is None else Octet(headers.priority),
+            Unsigned(headers.time_to_live_ms) if headers.time_to_live_ms else None,  # 0 is for ever
+        ),
+    )
+
+
+def _standard_properties(message: Message, headers: Headers, message_id: str, now_ms: int) -> Sequence[Any]:
+    """In the order of the protocol."""
+    reply_to = None if headers.reply_to is None else headers.reply_to.removeprefix("queue:")
+    expiry = Milliseconds(now_ms + headers.time_to_live_ms) if headers.time_to_live_ms else None
+    return (
+        message_id,
+        None,  # user id
+        None,  # to
+        headers.type,
+        reply_to,
+        headers.correlation_id,
+        _symbol(message.properties, CONTENT_TYPE),
+        _symbol(message.properties, CONTENT_ENCODING),
+        expiry,
+        Milliseconds(now_ms),
+        message.key,
+    )
+
+
+def _symbol(properties: Mapping[str, PropertyValue], name: str) -> Symbol | None:
+    value = properties.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise ValueError(f"the property '{name}' must be a text")  # noqa: TRY004
+    return Symbol(value)
+
+
+def decode(encoded: bytes, place: Place, *, wants_id: bool, wants_source: bool) -> Message:
+    """What lies in the stream, as its receiver sees it; what is no message of AMQP 1.0 is a body as a whole.
+
+    Args:
+        encoded: the entry of the stream.
+        place: where it lies.
+        wants_id: whether a message without a property `uniqueMessageId` gets one, made of its place.
+        wants_source: the same for `messageSourceId`.
+    """
+    try:
+        sections = decode_sections(encoded)
+        body = _body(sections)
+    except (ValueError, KeyError, IndexError, struct.error, RecursionError):
+        body, sections = encoded, []
+    header: Sequence[Any] = ()
+    standard: Sequence[Any] = ()
+    properties: dict[str, PropertyValue] = {}
+    for code, value in sections:
+        if code == PROPERTIES:
+            standard = value
+        elif code == HEADER:
+            header = value
+        elif code == APPLICATION_PROPERTIES:
+            properties = {name: one if type(one) in _SIMPLE else _plain(one) for name, one in value.items()}
+    if wants_id and UNIQUE_ID not in properties:
+        properties[UNIQUE_ID] = place.unique_id
+    if wants_source and SOURCE_ID not in properties:
+        properties[SOURCE_ID] = place.stream
+    properties[OFFSET] = place.offset
+    return _message(body, properties, _Header(*_padded(header, 3)), _Standard(*_padded(standard, 11)), place)
+
+
+class _Header(NamedTuple):
+    durable: Any
+    priority: Any
+    ttl: Any
+
+
+class _Standard(NamedTuple):
+    message_id: Any
+    user_id: Any
+    to: Any
+    subject: Any
+    reply_to: Any
+    correlation_id: Any
+    content_type: Any
+    content_encoding: Any
+    expiry: Any
+    creation_time: Any
+    group_id: Any
+
+
+def _padded(values: Sequence[Any], width: int) -> Sequence[Any]:
+    if not isinstance(values, list | tuple):
+        return (None,) * width
+    return (*values[:width], *(None,) * (width - len(values)))
+
+
+def _message(
+    body: bytes, properties: dict[str, PropertyValue], header: _Header, standard: _Standard, place: Place
+) -> Message:
+    if standard.content_type is not None:
+        properties[CONTENT_TYPE] = _identifier(standard.content_type)
+    if standard.content_encoding is not None:
+        properties[CONTENT_ENCODING] = _identifier(standard.content_encoding)
+    headers = Headers(
+        message_id=place.unique_id if standard.message_id is None else _identifier(standard.message_id),
+        correlation_id=_identifier(standard.correlation_id),
+        reply_to=_destination(_identifier(standard.reply_to)),
+        type=_identifier(standard.subject),
+        priority=_number(header.priority),
+        persistent=header.durable if isinstance(header.durable, bool) else None,
+        time_to_live_ms=_number(header.ttl),
+        expiration=_number(standard.expiry),
+        timestamp=place.timestamp if standard.creation_time is None else _number(standard.creation_time),
+    )
+    return Message(body, properties, _identifier(standard.group_id), None, headers)
+
+
+def _body(sections: Sequence[tuple[int, Any]]) -> bytes:
+    """The bytes of the data sections; texts and bytes of a value as they are, all else as JSON."""
+    parts = [value for code, value in sections if code in _BODIES]
+    if not parts:
+        raise ValueError("there is no body")
+    kinds = {code for code, _ in sections if code in _BODIES}
+    if kinds == {DATA}:
+        return parts[0] if len(parts) == 1 and isinstance(parts[0], bytes) else b"".join(parts)
+    value = parts if kinds == {SEQUENCE} else parts[0]
+    if isinstance(value, bytes):
+        return value
+    return value.encode() if isinstance(value, str) else msgspec.json.encode(value)
+
+
+def _plain(value: Any) -> PropertyValue:
+    """What a property cannot be: identifiers become texts, lists and maps JSON."""
+    return str(value) if isinstance(value, uuid.UUID) else msgspec.json.encode(value).decode()
+
+
+def _identifier(value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
+
+
+def _destination(reply_to: str | None) -> str | None:
+    if reply_to is None or reply_to.startswith("topic:"):
+        return reply_to
+    return f"queue:{reply_to}"
+
+
+def _number(value: Any) -> int | None:
+    return value if isinstance(value, int) else None

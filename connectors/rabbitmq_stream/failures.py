@@ -1,0 +1,79 @@
+"""What rstream and the server say, as the errors that cross the port: one code for each thing the user can do."""
+
+import ssl
+from typing import NamedTuple
+
+from rstream import exceptions
+
+from connectors.rabbitmq_stream.broker import Address, Broker
+from correlator.errors import ConnectionLost, quoted
+
+NO_SUCH_STREAM = "E7010"
+NOT_PERMITTED = "E7007"
+
+
+class Fault(NamedTuple):
+    """Why a connection cannot be used any more, or a request was refused."""
+
+    code: str
+    what: str
+    allowed: str = ""
+    todo: str = ""
+
+    def error(self, where: str) -> ConnectionLost:
+        """A new error of the port."""
+        return ConnectionLost(self.code, where, self.what, self.allowed, self.todo)
+
+
+NOT_CONNECTED = Fault("E7001", "not connected")
+
+
+def of_foreign(address: Address) -> Fault:
+    """What listens speaks something else."""
+    todo = "Look whether host and port are those of the stream plugin, and whether it needs tls: true"
+    return Fault("E7005", f"{address} does not speak the stream protocol", "", todo)
+
+
+def of_opening(error: BaseException, broker: Broker, address: Address) -> Fault:
+    """Why a connection could not be made."""
+    if isinstance(error, exceptions.AuthenticationFailure | exceptions.SASLAuthenticationFailureLoopback):
+        return Fault("E7002", f"user {quoted(broker.user)} was refused", "", "Check user and password")
+    if isinstance(error, exceptions.VirtualHostAccessFailure):
+        what = (
+            f"virtual host {quoted(broker.virtual_host)} does not exist, or user {quoted(broker.user)} may not use it"
+        )
+        return Fault("E7004", what)
+    if isinstance(error, ssl.SSLError):
+        return of_certificates(error, address)
+    todo = "" if address == broker.address else "The server names this address: set its advertised_host"
+    return Fault("E7001", f"cannot connect to {address} ({_reason(error)})", "", todo)
+
+
+def of_certificates(error: OSError, address: Address) -> Fault:
+    """Why there can be no TLS: a file of ours, or what the server shows."""
+    return Fault("E7016", f"no TLS with {address}: {_reason(error)}")
+
+
+def of_refusal(error: exceptions.ServerError, stream: str, broker: Broker) -> Fault:
+    """Why the server does not do what it was asked to do with a stream."""
+    name = f"the stream {quoted(stream)}"
+    if isinstance(error, exceptions.StreamDoesNotExist):
+        return Fault(NO_SUCH_STREAM, f"{name} does not exist")
+    if isinstance(error, exceptions.StreamNotAvailable | exceptions.InternalError):  # the latter while a node starts
+        return Fault(NO_SUCH_STREAM, f"{name} is not available at present")
+    if isinstance(error, exceptions.AccessRefused):
+        return Fault(NOT_PERMITTED, f"user {quoted(broker.user)} may not use {name} for this")
+    if isinstance(error, exceptions.PreconditionFailed):
+        what = f"{name} exists with other arguments than are configured, or is a queue of another type"
+        return Fault("E7008", what, "", "Configure what it has, or set declare: false")
+    return Fault("E7025", f"the server refused what was asked of {name} ({type(error).__name__})")
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, TimeoutError):
+        return "timed out"
+    if isinstance(error, ssl.SSLError):
+        return error.reason or str(error)
+    if isinstance(error, OSError):
+        return (error.strerror or str(error)).lower()
+    return str(error) or type(error).__name__

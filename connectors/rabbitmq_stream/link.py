@@ -1,0 +1,315 @@
+"""One connection of the stream protocol with an I/O thread of its own, in which an event loop runs.
+
+Everything of rstream is touched in that thread only. It answers heartbeats whatever the owner's thread does meanwhile.
+The owner hands requests over and waits for their answers, never longer than the broker's `timeout_s`. A link that has a
+fault is of no use any more: its owner closes it and makes another one.
+"""
+
+import asyncio
+import contextlib
+import logging
+import ssl
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from rstream import exceptions, schema
+from rstream.client import Client
+
+from connectors.rabbitmq_stream.broker import Address, Broker
+from connectors.rabbitmq_stream.failures import (
+    NO_SUCH_STREAM,
+    NOT_CONNECTED,
+    Fault,
+    of_certificates,
+    of_foreign,
+    of_opening,
+    of_refusal,
+)
+from connectors.rabbitmq_stream.places import Place
+from correlator.errors import quoted
+
+CLOSE_TIMEOUT_S = 5.0
+"""How long an orderly close may take before the connection is cut."""
+_LAST_ANSWERS_S = 0.05
+"""After a connection has ended: for those who wait to take the answers that came before the end."""
+_DELIVERIES = 0
+"""The queue of rstream that all deliveries go through."""
+_LARGEST_FRAME = 2**31 - 1
+"""What we ask for, so that the server's own limit counts."""
+_T = TypeVar("_T")
+
+logging.getLogger("rstream").addHandler(logging.NullHandler())  # what it would print is told by errors
+
+
+class Utf8(str):
+    """A text whose length is that of its UTF-8: rstream writes the length of a text in front of its bytes."""
+
+    __slots__ = ()
+
+    def __len__(self) -> int:
+        return len(self.encode())
+
+
+class Wire(Client):
+    """A connection of rstream that says when it is of no use any more. Lives in the I/O thread.
+
+    Args:
+        broker: how the server is spoken to.
+        address: the node.
+        tls: for TLS.
+        lost: told why, once the connection has ended.
+    """
+
+    def __init__(
+        self, broker: Broker, address: Address, tls: ssl.SSLContext | None, lost: Callable[[Fault], None]
+    ) -> None:
+        super().__init__(
+            *address,
+            ssl_context=tls,
+            frame_max=_LARGEST_FRAME,
+            heartbeat=broker.heartbeat_s,
+            connection_name="correlator",
+            connection_closed_handler=lambda _: None,
+        )
+        self._address = address
+        self._timeout_s = broker.timeout_s
+        self._lost = lost
+        self._said = ""
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether what came, before anything else, was no frame of the protocol."""
+        return self.server_properties is None and self._conn is not None and bool(self._conn._buffer)  # noqa: SLF001
+
+    @property
+    def advertised(self) -> Address:
+        """By which address the node calls itself."""
+        properties = self.server_properties or {}
+        return Address(properties.get("advertised_host", ""), int(properties.get("advertised_port", 0)))
+
+    async def listen(self, handle: Callable[[schema.Deliver], Awaitable[None]]) -> None:
+        """Hand every delivery to the handler, one after the other."""
+
+        async def deliver(delivery: Any) -> None:
+            if isinstance(delivery, asyncio.Event):
+                delivery.set()
+            else:
+                await handle(delivery)
+
+        await self.run_queue_listener_task(_DELIVERIES, deliver)
+        self.add_handler(schema.Deliver, deliver, name=str(_DELIVERIES))
+
+    async def settle(self) -> None:
+        """Return when everything that has come is handled."""
+        settled = asyncio.Event()
+        await self._frames[_DELIVERIES].put(settled)
+        await settled.wait()
+
+    def wait_frame(self, frame_cls: Any, corr_id: int | None = None, timeout: int | None = None) -> Any:
+        """As in rstream, with our time-out."""
+        return super().wait_frame(frame_cls, corr_id, timeout or self._timeout_s)
+
+    async def cut(self) -> None:
+        """End it without a word to the server."""
+        self._is_not_closed = False
+        for name in list(self._tasks):
+            with contextlib.suppress(Exception):  # whatever a task has ended with
+                await self.stop_task(name)
+        if self._conn is not None:
+            with contextlib.suppress(OSError, TimeoutError):
+                await asyncio.wait_for(self._conn.close(), CLOSE_TIMEOUT_S)
+
+    async def _listener(self) -> None:
+        reason = "it ended"
+        try:
+            await super()._listener()
+        except Exception as error:  # noqa: BLE001  # whatever it is, the owner must hear of it
+            reason = str(error) or type(error).__name__
+        await asyncio.sleep(_LAST_ANSWERS_S)
+        self._lost(Fault("E7001", f"the connection to {self._address} was lost ({self._said or reason})"))
+
+    async def _heartbeat_sender(self) -> None:
+        while self._heartbeat and self.is_connection_alive():
+            await self.send_frame(schema.Heartbeat())
+            await asyncio.sleep(self._heartbeat)
+            if time.monotonic() - self._last_heartbeat > 2 * self._heartbeat:
+                what = f"nothing was heard from {self._address} for more than {2 * self._heartbeat} s"
+                self._lost(Fault("E7022", what))
+
+    def _on_close(self, close: schema.Close) -> None:
+        self._said = f"the server closed it: {close.reason} ({close.code})"
+
+
+class Link:
+    """A connection. Owned by one thread, that of its source or sink.
+
+    Args:
+        where: the receiver or sender, for messages.
+        broker: the server.
+        changed: called in the I/O thread when there is a fault.
+
+    Attributes:
+        fault: why the connection cannot be used; `None` while it can.
+    """
+
+    def __init__(self, where: str, broker: Broker, changed: Callable[[], None] = lambda: None) -> None:
+        self.fault: Fault | None = None
+        self._where = where
+        self._broker = broker
+        self._changed = changed
+        self._wire: Wire | None = None
+        self._requests: set[asyncio.Task[Any]] = set()  # touched in the I/O thread only
+        self._running = threading.Event()
+        self._loop: asyncio.AbstractEventLoop
+        self._closing: asyncio.Event
+        self._thread = threading.Thread(target=self._run, name=f"rabbitmq stream {where}", daemon=True)
+
+    # --- the owner's side ---
+
+    def open(self) -> None:
+        """Connect. Raises `ConnectionLost`; to be closed then, too."""
+        self._thread.start()
+        self._running.wait()
+        self.finish(self._submit(lambda: self._connect(self._broker.address), ""))
+
+    def open_at(self, place: Place) -> None:
+        """Make the stream if it is to be made, and go to the node that leads it. Raises `ConnectionLost`."""
+        if place.declare:
+            self.ask(lambda wire: _declare(wire, place), place.stream)
+        self.ask(lambda wire: self._go_to_leader(wire, place.stream), place.stream)
+
+    def exists(self, stream: str) -> bool:
+        """Whether there is such a stream. Raises `ConnectionLost`."""
+        return self.ask(lambda wire: wire.stream_exists(Utf8(stream)), stream)
+
+    def ask(self, request: Callable[[Wire], Coroutine[Any, Any, _T]], stream: str) -> _T:
+        """Do something about a stream, and wait for the result.
+
+        Raises `ConnectionLost`, also when the server refuses it.
+        """
+        return self.finish(self.begin(request, stream))
+
+    def begin(self, request: Callable[[Wire], Coroutine[Any, Any, _T]], stream: str) -> "Future[_T]":
+        """Do something about a stream; `finish` waits for the result."""
+        return self._submit(lambda: request(self._connected()), stream)
+
+    def finish(self, result: "Future[_T]") -> _T:
+        """The result. Raises `ConnectionLost`."""
+        try:
+            return result.result(self._broker.timeout_s + CLOSE_TIMEOUT_S)  # each frame has a time-out of its own
+        except TimeoutError:
+            result.cancel()
+            raise self.silent().error(self._where) from None
+
+    def silent(self) -> Fault:
+        """The fault of a server that does not answer in time."""
+        self.fault = self.fault or Fault(
+            "E7023", f"{self._broker.address} did not answer within {self._broker.timeout_s} s"
+        )
+        return self.fault
+
+    def check(self) -> None:
+        """Raises `ConnectionLost` when there is a fault."""
+        if self.fault is not None:
+            raise self.fault.error(self._where)
+
+    def close(self) -> None:
+        """Close the connection, in order and behind all that was asked; cut it when that takes too long."""
+        if self._thread.ident is None:
+            return
+        self._loop.call_soon_threadsafe(self._closing.set)
+        self._thread.join()
+
+    def _submit(self, work: Callable[[], Awaitable[_T]], stream: str) -> "Future[_T]":
+        return asyncio.run_coroutine_threadsafe(self._perform(work, stream), self._loop)
+
+    # --- the I/O thread's side ---
+
+    def fail(self, fault: Fault) -> None:
+        """The connection is of no use any more: all who wait hear why."""
+        if self.fault is None:
+            self.fault = fault
+        for request in self._requests:
+            request.cancel()
+        self._changed()
+
+    def _run(self) -> None:
+        asyncio.run(self._serve())
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._closing = asyncio.Event()
+        self._running.set()
+        await self._closing.wait()
+        await self._hang_up()
+
+    async def _connect(self, address: Address) -> None:
+        try:
+            tls = self._broker.tls_context()
+        except OSError as error:
+            raise of_certificates(error, address).error(self._where) from error
+        self._wire = wire = Wire(self._broker, address, tls, self._on_lost)
+        try:
+            await wire.start()
+            await wire.authenticate(Utf8(self._broker.virtual_host), self._broker.user, self._broker.password)
+        except (exceptions.ServerError, OSError, TimeoutError, ValueError, AssertionError) as error:
+            fault = of_foreign(address) if wire.is_foreign else of_opening(error, self._broker, address)
+            self.fail(fault)
+            raise fault.error(self._where) from error
+        wire.add_handler(schema.MetadataUpdate, self._on_stream_changed, name="changed")
+
+    async def _go_to_leader(self, wire: Wire, stream: str) -> None:
+        try:
+            leader, _ = await wire.query_leader_and_replicas(Utf8(stream))
+        except exceptions.LeaderNotAvailable:
+            what = "the stream has no leader at present"
+            raise Fault(NO_SUCH_STREAM, what).error(self._where) from None
+        address = Address(leader.host, leader.port)
+        if address != wire.advertised:
+            await self._hang_up()
+            await self._connect(address)
+
+    def _connected(self) -> Wire:
+        if self.fault is not None or self._wire is None:
+            raise (self.fault or NOT_CONNECTED).error(self._where)
+        return self._wire
+
+    async def _perform(self, work: Callable[[], Awaitable[_T]], stream: str) -> _T:
+        task = asyncio.current_task()
+        assert task is not None
+        self._requests.add(task)
+        try:
+            return await work()
+        except asyncio.CancelledError:
+            raise (self.fault or NOT_CONNECTED).error(self._where) from None
+        except TimeoutError:
+            raise self.silent().error(self._where) from None
+        except exceptions.ServerError as error:
+            raise of_refusal(error, stream, self._broker).error(self._where) from error
+        finally:
+            self._requests.discard(task)
+
+    async def _hang_up(self) -> None:
+        wire, self._wire = self._wire, None
+        if wire is None:
+            return
+        with contextlib.suppress(Exception):
+            if self.fault is None:
+                await asyncio.wait_for(wire.close(), CLOSE_TIMEOUT_S)
+        await wire.cut()
+
+    def _on_lost(self, fault: Fault) -> None:
+        if self._wire is not None:
+            self.fail(of_foreign(self._broker.address) if self._wire.is_foreign else fault)
+
+    def _on_stream_changed(self, update: schema.MetadataUpdate) -> None:
+        stream = update.metadata_info.stream
+        self.fail(Fault("E7018", f"the stream {quoted(stream)} was deleted, or has moved to another node"))
+
+
+async def _declare(wire: Wire, place: Place) -> None:
+    with contextlib.suppress(exceptions.StreamAlreadyExists):
+        await wire.create_stream(Utf8(place.stream), dict(place.arguments))

@@ -1,0 +1,141 @@
+"""Which stream a destination is, how it is made, and where reading begins."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal, NamedTuple
+
+from connectors.options import check_destination, check_options, flag_option, parse_destination
+from connectors.rabbitmq_stream.broker import Broker
+from correlator.errors import ConfigError, quoted
+from correlator.settings import ReceiverSettings, SenderSettings
+
+SENDER_OPTIONS = ("declare", "arguments")
+RECEIVER_OPTIONS = (*SENDER_OPTIONS, "offset")
+LONGEST_NAME = 255
+"""Bytes of the names of streams, publishers and subscriptions."""
+_LEADER_LOCATORS = ("client-local", "balanced", "least-leaders", "random")
+_LARGEST_OFFSET = 2**64 - 2
+_OFFSETS = "first, last, next, a number from 0 on, or a time such as 2026-01-31T12:00:00Z"
+
+
+class Start(NamedTuple):
+    """Where a receiver begins that has acknowledged nothing yet.
+
+    Attributes:
+        number: the offset, or the time in milliseconds since the epoch.
+    """
+
+    kind: Literal["first", "last", "next", "offset", "timestamp"] = "first"
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """What a receiver reads, or a sender publishes to.
+
+    Attributes:
+        declare: whether the stream is made where it is missing; otherwise it must be there.
+        arguments: of the stream that is made.
+    """
+
+    stream: str
+    declare: bool = True
+    arguments: Mapping[str, str] = field(default_factory=dict)
+    start: Start = field(default_factory=Start)
+
+
+def place_of_receiver(receiver: ReceiverSettings, broker: Broker) -> Place:
+    """Raises `ConfigError`."""
+    where = f"receivers.{receiver.id}"
+    check_options(where, receiver.options, RECEIVER_OPTIONS)
+    if len(receiver.subscription.encode()) > LONGEST_NAME:
+        what = f"{quoted(receiver.subscription)} cannot be the name of stored offsets"
+        todo = "Set durable_topic_subscription_name"
+        raise ConfigError("E1022", where, what, f"At most {LONGEST_NAME} bytes of UTF-8", todo)
+    return _place(where, receiver.destination, receiver.options, broker, _start(where, receiver.options))
+
+
+def place_of_sender(sender: SenderSettings, broker: Broker) -> Place | None:
+    """`None` for a sender without a destination of its own. Raises `ConfigError`."""
+    where = f"senders.{sender.id}"
+    check_options(where, sender.options, SENDER_OPTIONS)
+    if sender.destination is not None:
+        return _place(where, sender.destination, sender.options, broker, Start())
+    for name in sender.options:
+        what = "is about the sender's destination, and it has none"
+        raise ConfigError("E1022", f"{where}.{name}", what)
+    return None
+
+
+def stream_of(destination: str) -> str | None:
+    """The stream of `queue:NAME`; `None` for anything that no stream can be."""
+    parsed = parse_destination(destination)
+    return parsed.name if parsed is not None and parsed.kind == "queue" and _is_short(parsed.name) else None
+
+
+def _place(where: str, destination: str, options: Mapping[str, Any], broker: Broker, start: Start) -> Place:
+    check_destination(where, destination)
+    stream = stream_of(destination)
+    if stream is None:
+        allowed = f"Use queue:NAME, NAME of at most {LONGEST_NAME} bytes of UTF-8"
+        raise ConfigError("E1215", f"{where}.destination", f"{quoted(destination)} is no stream", allowed)
+    return Place(
+        stream=stream,
+        declare=flag_option(where, options, "declare", default=broker.declare),
+        arguments=_arguments(where, options),
+        start=start,
+    )
+
+
+def _is_short(name: str) -> bool:
+    return bool(name.strip()) and len(name.encode()) <= LONGEST_NAME
+
+
+def _start(where: str, options: Mapping[str, Any]) -> Start:
+    value = options.get("offset", "first")
+    if value in ("first", "last", "next"):
+        return Start(value)
+    if isinstance(value, str) and value.isdecimal():  # a placeholder is always a text
+        value = int(value)
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LARGEST_OFFSET:
+        return Start("offset", value)
+    moment = _moment(value)
+    if moment is None:
+        raise ConfigError("E1022", f"{where}.offset", f"{quoted(value)} is not allowed", f"Use {_OFFSETS}")
+    return Start("timestamp", int(moment.timestamp() * 1000))
+
+
+def _moment(value: object) -> datetime | None:
+    """A time with its zone."""
+    try:
+        moment = datetime.fromisoformat(value) if isinstance(value, str) else value
+    except ValueError:
+        return None
+    return moment if isinstance(moment, datetime) and moment.tzinfo is not None else None
+
+
+def _arguments(where: str, options: Mapping[str, Any]) -> Mapping[str, str]:
+    """Checked here, since the server does not answer to a value that it does not understand."""
+    given = options.get("arguments", {})
+    where = f"{where}.arguments"
+    if not isinstance(given, Mapping):
+        raise ConfigError("E1022", where, "is not a mapping", "As in {max-age: 7D}")
+    check_options(where, given, _ARGUMENTS)
+    for name, value in given.items():
+        allowed, pattern = _ARGUMENTS[name]
+        if isinstance(value, bool) or not isinstance(value, str | int) or not re.fullmatch(pattern, str(value)):
+            raise ConfigError("E1022", f"{where}.{name}", f"{quoted(value)} is not allowed", allowed)
+    return {name: str(value) for name, value in given.items()}
+
+
+_WHOLE = ("A whole number", r"[1-9]\d*")
+_ARGUMENTS: Mapping[str, tuple[str, str]] = {
+    "max-age": ("A number and one of Y, M, D, h, m, s, as in 7D", r"\d+[YMDhms]"),
+    "max-length-bytes": _WHOLE,
+    "stream-max-segment-size-bytes": _WHOLE,
+    "initial-cluster-size": _WHOLE,
+    "queue-leader-locator": (", ".join(_LEADER_LOCATORS), "|".join(_LEADER_LOCATORS)),
+}
+"""What is allowed as the value of each, in words and as a pattern."""

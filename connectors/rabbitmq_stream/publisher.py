@@ -1,0 +1,188 @@
+"""One connection that publishes batches: publishers by name, frames, and which message each confirm settles.
+
+Lives in the I/O thread of its link. A publisher is known to the server by stream and name, and what it publishes by its
+number: a number that is not above the highest stored one of its name is confirmed and not stored again. So numbers of
+one name must reach the server in order, and after any doubt all unconfirmed ones again, beginning with the lowest
+(RELIABILITY T35): whatever goes wrong with a single message on the server's side ends the connection.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from rstream import exceptions, schema
+
+from connectors.rabbitmq_stream.failures import Fault
+from connectors.rabbitmq_stream.link import Utf8, Wire
+from correlator.errors import SendRejected
+
+MOST_OUTSTANDING = 10_000
+"""Messages published and not confirmed."""
+MOST_OUTSTANDING_BYTES = 8 * 1024 * 1024
+"""Their bytes; a larger message goes alone."""
+FRAME_OVERHEAD, MESSAGE_OVERHEAD = 13, 12
+"""Bytes of a frame around its messages, and around each of them."""
+_FULL_FRAME = 128 * 1024
+_MOST_PUBLISHERS = 200
+
+
+class Parcel(NamedTuple):
+    """A message ready to be published.
+
+    Attributes:
+        name: of the publisher; "" for one that the server does not know again.
+        number: its number under that name.
+        where: how messages of errors call it.
+    """
+
+    stream: str
+    name: str
+    number: int
+    content: bytes
+    where: str
+
+
+class Flight:
+    """A batch on its way. Written by the I/O thread; `settled` may be read by any.
+
+    Attributes:
+        results: `None` for what the server has, or has not yet confirmed.
+        settled: messages that are confirmed or refused; grows while the server works.
+    """
+
+    def __init__(self, count: int, prepare: Callable[[int], Parcel | SendRejected]) -> None:
+        self.results: list[SendRejected | None] = [None] * count
+        self.settled = 0
+        self.prepare = prepare
+
+    def reject(self, place: int, why: SendRejected) -> None:
+        """It does not leave."""
+        self.results[place] = why
+        self.settled += 1
+
+
+class _Publisher:
+    """A name on a stream.
+
+    Attributes:
+        number: the last one, where the caller's numbers say nothing to the server.
+        frame: what is to be sent with the next frame.
+    """
+
+    def __init__(self, identifier: int, name: str) -> None:
+        self.id = identifier
+        self.name = name
+        self.number = 0
+        self.frame: list[schema.Message] = []
+        self.frame_bytes = 0
+
+
+class Publishing:
+    """What publishes on one connection.
+
+    Args:
+        wire: the connection.
+        fail: ends it.
+    """
+
+    def __init__(self, wire: Wire, fail: Callable[[Fault], None]) -> None:
+        self._wire = wire
+        self._fail = fail
+        self._full_frame = min(_FULL_FRAME, wire.frame_max or _FULL_FRAME) - FRAME_OVERHEAD
+        self._publishers: dict[tuple[str, str], _Publisher] = {}
+        self._free = deque(range(_MOST_PUBLISHERS))
+        self._outstanding: dict[tuple[int, int], int] = {}
+        self._bytes = 0
+        self._moved = asyncio.Event()
+        self._flight: Flight | None = None
+        wire.add_handler(schema.PublishConfirm, self._on_confirm, name="confirm")
+        wire.add_handler(schema.PublishError, self._on_error, name="error")
+
+    async def fly(self, flight: Flight) -> None:
+        """Publish a batch, and return when everything of it is settled."""
+        self._flight = flight
+        refused: dict[str, Fault] = {}  # the same for all messages of the batch, whatever happens meanwhile
+        for place in range(len(flight.results)):
+            parcel = flight.prepare(place)
+            if isinstance(parcel, SendRejected):
+                flight.reject(place, parcel)
+                continue
+            publisher = await self._publisher(parcel, refused)
+            if publisher is None:
+                fault = refused[parcel.stream]
+                flight.reject(place, SendRejected(fault.code, parcel.where, fault.what, fault.allowed, fault.todo))
+                continue
+            await self._publish(publisher, parcel)
+        await self._send_frames()
+        await self._until(lambda: not self._outstanding)
+
+    async def _publish(self, publisher: _Publisher, parcel: Parcel) -> None:
+        size = len(parcel.content) + MESSAGE_OVERHEAD
+        if publisher.frame_bytes + size > self._full_frame:
+            await self._send_frame(publisher)
+        if self._outstanding and not self._has_room(size):
+            await self._send_frames()
+            await self._until(lambda: not self._outstanding or self._has_room(size))
+        publisher.number = parcel.number if parcel.name else publisher.number + 1
+        publisher.frame.append(schema.Message(publisher.number, None, parcel.content))
+        publisher.frame_bytes += size
+        self._outstanding[publisher.id, publisher.number] = size
+        self._bytes += size
+
+    def _has_room(self, size: int) -> bool:
+        return len(self._outstanding) < MOST_OUTSTANDING and self._bytes + size <= MOST_OUTSTANDING_BYTES
+
+    async def _send_frames(self) -> None:
+        for publisher in self._publishers.values():
+            await self._send_frame(publisher)
+
+    async def _send_frame(self, publisher: _Publisher) -> None:
+        if publisher.frame:
+            messages, publisher.frame, publisher.frame_bytes = publisher.frame, [], 0
+            await self._wire.send_publish_frame(schema.Publish(publisher.id, messages))
+
+    async def _until(self, reached: Callable[[], bool]) -> None:
+        while not reached():
+            self._moved.clear()
+            await self._moved.wait()
+
+    async def _publisher(self, parcel: Parcel, refused: dict[str, Fault]) -> _Publisher | None:
+        """The publisher of a message; `None` where there is none, and `refused` says why."""
+        known = self._publishers.get((parcel.stream, parcel.name))
+        if known is not None or parcel.stream in refused:
+            return None if parcel.stream in refused else known
+        if not self._free:
+            await self._give_up_oldest()
+        publisher = _Publisher(self._free.popleft(), parcel.name)
+        try:
+            await self._wire.declare_publisher(Utf8(parcel.stream), Utf8(parcel.name), publisher.id)
+        except exceptions.StreamDoesNotExist:
+            refused[parcel.stream] = Fault("E8101", f"there is no stream '{parcel.stream}'")
+        except exceptions.AccessRefused:
+            refused[parcel.stream] = Fault("E8107", f"the user may not publish to the stream '{parcel.stream}'")
+        if parcel.stream in refused:
+            self._free.append(publisher.id)
+            return None
+        self._publishers[parcel.stream, parcel.name] = publisher
+        return publisher
+
+    async def _give_up_oldest(self) -> None:
+        await self._send_frames()
+        await self._until(lambda: not self._outstanding)
+        oldest = next(iter(self._publishers))
+        publisher = self._publishers.pop(oldest)
+        await self._wire.delete_publisher(publisher.id)
+        self._free.append(publisher.id)
+
+    def _on_confirm(self, confirm: schema.PublishConfirm) -> None:
+        identifier, pop = confirm.publisher_id, self._outstanding.pop
+        for number in confirm.publishing_ids:
+            self._bytes -= pop((identifier, number), 0)
+        if self._flight is not None:
+            self._flight.settled += len(confirm.publishing_ids)
+        self._moved.set()
+
+    def _on_error(self, error: schema.PublishError) -> None:
+        codes: Sequence[int] = sorted({one.response_code for one in error.errors})
+        self._fail(Fault("E7025", f"the server did not store a message (codes {', '.join(map(str, codes))})"))

@@ -1,0 +1,99 @@
+"""The sink: publishes under the source of each message and its number, so that a repeat is stored once."""
+
+import time
+from collections.abc import Sequence
+
+from connectors.rabbitmq_stream.broker import Broker
+from connectors.rabbitmq_stream.content import encode
+from connectors.rabbitmq_stream.link import Link, Wire
+from connectors.rabbitmq_stream.places import LONGEST_NAME, Place, stream_of
+from connectors.rabbitmq_stream.publisher import FRAME_OVERHEAD, MESSAGE_OVERHEAD, Flight, Parcel, Publishing
+from correlator.errors import ConnectionLost, SendRejected, quoted
+from correlator.events import Outgoing
+
+_NUMBERS = range(2**64)
+
+
+class StreamSink:
+    """Publishes to streams, and waits for the server's confirm of each message.
+
+    What cannot be sent is refused before it leaves, at every try alike: on a stream, a number that comes after higher
+    ones counts as a repeat (RELIABILITY T35). For the same reason the size that is allowed never grows during the life
+    of a sink.
+    """
+
+    def __init__(self, where: str, broker: Broker, place: Place | None) -> None:
+        self._where = where
+        self._broker = broker
+        self._place = place
+        self._largest = 0
+        self._link: Link | None = None
+        self._publishing: Publishing | None = None
+
+    def connect(self) -> None:
+        """Connect, and make the sender's stream if it is to be made."""
+        self.close()
+        self._link = link = Link(self._where, self._broker)
+        try:
+            link.open()
+            if self._place is not None:
+                link.open_at(self._place)
+            link.ask(self._begin, "")
+        except BaseException:
+            self.close()
+            raise
+
+    def send(self, batch: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
+        """Publish the batch and wait for the last confirm."""
+        link, publishing = self._link, self._publishing
+        if link is None or publishing is None:
+            raise ConnectionLost("E7001", self._where, "not connected")
+        link.check()
+        now_ms = time.time_ns() // 1_000_000
+        flight = Flight(len(batch), lambda place: self._parcel(batch[place], now_ms))
+        over = link.begin(lambda _: publishing.fly(flight), "")
+        settled = -1
+        while settled < flight.settled:
+            settled = flight.settled
+            try:
+                over.result(self._broker.timeout_s)
+            except TimeoutError:
+                continue
+            return flight.results
+        over.cancel()
+        what = f"{self._broker.address} confirmed nothing for {self._broker.timeout_s} s"
+        self.close()
+        raise ConnectionLost("E7023", self._where, what)
+
+    def close(self) -> None:
+        """Let go; what is not confirmed may have arrived."""
+        if self._link is not None:
+            self._link.close()
+        self._link = self._publishing = None
+
+    async def _begin(self, wire: Wire) -> None:
+        assert self._link is not None
+        self._publishing = Publishing(wire, self._link.fail)
+        if wire.frame_max:
+            largest = wire.frame_max - FRAME_OVERHEAD - MESSAGE_OVERHEAD
+            self._largest = min(self._largest, largest) if self._largest else largest
+
+    # --- messages, in the I/O thread ---
+
+    def _parcel(self, outgoing: Outgoing, now_ms: int) -> Parcel | SendRejected:
+        where = f"message {outgoing.sequence}:{outgoing.source}"
+        stream = stream_of(outgoing.destination)
+        if stream is None:
+            what = f"{quoted(outgoing.destination)} is not a stream"
+            return SendRejected("E8104", where, what, f"Use queue:NAME, NAME of at most {LONGEST_NAME} bytes")
+        if len(outgoing.source.encode()) > LONGEST_NAME or outgoing.sequence not in _NUMBERS:
+            what = f"{quoted(outgoing.source)} cannot be the name of a publisher"
+            return SendRejected("E8105", where, what, f"At most {LONGEST_NAME} bytes, numbers from 0 on")
+        try:
+            content = encode(outgoing, f"ID:{outgoing.sequence}:{outgoing.source}", now_ms)
+        except (ValueError, TypeError, AttributeError) as error:  # application code may put anything into a message
+            return SendRejected("E8110", where, f"AMQP 1.0 cannot carry the message: {error}")
+        if self._largest and len(content) > self._largest:
+            what = f"the message has {len(content)} bytes, and the server's stream.frame_max leaves {self._largest}"
+            return SendRejected("E8106", where, what)
+        return Parcel(stream, outgoing.source, outgoing.sequence, content, where)

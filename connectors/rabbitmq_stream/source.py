@@ -1,0 +1,272 @@
+"""The source: one subscription of a stream, whose progress the server keeps as an offset under the receiver's name."""
+
+import contextlib
+from collections.abc import Sequence
+from concurrent.futures import Future
+
+from rstream import exceptions, schema
+from rstream.constants import OffsetType
+
+from connectors.rabbitmq_stream.broker import Broker
+from connectors.rabbitmq_stream.content import SOURCE_ID, UNIQUE_ID, decode
+from connectors.rabbitmq_stream.content import Place as MessagePlace
+from connectors.rabbitmq_stream.failures import Fault
+from connectors.rabbitmq_stream.feed import Feed, Run
+from connectors.rabbitmq_stream.link import Link, Utf8, Wire
+from connectors.rabbitmq_stream.places import Place, Start
+from connectors.rabbitmq_stream.progress import Progress
+from correlator.errors import ConnectionLost
+from correlator.events import Message
+from correlator.ports import Chunk
+from correlator.settings import ReceiverSettings
+
+_OFFSETS = 2**64
+_SUBSCRIPTIONS = 256
+
+
+class StreamSource:
+    """Reads a stream from where its receiver has acknowledged it.
+
+    The server keeps one offset: everything up to it is acknowledged. Where chunks are acknowledged in another order,
+    those behind the oldest one that is not come again after a reconnect.
+
+    Whatever ends the connection is raised by the next call as `ConnectionLost`; what was delivered until then and not
+    taken is dropped, since it comes again.
+    """
+
+    def __init__(self, where: str, broker: Broker, place: Place, receiver: ReceiverSettings) -> None:
+        self._where = where
+        self._broker = broker
+        self._place = place
+        self._stream = Utf8(place.stream)
+        self._name = Utf8(receiver.subscription)
+        self._most = receiver.max_batch_size
+        self._most_bytes = receiver.max_batch_bytes
+        templates = (receiver.unique_message_id, receiver.message_source_id)
+        self._wants_id = any(f"property.{UNIQUE_ID}" in template for template in templates)
+        self._wants_source = any(f"property.{SOURCE_ID}" in template for template in templates)
+        self._link: Link | None = None
+        self._feed = self._new_feed(0, 0)
+        self._progress = Progress(0)
+        self._proof: tuple[int, Future[int]] | None = None
+        self._unreadable: Fault | None = None
+        self._was_there = False
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of what has been delivered and not been taken."""
+        return self._feed.waiting_bytes
+
+    def connect(self) -> None:
+        """Connect, make the stream if it is to be made, and read on behind the stored offset.
+
+        A stream that was there before and is gone is made again, if it is to be made, and W7020 raised: what was in it
+        is lost, and nobody should have to find that out alone.
+        """
+        link = self._open()
+        try:
+            position = self._begin(link)
+            self._progress = Progress(position)
+            self._subscribe(link, Start("offset", position))
+        except BaseException:
+            self.close()
+            raise
+
+    def peek(self, limit: int) -> Sequence[Message]:
+        """The first messages of the stream, whatever is acknowledged, and without a trace; to be closed then."""
+        link = self._open()
+        last = self._chunk_at(link, Start("last"))
+        if last is None:
+            return ()
+        self._progress = Progress(0)
+        self._subscribe(link, Start("first"))
+        messages: list[Message] = []
+        while len(messages) < limit and self._feed.position < last.end:
+            chunk = self.receive(limit - len(messages), self._broker.timeout_s)
+            if not chunk.messages:
+                break
+            messages += chunk.messages
+        return messages
+
+    def receive(self, max_messages: int, timeout_s: float) -> Chunk:
+        """The next messages."""
+        link = self._connected()
+        progress = self._progress
+        most = min(max_messages, self._most - progress.held)
+        start, until = progress.next()
+        if self._feed.position > start:
+            self._subscribe(link, Start("offset", start))
+        runs, reached = self._feed.take(start, until, most, timeout_s)
+        self._ask_for_more(link)
+        if runs:
+            return self._chunk(runs)
+        if self._unreadable is not None and self._feed.peek() is None:
+            raise self._unreadable.error(self._where)
+        if reached and until is not None:  # what was given back is not in the stream any more
+            progress.acknowledge([progress.take(until, 0)])
+        return Chunk((), None)
+
+    def acknowledge(self, tokens: Sequence[int]) -> None:
+        """Store the offset up to which everything is acknowledged, if these chunks move it.
+
+        The server does not answer to it. So the stored offset is asked for behind it, and the answer awaited at the
+        next call: then the server has read the one before.
+        """
+        link = self._connected()
+        self._await_proof(link)
+        if self._progress.acknowledge(tokens):
+            self._proof = self._store(link, self._progress.position)
+
+    def reject(self, tokens: Sequence[int]) -> None:
+        """Read these chunks again, before anything new: a stream gives nothing back to other consumers."""
+        self._connected()
+        self._progress.reject(tokens)
+
+    def close(self) -> None:
+        """End the subscription behind the acknowledgements; what is not acknowledged comes again."""
+        if self._link is not None:
+            with contextlib.suppress(ConnectionLost):
+                self._await_proof(self._link)
+            self._link.close()
+        self._link = None
+        self._proof = None
+
+    def _open(self) -> Link:
+        self.close()
+        self._link = link = Link(self._where, self._broker, lambda: self._feed.end())  # noqa: PLW0108  # of that time
+        try:
+            link.open()
+            self._declare(link)
+            link.ask(self._listen, self._stream)
+        except BaseException:
+            self.close()
+            raise
+        return link
+
+    def _connected(self) -> Link:
+        if self._link is None:
+            raise ConnectionLost("E7001", self._where, "not connected")
+        self._link.check()
+        return self._link
+
+    def _declare(self, link: Link) -> None:
+        lost = self._was_there and self._place.declare and not link.exists(self._stream)
+        link.open_at(self._place)
+        self._was_there = True
+        if lost:
+            what = f"the stream '{self._stream}' was gone and has been made again; what was in it is lost"
+            raise ConnectionLost("W7020", self._where, what)
+
+    # --- offsets ---
+
+    def _begin(self, link: Link) -> int:
+        """Where to read on. A place that only the moment tells is stored at once: it is the same at the next start."""
+        stored = link.ask(self._stored, self._stream)
+        if stored is not None:
+            return (stored + 1) % _OFFSETS
+        start = self._place.start
+        if start.kind in ("first", "offset"):
+            return start.number
+        position = self._find(link, start)
+        _, proof = self._store(link, position)
+        link.finish(proof)
+        return position
+
+    async def _stored(self, wire: Wire) -> int | None:
+        try:
+            return await wire.query_offset(self._stream, self._name)
+        except exceptions.OffsetNotFound:
+            return None
+
+    def _find(self, link: Link, start: Start) -> int:
+        if start.kind == "timestamp" and (chunk := self._chunk_at(link, start)):
+            return chunk.first
+        chunk = self._chunk_at(link, Start("last"))
+        if chunk is None:
+            return 0
+        return chunk.first if start.kind == "last" else chunk.end
+
+    def _chunk_at(self, link: Link, start: Start) -> Run | None:
+        """The chunk that a subscription would begin with; `None` when there is none yet."""
+        self._subscribe(link, start)
+        link.ask(self._settle, self._stream)
+        return self._feed.peek()
+
+    async def _settle(self, wire: Wire) -> None:
+        """The server sends what there is before it answers to the next request."""
+        await wire.stream_exists(self._stream)
+        await wire.settle()
+
+    def _store(self, link: Link, position: int) -> "tuple[int, Future[int]]":
+        """Store the offset before the position, and ask for it; before the first one lies the largest number."""
+        offset = (position - 1) % _OFFSETS
+
+        async def store(wire: Wire) -> int:
+            await wire.store_offset(self._stream, self._name, offset)
+            return await wire.query_offset(self._stream, self._name)
+
+        return offset, link.begin(store, self._stream)
+
+    def _await_proof(self, link: Link) -> None:
+        if self._proof is None:
+            return
+        (offset, proof), self._proof = self._proof, None
+        stored = link.finish(proof)
+        if stored != offset:
+            what = f"offset {stored} is stored as '{self._name}' instead of {offset}: another receiver uses this name"
+            todo = "Give one of them another id or durable_topic_subscription_name"
+            raise ConnectionLost("E7027", self._where, what, "", todo)
+
+    # --- the subscription ---
+
+    def _new_feed(self, subscription: int, position: int) -> Feed:
+        return Feed(subscription % _SUBSCRIPTIONS, position, self._most, self._most_bytes)
+
+    def _subscribe(self, link: Link, start: Start) -> None:
+        """Begin again at another place."""
+        before = self._feed
+        self._feed = feed = self._new_feed(before.subscription + 1, start.number if start.kind == "offset" else 0)
+        self._unreadable = None
+
+        async def subscribe(wire: Wire) -> None:
+            with contextlib.suppress(exceptions.SubscriptionIDDoesNotExist):  # the first one of the connection
+                await wire.unsubscribe(before.subscription)
+            await wire.subscribe(self._stream, feed.subscription, _specified(start), feed.room())
+
+        link.ask(subscribe, self._stream)
+
+    async def _listen(self, wire: Wire) -> None:
+        await wire.listen(lambda chunk: self._delivered(wire, chunk))
+
+    async def _delivered(self, wire: Wire, chunk: schema.Deliver) -> None:
+        feed = self._feed
+        if chunk.subscription_id != feed.subscription or self._unreadable is not None:
+            return
+        try:
+            entries = chunk.get_messages()
+        except Exception as error:  # noqa: BLE001  # of a codec of rstream, or for want of one
+            what = f"the chunk at offset {chunk.chunk_first_offset} of '{self._stream}' cannot be read ({error})"
+            self._unreadable = Fault("E7028", what, "Compression: none or gzip")
+            feed.end()  # what lies before it is handed out first
+            return
+        feed.put(Run(chunk.chunk_first_offset, chunk.timestamp, entries))
+        if more := feed.room():
+            await wire.credit(feed.subscription, more)
+
+    def _ask_for_more(self, link: Link) -> None:
+        feed = self._feed
+        if more := feed.room():
+            link.begin(lambda wire: wire.credit(feed.subscription, more), self._stream)
+
+    def _chunk(self, runs: Sequence[Run]) -> Chunk:
+        messages: list[Message] = []
+        for first, timestamp, entries in runs:
+            for offset, entry in enumerate(entries, first):
+                place = MessagePlace(self._place.stream, offset, timestamp)
+                messages.append(decode(entry, place, wants_id=self._wants_id, wants_source=self._wants_source))
+        return Chunk(messages, self._progress.take(runs[-1].end, len(messages)))
+
+
+def _specified(start: Start) -> schema.OffsetSpec:
+    kind = OffsetType[start.kind.upper()]
+    return schema.OffsetSpec.from_params(kind, start.number if start.kind in ("offset", "timestamp") else None)

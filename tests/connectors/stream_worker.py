@@ -1,0 +1,94 @@
+"""A process that the tests kill: an engine that sends on from one stream to another, EXACTLY_ONCE.
+
+    python stream_worker.py OPTIONS STORE SOURCE TARGET HIT NAMED
+
+It kills itself at the HIT-th time that a batch is confirmed and nothing of that is noted yet; never for 0. Without
+NAMED its messages have no source, so that the server cannot recognise repeats.
+"""
+
+import json
+import os
+import signal
+import sys
+from itertools import count
+
+from connectors.rabbitmq_stream import StreamConnection
+from correlator import Engine, Message, Monitor, on
+from correlator.core import faults
+from correlator.events import Outgoing
+from correlator.settings import (
+    CheckpointSettings,
+    ConnectionSettings,
+    EngineSettings,
+    MonitorSettings,
+    ReceiverSettings,
+    SenderSettings,
+)
+
+
+class Forwards(Monitor, persistent=True):
+    """Sends on what comes."""
+
+    forwarded: int = 0
+
+    @on(Message)
+    def message(self, message: Message) -> None:
+        self.forwarded += 1
+        self.send(message.body, to="out")
+
+
+class Nameless(StreamConnection):
+    """Sends without names."""
+
+    def sink(self, sender):
+        sink = super().sink(sender)
+        send = sink.send
+        sink.send = lambda batch: send([Outgoing(one.sequence, "", one.destination, one.message) for one in batch])
+        return sink
+
+
+def kill_at(hit):
+    confirmed = count(1)
+
+    def handler(point):
+        if point == "tx.publish.after" and next(confirmed) == hit:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    faults.install(handler)
+
+
+def main(options, store, source, target, hit, named):
+    kill_at(int(hit))
+    connection = (StreamConnection if named == "named" else Nameless)(
+        "rabbit", ConnectionSettings(type="rabbitmq_stream", options=json.loads(options))
+    )
+    settings = EngineSettings(
+        name="worker",
+        store=store,
+        checkpoint=CheckpointSettings(interval=0.02),
+        receivers=(
+            ReceiverSettings(
+                id=f"from {source}",
+                connection="rabbit",
+                destination=f"queue:{source}",
+                reliability="EXACTLY_ONCE",
+                max_batch_size=20,
+            ),
+        ),
+        senders=(
+            SenderSettings(
+                id="out",
+                connection="rabbit",
+                destination=f"queue:{target}",
+                reliability="EXACTLY_ONCE",
+                max_batch_size=10,
+            ),
+        ),
+        monitors=(MonitorSettings(type="tests.connectors.stream_worker:Forwards"),),
+    )
+    with Engine(settings, connections={"rabbit": connection}) as engine:
+        engine.run_forever()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,127 @@
+"""Wrong options of streams: which error, and what it says."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from connectors.rabbitmq_stream import StreamConnection
+from connectors.rabbitmq_stream.broker import Broker
+from connectors.rabbitmq_stream.places import Start, place_of_receiver, place_of_sender
+from correlator.errors import ConfigError
+from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
+
+
+def connection(**options):
+    return StreamConnection("c", ConnectionSettings(type="rabbitmq_stream", options=options))
+
+
+def receiver(destination="queue:q", name="r", **options):
+    return ReceiverSettings(id=name, connection="c", destination=destination, options=options)
+
+
+def sender(destination="queue:q", **options):
+    return SenderSettings(id="s", connection="c", destination=destination, options=options)
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "text"),
+    [
+        ({"hots": "x"}, "E1020", "Did you mean 'host'?"),
+        ({"port": 65536}, "E1022", "1 to 65535"),
+        ({"password": 7}, "E1022", "quote it"),
+        ({"tls": "yes"}, "E1022", "true or false"),
+        ({"ca_file": "ca.pem"}, "E1022", "Set tls: true"),
+        ({"heartbeat_s": 0}, "E1022", "1 to 3600"),
+        ({"timeout_s": 0}, "E1022", "1 to 3600"),
+        ({"declare": "no"}, "E1022", "true or false"),
+        ({"queue_type": "quorum"}, "E1020", "unknown key"),
+    ],
+)
+def test_options_of_connections(options, code, text):
+    with pytest.raises(ConfigError) as raised:
+        connection(**options)
+    assert raised.value.code == code
+    assert text in str(raised.value)
+
+
+def test_tls_has_a_port_of_its_own():
+    assert (connection()._broker.port, connection(tls=True)._broker.port) == (5552, 5551)
+
+
+def test_a_password_is_shown_nowhere():
+    assert "topsecret" not in repr(Broker(password="topsecret"))
+
+
+@pytest.mark.parametrize(
+    ("destination", "options", "code"),
+    [
+        ("orders", {}, "E1215"),
+        ("topic:t", {}, "E1215"),
+        ("queue: ", {}, "E1215"),
+        ("queue:" + "ü" * 128, {}, "E1215"),
+        ("queue:q", {"declair": True}, "E1020"),
+        ("queue:q", {"offset": "begin"}, "E1022"),
+        ("queue:q", {"offset": -1}, "E1022"),
+        ("queue:q", {"offset": 2**64}, "E1022"),
+        ("queue:q", {"offset": True}, "E1022"),
+        ("queue:q", {"offset": 1.5}, "E1022"),
+        ("queue:q", {"offset": "2026-01-31T12:00:00"}, "E1022"),
+        ("queue:q", {"arguments": ["max-age"]}, "E1022"),
+        ("queue:q", {"arguments": {"x-max-age": "7D"}}, "E1020"),
+        ("queue:q", {"arguments": {"max-age": "7 days"}}, "E1022"),
+        ("queue:q", {"arguments": {"max-length-bytes": 0}}, "E1022"),
+        ("queue:q", {"arguments": {"max-length-bytes": 1.5}}, "E1022"),
+        ("queue:q", {"arguments": {"max-length-bytes": True}}, "E1022"),
+        ("queue:q", {"arguments": {"queue-leader-locator": "nearest"}}, "E1022"),
+    ],
+)
+def test_options_of_receivers(destination, options, code):
+    with pytest.raises(ConfigError) as raised:
+        connection().source(receiver(destination, **options))
+    assert raised.value.code == code
+
+
+def test_a_receiver_whose_id_cannot_be_stored():
+    with pytest.raises(ConfigError, match="durable_topic_subscription_name"):
+        connection().source(receiver(name="ü" * 128))
+
+
+@pytest.mark.parametrize(
+    ("destination", "options", "code"),
+    [
+        ("orders", {}, "E1215"),
+        ("topic:t", {}, "E1215"),
+        ("queue:q", {"offset": "first"}, "E1020"),
+        (None, {"declare": True}, "E1022"),
+        ("queue:q", {"declare": 1}, "E1022"),
+    ],
+)
+def test_options_of_senders(destination, options, code):
+    with pytest.raises(ConfigError) as raised:
+        connection().sink(sender(destination, **options))
+    assert raised.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("given", "start"),
+    [
+        ("first", Start("first")),
+        ("last", Start("last")),
+        ("next", Start("next")),
+        (0, Start("offset", 0)),
+        ("17", Start("offset", 17)),
+        ("2026-01-31T12:00:00Z", Start("timestamp", 1769860800000)),
+        ("2026-01-31T13:00:00+01:00", Start("timestamp", 1769860800000)),
+        (datetime(2026, 1, 31, 12, tzinfo=UTC), Start("timestamp", 1769860800000)),
+    ],
+)
+def test_where_reading_begins(given, start):
+    assert place_of_receiver(receiver(offset=given), Broker()).start == start
+
+
+def test_a_stream_and_its_arguments():
+    place = place_of_receiver(receiver(arguments={"max-age": "7D", "max-length-bytes": 1000}), Broker(declare=False))
+    assert (place.stream, place.declare, place.start) == ("q", False, Start("first"))
+    assert place.arguments == {"max-age": "7D", "max-length-bytes": "1000"}
+    assert place_of_sender(sender(declare=True), Broker(declare=False)).declare
+    assert place_of_sender(sender(None), Broker()) is None

@@ -166,9 +166,11 @@ class Engine:
         self._watchdog.start()
         try:
             self.recover()
-        except BaseException:
+        except BaseException as error:
             self._stop_watchdog()
             self._close_all()
+            if isinstance(error, SystemExit):
+                raise self._ended_by("recovery", error) from error
             raise
         self._recovering = None
         self._threads_running = True
@@ -236,8 +238,12 @@ class Engine:
         if isinstance(self.failure, Exception):
             raise self.failure
         if self.failure is not None:
-            what = f"a thread was ended by {type(self.failure).__name__}: {self.failure}"
-            raise HandlerFailed("E5500", f"engine {self.settings.name}", what) from self.failure
+            raise self._ended_by("a thread", self.failure) from self.failure
+
+    def _ended_by(self, what: str, error: BaseException) -> HandlerFailed:
+        """What would end the process without a word, such as `sys.exit` in a handler."""
+        text = f"{what} was ended by {type(error).__name__}: {error}"
+        return HandlerFailed("E5500", f"engine {self.settings.name}", text)
 
     def stop(self, *, drain: bool = True) -> None:
         """Stop in order: receivers, contexts drained, last checkpoint, release, confirms, close (RELIABILITY T65).
@@ -254,8 +260,9 @@ class Engine:
         finally:
             self._accepts_parts = False
             self._stop_actors()
-            with self._changing:  # a part that was being added until now is there, or was refused
-                self._stop_actors()
+            if self._changing.acquire(timeout=self.settings.stop_timeout):
+                self._changing.release()  # a part that was being added until now is there, or was refused
+            self._stop_actors()
             self._join()
             self._stop_watchdog()
             self._close_all()

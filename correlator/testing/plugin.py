@@ -4,7 +4,6 @@ So it imports nothing but pytest; the rest is imported when an option or a fixtu
 """
 
 import importlib
-import os
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +27,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--crash-store",
         metavar="URL",
-        default=os.environ.get("CORRELATOR_CRASH_STORE"),
         help="the PostgreSQL database of level broker, on this machine; also CORRELATOR_CRASH_STORE",
     )
     group.addoption("--crash-replay", metavar="FILE", help="repeat the failure that a replay file describes")
@@ -50,7 +48,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if wanted is None:
         return
     others = [one for one in items if _level(one) not in (None, wanted)]
-    items[:] = [one for one in items if one not in others]
+    items[:] = [one for one in items if _level(one) in (None, wanted)]
     config.hook.pytest_deselected(items=others)
 
 
@@ -83,11 +81,19 @@ class Summary:
 
     def __init__(self) -> None:
         self._campaigns: dict[str, dict[str, Any]] = {}
+        self._problem = ""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """A test has run."""
         if report.when == "call":
             self._campaigns.update((report.nodeid, did) for name, did in report.user_properties if name == PROPERTY)  # type: ignore[misc]
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Write the report; a session whose report is missing has failed."""
+        path = session.config.option.crash_report
+        if path and (problem := _session().report(path, self._campaigns)):
+            self._problem = problem
+            session.exitstatus = session.exitstatus or pytest.ExitCode.USAGE_ERROR
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
         """A line for each test and level: a run in which nothing struck proves nothing, so that is counted too."""
@@ -98,8 +104,8 @@ class Summary:
             if config.option.crash_points:
                 for point, count in sorted(did["passed"].items()):
                     terminalreporter.line(f"  {count:6} {point}")
-        if config.option.crash_report and (problem := _session().report(config.option.crash_report, self._campaigns)):
-            terminalreporter.line(problem, red=True)
+        if self._problem:
+            terminalreporter.line(self._problem, red=True)
 
 
 def _session() -> Any:

@@ -226,6 +226,83 @@ def test_u8_other_fixtures_parameters_methods_and_outcomes_of_pytest(tmp_path):
     assert lines[2] == "  it fails without any fault"
 
 
+MISTAKES = """
+import pytest
+
+from correlator.testing import crash_test
+
+test = crash_test(config="engine.yaml", budget="1s")
+ORDERS = [{"id": number} for number in range(20)]
+
+
+@test
+async def test_asynchronous(world):
+    assert False
+
+
+@test
+def test_generator(world):
+    yield
+    assert False
+
+
+@test
+def test_without_a_world():
+    assert False
+
+
+@crash_test(config="engine.yaml", levels="sim")
+def test_level_as_text(world):
+    assert False
+
+
+@crash_test(config="engine.yaml", levels=[])
+def test_no_level(world):
+    assert False
+
+
+@crash_test(config="engine.yaml", budget=5)
+def test_budget_as_number(world):
+    assert False
+
+
+@test
+def test_empty(world):
+    pass
+
+
+@test
+def test_skipped_under_faults(world):
+    world.publish("queue:orders", ORDERS)
+    world.run_until_quiet()
+    if world.sent("bills").values("total") != list(range(1, 21)):
+        pytest.skip("not today")
+
+
+@test
+def test_skipped_from_the_start(world):
+    pytest.skip("not here")
+"""
+
+
+def test_u8_what_cannot_find_anything_is_refused(tmp_path):
+    project(tmp_path, code=FORGETFUL, test_mistakes=MISTAKES)
+    result = run_pytest(tmp_path, "-p", "no:randomly")
+    told = [line for line in result.stdout.splitlines() if re.match(r"E\d{4} |test violated", line)]
+    assert [line.partition(":")[0] for line in told] == [
+        "E2436 crash test test_asynchronous",
+        "E2436 crash test test_generator",
+        "E2436 crash test test_without_a_world",
+        "E2425 crash test test_level_as_text",
+        "E2425 crash test test_no_level",
+        "E2426 budget",
+        "E2437 crash test test_empty[sim]",
+        "test violated (what the test asserts)",
+    ]
+    assert "pytest.skip was called, but not in the run without faults: not today" in told[-1]
+    assert "8 failed, 1 skipped" in result.stdout
+
+
 FIXTURE = """
 from correlator.testing.schedule import Fault
 

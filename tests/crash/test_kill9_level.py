@@ -16,6 +16,7 @@ from correlator.cli.loading import importable
 from correlator.core.reliability import Reliability
 from correlator.errors import StoreError, UsageError
 from correlator.storage.store import SqlStore
+from correlator.testing.crashtest.campaign import repeated
 from correlator.testing.crashtest.configured import Configured
 from correlator.testing.crashtest.killed import Kill9
 from correlator.testing.crashtest.runs import Plan
@@ -363,6 +364,18 @@ def test_state_that_the_checkpoint_does_not_hold_is_found(tmp_path: Path):
     records = [msgspec.json.decode(line) for line in (outcome.kept / HISTORY).read_bytes().splitlines()]
     assert len(records) == len(outcome.history)
     shutil.rmtree(outcome.kept)
+
+
+def test_a_drawn_failure_is_repeated_with_its_shares(tmp_path: Path):
+    """What a life has to do when it dies is of the plan: all messages at once would be another run."""
+    forgetful = MODULE.format(attribute="count = 0", counting="type(self).count += 1")
+    with level_of(tmp_path, forgetful) as level:
+        drawn = (level.run(body, Plan(seed)) for seed in range(1, 200))
+        failure = next(one for one in drawn if one.violated is not None and one.plan.shares > 2)
+        again = repeated(level, body, Plan(failure.plan.seed, tuple(failure.faults), failure.plan.shares))
+    assert again.found is not None
+    for one in (failure, again.found):
+        shutil.rmtree(one.kept)
 
 
 @pytest.mark.parametrize("plan", [Plan(1, (Fault("receive.cut", 1), Fault("send.lost", 1))), Plan(44)], ids=str)

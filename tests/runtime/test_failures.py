@@ -320,6 +320,8 @@ def test_what_would_end_the_process_quietly_is_told_as_a_failure(world, script):
     with pytest.raises(HandlerFailed, match=r"E5500 engine world: a thread was ended by SystemExit: 0"):
         engine.run_forever()
     world.crash(engine)
+    with pytest.raises(HandlerFailed, match=r"E5500 engine world: recovery was ended by SystemExit: 0"):
+        world.engine(receiver(), monitors=[Keeps]).start()
 
 
 def test_parts_are_added_and_removed_only_while_the_engine_runs(world):

@@ -12,6 +12,8 @@ from correlator.testing.schedule import Fault
 SINGLES_SHARE = 0.5
 """Of the budget, for faults that strike alone; the rest is for drawn ones, many at once."""
 SHRINK_S = 20.0
+SHARES = 2
+"""Of the messages, where exactly one fault strikes: the life after a death has something to do, too."""
 TRIES = 3
 """Repeats of a plan before it counts as one that does not fail: threads make real runs differ."""
 
@@ -86,7 +88,7 @@ def campaign(level: Level, body: Body, *, budget_s: float, seed: int) -> Result:
     """
     begin = time.monotonic()
     figures = Figures(level.name)
-    reference = level.run(body, Plan(seed, ()))
+    reference = level.run(body, Plan(seed, (), SHARES))
     figures.add(reference)
     result = Result(figures=figures, reference=reference)
     if reference.violated is not None:
@@ -125,7 +127,7 @@ def _plans(singles: list[tuple[Fault, ...]], seed: int, begin: float, budget_s: 
     for faults in singles:
         if time.monotonic() - begin > budget_s * SINGLES_SHARE:
             break
-        yield Plan(seed, faults), True
+        yield Plan(seed, faults, SHARES), True
     drawn = seed
     while time.monotonic() - begin < budget_s:
         drawn += 1
@@ -168,7 +170,7 @@ def _fails_again(level: Level, body: Body, failure: Outcome, faults: Sequence[Fa
     """A run with exactly these faults that violates what the failure does."""
     assert failure.violated is not None
     for _ in range(TRIES):
-        outcome = level.run(body, Plan(failure.plan.seed, tuple(faults)))
+        outcome = level.run(body, Plan(failure.plan.seed, tuple(faults), failure.plan.shares))
         if outcome.violated is not None and outcome.violated.id == failure.violated.id:
             return outcome
         if level.deterministic:

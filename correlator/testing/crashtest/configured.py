@@ -149,8 +149,8 @@ class Configured:
             headers = msgspec.structs.replace(message.headers or Headers(), message_id=f"{self.label(*place)}@{number}")
             yield msgspec.structs.replace(message, properties=properties, headers=headers)
 
-    def known(self, connection: str, destination: str, message: Message) -> Published:
-        """What the history says of a message that comes to a place."""
+    def known(self, connection: str, destination: str, message: Message, *, own: bool = False) -> Published:
+        """What the history says of a message that comes to a place; `own`: from a sender of the same engine."""
         readers = self._readers[connection, destination]
         receiver = readers[0]
         if receiver.id not in self._mappings:
@@ -158,19 +158,18 @@ class Configured:
         mapped = self._mappings[receiver.id].map([message], 0.0)
         assert message.headers is not None
         pid = str(message.headers.message_id)
-        flaw = self._flaw(readers, message)
+        flaw = self._flaw(readers, message, own=own)
         if mapped.dead_letters:
             dropped = any(one.on_mapping_error == "drop" for one in readers)
             return Published(pid, "", "", pid, flaw or (OPTIONAL if dropped else "mapping"))
         return Published(pid, mapped.ids[0] or "", mapped.sources[0] or "", pid, flaw)
 
-    def _flaw(self, readers: Sequence[ReceiverSettings], message: Message) -> str:
+    def _flaw(self, readers: Sequence[ReceiverSettings], message: Message, *, own: bool) -> str:
         """Whether no reader selects it, or it may be left out: some do not, it expires, it is the engine's own."""
         selectors = [self._selectors[one.id] for one in readers]
         selected = [one is None or one.matches(message) for one in selectors]
         if not any(selected):
             return UNSELECTED
-        own = any(message.properties.get(one.message_source_id_property, SOURCE) != SOURCE for one in self.senders)
         of_each = self._destination(readers[0]).startswith("topic:")
         expires = message.headers is not None and message.headers.expiration is not None
         left_out = (of_each and not all(selected)) or expires or (own and any(one.no_local for one in readers))

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import itertools
 import shlex
 import warnings
 from collections.abc import Callable, Sequence
@@ -10,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from correlator.errors import CorrelatorError
+from correlator.errors import CorrelatorError, UsageError
 from correlator.testing.crashtest import replay, report
 from correlator.testing.crashtest.campaign import Result, campaign, repeated
 from correlator.testing.crashtest.levels import opened, seconds
 from correlator.testing.crashtest.runs import Body, Level
-from correlator.testing.crashtest.session import config_file, from_here
+from correlator.testing.crashtest.session import config_file, database, from_here
 from correlator.testing.plugin import PROPERTY
 from correlator.testing.worlds import World
 
@@ -52,22 +53,21 @@ def crash_test(
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         parameters = inspect.signature(function).parameters
-        own = [one for name, one in parameters.items() if name not in ("world", "request")]
+        keywords = inspect.Parameter.VAR_KEYWORD
+        own = [one for name, one in parameters.items() if name not in ("world", "request") and one.kind is not keywords]
+
+        mistake = _mistake(function, levels)
 
         @functools.wraps(function)
         def test(*of_class: Any, request: pytest.FixtureRequest, crash_level: str, **fixtures: Any) -> None:
             if "request" in parameters:
                 fixtures["request"] = request
-
-            def body(world: World) -> None:
-                try:
-                    function(*of_class, **fixtures, world=world)
-                except pytest.fail.Exception as error:
-                    raise AssertionError(str(error)) from error
-
+            body = _body(functools.partial(function, *of_class, **fixtures))
             file = config_file(request, config)
             try:
-                with opened(crash_level, file, request.config.option.crash_store) as level:
+                if mistake is not None:
+                    raise mistake
+                with opened(crash_level, file, database(request.config)) as level:
                     result = _run(request, level, body, file, budget, seed)
             except CorrelatorError as error:
                 refused = str(error)
@@ -78,10 +78,44 @@ def crash_test(
 
         asked = [inspect.Parameter(name, _KEYWORD) for name in ("request", "crash_level")]
         vars(test).update(__signature__=inspect.Signature([*own, *asked]))  # what pytest is to ask for
-        marked: Callable[..., None] = pytest.mark.parametrize("crash_level", list(levels))(test)
+        of_each = list(levels) if mistake is None else ["sim"]
+        marked: Callable[..., None] = pytest.mark.parametrize("crash_level", of_each)(test)
         return marked
 
     return decorate
+
+
+def _body(function: Callable[..., None]) -> Body:
+    """What is called in each world; a test may be skipped in its first run alone, later that would hide a failure."""
+    calls = itertools.count(1)
+
+    def body(world: World) -> None:
+        first = next(calls) == 1
+        try:
+            function(world=world)
+        except pytest.fail.Exception as error:
+            raise AssertionError(str(error)) from error
+        except pytest.skip.Exception as error:
+            if first:
+                raise
+            raise AssertionError(f"pytest.skip was called, but not in the run without faults: {error}") from error
+
+    return body
+
+
+def _mistake(function: Callable[..., None], levels: Sequence[str]) -> UsageError | None:
+    """Why a function cannot be called once for each run, or its levels are none."""
+    where = f"crash test {function.__name__}"
+    if isinstance(levels, str) or not levels or len(set(levels)) < len(levels):
+        return UsageError("E2425", where, f"levels={levels!r} are no levels", 'A list of names, each once: ["sim"]')
+    world = inspect.signature(function).parameters.get("world")
+    if world is None or world.kind is inspect.Parameter.POSITIONAL_ONLY:
+        return UsageError("E2436", where, "it has no argument 'world'", "def test(world): …")
+    if any(is_other(function) for is_other in (inspect.iscoroutinefunction, inspect.isgeneratorfunction)):
+        return UsageError(
+            "E2436", where, "it is asynchronous, or a generator", "A function that is done when it returns"
+        )
+    return None
 
 
 def _run(request: pytest.FixtureRequest, level: Level, body: Body, config: Path, budget: str, seed: int) -> Result:
@@ -102,6 +136,10 @@ def _tell(request: pytest.FixtureRequest, result: Result, config: Path) -> None:
     """Keep figures for summary and report, and fail when something was found."""
     request.node.user_properties.append((PROPERTY, report.figures(result)))
     if result.shrunk is None:
+        if result.figures.runs == result.figures.without_fault and not request.config.option.crash_replay:
+            what = f"no fault struck, so nothing is proven ({result.figures.line()})"
+            todo = "Publish messages and call world.run_until_quiet(), or give it a longer budget"
+            pytest.fail(str(UsageError("E2437", f"crash test {request.node.name}", what, "", todo)), pytrace=False)
         return
     nodeid, level = request.node.nodeid, result.figures.level
     try:

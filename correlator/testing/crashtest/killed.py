@@ -52,8 +52,8 @@ class Kill9World(ConfiguredWorld):
         super().__init__(configured)
         self.level = level
         self.lives = lives
+        self.shares = shares
         self._kills = kills
-        self._shares = shares
 
     def dead_letters(self) -> list[DeadLetter]:
         """See `worlds.World`."""
@@ -64,7 +64,7 @@ class Kill9World(ConfiguredWorld):
         self.lives.publish(parcels)
 
     def _run(self) -> None:
-        self.lives.run(self._kills, shares=self._shares)
+        self.lives.run(self._kills, shares=self.shares)
 
     def _history(self) -> History:
         return self.lives.history
@@ -122,7 +122,7 @@ class Kill9:
                 keep(directory, lives.history)
         self._passed |= lives.passed
         return Outcome(
-            plan=plan,
+            plan=replace(plan, shares=world.shares),
             violated=violated,
             faults=tuple(schedule.fired),
             told=[f"{fault.kind} ({fault.n})" for fault in schedule.fired],
@@ -159,7 +159,7 @@ class Kill9:
                 schedule,
                 self._zygote,
                 directory,
-                known=configured.known,
+                known=functools.partial(configured.known, own=True),
                 pipelines=str(configured.file) if configured.settings.pipelines else "",
                 prepare=self._prepare,
                 store=store,
@@ -167,7 +167,9 @@ class Kill9:
             )
             kills = self._kills(plan, schedule, scenario.lives)
             try:
-                yield Kill9World(self.name, configured, lives, kills, 1 if plan.faults is not None else len(kills) + 1)
+                yield Kill9World(
+                    self.name, configured, lives, kills, plan.shares if plan.faults is not None else len(kills) + 1
+                )
             finally:
                 lives.close()
 

@@ -54,7 +54,7 @@ def opened(name: str, config: Path, database: str | None = None) -> Iterator[Lev
 
 def seconds(budget: str) -> float:
     """`60s`, `5m`, `1h` as seconds; raises `UsageError` E2426."""
-    with contextlib.suppress(ValueError, KeyError):
+    with contextlib.suppress(ValueError, KeyError, TypeError):
         value = float(budget[:-1]) * UNITS[budget[-1:]]
         if 0 < value < float("inf"):
             return value

@@ -24,6 +24,7 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
         level: name of the level.
         seed: of the plan.
         faults: of the plan.
+        shares: of the plan.
         violated: id of what it violates.
     """
 
@@ -33,12 +34,13 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
     level: str
     seed: int
     faults: Sequence[Fault]
+    shares: int
     violated: str
 
     @property
     def plan(self) -> Plan:
         """The run that failed."""
-        return Plan(self.seed, tuple(self.faults))
+        return Plan(self.seed, tuple(self.faults), self.shares)
 
     def doubts(self, config: Path, test: str) -> str:
         """Why the plan may not mean the same any more; "" when nothing speaks against it.
@@ -67,6 +69,7 @@ def write(directory: Path, config: Path, test: str, level: str, outcome: Outcome
         level=level,
         seed=outcome.plan.seed,
         faults=outcome.faults,
+        shares=outcome.plan.shares,
         violated=outcome.violated.id,
     )
     path = directory / f"{hashlib.sha256(files.as_json(replay)).hexdigest()[:8]}.json"

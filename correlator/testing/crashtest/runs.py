@@ -26,10 +26,13 @@ class Plan:
     Attributes:
         seed: of everything that is drawn.
         faults: exactly these, in order; `None` draws them from the seed.
+        shares: in how many parts messages are published, one for each life, at levels with real processes; drawn with
+            the faults.
     """
 
     seed: int
     faults: tuple[Fault, ...] | None = None
+    shares: int = 1
 
 
 @dataclass(slots=True, kw_only=True)
@@ -37,7 +40,7 @@ class Outcome:
     """What came of a run.
 
     Attributes:
-        plan: what was asked for.
+        plan: what was asked for, with the shares that were drawn.
         violated: why it failed, `None` when it did not.
         faults: those that struck, in order: a plan with exactly these repeats the run as far as the level is
             deterministic.

@@ -14,7 +14,7 @@ from correlator.testing import files
 from correlator.testing.crashtest import replay
 from correlator.testing.crashtest.levels import known, opened, seconds
 from correlator.testing.crashtest.runs import Level, Plan
-from correlator.testing.crashtest.served import on_this_machine
+from correlator.testing.crashtest.served import ENVIRONMENT, on_this_machine
 from correlator.testing.plugin import MakeWorld
 from correlator.testing.schedule import Fault
 from correlator.testing.worlds import World
@@ -35,6 +35,11 @@ def check_options(option: argparse.Namespace) -> None:
         raise pytest.UsageError(str(error)) from error
 
 
+def database(config: pytest.Config) -> str | None:
+    """The database of level `broker`, as the option or the environment names it."""
+    return config.option.crash_store or os.environ.get(ENVIRONMENT)
+
+
 def worlds(request: pytest.FixtureRequest, level: str) -> Iterator[MakeWorld]:
     """What the fixtures of the plugin are; everything ends with the test."""
     with ExitStack() as stack:
@@ -43,7 +48,7 @@ def worlds(request: pytest.FixtureRequest, level: str) -> Iterator[MakeWorld]:
         def make(config: str | Path, *, faults: Sequence[Fault] = (), seed: int = 1) -> World:
             file = config_file(request, config)
             if file not in levels:
-                levels[file] = stack.enter_context(opened(level, file, request.config.option.crash_store))
+                levels[file] = stack.enter_context(opened(level, file, database(request.config)))
             return stack.enter_context(levels[file].world(Plan(seed, tuple(faults))))
 
         yield make

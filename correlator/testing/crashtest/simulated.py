@@ -7,6 +7,7 @@ import contextlib
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from correlator.errors import UsageError, quoted
@@ -42,7 +43,7 @@ class SimulatedWorld(ConfiguredWorld):
         super().__init__(configured)
         rates = draw_rates(plan.seed) if plan.faults is None else {}
         schedule = Schedule(plan.seed, rates, plan.faults)
-        self.simulated = World(_scenario(configured, plan.seed), schedule, configured.known)
+        self.simulated = World(_scenario(configured, plan.seed), schedule, partial(configured.known, own=True))
 
     def dead_letters(self) -> list[DeadLetter]:
         """See `worlds.World`."""

@@ -223,6 +223,11 @@ case(
     ),
 )
 case(
+    "E1",
+    lambda: doubtful().acknowledged("orders", "b").received("orders", 3, "a", ids=["1:P"]),
+    lambda: doubtful().acknowledged("orders", "b").acknowledged("orders", "c").received("orders", 3, "a", ids=["1:P"]),
+)
+case(
     "E2",
     lambda: Story().order("a", "1:P").received("orders", 0, ids=["1:P"]),
     lambda: Story().order("a", "1:P").received("orders", 1, "a", ids=["1:P"]).received("orders", 0, ids=["1:P"]),

@@ -12,6 +12,8 @@ from correlator.runtime.names import resolve
 from correlator.settings import EngineSettings, ReceiverSettings
 from correlator.testing.clock import ManualClock
 from correlator.testing.memory import MemoryBroker
+from correlator.testing.schedule import Fault
+from correlator.testing.simulation.campaign import run_seed, small_world
 from correlator.testing.store import Disk, ModelStore
 
 
@@ -60,3 +62,11 @@ def test_ids_received_after_the_last_checkpoint_are_not_in_the_future_of_a_start
     )
     engine.recover()
     assert engine.status().engine_time == 500.0
+
+
+def test_a_broker_that_has_taken_two_more_acknowledgements_is_taken_to_have_the_one_before() -> None:
+    """What docs/guarantees.md says of brokers that do not answer; this one has lost it all the same."""
+    with small_world():
+        outcome = run_seed(54425)
+    assert Fault("ack.silent", 2) in outcome.faults
+    assert outcome.found == []

@@ -12,6 +12,8 @@ from correlator.testing.invariants.history import OPTIONAL, UNSELECTED
 BEST_EFFORT, AT_LEAST_ONCE = Reliability.BEST_EFFORT, Reliability.AT_LEAST_ONCE
 EXACTLY_ONCE, APP_CONTROLLED = Reliability.EXACTLY_ONCE, Reliability.APP_CONTROLLED
 LEFT_OUT = (OPTIONAL, UNSELECTED)
+UNANSWERED_ACKNOWLEDGEMENTS = 2
+"""See docs/guarantees.md; written here again, as the promise that the engine is held against."""
 
 
 @invariant("BE1", "a BEST_EFFORT or APP_CONTROLLED receiver writes nothing to the store but dead letters")
@@ -247,7 +249,8 @@ def _second_acceptances(facts: Facts, domain: str, names: list[str]) -> Iterator
 def _in_doubt(facts: Facts, pid: str, receiver: str, first: int, second: int) -> bool:
     """Whether between the two acceptances the broker was told nothing of it, and gave it to nobody else.
 
-    An engine that was paused and overtaken is somebody else: what it holds comes back when its connection ends.
+    An engine that was paused and overtaken is somebody else: what it holds comes back when its connection ends. And a
+    broker that does not answer to an acknowledgement is taken to have it when it has taken the next two as well.
     """
     began = facts.history.of("began")
     between = [
@@ -260,7 +263,11 @@ def _in_doubt(facts: Facts, pid: str, receiver: str, first: int, second: int) ->
         first < at < second and pid in record.data and any(p < at and r.life > record.life for p, r in began)
         for at, record in facts.history.of("returned")
     )
-    return not between and not overtaken
+    taken = [
+        record.life for at, record in facts.history.of("acknowledged") if first < at < second and record.who == receiver
+    ]
+    answered = any(count >= UNANSWERED_ACKNOWLEDGEMENTS for count in Counter(taken).values())
+    return not between and not overtaken and not answered
 
 
 @invariant("E2", "a message whose id was not accepted before in its domain is never dropped")

@@ -3,7 +3,8 @@
 import functools
 import random
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 import msgspec
 
@@ -20,7 +21,7 @@ from correlator.testing.schedule import KILL, Fault, Schedule, draw_rates
 
 MOST_VIOLATIONS = 3
 """Runs that may fail before a campaign ends."""
-LIVES_OF_A_WALK = 30
+LIVES_OF_A_TRAIL = 30
 _FIRST = wire.Kill(point="stop.begin", hit=1)
 """The kill of a first life that has done its share."""
 _BEFORE_THE_SCHEMA = ("rec.lock", "rec.migrate.begin", "rec.migrate.step")
@@ -132,11 +133,12 @@ class Campaign:
             kills.append(wire.Kill())  # what else goes wrong needs a life to strike in
         self._run(workload, Schedule(seed, rates), kills, shares=lives + 1)
 
-    def one_after_another(self, mode: Reliability, kills: Sequence[wire.Kill]) -> int:
-        """A run over a store that is not new, the messages of the workload anew in each life; how many kills struck."""
+    def one_after_another(self, mode: Reliability, way: Sequence[wire.Kill], trail: Sequence[wire.Kill]) -> int:
+        """A run of these kills, the messages of the workload anew in each life; how many of the trail's struck."""
         before = self.figures.kills
-        self.exactly(reference.smallest(mode, len(kills) + 1), _FIRST, *kills, shares=len(kills) + 1)
-        struck = max(0, self.figures.kills - before - 1)
+        kills = (_FIRST, *way, *trail)
+        self.exactly(reference.smallest(mode, len(kills)), *kills, shares=len(kills))
+        struck = max(0, self.figures.kills - before - len(kills) + len(trail))
         self.figures.pairs_tried += max(0, struck - 1)
         return struck
 
@@ -201,59 +203,113 @@ def drawn(campaign: Campaign, *, kills: int, seed: int) -> None:
 
 
 def pairs(campaign: Campaign, mode: Reliability, *, kills: int | None, seed: int) -> None:
-    """Every ordered pair of kills in two lives of which the second goes on from the first.
+    """Every ordered pair of kills that can be, in two lives of which the second goes on from the first.
 
-    Kills are the passings of points in a life that goes on from an earlier one and has the messages of the workload to
-    do. A walk on which each ordered pair of them follows one another once is gone in runs of many lives. What only the
-    first life of a store passes comes in runs of its own, with each passing of the next life behind it.
+    Kills are the passings of points. What a life passes depends on where the one before it died; so for each kill the
+    life behind it is looked at first, and its passings are what may follow. Then trails through these pairs, each of
+    which comes once, are gone in runs of many lives, with the messages of the workload anew in each. What only the
+    first life of a store passes is killed in runs of its own, with every passing of the life behind it.
 
     Args:
         campaign: runs them.
         mode: of the workload.
-        kills: ends it when so many processes were killed; `None` for all pairs.
+        kills: ends it when so many processes were killed, but not before all that may follow is known; `None` for all.
         seed: of the order.
     """
-    figures, workload = campaign.figures, reference.smallest(mode)
+    figures, map_ = campaign.figures, Map(campaign, mode)
+    figures.pairs = sum(map(len, (*map_.follows.values(), *map_.of_a_new_store.values())))
 
     def enough() -> bool:
         return figures.violations >= MOST_VIOLATIONS or (kills is not None and figures.kills >= kills)
 
-    later = _hits(campaign.exactly(reference.smallest(mode, 2), _FIRST, shares=2))
-    names = {hit.point for hit in later}
-    first_only = [hit for hit in _hits(campaign.exactly(workload)) if hit.point not in names]
-    random.Random(seed).shuffle(later)
-    figures.pairs = len(later) ** 2
-    missed: list[list[wire.Kill]] = []
-    way = walk(later)
-    while len(way) > 1 and not enough():
-        there, way = way[:LIVES_OF_A_WALK], way[LIVES_OF_A_WALK - 1 :]
-        struck = campaign.one_after_another(mode, there)
-        if struck < len(there):  # a life came to its end before its kill: go on behind it
-            way = there[struck + 1 :] + way[1:]
-            missed += [there[max(struck - 1, 0) : struck + 1], [there[struck], *way[:1]]]
-    again = [pair for pair in missed if len(pair) == 2]
-    figures.missed = sum(campaign.one_after_another(mode, pair) < 2 for pair in again if not enough())
-    for first in first_only:
-        seconds = [] if enough() else _hits(campaign.exactly(workload, first))
-        figures.pairs += len(seconds)
+    again: list[tuple[wire.Kill, wire.Kill]] = []
+    trails = Trails(map_.follows, random.Random(seed))
+    while not enough() and (trail := trails.one()):
+        struck = campaign.one_after_another(mode, map_.ways[trail[0]], trail)
+        if struck < len(trail):  # a life came to its end before its kill
+            again += pairwise(trail[max(struck - 1, 0) : struck + 1])
+            trails.put_back(trail[struck:])
+    for first, second in again:
+        if not enough():
+            figures.missed += campaign.one_after_another(mode, map_.ways[first], [first, second]) < 2
+    for first, seconds in map_.of_a_new_store.items():
         for second in seconds:
             if enough():
-                break
+                return
             before = figures.kills
-            campaign.exactly(workload, first, second)
+            campaign.exactly(reference.smallest(mode, 2), first, second, shares=2)
             figures.pairs_tried += figures.kills == before + 2
             figures.missed += figures.kills < before + 2
+
+
+class Map:
+    """Which kills may follow which.
+
+    Args:
+        campaign: runs a life behind each kill.
+        mode: of the workload.
+
+    Attributes:
+        follows: for each kill of a life that goes on from an earlier one, the passings of the life behind it.
+        ways: kills of the lives before it, without which it is not reached.
+        of_a_new_store: the same as `follows` for what only the first life of a store passes.
+    """
+
+    def __init__(self, campaign: Campaign, mode: Reliability) -> None:
+        undisturbed = _hits(campaign.exactly(reference.smallest(mode, 2), _FIRST, shares=2))
+        self.ways: dict[wire.Kill, tuple[wire.Kill, ...]] = dict.fromkeys(undisturbed, ())
+        self.follows: dict[wire.Kill, list[wire.Kill]] = {}
+        unknown = deque(undisturbed)
+        while unknown:
+            kill = unknown.popleft()
+            before = campaign.figures.kills
+            way = (_FIRST, *self.ways[kill], kill)
+            lives = campaign.exactly(reference.smallest(mode, len(way) + 1), *way, shares=len(way) + 1)
+            reached = campaign.figures.kills == before + len(way)
+            self.follows[kill] = _hits(lives) if reached else []
+            for other in self.follows[kill]:
+                if other not in self.ways:
+                    self.ways[other] = way[1:]
+                    unknown.append(other)
+        self.of_a_new_store = {
+            kill: _hits(campaign.exactly(reference.smallest(mode, 2), kill, shares=2))
+            for kill in _hits(campaign.exactly(reference.smallest(mode)))
+            if not self.follows.get(kill)
+        }
+
+
+class Trails:
+    """Takes pairs apart into trails of neighbours, in a drawn order.
+
+    Args:
+        follows: the second ones of the pairs, by the first ones.
+        rng: draws.
+    """
+
+    def __init__(self, follows: Mapping[wire.Kill, Sequence[wire.Kill]], rng: random.Random) -> None:
+        self._left = {kill: rng.sample(others, len(others)) for kill, others in follows.items() if others}
+        self._rng = rng
+
+    def one(self) -> list[wire.Kill]:
+        """Kills of which each two neighbours are a pair that no other trail has; empty when none is left."""
+        if not self._left:
+            return []
+        trail = [self._rng.choice(list(self._left))]
+        while trail[-1] in self._left and len(trail) < LIVES_OF_A_TRAIL:
+            others = self._left[trail[-1]]
+            other = others.pop()
+            if not others:
+                del self._left[trail[-1]]
+            trail.append(other)
+        return trail
+
+    def put_back(self, trail: Sequence[wire.Kill]) -> None:
+        """The pairs of a trail that was not gone to its end."""
+        for kill, other in pairwise(trail):
+            self._left.setdefault(kill, []).append(other)
 
 
 def _hits(lives: Lives) -> list[wire.Kill]:
     """A kill for each passing of a point in the last life of a run."""
     points = {name: hits for name, hits in lives.passed_at_last.items() if name != draws.SYSCALL}
     return list(draws.kills_of(draws.singles(points)))
-
-
-def walk(kills: Sequence[wire.Kill]) -> list[wire.Kill]:
-    """Each ordered pair, those of equals too, as neighbours exactly once: a cycle of de Bruijn, opened."""
-    cycle = [
-        one for at, kill in enumerate(kills) for one in (kill, *(x for other in kills[at + 1 :] for x in (kill, other)))
-    ]
-    return [*cycle, *cycle[:1]]

@@ -59,12 +59,26 @@ def test_s4_3_a_selection_holds_under_crashes(tmp_path, level, budget_s):
     assert result.figures.crashes > 3
 
 
-def test_what_nobody_selects_is_forbidden_in_worlds_of_users_too(tmp_path):
+EACH_ITS_OWN = ENGINE.replace(
+    "senders:",
+    """\
+  - {id: all, connection: local, destination: "topic:orders", reliability: EXACTLY_ONCE, event: "app:Order"}
+senders:""",
+)
+
+
+@pytest.mark.parametrize(
+    ("mutant", "violated"), [("selector_ignored", {"A7"}), ("selector_takes_the_rest", {"A1", "A2", "G6"})]
+)
+@pytest.mark.parametrize("engine", [ENGINE, EACH_ITS_OWN], ids=["alone", "beside one without a selector"])
+def test_what_a_receiver_of_a_topic_selects_is_its_own(tmp_path, engine, mutant, violated):
     def of_the_topic(world):
         world.publish("topic:orders", orders(12))
         world.run_until_quiet()
         world.check()
 
-    with mutants.applied("selector_ignored"), opened("sim", project(tmp_path, engine=ENGINE) / "engine.yaml") as level:
-        result = campaign(level, of_the_topic, budget_s=5.0, seed=1)
-    assert result.found.violated.id == "A7"
+    with opened("sim", project(tmp_path, engine=engine) / "engine.yaml") as level:
+        assert campaign(level, of_the_topic, budget_s=1.0, seed=1).found is None
+        with mutants.applied(mutant):
+            result = campaign(level, of_the_topic, budget_s=5.0, seed=1)
+    assert result.found.violated.id in violated

@@ -83,8 +83,8 @@ class Story:
     def published(self, destination: str, *messages: Published) -> "Story":
         return self.add("published", f"queue:{destination}", messages, 0)
 
-    def order(self, pid: str, uid: str = "", flaw: str = "") -> "Story":
-        return self.published("orders", Published(pid, uid, uid.partition(":")[2], pid.rstrip("'"), flaw))
+    def order(self, pid: str, uid: str = "", flaw: str = "", *, unselected: tuple[str, ...] = ()) -> "Story":
+        return self.published("orders", Published(pid, uid, uid.partition(":")[2], pid.rstrip("'"), flaw, unselected))
 
     def received(self, who: str, first: int, *pids: str, ids: Any = (), time: float = 0.0, dead: Any = ()) -> "Story":
         return self.add("received", who, Received(first, pids, tuple(ids), tuple(dead), time))

@@ -165,9 +165,13 @@ case(
 )
 case(
     "A7",
-    lambda: Story().order("a", flaw="unselected").order("b").received("orders", 1, "a", "b"),
+    lambda: Story().order("a", unselected=("orders",)).order("b").received("orders", 1, "a", "b"),
     lambda: (
-        Story().order("a", flaw="unselected").order("b").received("orders", 1, "b").acknowledged("orders", "a", "b")
+        Story()
+        .order("a", unselected=("orders",))
+        .order("b")
+        .received("orders", 1, "b")
+        .acknowledged("orders", "a", "b")
     ),
 )
 case(

@@ -20,7 +20,7 @@ from correlator.runtime.names import connector
 from correlator.runtime.parts import mapping_of
 from correlator.selector import Selector
 from correlator.settings import ReceiverSettings
-from correlator.testing.invariants.history import OPTIONAL, UNSELECTED, Published, ReceiverFacts, Setup
+from correlator.testing.invariants.history import OPTIONAL, Published, ReceiverFacts, Setup
 from correlator.testing.worlds import Messages, Publishable
 
 SOURCE = "test"
@@ -158,22 +158,17 @@ class Configured:
         mapped = self._mappings[receiver.id].map([message], 0.0)
         assert message.headers is not None
         pid = str(message.headers.message_id)
-        flaw = self._flaw(readers, message, own=own)
+        expires = message.headers.expiration is not None
+        flaw = OPTIONAL if expires or (own and any(one.no_local for one in readers)) else ""
+        unselected = tuple(one.id for one in readers if not self._selects(one.id, message))
         if mapped.dead_letters:
             dropped = any(one.on_mapping_error == "drop" for one in readers)
-            return Published(pid, "", "", pid, flaw or (OPTIONAL if dropped else "mapping"))
-        return Published(pid, mapped.ids[0] or "", mapped.sources[0] or "", pid, flaw)
+            return Published(pid, "", "", pid, flaw or (OPTIONAL if dropped else "mapping"), unselected)
+        return Published(pid, mapped.ids[0] or "", mapped.sources[0] or "", pid, flaw, unselected)
 
-    def _flaw(self, readers: Sequence[ReceiverSettings], message: Message, *, own: bool) -> str:
-        """Whether no reader selects it, or it may be left out: some do not, it expires, it is the engine's own."""
-        selectors = [self._selectors[one.id] for one in readers]
-        selected = [one is None or one.matches(message) for one in selectors]
-        if not any(selected):
-            return UNSELECTED
-        of_each = self._destination(readers[0]).startswith("topic:")
-        expires = message.headers is not None and message.headers.expiration is not None
-        left_out = (of_each and not all(selected)) or expires or (own and any(one.no_local for one in readers))
-        return OPTIONAL if left_out else ""
+    def _selects(self, receiver: str, message: Message) -> bool:
+        selector = self._selectors[receiver]
+        return selector is None or selector.matches(message)
 
     def _destination(self, receiver: ReceiverSettings) -> str:
         return self.settings.destinations.get(receiver.destination, receiver.destination)

@@ -43,7 +43,7 @@ Kind = Literal[
 ]
 
 
-OPTIONAL, UNSELECTED = "optional", "unselected"
+OPTIONAL = "optional"
 POISONED = "handling "
 """What the place of death begins with when a message ended the process."""
 
@@ -57,8 +57,8 @@ class Published(NamedTuple):
         source: message source id.
         id: what application code sees; equal in repeats of one message.
         flaw: "mapping" (it cannot be mapped), "handler" (its handler fails for ever), "once" (it fails once), "kills"
-            (it ends the process), "unselected" (its receiver must leave it out), "optional" (its receiver may, by its
-            settings) or "".
+            (it ends the process), "optional" (its receivers may leave it out, by their settings) or "".
+        unselected: receivers that must leave it out.
     """
 
     pid: str
@@ -66,6 +66,11 @@ class Published(NamedTuple):
     source: str
     id: str
     flaw: str = ""
+    unselected: tuple[str, ...] = ()
+
+    def left_out_by(self, receiver: str) -> bool:
+        """Whether this receiver may leave it out, or must."""
+        return self.flaw == OPTIONAL or receiver in self.unselected
 
 
 class Sent(NamedTuple):

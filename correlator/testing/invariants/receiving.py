@@ -7,11 +7,10 @@ from typing import Any, NamedTuple
 from correlator.core.reliability import Reliability
 from correlator.testing.invariants.catalogue import invariant
 from correlator.testing.invariants.facts import NEVER, Facts
-from correlator.testing.invariants.history import OPTIONAL, UNSELECTED
+from correlator.testing.invariants.history import Published
 
 BEST_EFFORT, AT_LEAST_ONCE = Reliability.BEST_EFFORT, Reliability.AT_LEAST_ONCE
 EXACTLY_ONCE, APP_CONTROLLED = Reliability.EXACTLY_ONCE, Reliability.APP_CONTROLLED
-LEFT_OUT = (OPTIONAL, UNSELECTED)
 UNANSWERED_ACKNOWLEDGEMENTS = 2
 """See docs/guarantees.md; written here again, as the promise that the engine is held against."""
 
@@ -32,7 +31,7 @@ def best_effort_is_in_order(facts: Facts) -> Iterator[str]:
         wanted = [
             one.id
             for one in facts.published_to.get(facts.setup.receivers[name].destination, [])
-            if one.flaw not in ("mapping", UNSELECTED)
+            if one.flaw != "mapping" and name not in one.unselected
         ]
         handled = [record.data for _, record in facts.history.of("handled")]
         if not facts.faulty and facts.rest is not None and handled != wanted:
@@ -48,7 +47,7 @@ def durable_before_acknowledged(facts: Facts) -> Iterator[str]:
             continue
         domain = facts.setup.receivers[record.who].domain
         for pid in record.data:
-            if facts.durable_at.get((record.who, pid), NEVER) < at or facts.published[pid].flaw in LEFT_OUT:
+            if facts.durable_at.get((record.who, pid), NEVER) < at or facts.published[pid].left_out_by(record.who):
                 continue
             uid = facts.published[pid].uid if domain else ""
             if not uid or facts.accepted_ids.get((domain, uid), [NEVER])[0] > at:
@@ -68,7 +67,7 @@ def nothing_is_lost(facts: Facts) -> Iterator[str]:
         if effects is None:
             continue
         for one in facts.published_to.get(facts.setup.receivers[name].destination, []):
-            if one.flaw in ("mapping", "handler", UNSELECTED):
+            if one.flaw in ("mapping", "handler") or name in one.unselected:
                 continue
             if one.id not in effects and one.id not in facts.condemned("main"):
                 yield f"{one.pid} came by {name} and had no effect"
@@ -81,7 +80,7 @@ def _nowhere(facts: Facts) -> Iterator[str]:
         for one in facts.published_to.get(facts_of.destination, []):
             stored = any((other, one.pid) in facts.durable_at for other in there)
             repeats = one.uid and (facts_of.domain, one.uid) in facts.accepted_ids
-            if not (stored or repeats or one.flaw in LEFT_OUT):
+            if not (stored or repeats or one.left_out_by(name)):
                 yield f"{one.pid} came by {name} and is nowhere"
 
 
@@ -114,7 +113,7 @@ def unselected_is_not_stored(facts: Facts) -> Iterator[str]:
     """That it is acknowledged all the same, as all that was delivered, is asked by G7."""
     for name in facts.of_mode(AT_LEAST_ONCE, EXACTLY_ONCE):
         for pid in facts.streams[name].pids if name in facts.streams else ():
-            if pid in facts.published and facts.published[pid].flaw == UNSELECTED:
+            if pid in facts.published and name in facts.published[pid].unselected:
                 yield f"{name} stored {pid}, which its selector does not match"
 
 
@@ -290,7 +289,7 @@ def without_id_never_dropped(facts: Facts) -> Iterator[str]:
             for pid in record.data:
                 one = facts.published[pid]
                 dropped = not one.uid and facts.durable_at.get((record.who, pid), NEVER) > at
-                if dropped and one.flaw not in LEFT_OUT:
+                if dropped and not one.left_out_by(record.who):
                     yield f"{pid} has no id and was dropped by {record.who}"
 
 
@@ -304,7 +303,7 @@ def domains_are_apart(facts: Facts) -> Iterator[str]:
         for pid in record.data:
             uid = facts.published[pid].uid
             durable = facts.durable_at.get((record.who, pid), NEVER) < at
-            if not uid or durable or facts.published[pid].flaw in LEFT_OUT:
+            if not uid or durable or facts.published[pid].left_out_by(record.who):
                 continue
             own = facts.accepted_ids.get((facts_of.domain, uid), [NEVER])[0]
             others = [d for (d, u), places in facts.accepted_ids.items() if u == uid and places[0] < at]
@@ -354,7 +353,7 @@ def _acknowledged_without_id(facts: Facts) -> Iterator[str]:
             continue
         for pid in record.data:
             one = facts.published[pid]
-            if one.uid and one.flaw not in ("mapping", *LEFT_OUT) and one.uid not in mine:
+            if one.uid and _counts(one, record.who) and one.uid not in mine:
                 yield f"life {record.life}: {record.who} acknowledged {pid}, its id '{one.uid}' was not written (again)"
         mine.clear()
 
@@ -388,10 +387,15 @@ def acknowledged_by_the_application(facts: Facts) -> Iterator[str]:
         for _, record in _between(facts, name, "resumed", "acknowledged"):
             if record.kind == "resumed":
                 calls[record.life] += 1
-            elif any(facts.published[pid].flaw not in ("mapping", *LEFT_OUT) for pid in record.data):
+            elif any(_counts(facts.published[pid], name) for pid in record.data):
                 calls[record.life] -= 1
                 if calls[record.life] < 0:
                     yield f"life {record.life}: {name} acknowledged {record.data} unasked"
+
+
+def _counts(one: Published, receiver: str) -> bool:
+    """Whether the receiver must take it as a message."""
+    return one.flaw != "mapping" and not one.left_out_by(receiver)
 
 
 @invariant("C2", "the call acknowledges exactly the suspended batch")
@@ -462,7 +466,9 @@ def unmapped_are_kept(facts: Facts) -> Iterator[str]:
     for name in facts.of_mode(APP_CONTROLLED):
         for at, record in facts.history.of("acknowledged"):
             for pid in record.data if record.who == name else ():
-                if facts.published[pid].flaw == "mapping" and facts.durable_at.get((name, pid), NEVER) > at:
+                one = facts.published[pid]
+                mapped = one.flaw != "mapping" or name in one.unselected
+                if not mapped and facts.durable_at.get((name, pid), NEVER) > at:
                     yield f"{pid} was acknowledged and has no dead letter"
 
 

@@ -20,7 +20,7 @@ from correlator.settings import (
     ReceiverSettings,
     SenderSettings,
 )
-from correlator.testing.invariants.history import UNSELECTED, Published, ReceiverFacts, Setup
+from correlator.testing.invariants.history import Published, ReceiverFacts, Setup
 from correlator.testing.simulation import churn
 
 Shape = Literal["all", "exactly_once", "without_store"]
@@ -278,10 +278,10 @@ def _with_unselected(
     rng: random.Random, published: dict[str, list[Published]], receivers: Sequence[ReceiverSettings]
 ) -> dict[str, list[Published]]:
     """Where the topic is selected from, a third of its messages is not, all repeats of one alike."""
-    if any(one.selector == SELECTED for one in receivers):
+    if selecting := tuple(one.id for one in receivers if one.selector == SELECTED):
         there = published["topic:others"]
         left = {one.id for one in there if not one.flaw and rng.random() < 1 / 3}
-        published["topic:others"] = [one._replace(flaw=UNSELECTED) if one.id in left else one for one in there]
+        published["topic:others"] = [one._replace(unselected=selecting) if one.id in left else one for one in there]
     return published
 
 
@@ -297,7 +297,7 @@ def _message(one: Published, destination: str) -> Message:
         content["group"] = number % 3
     body = msgspec.json.encode(content) if one.flaw != "mapping" else b"{" + one.pid.encode()
     properties: dict[str, PropertyValue] = {"half": number % 2} if destination == "queue:orders" else {}
-    if one.flaw == UNSELECTED:
+    if one.unselected:
         properties["left"] = True
     if one.uid:
         properties |= {"uniqueMessageId": one.uid, "messageSourceId": one.source}

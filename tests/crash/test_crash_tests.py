@@ -16,7 +16,7 @@ import pytest
 from correlator.cli.main import execute
 from correlator.testing import command, mutants
 from tests.cli.commands import run, write
-from tests.crash.projects import ENGINE, FORGETFUL, TEST, TOTALS, project, run_pytest, screen
+from tests.crash.projects import ENGINE, FORGETFUL, INSTALLED, TEST, TOTALS, project, run_pytest, screen
 from tests.docs.test_pages import ROOT
 
 EXAMPLE = ROOT / "config" / "crash-tests"
@@ -140,11 +140,23 @@ def test_budget(world):
 @crash_test(config="nowhere.yaml")
 def test_file(world):
     pass
+
+
+@crash_test(config="engine.yaml")
+def test_monitor(world):
+    world.state("Total")
+
+
+@crash_test(config="unimportable.yaml", levels=["kill9"])
+def test_import(world):
+    pass
 """
 
 
 def test_u8_what_is_not_there_is_told_by_its_code_without_a_traceback(tmp_path):
     project(tmp_path, test_wrong=WRONG)
+    (tmp_path / "unimportable.yaml").write_text(ENGINE.replace("app:Totals", "app:Total"))
+    (tmp_path / "unimportable.yaml").chmod(0o600)
     result = run_pytest(tmp_path)
     told = dict(re.findall(r"^_+ test_(\w+)\[\w+\] _+\n(E\d{4}) ", result.stdout, re.MULTILINE))
     assert told == {
@@ -154,9 +166,19 @@ def test_u8_what_is_not_there_is_told_by_its_code_without_a_traceback(tmp_path):
         "level": "E2425",
         "budget": "E2426",
         "file": "E1001",
+        "monitor": "E2420",
+        "import": "E1501",
     }
     assert "exception" not in result.stdout
-    assert "6 failed" in result.stdout
+    assert "has no 'Total'. Did you mean 'Totals'?" in result.stdout
+    assert "8 failed" in result.stdout
+
+
+@pytest.mark.skipif(not INSTALLED, reason="the plugin is loaded by its entry point")
+def test_u8_without_the_plugin_the_test_says_so(tmp_path):
+    project(tmp_path, test_orders=TEST)
+    result = run_pytest(tmp_path, "-p", "no:correlator")
+    assert "E2438 pytest: the plugin of crash tests is not loaded" in result.stdout
 
 
 @pytest.mark.parametrize(

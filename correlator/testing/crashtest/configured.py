@@ -16,7 +16,7 @@ from correlator.errors import MappingError, UsageError, quoted
 from correlator.events import Headers, Message, Outgoing
 from correlator.pipeline.spec import PipelineFile
 from correlator.ports import Features
-from correlator.runtime.names import connector
+from correlator.runtime.names import connector, resolve
 from correlator.runtime.parts import mapping_of
 from correlator.selector import Selector
 from correlator.settings import ReceiverSettings
@@ -42,6 +42,11 @@ class Configured:
         self.file = file
         self.database = database
         self.settings = read_file(file, PipelineFile).settings
+        for monitor in self.settings.monitors:
+            resolve(monitor.type, f"monitor {monitor.type}")
+        for receiver in self.settings.receivers:
+            if receiver.event:
+                resolve(receiver.event, f"receivers.{receiver.id}.event")
         connections = {
             name: connector(one.type, f"connections.{name}")(name, one)
             for name, one in self.settings.connections.items()
@@ -125,7 +130,12 @@ class Configured:
         if not isinstance(monitor, str) and not monitor.persistent:
             what = "is not persistent: it has no state that lasts"
             raise UsageError("E2420", f"monitor {quoted(monitor.__name__)}", what, "", "Add persistent=True")
-        found = held.get(monitor if isinstance(monitor, str) else monitor.state_name, [])
+        name = monitor if isinstance(monitor, str) else monitor.state_name
+        known = {*held, *_state_names(Monitor)}
+        if name not in known and not self.settings.pipelines:
+            what = "no monitor with lasting state has this name"
+            raise UsageError("E2420", f"monitor {quoted(name)}", what, f"Such monitors: {', '.join(sorted(known))}")
+        found = held.get(name, [])
         return [{name: value for name, value in one.items() if name.isidentifier()} for one in found]
 
     def messages(self, place: tuple[str, str], given: Iterable[Publishable], first: int) -> Iterator[Message]:
@@ -172,6 +182,14 @@ class Configured:
 
     def _destination(self, receiver: ReceiverSettings) -> str:
         return self.settings.destinations.get(receiver.destination, receiver.destination)
+
+
+def _state_names(cls: type[Monitor]) -> Iterator[str]:
+    """Those of all monitors that are imported: any of them may be spawned."""
+    for one in cls.__subclasses__():
+        if one.persistent:
+            yield one.state_name
+        yield from _state_names(one)
 
 
 def _body(given: Any) -> bytes:

@@ -67,6 +67,9 @@ def crash_test(
             try:
                 if mistake is not None:
                     raise mistake
+                if not hasattr(request.config.option, "crash_store"):
+                    todo = "Run pytest with -p correlator.testing.plugin"
+                    raise UsageError("E2438", "pytest", "the plugin of crash tests is not loaded", "", todo)
                 with opened(crash_level, file, database(request.config)) as level:
                     result = _run(request, level, body, file, budget, seed)
             except CorrelatorError as error:

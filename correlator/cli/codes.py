@@ -61,6 +61,7 @@ CODES = {
     "I1221": "A selector on a topic is applied by the engine: what does not match is received and acknowledged.",
     "E1222": "The name of a subscription is given for a queue; only topics have subscriptions.",
     "E1224": "Receivers that share a topic's subscription take different messages, or do not know each other's ids.",
+    "E1225": "Receivers that each get every message of a queue would take the other's for repeats.",
     "E1301": "The address of the store is not sqlite:///path or postgresql://….",
     "E1302": "An option of the store would let it forget on power loss what it has confirmed.",
     "I1411": "EXACTLY_ONCE recognises repeats within its windows only; consumers that can repeat need no sizing.",

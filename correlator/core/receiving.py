@@ -92,19 +92,20 @@ def from_sources(messages: Sequence[Message], sources: Mapping[str, frozenset[st
     }
 
 
-def selection(receiver: ReceiverSettings, where: str, *, selects: bool) -> Selector | None:
+def selection(receiver: ReceiverSettings, where: str, *, selects: bool, shares: bool = True) -> Selector | None:
     """What a receiver takes; `None` for everything.
 
     Args:
         receiver: with its destination behind a logical name.
         where: for messages.
         selects: whether its broker leaves what is not taken from a queue for other consumers (`Features.selects`).
+        shares: whether the receivers of a queue share it out among them (`Features.shares`).
 
     Raises `ConfigError`: E6003 to E6007 for a selector that cannot be read, E1220 for one on a queue where what is not
-    taken would be lost to everybody, E1222 for the name of a subscription on a queue.
+    taken would be lost to everybody, E1222 for the name of a subscription on a queue that is shared out.
     """
     queue = receiver.destination.startswith("queue:")
-    if queue and receiver.durable_topic_subscription_name is not None:
+    if queue and shares and receiver.durable_topic_subscription_name is not None:
         what = "only topics have subscriptions"
         raise ConfigError("E1222", f"{where}.durable_topic_subscription_name", what, "", "Leave it out")
     selector = Selector.optional(receiver.selector, f"{where}.selector")
@@ -144,6 +145,28 @@ def refuse_unlike_sharers(
         if twice and not (same and receiver.dup_detection_domain_id):
             what = f"{shares}, and does not know which ids that one has accepted"
             raise ConfigError("E1224", where, what, "", "Give both the same dup_detection_domain_id")
+
+
+def refuse_common_ids(
+    receiver: ReceiverSettings, others: Iterable[ReceiverSettings], where: str, destinations: Mapping[str, str]
+) -> None:
+    """Where each receiver of a queue gets every message, two of them must not know each other's ids.
+
+    Args:
+        receiver: as configured, of a connection whose queues are not shared out (`Features.shares`).
+        others: receivers of the same engine.
+        where: for messages.
+        destinations: behind logical names.
+
+    Raises `ConfigError` E1225: each would take for a repeat what the other has accepted.
+    """
+    place = _subscription(receiver, destinations)[:2]
+    for other in others:
+        same = receiver.dup_detection_domain_id == other.dup_detection_domain_id
+        both = receiver.reliability is other.reliability is Reliability.EXACTLY_ONCE
+        if other.id != receiver.id and _subscription(other, destinations)[:2] == place and both and same:
+            what = f"reads what receiver '{other.id}' reads too, and would take what that one has accepted for a repeat"
+            raise ConfigError("E1225", where, what, "", "Give each a dup_detection_domain_id of its own")
 
 
 def _subscription(receiver: ReceiverSettings, destinations: Mapping[str, str]) -> tuple[str, str, str]:

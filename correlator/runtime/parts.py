@@ -16,7 +16,7 @@ from correlator.core.instances import OnError
 from correlator.core.mapping import ReceiveMapping
 from correlator.core.outbox import FlushRequest, Outbox
 from correlator.core.queue import Run
-from correlator.core.receiving import refuse_unlike_sharers, selection
+from correlator.core.receiving import refuse_common_ids, refuse_unlike_sharers, selection
 from correlator.core.reliability import RECEIVING, SENDING
 from correlator.core.routes import Routes
 from correlator.errors import ConfigError, CorrelatorError
@@ -262,9 +262,12 @@ class Parts:
         if settings.flow_control and self._pipelines_of(settings.id):
             what = "flow_control needs a monitor; a pipeline updates no window"
             raise ConfigError("E1068", f"receiver '{settings.id}'", what)
-        selector = selection(placed, f"receiver '{settings.id}'", selects=connection.features.selects)
+        where, features = f"receiver '{settings.id}'", connection.features
+        selector = selection(placed, where, selects=features.selects, shares=features.shares)
         others = [one.settings for one in self.receivers.values()]
-        refuse_unlike_sharers(settings, others, f"receiver '{settings.id}'", self._settings.destinations)
+        refuse_unlike_sharers(settings, others, where, self._settings.destinations)
+        if not features.shares:
+            refuse_common_ids(settings, others, where, self._settings.destinations)
         targets = self._targets(settings)
         return Receiver(
             settings,

@@ -1,5 +1,6 @@
 """Wrong options of streams: which error, and what it says."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -7,8 +8,13 @@ import pytest
 from connectors.rabbitmq_stream import StreamConnection
 from connectors.rabbitmq_stream.broker import Broker
 from connectors.rabbitmq_stream.places import Start, place_of_receiver, place_of_sender
+from correlator.core.receiving import refuse_common_ids
+from correlator.core.reliability import Reliability
 from correlator.errors import ConfigError
-from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
+from correlator.runtime.engine import Engine
+from correlator.settings import ConnectionSettings, EngineSettings, ReceiverSettings, SenderSettings
+
+EXACTLY_ONCE = Reliability.EXACTLY_ONCE
 
 
 def connection(**options):
@@ -125,3 +131,33 @@ def test_a_stream_and_its_arguments():
     assert place.arguments == {"max-age": "7D", "max-length-bytes": "1000"}
     assert place_of_sender(sender(declare=True), Broker(declare=False)).declare
     assert place_of_sender(sender(None), Broker()) is None
+
+
+def reading(name, **settings):
+    return ReceiverSettings(id=name, connection="c", destination="queue:q", reliability=EXACTLY_ONCE, **settings)
+
+
+def test_receivers_of_one_stream_do_not_know_each_others_ids(tmp_path):
+    """Each gets every message: what one has accepted is no repeat for the other."""
+    settings = EngineSettings(
+        name="two",
+        store=f"sqlite:///{tmp_path}/two.db",
+        connections={"c": ConnectionSettings(type="rabbitmq_stream")},
+        receivers=(reading("one"), reading("other", durable_topic_subscription_name="its own place")),
+    )
+    with pytest.raises(ConfigError, match="E1225 receiver 'other': reads what receiver 'one' reads too"):
+        Engine(settings).start()
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"dup_detection_domain_id": "a"}, {"dup_detection_domain_id": "b"}),
+        ({"dup_detection_domain_id": "a"}, {}),
+        ({}, {"destination": "queue:another"}),
+        ({}, {"reliability": Reliability.AT_LEAST_ONCE}),
+    ],
+)
+def test_others_may_be_read_side_by_side(one, other):
+    first, second = replace(reading("one"), **one), replace(reading("other"), **other)
+    refuse_common_ids(second, [first, second], "receiver 'other'", {})

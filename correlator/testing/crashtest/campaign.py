@@ -137,7 +137,7 @@ def _plans(singles: list[tuple[Fault, ...]], seed: int, begin: float, budget_s: 
 def shrink(level: Level, body: Body, failure: Outcome) -> Outcome:
     """Leave faults out, first half of them at once, then fewer, while the same invariant is violated.
 
-    Ends after `SHRINK_S` with the smallest plan found so far.
+    Ends after `SHRINK_S` with the smallest plan found so far. What runs in between have kept is removed.
     """
     deadline = time.monotonic() + SHRINK_S
     best = _fails_again(level, body, failure, failure.faults)
@@ -147,6 +147,7 @@ def shrink(level: Level, body: Body, failure: Outcome) -> Outcome:
     while time.monotonic() < deadline:
         smaller = _without_some(level, body, best, size, deadline)
         if smaller is not None:
+            best.forget()
             best = smaller
         elif size == 1:
             break
@@ -173,6 +174,7 @@ def _fails_again(level: Level, body: Body, failure: Outcome, faults: Sequence[Fa
         outcome = level.run(body, Plan(failure.plan.seed, tuple(faults), failure.plan.shares))
         if outcome.violated is not None and outcome.violated.id == failure.violated.id:
             return outcome
+        outcome.forget()
         if level.deterministic:
             break
     return None

@@ -34,8 +34,9 @@ def failure(result: Result, reproduce: str) -> str:
         *(_cut(f"    {line}", WIDTH) for line in timeline),
         f"  seed {shrunk.plan.seed}, {result.figures.line()}",
     ]
-    if shrunk.kept is not None:
-        lines.append(f"  kept: {shrunk.kept}")
+    kept = [str(one.kept) for one in {id(one): one for one in (shrunk, found)}.values() if one.kept is not None]
+    if kept:
+        lines.append(f"  kept: {', before it was made small: '.join(kept)}")
     return "\n".join(lines)
 
 

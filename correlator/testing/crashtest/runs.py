@@ -1,5 +1,6 @@
 """One run of a test body: what was asked for, what came of it, and what a level is."""
 
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -59,6 +60,12 @@ class Outcome:
     crashes: int = 0
     history: History
     kept: Path | None = None
+
+    def forget(self) -> None:
+        """Remove what it has kept."""
+        if self.kept is not None:
+            shutil.rmtree(self.kept)
+            self.kept = None
 
 
 def judge(body: Body, world: World) -> Violation | None:

@@ -1,13 +1,14 @@
 """What a campaign does with a failure: as few faults as are enough, and nothing left that nobody is told of."""
 
 import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from correlator.testing.crashtest import report
-from correlator.testing.crashtest.campaign import Figures, Result, shrink
+from correlator.testing.crashtest.campaign import Figures, Result, campaign, shrink
 from correlator.testing.crashtest.runs import Outcome, Plan
 from correlator.testing.invariants.catalogue import Violation
 from correlator.testing.invariants.history import History, Setup
@@ -36,10 +37,19 @@ class Keeping:
         outcome = Outcome(plan=plan, violated=violated, faults=plan.faults or (), history=History(Setup()))
         return replace(outcome, kept=kept)
 
+    def singles(self, reference: Outcome) -> Iterator[tuple[Fault, ...]]:
+        del reference
+        yield from ((fault,) for fault in PLAN.faults or ())
+
 
 @pytest.fixture
 def level(tmp_path: Path) -> Keeping:
     return Keeping(tmp_path)
+
+
+def test_one_fault_is_tried_however_short_the_budget(level: Keeping) -> None:
+    result = campaign(level, lambda _: None, budget_s=0.0, seed=1)  # type: ignore[arg-type]
+    assert (result.figures.runs, result.figures.singles_tried) == (2, 1)
 
 
 def test_the_faults_that_are_enough_are_left_and_two_directories(level: Keeping) -> None:

@@ -122,10 +122,10 @@ def repeated(level: Level, body: Body, plan: Plan) -> Result:
 
 
 def _plans(singles: list[tuple[Fault, ...]], seed: int, begin: float, budget_s: float) -> Iterator[tuple[Plan, bool]]:
-    """All that the budget has time for; the flag says that it is a single fault."""
+    """All that the budget has time for, and one in any case; the flag says that it is a single fault."""
     random.Random(f"singles {seed}").shuffle(singles)
-    for faults in singles:
-        if time.monotonic() - begin > budget_s * SINGLES_SHARE:
+    for number, faults in enumerate(singles):
+        if number and time.monotonic() - begin > budget_s * SINGLES_SHARE:
             break
         yield Plan(seed, faults, SHARES), True
     drawn = seed

@@ -147,7 +147,7 @@ CODES = {
     "E2435": "The database of a crash test is not on this machine; schemas are made and dropped there.",
     "E2436": "A crash test is no function that takes a world and is done when it returns.",
     "E2437": "In no run of a crash test a fault struck, so it has proven nothing.",
-    "E2438": "pytest runs without the plugin of crash tests.",
+    "E2438": "The plugin of crash tests is not loaded into pytest.",
     "E2440": "The name of a fault point cannot be read from the source.",
     "E2441": "Mutants mean nothing where the project fails without one.",
     "E2442": "There is no mutant with this id; ids follow the source.",

@@ -2,6 +2,7 @@
 
 import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,20 @@ from tests.rabbit_server import RabbitServer
 pytestmark = pytest.mark.rabbitmq
 
 ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def names(rabbit: RabbitServer) -> Iterator[None]:
+    """The example of the page about queues calls its queues alike: neither leaves them to the other."""
+    delete_queues(rabbit)
+    yield
+    delete_queues(rabbit)
+
+
+def delete_queues(rabbit: RabbitServer) -> None:
+    with rabbit.channel() as channel:
+        for queue in ("orders", "bills"):
+            channel.queue_delete(queue)
 
 
 def started(rabbit, directory):

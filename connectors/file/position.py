@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 
 from connectors.file.places import read_whole, replace_durably
-from connectors.file.progress import Progress, Span
 from connectors.file.records import Place
+from connectors.progress import Progress, Span
 from correlator.errors import ConnectionLost
 
 _COMPARED_BYTES = 4096
@@ -36,7 +36,7 @@ class PositionFile:
         self._path = path
         self._where = where
 
-    def load(self, descriptor: int, beginning: Place) -> Progress:
+    def load(self, descriptor: int, beginning: Place) -> Progress[Place]:
         """Where to go on in the open file: at `beginning` when there is no sidecar.
 
         Raises `ConnectionLost` when the file is not the one that was read before.
@@ -54,7 +54,7 @@ class PositionFile:
         done = [Span(Place(a, b), Place(c, d)) for a, b, c, d in kept.done]
         return Progress(Place(kept.offset, kept.line), done)
 
-    def save(self, descriptor: int, progress: Progress) -> None:
+    def save(self, descriptor: int, progress: Progress[Place]) -> None:
         """Keep the acknowledged position: durable when it returns."""
         read_through = progress.done[-1].end.offset if progress.done else progress.position.offset
         length = min(_COMPARED_BYTES, read_through)

@@ -11,8 +11,8 @@ from typing import Any
 from connectors.file.columns import ReadColumns, csv_columns, json_columns, mentioned_columns
 from connectors.file.places import Directory, Lock, close_quietly
 from connectors.file.position import PositionFile
-from connectors.file.progress import Progress
 from connectors.file.records import BYTE_ORDER_MARK, Place, RecordReader, Records
+from connectors.progress import Progress
 from correlator.errors import ConnectionLost
 from correlator.events import CUT_FROM, Headers, Message, PropertyValue
 from correlator.ports import Chunk
@@ -57,7 +57,7 @@ class FileSource:
         self._descriptor = -1
         self._reader: RecordReader | None = None
         self._beginning = b""
-        self._progress: Progress | None = None
+        self._progress: Progress[Place] | None = None
         self._read_columns: ReadColumns | None = None
 
     def connect(self) -> None:
@@ -133,7 +133,7 @@ class FileSource:
             raise ConnectionLost("E7003", self._where, "not connected")
         return self._reader
 
-    def _begin(self, reader: RecordReader) -> Progress | None:
+    def _begin(self, reader: RecordReader) -> Progress[Place] | None:
         """Read the header and the position; nothing while there is no header yet."""
         mark = os.pread(self._descriptor, len(BYTE_ORDER_MARK), 0)
         beginning = Place(len(mark) if mark == BYTE_ORDER_MARK else 0, 1)
@@ -159,7 +159,8 @@ class FileSource:
                 return None
             place, until = progress.next()
             reader.seek(place)
-            records = reader.take(limit, self._receiver.max_batch_bytes, until, final=not self._follow)
+            end = None if until is None else until.offset
+            records = reader.take(limit, self._receiver.max_batch_bytes, end, final=not self._follow)
             if not records.bodies:
                 return None
             token = progress.take(records.ends[-1], len(records.bodies))

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from connectors.rabbitmq.wire import Fields, decode_fields, encode_fields
+from connectors.rabbitmq_server import address_of, destination_of
 from correlator.events import Headers, Message, Outgoing, PropertyValue
 
 KEY = "JMSXGroupID"
@@ -78,7 +79,7 @@ def encode(outgoing: Outgoing, message_id: str, now_ms: int, *, text: bool, dura
             delivery_mode=1 if headers.persistent is False and not durable else 2,
             priority=_PRIORITY if headers.priority is None else headers.priority,
             correlation_id=headers.correlation_id,
-            reply_to=None if headers.reply_to is None else headers.reply_to.removeprefix("queue:"),
+            reply_to=address_of(headers.reply_to),
             expiration=_expiration(headers.time_to_live_ms),
             message_id=message_id,
             type=headers.type,
@@ -140,7 +141,7 @@ def _message(fields: Fields, body: bytes, *, redelivered: bool) -> Message:
     headers = Headers(
         message_id=fields.message_id or message_id,
         correlation_id=fields.correlation_id or correlation_id,
-        reply_to=_destination(fields.reply_to),
+        reply_to=destination_of(fields.reply_to),
         type=fields.type or (None if kind in BODY_KINDS else kind),
         priority=fields.priority,
         persistent=None if fields.delivery_mode is None else fields.delivery_mode == 2,
@@ -173,12 +174,6 @@ def _properties(fields: Fields, table: dict[str, Any]) -> dict[str, PropertyValu
 def _plain(value: Any) -> PropertyValue:
     """A header that a property cannot be: arrays and tables become JSON, decimals text."""
     return str(value) if isinstance(value, Decimal) else msgspec.json.encode(value).decode()
-
-
-def _destination(reply_to: str | None) -> str | None:
-    if reply_to is None or reply_to.startswith("topic:"):
-        return reply_to
-    return f"queue:{reply_to}"
 
 
 def _number(text: str | None) -> int | None:

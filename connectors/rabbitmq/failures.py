@@ -3,12 +3,13 @@
 import re
 import ssl
 from collections.abc import Iterator
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from pika import exceptions
 
 from connectors.rabbitmq.broker import Broker
-from correlator.errors import ConnectionLost, quoted
+from connectors.rabbitmq_server import Fault, of_certificates, of_user, of_virtual_host, reason
+from correlator.errors import quoted
 
 NO_SUCH_DESTINATION = "E7010"
 _UNEQUAL = re.compile(r"inequivalent arg '([^']+)' for (\w+) '(.*)' in vhost '.*?': (.*)", re.DOTALL)
@@ -19,24 +20,17 @@ _LOCKED = 405
 _PRECONDITION = 406
 
 
-class Fault(NamedTuple):
-    """Why a connection or channel cannot be used any more.
+@dataclass(frozen=True, slots=True)
+class ChannelFault(Fault):
+    """Why the server closed a channel.
 
     Attributes:
-        reply_code: what the server closed a channel with; 0 when it was the connection.
-        reply_text: the server's words for it.
+        reply_code: what it closed it with.
+        reply_text: its words for it.
     """
 
-    code: str
-    what: str
-    allowed: str = ""
-    todo: str = ""
     reply_code: int = 0
     reply_text: str = ""
-
-    def error(self, where: str) -> ConnectionLost:
-        """A new error of the port."""
-        return ConnectionLost(self.code, where, self.what, self.allowed, self.todo)
 
 
 def of_opening(error: BaseException, broker: Broker, answer: bytes) -> Fault:
@@ -49,21 +43,13 @@ def of_opening(error: BaseException, broker: Broker, answer: bytes) -> Fault:
             "Look whether host and port are those of RabbitMQ, and whether it needs tls: true",
         )
     if isinstance(error, exceptions.ProbableAuthenticationError):
-        return Fault("E7002", f"user {quoted(broker.user)} was refused", "", "Check user and password")
+        return of_user(broker)
     if isinstance(error, exceptions.ProbableAccessDeniedError):
-        what = (
-            f"virtual host {quoted(broker.virtual_host)} does not exist, or user {quoted(broker.user)} may not use it"
-        )
-        return Fault("E7004", what)
+        return of_virtual_host(broker)
     cause = _cause(error)
     if isinstance(cause, ssl.SSLError):
-        return of_certificates(cause, broker)
+        return of_certificates(cause, broker.address)
     return Fault("E7001", f"cannot connect to {broker.address} ({_reason(cause)})")
-
-
-def of_certificates(error: OSError, broker: Broker) -> Fault:
-    """Why there can be no TLS: a file of ours, or what the server shows."""
-    return Fault("E7016", f"no TLS with {broker.address}: {_reason(error)}")
 
 
 def of_closing(error: BaseException, broker: Broker) -> Fault:
@@ -76,11 +62,11 @@ def of_closing(error: BaseException, broker: Broker) -> Fault:
     return Fault("E7001", f"the connection to {broker.address} was lost ({_reason(_cause(error))})")
 
 
-def of_channel(error: exceptions.ChannelClosed) -> Fault:
+def of_channel(error: exceptions.ChannelClosed) -> ChannelFault:
     """Why the server closed a channel."""
     code, text = error.reply_code, error.reply_text
     code_of_ours, what, todo = _of_reply(code, text)
-    return Fault(code_of_ours, what, "", todo, code, text)
+    return ChannelFault(code_of_ours, what, "", todo, code, text)
 
 
 def _of_reply(code: int, text: str) -> tuple[str, str, str]:
@@ -129,10 +115,6 @@ def _wrapped(error: BaseException) -> Iterator[BaseException]:
 
 
 def _reason(error: BaseException) -> str:
-    if isinstance(error, TimeoutError | exceptions.ConnectionOpenAborted):  # the latter by pika's own time-out
+    if isinstance(error, exceptions.ConnectionOpenAborted):  # by pika's own time-out
         return "timed out"
-    if isinstance(error, ssl.SSLError):
-        return error.reason or str(error)
-    if isinstance(error, OSError):
-        return (error.strerror or str(error)).lower()
-    return str(error) or type(error).__name__
+    return reason(error)

@@ -16,8 +16,9 @@ from pika import SelectConnection, exceptions, frame, spec
 from pika.adapters.select_connection import IOLoop
 
 from connectors.rabbitmq.broker import Broker
-from connectors.rabbitmq.failures import Fault, of_certificates, of_channel, of_closing, of_opening
+from connectors.rabbitmq.failures import of_channel, of_closing, of_opening
 from connectors.rabbitmq.frames import Delivery, small_deliveries
+from connectors.rabbitmq_server import NOT_CONNECTED, Fault, of_certificates
 
 CLOSE_TIMEOUT_S = 5.0
 """How long an orderly close may take before the connection is cut."""
@@ -27,8 +28,6 @@ _BEFORE_BODY_SIZE, _BEFORE_PROPERTIES, _BEHIND = 11, 19, 1
 
 Request = Callable[[Any, Callable[..., None]], object]
 """Called in the I/O thread with the channel and what takes the answer."""
-
-_NOT_CONNECTED = Fault("E7001", "not connected")
 
 
 class _Wire(SelectConnection):  # type: ignore[misc]  # pika has no types
@@ -102,7 +101,7 @@ class Link:
         changed: Callable[[], None] = lambda: None,
         deliver: Callable[[Delivery], None] = lambda _: None,
     ) -> None:
-        self.fault: Fault | None = _NOT_CONNECTED
+        self.fault: Fault | None = NOT_CONNECTED
         self.connected = False
         self.blocked = ""
         self._where = where
@@ -188,7 +187,7 @@ class Link:
             if not self._ended:
                 self._answers.add(answer)
                 return answer
-        raise (self.fault or _NOT_CONNECTED).error(self._where)
+        raise (self.fault or NOT_CONNECTED).error(self._where)
 
     def _post(self, action: Callable[[], None]) -> None:
         if not self._post_if_alive(action):
@@ -207,13 +206,15 @@ class Link:
             self._start(self._broker.parameters())
             self._loop.start()
         except OSError as error:
-            self._fail(of_certificates(error, self._broker) if self._wire is None else of_closing(error, self._broker))
+            self._fail(
+                of_certificates(error, self._broker.address) if self._wire is None else of_closing(error, self._broker)
+            )
         except Exception as error:  # noqa: BLE001  # whatever it is, the owner must hear of it
             self._fail(of_closing(error, self._broker))
         finally:
             with self._lock:
                 self._ended = True
-            self._fail(self.fault or _NOT_CONNECTED)
+            self._fail(self.fault or NOT_CONNECTED)
             self._loop.close()
 
     def _start(self, parameters: Any) -> None:
@@ -285,7 +286,7 @@ class Link:
 
         if self._channel is None:
             if answer is not None and not answer.done():
-                answer.set_exception((self.fault or _NOT_CONNECTED).error(self._where))
+                answer.set_exception((self.fault or NOT_CONNECTED).error(self._where))
             return
         try:
             request(self._channel, reply)

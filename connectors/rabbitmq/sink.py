@@ -11,10 +11,11 @@ from connectors.options import parse_destination
 from connectors.rabbitmq.broker import Broker
 from connectors.rabbitmq.confirms import Flight, Parcel
 from connectors.rabbitmq.content import encode
-from connectors.rabbitmq.failures import Fault
+from connectors.rabbitmq.failures import ChannelFault
 from connectors.rabbitmq.link import Link
 from connectors.rabbitmq.places import Place, Route, route_to
 from connectors.rabbitmq.publisher import Publisher
+from connectors.rabbitmq_server import Fault
 from correlator.errors import ConnectionLost, SendRejected, quoted
 from correlator.events import Outgoing
 from correlator.settings import SenderSettings
@@ -141,7 +142,7 @@ class RabbitSink:
 
     def _go_on_after(self, fault: Fault, link: Link, flight: Flight) -> None:
         """A channel that was closed because of one message must not keep back the others."""
-        if not (fault.reply_code and link.connected):
+        if not (isinstance(fault, ChannelFault) and link.connected):
             raise fault.error(self._where)
         what = f"the broker refused it: {fault.reply_text} ({fault.reply_code})"
         flight.channel_closed(_REFUSED_BY_CLOSING.get(fault.reply_code, "E8106"), what)

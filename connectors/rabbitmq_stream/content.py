@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from connectors.rabbitmq_server import address_of, destination_of
 from connectors.rabbitmq_stream.wire import (
     APPLICATION_PROPERTIES,
     DATA,
@@ -89,14 +90,13 @@ def _encoded_header(headers: Headers) -> bytes:
 
 def _standard_properties(message: Message, headers: Headers, message_id: str, now_ms: int) -> Sequence[Any]:
     """In the order of the protocol."""
-    reply_to = None if headers.reply_to is None else headers.reply_to.removeprefix("queue:")
     expiry = Milliseconds(now_ms + headers.time_to_live_ms) if headers.time_to_live_ms else None
     return (
         message_id,
         None,  # user id
         None,  # to
         headers.type,
-        reply_to,
+        address_of(headers.reply_to),
         headers.correlation_id,
         _symbol(message.properties, CONTENT_TYPE),
         _symbol(message.properties, CONTENT_ENCODING),
@@ -183,7 +183,7 @@ def _message(
     headers = Headers(
         message_id=place.unique_id if standard.message_id is None else _identifier(standard.message_id),
         correlation_id=_identifier(standard.correlation_id),
-        reply_to=_destination(_identifier(standard.reply_to)),
+        reply_to=destination_of(_identifier(standard.reply_to)),
         type=_identifier(standard.subject),
         priority=_number(header.priority),
         persistent=header.durable if isinstance(header.durable, bool) else None,
@@ -217,12 +217,6 @@ def _identifier(value: Any) -> str | None:
     if value is None or isinstance(value, str):
         return value
     return value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
-
-
-def _destination(reply_to: str | None) -> str | None:
-    if reply_to is None or reply_to.startswith("topic:"):
-        return reply_to
-    return f"queue:{reply_to}"
 
 
 def _number(value: Any) -> int | None:

@@ -1,31 +1,15 @@
 """What rstream and the server say, as the errors that cross the port: one code for each thing the user can do."""
 
 import ssl
-from typing import NamedTuple
 
 from rstream import exceptions
 
+from connectors.rabbitmq_server import Fault, of_certificates, of_user, of_virtual_host, reason
 from connectors.rabbitmq_stream.broker import Address, Broker
-from correlator.errors import ConnectionLost, quoted
+from correlator.errors import quoted
 
 NO_SUCH_STREAM = "E7010"
 NOT_PERMITTED = "E7007"
-
-
-class Fault(NamedTuple):
-    """Why a connection cannot be used any more, or a request was refused."""
-
-    code: str
-    what: str
-    allowed: str = ""
-    todo: str = ""
-
-    def error(self, where: str) -> ConnectionLost:
-        """A new error of the port."""
-        return ConnectionLost(self.code, where, self.what, self.allowed, self.todo)
-
-
-NOT_CONNECTED = Fault("E7001", "not connected")
 
 
 def of_foreign(address: Address) -> Fault:
@@ -37,21 +21,13 @@ def of_foreign(address: Address) -> Fault:
 def of_opening(error: BaseException, broker: Broker, address: Address) -> Fault:
     """Why a connection could not be made."""
     if isinstance(error, exceptions.AuthenticationFailure | exceptions.SASLAuthenticationFailureLoopback):
-        return Fault("E7002", f"user {quoted(broker.user)} was refused", "", "Check user and password")
+        return of_user(broker)
     if isinstance(error, exceptions.VirtualHostAccessFailure):
-        what = (
-            f"virtual host {quoted(broker.virtual_host)} does not exist, or user {quoted(broker.user)} may not use it"
-        )
-        return Fault("E7004", what)
+        return of_virtual_host(broker)
     if isinstance(error, ssl.SSLError):
         return of_certificates(error, address)
     todo = "" if address == broker.address else "The server names this address: set its advertised_host"
-    return Fault("E7001", f"cannot connect to {address} ({_reason(error)})", "", todo)
-
-
-def of_certificates(error: OSError, address: Address) -> Fault:
-    """Why there can be no TLS: a file of ours, or what the server shows."""
-    return Fault("E7016", f"no TLS with {address}: {_reason(error)}")
+    return Fault("E7001", f"cannot connect to {address} ({reason(error)})", "", todo)
 
 
 def of_refusal(error: exceptions.ServerError, stream: str, broker: Broker) -> Fault:
@@ -67,13 +43,3 @@ def of_refusal(error: exceptions.ServerError, stream: str, broker: Broker) -> Fa
         what = f"{name} exists with other arguments than are configured, or is a queue of another type"
         return Fault("E7008", what, "", "Configure what it has, or set declare: false")
     return Fault("E7025", f"the server refused what was asked of {name} ({type(error).__name__})")
-
-
-def _reason(error: BaseException) -> str:
-    if isinstance(error, TimeoutError):
-        return "timed out"
-    if isinstance(error, ssl.SSLError):
-        return error.reason or str(error)
-    if isinstance(error, OSError):
-        return (error.strerror or str(error)).lower()
-    return str(error) or type(error).__name__

@@ -18,12 +18,10 @@ from typing import Any, TypeVar
 from rstream import exceptions, schema
 from rstream.client import Client
 
+from connectors.rabbitmq_server import NOT_CONNECTED, Fault, of_certificates
 from connectors.rabbitmq_stream.broker import Address, Broker
 from connectors.rabbitmq_stream.failures import (
     NO_SUCH_STREAM,
-    NOT_CONNECTED,
-    Fault,
-    of_certificates,
     of_foreign,
     of_opening,
     of_refusal,

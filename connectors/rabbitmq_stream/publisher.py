@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from rstream import exceptions, schema
 
-from connectors.rabbitmq_stream.failures import Fault
+from connectors.rabbitmq_server import Fault
 from connectors.rabbitmq_stream.link import Utf8, Wire
 from correlator.errors import SendRejected
 

@@ -7,14 +7,14 @@ from concurrent.futures import Future
 from rstream import exceptions, schema
 from rstream.constants import OffsetType
 
+from connectors.progress import Progress
+from connectors.rabbitmq_server import Fault
 from connectors.rabbitmq_stream.broker import Broker
 from connectors.rabbitmq_stream.content import SOURCE_ID, UNIQUE_ID, decode
 from connectors.rabbitmq_stream.content import Place as MessagePlace
-from connectors.rabbitmq_stream.failures import Fault
 from connectors.rabbitmq_stream.feed import Feed, Run
 from connectors.rabbitmq_stream.link import Link, Utf8, Wire
 from connectors.rabbitmq_stream.places import Place, Start
-from connectors.rabbitmq_stream.progress import Progress
 from correlator.errors import ConnectionLost
 from correlator.events import Message
 from correlator.ports import Chunk

@@ -13,7 +13,7 @@ from correlator.core.fields import FieldMapping, check_sources, check_targets
 from correlator.core.keyed import KeyedMonitor
 from correlator.core.mapping import Template
 from correlator.core.monitor import Monitor
-from correlator.core.receiving import refuse_common_ids, refuse_unlike_sharers, selection
+from correlator.core.receiving import refuse_beside, selection
 from correlator.core.reliability import Reliability
 from correlator.errors import ConfigError
 from correlator.pipeline.spec import MonitorStep, PipelineFile, PythonStep, RouteStep, Step
@@ -236,10 +236,8 @@ def _check_endpoint(
         if isinstance(placed, ReceiverSettings):
             features = connection.features
             selection(placed, path, selects=features.selects, shares=features.shares)
-            others = list(itertools.takewhile(lambda one: one.id != endpoint.id, settings.receivers))
-            refuse_unlike_sharers(placed, others, path, settings.destinations)
-            if not features.shares:
-                refuse_common_ids(placed, others, path, settings.destinations)
+            others = itertools.takewhile(lambda one: one.id != endpoint.id, settings.receivers)
+            refuse_beside(placed, others, path, settings.destinations, shares=features.shares)
             connection.source(placed)
         else:
             connection.sink(placed)

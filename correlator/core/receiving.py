@@ -115,63 +115,67 @@ def selection(receiver: ReceiverSettings, where: str, *, selects: bool, shares: 
     return selector
 
 
-def refuse_unlike_sharers(
-    receiver: ReceiverSettings, others: Iterable[ReceiverSettings], where: str, destinations: Mapping[str, str]
+def refuse_beside(
+    receiver: ReceiverSettings,
+    others: Iterable[ReceiverSettings],
+    where: str,
+    destinations: Mapping[str, str],
+    *,
+    shares: bool,
 ) -> None:
-    """Receivers that share a topic's subscription must take the same, and know each other's repeats.
+    """What a receiver must not do beside others.
+
+    Receivers that share a topic's subscription must take the same, and know each other's repeats: what one of them
+    leaves out would be lost to the other as well. Where each receiver of a queue gets every message, two of them must
+    not know each other's ids: each would take for a repeat what the other has accepted.
 
     Args:
         receiver: as configured.
         others: receivers of the same engine.
         where: for messages.
         destinations: behind logical names.
+        shares: whether the receivers of a queue of this connection share it out among them (`Features.shares`).
 
-    Raises `ConfigError` E1224: what one of them leaves out would be lost to the other as well.
+    Raises `ConfigError` E1224, E1225.
     """
-    place = _subscription(receiver, destinations)
-    if not place[1].startswith("topic:"):
-        return
-    for other in others:
-        if other.id == receiver.id or _subscription(other, destinations) != place:
-            continue
-        shares = f"shares the subscription '{receiver.subscription}' with receiver '{other.id}'"
-        if _taken(receiver) != _taken(other):
-            what = f"{shares}, which takes other messages: what one leaves out is lost to both"
-            raise ConfigError(
-                "E1224", where, what, "", "Give both the same selector and no_local, or names of their own"
-            )
-        twice = Reliability.EXACTLY_ONCE in (receiver.reliability, other.reliability)
-        same = receiver.dup_detection_domain_id == other.dup_detection_domain_id
-        if twice and not (same and receiver.dup_detection_domain_id):
-            what = f"{shares}, and does not know which ids that one has accepted"
-            raise ConfigError("E1224", where, what, "", "Give both the same dup_detection_domain_id")
+    _, destination = _place(receiver, destinations)
+    for other in at_same_place(receiver, others, destinations):
+        if destination.startswith("topic:"):
+            if receiver.subscription == other.subscription:
+                _refuse_unlike(receiver, other, where)
+        elif not shares:
+            _refuse_common_ids(receiver, other, where)
 
 
-def refuse_common_ids(
-    receiver: ReceiverSettings, others: Iterable[ReceiverSettings], where: str, destinations: Mapping[str, str]
-) -> None:
-    """Where each receiver of a queue gets every message, two of them must not know each other's ids.
-
-    Args:
-        receiver: as configured, of a connection whose queues are not shared out (`Features.shares`).
-        others: receivers of the same engine.
-        where: for messages.
-        destinations: behind logical names.
-
-    Raises `ConfigError` E1225: each would take for a repeat what the other has accepted.
-    """
-    place = _subscription(receiver, destinations)[:2]
-    for other in others:
-        same = receiver.dup_detection_domain_id == other.dup_detection_domain_id
-        both = receiver.reliability is other.reliability is Reliability.EXACTLY_ONCE
-        if other.id != receiver.id and _subscription(other, destinations)[:2] == place and both and same:
-            what = f"reads what receiver '{other.id}' reads too, and would take what that one has accepted for a repeat"
-            raise ConfigError("E1225", where, what, "", "Give each a dup_detection_domain_id of its own")
+def at_same_place(
+    receiver: ReceiverSettings, others: Iterable[ReceiverSettings], destinations: Mapping[str, str]
+) -> list[ReceiverSettings]:
+    """The other receivers of the same destination of the same connection; arguments as of `refuse_beside`."""
+    place = _place(receiver, destinations)
+    return [other for other in others if other.id != receiver.id and _place(other, destinations) == place]
 
 
-def _subscription(receiver: ReceiverSettings, destinations: Mapping[str, str]) -> tuple[str, str, str]:
-    destination = destinations.get(receiver.destination, receiver.destination)
-    return receiver.connection, destination, receiver.subscription
+def _refuse_unlike(receiver: ReceiverSettings, other: ReceiverSettings, where: str) -> None:
+    shares = f"shares the subscription '{receiver.subscription}' with receiver '{other.id}'"
+    if _taken(receiver) != _taken(other):
+        what = f"{shares}, which takes other messages: what one leaves out is lost to both"
+        raise ConfigError("E1224", where, what, "", "Give both the same selector and no_local, or names of their own")
+    twice = Reliability.EXACTLY_ONCE in (receiver.reliability, other.reliability)
+    same = receiver.dup_detection_domain_id == other.dup_detection_domain_id
+    if twice and not (same and receiver.dup_detection_domain_id):
+        what = f"{shares}, and does not know which ids that one has accepted"
+        raise ConfigError("E1224", where, what, "", "Give both the same dup_detection_domain_id")
+
+
+def _refuse_common_ids(receiver: ReceiverSettings, other: ReceiverSettings, where: str) -> None:
+    same = receiver.dup_detection_domain_id == other.dup_detection_domain_id
+    if same and receiver.reliability is other.reliability is Reliability.EXACTLY_ONCE:
+        what = f"reads what receiver '{other.id}' reads too, and would take what that one has accepted for a repeat"
+        raise ConfigError("E1225", where, what, "", "Give each a dup_detection_domain_id of its own")
+
+
+def _place(receiver: ReceiverSettings, destinations: Mapping[str, str]) -> tuple[str, str]:
+    return receiver.connection, destinations.get(receiver.destination, receiver.destination)
 
 
 def _taken(receiver: ReceiverSettings) -> tuple[str, bool]:

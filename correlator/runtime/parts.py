@@ -16,7 +16,7 @@ from correlator.core.instances import OnError
 from correlator.core.mapping import ReceiveMapping
 from correlator.core.outbox import FlushRequest, Outbox
 from correlator.core.queue import Run
-from correlator.core.receiving import refuse_common_ids, refuse_unlike_sharers, selection
+from correlator.core.receiving import refuse_beside, selection
 from correlator.core.reliability import RECEIVING, SENDING
 from correlator.core.routes import Routes
 from correlator.errors import ConfigError, CorrelatorError
@@ -252,22 +252,18 @@ class Parts:
             numbers: where it goes on.
             domain: its duplicate detection domain, for modes that have one.
         """
-        mode = RECEIVING[settings.reliability]
+        where, mode = f"receiver '{settings.id}'", RECEIVING[settings.reliability]
         placed = dataclasses.replace(settings, destination=self._destination(settings.destination))
         connection = self._connection(settings.connection)
         if mode.acknowledged_by_application and self._pipelines_of(settings.id):
-            raise ConfigError(
-                "E1207", f"receiver '{settings.id}'", "APP_CONTROLLED needs a monitor; a pipeline acknowledges nothing"
-            )
+            raise ConfigError("E1207", where, "APP_CONTROLLED needs a monitor; a pipeline acknowledges nothing")
         if settings.flow_control and self._pipelines_of(settings.id):
             what = "flow_control needs a monitor; a pipeline updates no window"
-            raise ConfigError("E1068", f"receiver '{settings.id}'", what)
-        where, features = f"receiver '{settings.id}'", connection.features
+            raise ConfigError("E1068", where, what)
+        features = connection.features
         selector = selection(placed, where, selects=features.selects, shares=features.shares)
         others = [one.settings for one in self.receivers.values()]
-        refuse_unlike_sharers(settings, others, where, self._settings.destinations)
-        if not features.shares:
-            refuse_common_ids(settings, others, where, self._settings.destinations)
+        refuse_beside(settings, others, where, self._settings.destinations, shares=features.shares)
         targets = self._targets(settings)
         return Receiver(
             settings,

@@ -87,9 +87,11 @@ def _segment(characters: Sequence[str]) -> _Segment:
         if is_run:
             at, *more = places
             runs.append((at, "".join(characters[at : at + 1 + len(more)])))
+    if len(runs) < 2:
+        return _Segment(len(characters), tuple(runs), {}, 0)
     fits: dict[str, int] = {}
-    fits_any = sum(1 << at for at, c in enumerate(characters) if not c) if len(runs) > 1 else 0
-    for offset, run in runs if len(runs) > 1 else ():
+    fits_any = sum(1 << at for at, c in enumerate(characters) if not c)
+    for offset, run in runs:
         for at, c in enumerate(run, offset):
             fits[c] = fits.get(c, fits_any) | 1 << at
     return _Segment(len(characters), tuple(runs), fits, fits_any)

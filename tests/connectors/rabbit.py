@@ -1,14 +1,20 @@
 """What tests of the RabbitMQ connector are written with."""
 
 import contextlib
+import threading
 import time
+from collections import Counter
 
 import pytest
 
+from correlator import Reliability
 from correlator.errors import ConnectionLost
 from correlator.events import Message, Outgoing
-from correlator.settings import ReceiverSettings, SenderSettings
+from correlator.settings import EngineSettings, MonitorSettings, ReceiverSettings, SenderSettings
 from correlator.testing.contract import PATIENCE_S, bodies
+from correlator.testing.network import FaultProxy
+
+LONG_S = 120.0
 
 
 def receiver(queue, **options):
@@ -65,6 +71,65 @@ def drained(source, different):
         received += bodies([chunk])
         source.acknowledge([chunk.token] if chunk.messages else [])
     return received
+
+
+class Seen:
+    """How often each body was handled; these engines never crash, so it need not be state."""
+
+    def __init__(self) -> None:
+        self.counts = Counter()
+        self._changed = threading.Condition()
+
+    def add(self, body):
+        with self._changed:
+            self.counts[body] += 1
+            self._changed.notify_all()
+
+    def wait_for(self, different):
+        with self._changed:
+            enough = self._changed.wait_for(lambda: len(self.counts) >= different, LONG_S)
+            assert enough, f"{len(self.counts)} of {different}"
+
+
+def forwarding(name, store, monitor, source, target, *, receiver_id="in", batch=20, sent=20, **settings):
+    """An engine whose monitor sends on by the sender `out`, EXACTLY_ONCE on both sides."""
+    mode = Reliability.EXACTLY_ONCE
+    return EngineSettings(
+        name=name,
+        store=store,
+        receivers=(
+            ReceiverSettings(
+                id=receiver_id,
+                connection="rabbit",
+                destination=f"queue:{source}",
+                reliability=mode,
+                max_batch_size=batch,
+            ),
+        ),
+        senders=(
+            SenderSettings(
+                id="out", connection="rabbit", destination=f"queue:{target}", reliability=mode, max_batch_size=sent
+            ),
+        ),
+        monitors=(MonitorSettings(type=monitor),),
+        **settings,
+    )
+
+
+def lose_again_and_again(port, source_at, times):
+    """Lost and refused connections of a source through a proxy; no thread is left."""
+    before = threading.active_count()
+    with FaultProxy(port) as proxy:
+        source = source_at(proxy.port)
+        for _ in range(times):
+            source.connect()
+            proxy.cut()
+            lost_by(source)
+        proxy.refuse()
+        for _ in range(times):
+            assert lost(source.connect).code == "E7001"
+        source.close()
+    assert threading.active_count() <= before
 
 
 def codes(results):

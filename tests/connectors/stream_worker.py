@@ -16,14 +16,8 @@ from connectors.rabbitmq_stream import StreamConnection
 from correlator import Engine, Message, Monitor, on
 from correlator.core import faults
 from correlator.events import Outgoing
-from correlator.settings import (
-    CheckpointSettings,
-    ConnectionSettings,
-    EngineSettings,
-    MonitorSettings,
-    ReceiverSettings,
-    SenderSettings,
-)
+from correlator.settings import CheckpointSettings, ConnectionSettings
+from tests.connectors.rabbit import forwarding
 
 
 class Forwards(Monitor, persistent=True):
@@ -62,29 +56,15 @@ def main(options, store, source, target, hit, named):
     connection = (StreamConnection if named == "named" else Nameless)(
         "rabbit", ConnectionSettings(type="rabbitmq_stream", options=json.loads(options))
     )
-    settings = EngineSettings(
-        name="worker",
-        store=store,
+    settings = forwarding(
+        "worker",
+        store,
+        "tests.connectors.stream_worker:Forwards",
+        source,
+        target,
+        receiver_id=f"from {source}",
+        sent=10,
         checkpoint=CheckpointSettings(interval=0.02),
-        receivers=(
-            ReceiverSettings(
-                id=f"from {source}",
-                connection="rabbit",
-                destination=f"queue:{source}",
-                reliability="EXACTLY_ONCE",
-                max_batch_size=20,
-            ),
-        ),
-        senders=(
-            SenderSettings(
-                id="out",
-                connection="rabbit",
-                destination=f"queue:{target}",
-                reliability="EXACTLY_ONCE",
-                max_batch_size=10,
-            ),
-        ),
-        monitors=(MonitorSettings(type="tests.connectors.stream_worker:Forwards"),),
     )
     with Engine(settings, connections={"rabbit": connection}) as engine:
         engine.run_forever()

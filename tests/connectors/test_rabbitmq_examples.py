@@ -43,18 +43,26 @@ def taken(source, wanted):
     return messages
 
 
-def started(rabbit, directory, file):
-    """The command, for as long as the test needs it."""
+def started(rabbit, directory, file, **port):
+    """The command, for as long as the test needs it; its port under the name that the file has for it."""
     variables = {
-        "RABBITMQ_PORT": str(rabbit.port),
+        **{name: str(value) for name, value in (port or {"RABBITMQ_PORT": rabbit.port}).items()},
         "RABBITMQ_USER": rabbit.user,
         "RABBITMQ_PASSWORD": rabbit.password,
         "PYTHONPATH": str(directory),
     }
-    with (directory / "run.log").open("wb") as log:
+    with (directory / "run.log").open("ab") as log:
         return subprocess.Popen(
             [COMMAND, "run", str(file)], cwd=directory, env=environment(variables), stdout=log, stderr=log
         )
+
+
+def write_example(page, directory):
+    """The files of a page that are called `bridge`."""
+    for _, text in blocks(ROOT / "docs" / page):
+        name = text.split("\n", 1)[0].removeprefix("# ").removeprefix("FILE ")
+        if name.startswith("bridge."):
+            (directory / name).write_text(text)
 
 
 def stop(process, directory):
@@ -63,10 +71,7 @@ def stop(process, directory):
 
 
 def test_the_example_of_the_page(rabbit: RabbitServer, tmp_path):
-    for _, text in blocks(ROOT / "docs" / "rabbitmq.md"):
-        name = text.split("\n", 1)[0].removeprefix("# ").removeprefix("FILE ")
-        if name.startswith("bridge."):
-            (tmp_path / name).write_text(text)
+    write_example("rabbitmq.md", tmp_path)
     connection = rabbit.connection(queue_type="quorum")
     with opened(connection.source(receiver("bills", "queue:bills"))) as bills:
         with opened(connection.source(receiver("orders", "queue:orders"))):

@@ -3,8 +3,6 @@ EXACTLY_ONCE receiver. Without duplicate detection the same faults do double."""
 
 import contextlib
 import re
-import threading
-from collections import Counter
 
 import pytest
 
@@ -29,7 +27,19 @@ from correlator.testing.network import (
     lost_reply,
     lost_request,
 )
-from tests.connectors.rabbit import codes, drained, lost, lost_by, opened, outgoing, receiver, sender
+from tests.connectors.rabbit import (
+    LONG_S,
+    Seen,
+    codes,
+    drained,
+    lose_again_and_again,
+    lost,
+    lost_by,
+    opened,
+    outgoing,
+    receiver,
+    sender,
+)
 from tests.contract.worlds import QuorumRabbitWorld
 from tests.rabbit_server import RabbitServer
 
@@ -38,7 +48,6 @@ pytestmark = pytest.mark.rabbitmq
 PUBLISH = re.compile(rb"\x00\x3c\x00\x28")
 ACKNOWLEDGE = re.compile(rb"\x00\x3c\x00\x50")
 MESSAGES = 2000
-PATIENCE_S = 120.0
 
 
 class Forwards(Monitor, persistent=True):
@@ -50,24 +59,6 @@ class Forwards(Monitor, persistent=True):
     def message(self, message: Message) -> None:
         self.count += 1
         self.send(message.body, to="out")
-
-
-class Seen:
-    """How often each body was handled; these engines never crash, so it need not be state."""
-
-    def __init__(self) -> None:
-        self.counts = Counter()
-        self._changed = threading.Condition()
-
-    def add(self, body):
-        with self._changed:
-            self.counts[body] += 1
-            self._changed.notify_all()
-
-    def wait_for(self, different):
-        with self._changed:
-            enough = self._changed.wait_for(lambda: len(self.counts) >= different, PATIENCE_S)
-            assert enough, f"{len(self.counts)} of {different}"
 
 
 SEEN = Seen()
@@ -158,7 +149,7 @@ def run_with_lost_answers(rabbit, path, reliability):
                 fault = (lost_reply(PUBLISH, hit=20), lost_request(ACKNOWLEDGE))[part % 2]
                 injection = proxy.inject(fault)
                 feed(rabbit, queues[0], part * 200, (part + 1) * 200)
-                assert injection.wait(PATIENCE_S)
+                assert injection.wait(LONG_S)
                 injection.withdraw()
                 SEEN.wait_for((part + 1) * 200)
     return SEEN.counts
@@ -245,7 +236,7 @@ def test_185_what_is_acknowledged_before_an_orderly_close_never_comes_again(rabb
     acknowledged = []
     while len(acknowledged) < 1000:
         with opened(rabbit.connection().source(receiver(queue))) as source:
-            chunk = source.receive(37, PATIENCE_S)
+            chunk = source.receive(37, LONG_S)
             source.acknowledge([chunk.token])
             acknowledged += bodies([chunk])
             source.receive(10, 1.0)
@@ -271,15 +262,4 @@ def test_a_connection_that_is_cut_within_a_batch(rabbit: RabbitServer, hit):
 
 def test_183_many_lost_connections_leave_nothing_behind(rabbit: RabbitServer):
     queue = rabbit.queue()
-    before = threading.active_count()
-    with FaultProxy(rabbit.port) as proxy:
-        source = rabbit.connection(port=proxy.port).source(receiver(queue))
-        for _ in range(50):
-            source.connect()
-            proxy.cut()
-            lost_by(source)
-        proxy.refuse()
-        for _ in range(50):
-            assert lost(source.connect).code == "E7001"
-        source.close()
-    assert threading.active_count() <= before
+    lose_again_and_again(rabbit.port, lambda port: rabbit.connection(port=port).source(receiver(queue)), 50)

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rstream import AMQPMessage, Header, Properties, amqp_decoder
 
+from connectors.progress import Progress
 from connectors.rabbitmq_stream.content import Place, decode, encode
 from connectors.rabbitmq_stream.feed import MOST_CREDITS, Feed, Run
-from connectors.rabbitmq_stream.progress import Progress
 from correlator.events import Headers, Message, Outgoing
 
 PLACE = Place("s", 7, 1000)

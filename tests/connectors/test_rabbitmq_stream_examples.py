@@ -1,23 +1,16 @@
 """The example of docs/rabbitmq-streams.md runs as it stands, against a real server, and is killed in between."""
 
-import signal
-import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from correlator.events import Message, Outgoing
 from correlator.settings import ReceiverSettings, SenderSettings
-from tests.cli.commands import COMMAND, environment
 from tests.connectors.rabbit import opened
-from tests.connectors.test_rabbitmq_examples import PATIENCE_S, taken
-from tests.docs.test_pages import blocks
+from tests.connectors.test_rabbitmq_examples import PATIENCE_S, started, stop, taken, write_example
 from tests.rabbit_server import RabbitServer
 
 pytestmark = pytest.mark.rabbitmq
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -34,27 +27,16 @@ def delete_queues(rabbit: RabbitServer) -> None:
             channel.queue_delete(queue)
 
 
-def started(rabbit, directory):
-    variables = {
-        "RABBITMQ_STREAM_PORT": str(rabbit.stream_port),
-        "RABBITMQ_USER": rabbit.user,
-        "RABBITMQ_PASSWORD": rabbit.password,
-        "PYTHONPATH": str(directory),
-    }
-    with (directory / "run.log").open("ab") as log:
-        command = [COMMAND, "run", "bridge.yaml"]
-        return subprocess.Popen(command, cwd=directory, env=environment(variables), stdout=log, stderr=log)
+def run(rabbit, directory):
+    return started(rabbit, directory, "bridge.yaml", RABBITMQ_STREAM_PORT=rabbit.stream_port)
 
 
 def test_the_example_of_the_page(rabbit: RabbitServer, tmp_path):
-    for _, text in blocks(ROOT / "docs" / "rabbitmq-streams.md"):
-        name = text.split("\n", 1)[0].removeprefix("# ").removeprefix("FILE ")
-        if name.startswith("bridge."):
-            (tmp_path / name).write_text(text)
+    write_example("rabbitmq-streams.md", tmp_path)
     connection = rabbit.stream_connection()
     out = ReceiverSettings(id="customer", connection="shop", destination="queue:bills")
     orders = [Message(b"%d" % n, {"uniqueMessageId": f"{n}:shop"}, "customer") for n in (1, 2, 2, 3)]
-    process = started(rabbit, tmp_path)
+    process = run(rabbit, tmp_path)
     try:
         with opened(connection.source(out)) as bills:
             to_orders = SenderSettings(
@@ -65,14 +47,13 @@ def test_the_example_of_the_page(rabbit: RabbitServer, tmp_path):
                 bridged = taken(bills, 3)
                 process.kill()
                 process.wait(PATIENCE_S)
-                process = started(rabbit, tmp_path)
+                process = run(rabbit, tmp_path)
                 more = Message(b"4", {"uniqueMessageId": "4:shop"})
                 assert not any(sink.send([Outgoing(5, "a", "queue:orders", more)]))
             bridged += taken(bills, 1)
             assert not bills.receive(1, 0.2).messages
     finally:
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(PATIENCE_S) == 128 + signal.SIGTERM, (tmp_path / "run.log").read_text()
+        stop(process, tmp_path)
     wanted = [(b"1", "customer"), (b"2", "customer"), (b"3", "customer"), (b"4", None)]
     assert [(one.body, one.key) for one in bridged] == wanted
     assert "Traceback" not in (tmp_path / "run.log").read_text()

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
 
 import pytest
 from rstream import schema
@@ -21,10 +20,20 @@ from connectors.rabbitmq_stream.link import Wire
 from correlator import Engine, Message, Monitor, on
 from correlator.errors import ConnectionLost
 from correlator.events import Outgoing
-from correlator.settings import CheckpointSettings, EngineSettings, MonitorSettings, ReceiverSettings, SenderSettings
+from correlator.settings import CheckpointSettings
 from correlator.testing.contract import PATIENCE_S, bodies, take, tokens
 from correlator.testing.network import FaultProxy
-from tests.connectors.rabbit import codes, lost, lost_by, opened, outgoing
+from tests.connectors.rabbit import (
+    LONG_S,
+    Seen,
+    codes,
+    forwarding,
+    lose_again_and_again,
+    lost,
+    lost_by,
+    opened,
+    outgoing,
+)
 from tests.connectors.test_rabbitmq_errors import answering
 from tests.connectors.test_rabbitmq_streams import contents, read, receiver, send, sender
 from tests.rabbit_server import RabbitServer
@@ -33,7 +42,6 @@ from tests.servers import free_port
 pytestmark = pytest.mark.rabbitmq
 
 MESSAGES = 3000
-LONG_S = 120.0
 
 
 # --- the sending process is killed between confirm and checkpoint ---
@@ -100,23 +108,6 @@ def test_without_a_name_it_does(rabbit: RabbitServer, tmp_path):
 # --- the server is killed ---
 
 
-class Seen:
-    """How often each body was handled."""
-
-    def __init__(self):
-        self.counts = Counter()
-        self._changed = threading.Condition()
-
-    def add(self, body):
-        with self._changed:
-            self.counts[body] += 1
-            self._changed.notify_all()
-
-    def wait_for(self, different):
-        with self._changed:
-            assert self._changed.wait_for(lambda: len(self.counts) >= different, LONG_S), len(self.counts)
-
-
 SEEN = Seen()
 
 
@@ -135,29 +126,13 @@ class Forwards(Monitor, persistent=True):
 def test_a_server_that_is_killed_under_load_loses_and_doubles_nothing(rabbit: RabbitServer, tmp_path):
     SEEN.counts.clear()
     source, target = rabbit.queue(), rabbit.queue()
-    settings = EngineSettings(
-        name="forwarding",
-        store=f"sqlite:///{tmp_path}/forwarding.db",
+    settings = forwarding(
+        "forwarding",
+        f"sqlite:///{tmp_path}/forwarding.db",
+        f"{__name__}:Forwards",
+        source,
+        target,
         checkpoint=CheckpointSettings(interval=0.02),
-        receivers=(
-            ReceiverSettings(
-                id="in",
-                connection="rabbit",
-                destination=f"queue:{source}",
-                reliability="EXACTLY_ONCE",
-                max_batch_size=20,
-            ),
-        ),
-        senders=(
-            SenderSettings(
-                id="out",
-                connection="rabbit",
-                destination=f"queue:{target}",
-                reliability="EXACTLY_ONCE",
-                max_batch_size=20,
-            ),
-        ),
-        monitors=(MonitorSettings(type=f"{__name__}:Forwards"),),
         connection_retry_interval=0.05,
     )
     with opened(rabbit.stream_connection().sink(sender(source))):
@@ -368,15 +343,5 @@ def test_a_user_who_may_not(rabbit: RabbitServer):
 
 def test_many_lost_connections_leave_nothing_behind(rabbit: RabbitServer):
     stream = rabbit.queue()
-    before = threading.active_count()
-    with FaultProxy(rabbit.stream_port) as proxy:
-        source = rabbit.stream_connection(port=proxy.port).source(receiver(stream))
-        for _ in range(10):
-            source.connect()
-            proxy.cut()
-            lost_by(source)
-        proxy.refuse()
-        for _ in range(10):
-            assert lost(source.connect).code == "E7001"
-        source.close()
-    assert threading.active_count() <= before
+    at = rabbit.stream_port
+    lose_again_and_again(at, lambda port: rabbit.stream_connection(port=port).source(receiver(stream)), 10)

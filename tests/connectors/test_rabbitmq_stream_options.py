@@ -8,7 +8,7 @@ import pytest
 from connectors.rabbitmq_stream import StreamConnection
 from connectors.rabbitmq_stream.broker import Broker
 from connectors.rabbitmq_stream.places import Start, place_of_receiver, place_of_sender
-from correlator.core.receiving import refuse_common_ids
+from correlator.core.receiving import refuse_beside
 from correlator.core.reliability import Reliability
 from correlator.errors import ConfigError
 from correlator.runtime.engine import Engine
@@ -160,4 +160,4 @@ def test_receivers_of_one_stream_do_not_know_each_others_ids(tmp_path):
 )
 def test_others_may_be_read_side_by_side(one, other):
     first, second = replace(reading("one"), **one), replace(reading("other"), **other)
-    refuse_common_ids(second, [first, second], "receiver 'other'", {})
+    refuse_beside(second, [first, second], "receiver 'other'", {}, shares=False)

@@ -34,8 +34,7 @@ def failure(result: Result, reproduce: str) -> str:
         *(_cut(f"    {line}", WIDTH) for line in timeline),
         f"  seed {shrunk.plan.seed}, {result.figures.line()}",
     ]
-    kept = [str(one.kept) for one in {id(one): one for one in (shrunk, found)}.values() if one.kept is not None]
-    if kept:
+    if kept := dict.fromkeys(str(one.kept) for one in (shrunk, found) if one.kept is not None):
         lines.append(f"  kept: {', before it was made small: '.join(kept)}")
     return "\n".join(lines)
 

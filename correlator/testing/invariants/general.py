@@ -127,8 +127,7 @@ def nothing_is_silent(facts: Facts) -> Iterator[str]:
     for receiver in facts.setup.receivers:
         stored = receiver in facts.streams or facts.setup.receivers[receiver].domain
         for one in facts.published_to.get(facts.setup.receivers[receiver].destination, []):
-            given_up = one.flaw == "mapping" and receiver not in one.unselected
-            if stored and given_up and one.pid not in dead_pids:
+            if stored and one.given_up_by(receiver) and one.pid not in dead_pids:
                 yield f"{one.pid} cannot be mapped and has no dead letter"
     if facts.setup.on_error == "dead_letter":
         yield from _handler_failures(facts)

@@ -68,6 +68,10 @@ class Published(NamedTuple):
     flaw: str = ""
     unselected: tuple[str, ...] = ()
 
+    def given_up_by(self, receiver: str) -> bool:
+        """Whether this receiver takes it and cannot map it."""
+        return self.flaw == "mapping" and receiver not in self.unselected
+
     def left_out_by(self, receiver: str) -> bool:
         """Whether this receiver may leave it out, or must."""
         return self.flaw == OPTIONAL or receiver in self.unselected

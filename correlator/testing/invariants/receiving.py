@@ -466,9 +466,7 @@ def unmapped_are_kept(facts: Facts) -> Iterator[str]:
     for name in facts.of_mode(APP_CONTROLLED):
         for at, record in facts.history.of("acknowledged"):
             for pid in record.data if record.who == name else ():
-                one = facts.published[pid]
-                mapped = one.flaw != "mapping" or name in one.unselected
-                if not mapped and facts.durable_at.get((name, pid), NEVER) > at:
+                if facts.published[pid].given_up_by(name) and facts.durable_at.get((name, pid), NEVER) > at:
                     yield f"{pid} was acknowledged and has no dead letter"
 
 

@@ -135,10 +135,9 @@ class Campaign:
 
     def one_after_another(self, mode: Reliability, way: Sequence[wire.Kill], trail: Sequence[wire.Kill]) -> int:
         """A run of these kills, the messages of the workload anew in each life; how many of the trail's struck."""
-        before = self.figures.kills
         kills = (_FIRST, *way, *trail)
-        self.exactly(reference.smallest(mode, len(kills)), *kills, shares=len(kills))
-        struck = max(0, self.figures.kills - before - len(kills) + len(trail))
+        lives = self.exactly(reference.smallest(mode, len(kills)), *kills, shares=len(kills))
+        struck = max(0, lives.killed - len(kills) + len(trail))
         self.figures.pairs_tried += max(0, struck - 1)
         return struck
 
@@ -236,10 +235,9 @@ def pairs(campaign: Campaign, mode: Reliability, *, kills: int | None, seed: int
         for second in seconds:
             if enough():
                 return
-            before = figures.kills
-            campaign.exactly(reference.smallest(mode, 2), first, second, shares=2)
-            figures.pairs_tried += figures.kills == before + 2
-            figures.missed += figures.kills < before + 2
+            both = campaign.exactly(reference.smallest(mode, 2), first, second, shares=2).killed == 2
+            figures.pairs_tried += both
+            figures.missed += not both
 
 
 class Map:
@@ -262,11 +260,9 @@ class Map:
         unknown = deque(undisturbed)
         while unknown:
             kill = unknown.popleft()
-            before = campaign.figures.kills
             way = (_FIRST, *self.ways[kill], kill)
             lives = campaign.exactly(reference.smallest(mode, len(way) + 1), *way, shares=len(way) + 1)
-            reached = campaign.figures.kills == before + len(way)
-            self.follows[kill] = _hits(lives) if reached else []
+            self.follows[kill] = _hits(lives) if lives.killed == len(way) else []
             for other in self.follows[kill]:
                 if other not in self.ways:
                     self.ways[other] = way[1:]

@@ -18,7 +18,7 @@ from correlator.storage import inspect
 from correlator.testing.invariants.catalogue import InvariantViolated, Violation
 from correlator.testing.invariants.history import History, Kind, Rest
 from correlator.testing.invariants.violations import violations
-from correlator.testing.kill9 import stored, wire
+from correlator.testing.kill9 import draws, stored, wire
 from correlator.testing.kill9.brokers import ServedBrokers
 from correlator.testing.kill9.intents import Intent, Intents
 from correlator.testing.kill9.session import Session, Statement
@@ -110,6 +110,11 @@ class Lives:
     def points(self) -> Mapping[str, int]:
         """How often each fault point was passed in one life, and what was seen on the way to the store."""
         return {**self.passed, **self._store.seen()}
+
+    @property
+    def killed(self) -> int:
+        """How many planned kills struck."""
+        return sum(fault.kind.startswith(draws.KILL) for fault in self._schedule.fired)
 
     def publish(self, parcels: Iterable[Parcel]) -> None:
         """Have messages published in this order, in shares, as lives begin."""

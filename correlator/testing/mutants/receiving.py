@@ -407,7 +407,7 @@ def duplicates_by_state_of_entry(patches: Patches) -> None:
 @mutant("selector_ignored", "a receiver takes what its selector does not match", "A7")
 def selector_ignored(patches: Patches) -> None:
     """Of what a topic gives; a queue is the broker's business."""
-    patches.replace(parts, "selection", lambda _: lambda receiver, where, *, selects: None)
+    patches.replace(parts, "selection", lambda _: lambda receiver, where, *, selects, shares: None)
 
 
 @mutant("selector_takes_the_rest", "a receiver drops what its selector matches", "A1", "A2", "G6")

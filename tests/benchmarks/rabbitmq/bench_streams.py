@@ -23,8 +23,9 @@ from rstream import AMQPMessage, Consumer, Producer, RawMessage, amqp_decoder
 
 from correlator import Engine, Message, Monitor, on
 from correlator.events import Outgoing
-from correlator.settings import EngineSettings, MonitorSettings, ReceiverSettings, SenderSettings
+from correlator.settings import SenderSettings
 from tests.benchmarks.rabbitmq.bench_client import BODY, Result, Stopwatch
+from tests.connectors.rabbit import forwarding
 from tests.rabbit_server import RabbitServer
 
 BATCH = 1000
@@ -121,28 +122,15 @@ async def _raw(server: RabbitServer, source: str, target: str, count: int, *, de
 def engine(server: RabbitServer, source: str, target: str, count: int) -> Result:
     """The engine, from its start to its end, which waits for the last confirm."""
     with tempfile.TemporaryDirectory() as directory:
-        settings = EngineSettings(
-            name="bench",
-            store=f"sqlite:///{directory}/bench.db",
-            receivers=(
-                ReceiverSettings(
-                    id=f"to {target}",  # the server keeps the offset under this name
-                    connection="rabbit",
-                    destination=f"queue:{source}",
-                    reliability="EXACTLY_ONCE",
-                    max_batch_size=5000,
-                ),
-            ),
-            senders=(
-                SenderSettings(
-                    id="out",
-                    connection="rabbit",
-                    destination=f"queue:{target}",
-                    reliability="EXACTLY_ONCE",
-                    max_batch_size=5000,
-                ),
-            ),
-            monitors=(MonitorSettings(type=f"{__name__}:Bridge"),),
+        settings = forwarding(
+            "bench",
+            f"sqlite:///{directory}/bench.db",
+            f"{__name__}:Bridge",
+            source,
+            target,
+            receiver_id=f"to {target}",  # the server keeps the offset under this name
+            batch=5000,
+            sent=5000,
         )
         Bridge.all_came = threading.Event()
         Bridge.wanted = count

@@ -16,7 +16,7 @@ from correlator.core.instances import OnError
 from correlator.core.mapping import ReceiveMapping
 from correlator.core.outbox import FlushRequest, Outbox
 from correlator.core.queue import Run
-from correlator.core.receiving import refuse_beside, selection
+from correlator.core.receiving import at_same_place, refuse_beside, selection
 from correlator.core.reliability import RECEIVING, SENDING
 from correlator.core.routes import Routes
 from correlator.errors import ConfigError, CorrelatorError
@@ -278,6 +278,7 @@ class Parts:
             next_batch=numbers.next_batch,
             confirmed_batch=numbers.confirmed_batch,
             in_doubt=numbers.in_doubt,
+            beside=lambda: self._beside(settings),
             clock=self._clock,
             engine_time=self.engine_time,
             max_backlog=self._settings.max_queued,
@@ -289,6 +290,11 @@ class Parts:
             fail_fast=self._settings.fail_fast,
             blocking=self._blocking,
         )
+
+    def _beside(self, settings: ReceiverSettings) -> Sequence[Receiver]:
+        receivers = self.receivers
+        others = [one.settings for one in receivers.values()]
+        return [receivers[one.id] for one in at_same_place(settings, others, self._settings.destinations)]
 
     def add_receiver(self, receiver: Receiver) -> None:
         """Make a receiver one of the parts."""

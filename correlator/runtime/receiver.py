@@ -70,6 +70,7 @@ class Receiver(Actor):
         next_batch: count of the next batch.
         confirmed_batch: the last batch surely acknowledged.
         in_doubt: messages in later batches, at most: they may come again.
+        beside: the other receivers of the same destination: what they had may come before what this one had.
         clock: monotonic seconds.
         engine_time: engine time.
         max_backlog: messages that may wait in one context before receiving pauses.
@@ -97,6 +98,7 @@ class Receiver(Actor):
         next_batch: int,
         confirmed_batch: int,
         in_doubt: int,
+        beside: Callable[[], Sequence["Receiver"]],
         clock: Clock,
         engine_time: EngineTime,
         max_backlog: int,
@@ -146,7 +148,9 @@ class Receiver(Actor):
         self._request: ReceiveRequest | None = None
         self._resumed = False
         self._drained = False
-        self._may_come_again = in_doubt
+        self._in_doubt = in_doubt
+        self._may_come_again = 0
+        self._beside = beside
         self._notices: set[str] = set()
         self._log = get_logger(receiver=settings.id)
 
@@ -162,6 +166,11 @@ class Receiver(Actor):
         A suspended batch is the application's: unacknowledged, it comes again.
         """
         return self._drained or not self.open
+
+    @property
+    def may_give_back(self) -> int:
+        """How many messages may come again because this receiver has or had them, at most; asked from any thread."""
+        return self._in_doubt + self.settings.max_batch_size
 
     @property
     def window(self) -> int:
@@ -226,6 +235,8 @@ class Receiver(Actor):
     def _connect(self) -> float | None:
         if not self._begun:
             self._begun = True
+            if self._in_doubt:
+                self._expect_again(self._in_doubt)
             self.tell(PartStatus.CONNECTING)
             self._mark()
         if self.draining:
@@ -249,7 +260,8 @@ class Receiver(Actor):
         missing = error.code == NO_SUCH_DESTINATION
         self.tell(PartStatus.DESTINATION_NOT_FOUND if missing else PartStatus.ERROR, str(error))
         if self.state is State.ACKNOWLEDGING:
-            self._may_come_again += len(self._batch.messages)
+            self._in_doubt += len(self._batch.messages)
+            self._expect_again(len(self._batch.messages))
         self._state.receive(Input.LOST)
         self._batch = self._new_batch()
         self._mapper.forget()
@@ -258,6 +270,10 @@ class Receiver(Actor):
         self._ended = False
         self._retry_at = self._clock.monotonic() + self._retry_interval
         return self._retry_interval
+
+    def _expect_again(self, messages: int) -> None:
+        """So many may come again, and before them what others beside it have or had."""
+        self._may_come_again += messages + sum(other.may_give_back for other in self._beside())
 
     # --- receiving ---
 
@@ -473,13 +489,14 @@ class Receiver(Actor):
     def _confirm(self, acknowledged: int) -> None:
         """Unpin what the broker surely knows: not before what may come again has had its turn (RELIABILITY 1.7).
 
-        Unacknowledged messages come again first, so as many messages as were in doubt have passed when they have. A
+        Unacknowledged messages come again first, so as many messages as may come again have passed when they have. A
         broker that does not answer to an acknowledgement has it when it has taken the next ones as well.
         """
         self._may_come_again = max(0, self._may_come_again - acknowledged)
         if not self._may_come_again:
-            in_doubt = 0 if self._surely else UNANSWERED_ACKNOWLEDGEMENTS
-            self._confirmed_batch = max(self._confirmed_batch, self._next_batch - 1 - in_doubt)
+            self._in_doubt = 0
+            unanswered = 0 if self._surely else UNANSWERED_ACKNOWLEDGEMENTS
+            self._confirmed_batch = max(self._confirmed_batch, self._next_batch - 1 - unanswered)
 
     def _new_batch(self) -> Batch:
         settings = self.settings

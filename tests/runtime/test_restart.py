@@ -1,10 +1,14 @@
 """What a start makes of what the store holds."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from correlator.core import faults
+from correlator.errors import ConnectionLost
+from correlator.events import Message
 from correlator.settings import DuplicateDetectionSettings
-from correlator.testing.memory import MemoryBroker
+from correlator.testing.memory import Faults, MemoryBroker
 from correlator.testing.store import Disk
 from tests.runtime.flows import Keeps
 from tests.runtime.stepped import stepped, work
@@ -35,3 +39,41 @@ def test_the_first_batch_stays_known_until_it_has_come_again():
     assert broker.waiting("queue:in") == broker.unacknowledged("queue:in") == 0
     assert engine.status().receivers["in"][1].duplicates == 3
     assert the_monitor(engine, Keeps).bodies == ["m1", "m2", "m3"]
+
+
+class Broken(Faults):
+    """Both receivers lose their lines before their first acknowledgements; then one of them is kept away."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.away = ""
+
+    def before_receive(self, receiver: str) -> None:
+        if receiver == self.away:
+            raise ConnectionLost("E7001", f"receiver {receiver}", "is away")
+
+    def before_acknowledge(self, receiver: str, messages: Sequence[Message]) -> None:
+        if receiver not in self.asked:
+            self.asked.append(receiver)
+            self.away = self.asked[0]
+            raise ConnectionLost("E7001", f"receiver {receiver}", "the line is cut")
+
+
+@pytest.mark.parametrize("dies", [False, True], ids=["line cut", "process dies"])
+def test_what_another_receiver_of_the_queue_had_in_doubt_may_come_first(dies: bool):
+    """Given two receivers with a batch in doubt each, when one is given the other's first, then it knows its own yet."""
+    disk, lines = Disk(), Broken()
+    broker = MemoryBroker(faults=lines)
+    broker.publish("queue:in", numbered(63))
+    small = DuplicateDetectionSettings(per_source_window_size=1, expiry_time=0.0)
+    parts = [receiver(name, destination="queue:in", max_batch_size=size) for name, size in (("one", 60), ("two", 3))]
+    options = {"monitors": (monitor(Keeps),), "duplicate_detection": small, "connection_retry_interval": 0.0}
+    engine = stepped(disk, broker, *parts, **options)
+    work(engine, rounds=4 if dies else 200)
+    assert lines.asked == ["one", "two"]
+    if dies:
+        engine = stepped(disk, broker, *parts, **options)
+        work(engine, rounds=200)
+    counters = engine.status().receivers["two"][1]
+    assert counters.duplicates == 63
+    assert the_monitor(engine, Keeps).bodies == [f"m{number}" for number in range(1, 64)]

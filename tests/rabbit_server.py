@@ -46,8 +46,11 @@ default_permissions.write = .*
 disk_free_limit.absolute = 10MB
 log.console = false
 """
-_ADVANCED = "[{rabbit, [{channel_tick_interval, 200}]}]."
-"""So that a consumer that holds messages too long is found in time."""
+_ADVANCED = """
+[{{rabbit, [{{channel_tick_interval, 200}}, {{collect_statistics_interval, 200}}]}},
+ {{rabbitmq_management, [{{tcp_config, [{{ip, "127.0.0.1"}}, {{port, {management_port}}}]}}]}}].
+"""
+"""A consumer that holds messages too long is found in time; the management API, while its plugin is on, is here alone."""
 
 
 class RabbitServer:
@@ -59,7 +62,7 @@ class RabbitServer:
         install_rabbitmq()
         self.password = secrets.token_hex(8)
         self.port, self.tls_port, self._mapper_port = free_port(), free_port(), free_port()
-        self.stream_port, self.stream_tls_port = free_port(), free_port()
+        self.stream_port, self.stream_tls_port, self.management_port = free_port(), free_port(), free_port()
         self.directory = Path(tempfile.mkdtemp(prefix="correlator-rabbitmq-"))
         self._process: subprocess.Popen[bytes] | None = None
         self._mapper: subprocess.Popen[bytes] | None = None
@@ -142,15 +145,21 @@ class RabbitServer:
 
     def control(self, *arguments: str) -> str:
         """Run `rabbitmqctl`; returns what it prints."""
-        command = [_BINARIES / "rabbitmqctl", "--quiet", *arguments]
-        done = subprocess.run(command, env=self._environment(), check=True, capture_output=True, text=True)
-        return done.stdout
+        return self._run("rabbitmqctl", *arguments)
+
+    @contextlib.contextmanager
+    def plugin(self, name: str) -> Iterator[None]:
+        """It runs with one more plugin within the block."""
+        self.control("await_startup")
+        self._run("rabbitmq-plugins", "enable", name)
+        try:
+            yield
+        finally:
+            self._run("rabbitmq-plugins", "disable", name)
 
     def streams(self, *arguments: str) -> str:
         """Run `rabbitmq-streams`; returns what it prints."""
-        command = [_BINARIES / "rabbitmq-streams", "--quiet", *arguments]
-        done = subprocess.run(command, env=self._environment(), check=True, capture_output=True, text=True)
-        return done.stdout
+        return self._run("rabbitmq-streams", *arguments)
 
     def close_connections(self) -> None:
         """Let it close every connection, as an operator does."""
@@ -186,6 +195,10 @@ class RabbitServer:
             self._mapper.wait(START_TIMEOUT_S)
         shutil.rmtree(self.directory, ignore_errors=True)
 
+    def _run(self, command: str, *arguments: str) -> str:
+        line = [_BINARIES / command, "--quiet", *arguments]
+        return subprocess.run(line, env=self._environment(), check=True, capture_output=True, text=True).stdout
+
     def _environment(self) -> dict[str, str]:
         here = self.directory
         local = "-kernel inet_dist_use_interface {127,0,0,1}"
@@ -215,7 +228,7 @@ class RabbitServer:
         self._distribution_port = free_port()
         (here / "empty").touch()
         (here / "plugins").write_text("[rabbitmq_stream].")
-        (here / "advanced.config").write_text(_ADVANCED)
+        (here / "advanced.config").write_text(_ADVANCED.format_map(vars(self)))
         (here / "rabbitmq.conf").write_text(_CONFIG.format_map({**vars(self), "user": self.user}))
         make_certificates(here)
 

@@ -6,15 +6,16 @@ from typing import Any, Literal
 
 import pika
 
-from connectors.options import check_options, flag_option, text_option
+from connectors.options import check_options, flag_option, text_option, whole_option
 from connectors.rabbitmq_server import SERVER_OPTIONS, Server, server_fields
 from correlator.errors import ConfigError, quoted
 
 QueueType = Literal["", "classic", "quorum"]
 QUEUE_TYPES: tuple[QueueType, ...] = ("", "classic", "quorum")
 """The empty one is the default of the server."""
-OPTIONS = (*SERVER_OPTIONS, "topic_exchange", "queue_type", "declare")
+OPTIONS = (*SERVER_OPTIONS, "topic_exchange", "queue_type", "declare", "management_port")
 _PORT, _TLS_PORT = 5672, 5671
+_MANAGEMENT_PORT, _MANAGEMENT_TLS_PORT = 15672, 15671
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +26,7 @@ class Broker(Server):
         topic_exchange: where `topic:NAME` is published, under the routing key NAME.
         queue_type: of queues that are declared, where receiver or sender say nothing.
         declare: whether queues and exchanges are declared, where receiver or sender say nothing.
+        management_port: where the management API listens, with TLS if the server does so for AMQP.
     """
 
     port: int = _PORT
@@ -32,6 +34,7 @@ class Broker(Server):
     topic_exchange: str = "amq.topic"
     queue_type: QueueType = ""
     declare: bool = True
+    management_port: int = _MANAGEMENT_PORT
 
     @property
     def address(self) -> str:
@@ -59,11 +62,14 @@ def broker(where: str, options: Mapping[str, Any]) -> Broker:
     """The server that the options of a connection describe. Raises `ConfigError`."""
     check_options(where, options, OPTIONS)
     default = Broker()
+    server = server_fields(where, options, default, _TLS_PORT)
+    management_port = _MANAGEMENT_TLS_PORT if server["tls"] else default.management_port
     return Broker(
-        **server_fields(where, options, default, _TLS_PORT),
+        **server,
         topic_exchange=text_option(where, options, "topic_exchange", default.topic_exchange),
         queue_type=queue_type_option(where, options, default.queue_type),
         declare=flag_option(where, options, "declare", default=default.declare),
+        management_port=whole_option(where, options, "management_port", management_port, 65535),
     )
 
 

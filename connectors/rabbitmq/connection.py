@@ -8,12 +8,13 @@ from pika import spec
 from connectors.options import check_destination, flag_option
 from connectors.rabbitmq.broker import broker
 from connectors.rabbitmq.content import decode
+from connectors.rabbitmq.examination import examine
 from connectors.rabbitmq.failures import NO_SUCH_DESTINATION
 from connectors.rabbitmq.link import Link
 from connectors.rabbitmq.places import place_of_receiver, place_of_sender
 from connectors.rabbitmq.sink import RabbitSink
 from connectors.rabbitmq.source import RabbitSource
-from correlator.errors import ConnectionLost, UsageError, quoted
+from correlator.errors import ConnectionLost, CorrelatorError, UsageError, quoted
 from correlator.events import Message
 from correlator.ports import Features
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
@@ -72,6 +73,12 @@ class RabbitConnection:
             raise UsageError("E2027", quoted(destination), "the broker has no such queue") from error
         finally:
             link.close()
+
+    def examine(
+        self, receivers: Sequence[ReceiverSettings], senders: Sequence[SenderSettings]
+    ) -> Sequence[CorrelatorError]:
+        """What the server would do to their messages that nobody expects; see docs/rabbitmq.md. Changes nothing."""
+        return list(examine(self._where, self._broker, receivers, senders))
 
     def close(self) -> None:
         """Nothing is shared."""

@@ -31,6 +31,7 @@ COMMANDS = (
     Command("run", "correlator.cli.run", "Run the engine of a configuration file."),
     Command("lint", "correlator.cli.lint", "Check configuration files without opening anything."),
     Command("plan", "correlator.cli.plan", "Compare a configuration file with what its store holds."),
+    Command("doctor", "correlator.cli.doctor", "Ask the brokers of a file what they would do to its messages."),
     Command("test", "correlator.cli.inline_tests", "Run the tests that stand in a pipeline file."),
     Command("crashtest", "correlator.testing.command", "Kill the engine of a file, and check its guarantees."),
     Command("inspect", "correlator.cli.inspect", "Show what a store holds; an engine may be running on it."),

@@ -56,7 +56,7 @@ def test_s4_3_a_selection_holds_under_crashes(tmp_path, level, budget_s):
     with opened(level, project(tmp_path, engine=ENGINE) / "engine.yaml") as opened_level:
         result = campaign(opened_level, selected, budget_s=budget_s, seed=1)
     assert result.found is None, result.found.violated
-    assert result.figures.crashes > 3
+    assert result.figures.crashes
 
 
 EACH_ITS_OWN = ENGINE.replace(

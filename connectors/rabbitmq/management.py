@@ -1,0 +1,70 @@
+"""The server's management API: tells of queues what AMQP does not, their arguments and policies."""
+
+import http.client
+import json
+import time
+from base64 import b64encode
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from connectors.rabbitmq.broker import Broker
+from connectors.rabbitmq_server import reason
+from correlator.errors import quoted
+
+_LARGEST_ANSWER = 1 << 20
+_COLLECTING_S = 12.0
+"""The server looks at its queues every 5 s; before that it does not say which policy a new one has."""
+_POLICY = "effective_policy_definition"
+
+
+class Queue(NamedTuple):
+    """A queue as it is, or as it would be declared.
+
+    Attributes:
+        rules: what its arguments and its policy say, by the names that policies use: `max-length`, not `x-max-length`.
+    """
+
+    durable: bool
+    rules: Mapping[str, Any]
+
+
+def queue_of(broker: Broker, name: str) -> Queue:
+    """A queue that is there. Raises `OSError`, whose text says why the API cannot be asked."""
+    address = f"{broker.host}:{broker.management_port}"
+    path = f"/api/queues/{quote(broker.virtual_host, safe='')}/{quote(name, safe='')}"
+    deadline = time.monotonic() + _COLLECTING_S
+    try:
+        found = _get(broker, path)
+        while _POLICY not in found and time.monotonic() < deadline:
+            time.sleep(0.2)
+            found = _get(broker, path)
+        return Queue(bool(found["durable"]), {**found[_POLICY], **rules_of(found["arguments"])})
+    except OSError as error:
+        raise OSError(f"{address}: {reason(error)}") from error
+    except (http.client.HTTPException, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise OSError(f"{address}: what answers is not the management API") from error
+
+
+def rules_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of a queue under the names that policies have for them."""
+    return {name.removeprefix("x-"): value for name, value in arguments.items()}
+
+
+def _get(broker: Broker, path: str) -> Any:
+    where, context = (broker.host, broker.management_port), broker.tls_context()
+    connection = (
+        http.client.HTTPConnection(*where, timeout=broker.timeout_s)
+        if context is None
+        else http.client.HTTPSConnection(*where, timeout=broker.timeout_s, context=context)
+    )
+    try:
+        credentials = b64encode(f"{broker.user}:{broker.password}".encode()).decode()
+        connection.request("GET", path, headers={"Authorization": f"Basic {credentials}"})
+        answer = connection.getresponse()
+        content = answer.read(_LARGEST_ANSWER)
+        if answer.status != http.client.OK:
+            raise OSError(f"answered {answer.status} {quoted(answer.reason)}")
+        return json.loads(content)
+    finally:
+        connection.close()

@@ -1,0 +1,92 @@
+"""`correlator doctor`: what the brokers of a file would do to its messages that nobody expects."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Annotated, Any, Protocol, runtime_checkable
+
+import typer
+
+from correlator.cli.arguments import ConfigurationFile, Overrides
+from correlator.cli.checks import check_connectors
+from correlator.cli.failures import telling
+from correlator.cli.loading import connection_of, importable, load
+from correlator.cli.output import write_json, write_line
+from correlator.errors import ConnectionLost, CorrelatorError
+from correlator.pipeline.spec import PipelineFile
+from correlator.settings import ReceiverSettings, SenderSettings
+
+_SEVERITIES = {"E": "error", "W": "warning"}
+
+
+@runtime_checkable
+class Examinable(Protocol):
+    """A connection that can look at its broker before an engine runs."""
+
+    def examine(
+        self, receivers: Sequence[ReceiverSettings], senders: Sequence[SenderSettings]
+    ) -> Sequence[CorrelatorError]:
+        """Findings about its receivers and senders, E for what keeps them from working and W for what may lose."""
+        ...
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command()(doctor)
+
+
+def doctor(
+    file: ConfigurationFile,
+    overrides: Overrides = None,
+    json: Annotated[bool, typer.Option("--json", help="One object for each finding.")] = False,
+) -> None:
+    """Ask the brokers of a configuration file what they would do to its messages; changes nothing.
+
+    Connects to each broker that can be asked, looks at the queues of receivers and senders, and prints what would keep
+    them from working or lose messages: exits with 4 when there is such an error, with 0 otherwise. --set takes the
+    place of a setting of the file, as with 'run'.
+    """
+    with importable(file):
+        loaded = load(file, [check_connectors], overrides or ())
+        with telling(loaded.secrets.redact):
+            findings = list(_findings(loaded.settings))
+            if json:
+                write_json([_as_json(one, loaded.secrets.redact(one.what)) for one in findings])
+            else:
+                for finding in findings:
+                    write_line(loaded.secrets.redact(str(finding)))
+                write_line(_examined(loaded.settings))
+    if any(finding.code.startswith("E") for finding in findings):
+        raise typer.Exit(ConnectionLost.exit_status)
+
+
+def _findings(settings: PipelineFile) -> Iterator[CorrelatorError]:
+    for name in settings.connections:
+        made = connection_of(name, settings)
+        if isinstance(made, Examinable):
+            receivers, senders = (_placed(parts, name, settings) for parts in (settings.receivers, settings.senders))
+            yield from made.examine(receivers, senders)
+
+
+def _placed(parts: Sequence[Any], connection: str, settings: PipelineFile) -> list[Any]:
+    """Receivers or senders of a connection, with what is behind their logical names."""
+    places = settings.destinations
+    own = [part for part in parts if part.connection == connection]
+    return [replace(part, destination=places.get(part.destination, part.destination)) for part in own]
+
+
+def _examined(settings: PipelineFile) -> str:
+    """Which connections were asked, and which know nothing of it."""
+    asked = [name for name in settings.connections if isinstance(connection_of(name, settings), Examinable)]
+    others = [f"{name} ({one.type})" for name, one in settings.connections.items() if name not in asked]
+    return f"examined: {', '.join(asked) or 'none'}; nothing to examine: {', '.join(others) or 'none'}"
+
+
+def _as_json(finding: CorrelatorError, what: str) -> dict[str, object]:
+    return {
+        "severity": _SEVERITIES[finding.code[0]],
+        "code": finding.code,
+        "path": finding.where,
+        "what": what,
+        "allowed": finding.allowed,
+        "todo": finding.todo,
+    }

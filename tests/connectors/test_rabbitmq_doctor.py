@@ -1,0 +1,236 @@
+"""`correlator doctor` against a real server: what it says of queues, and that it changes nothing."""
+
+import contextlib
+import http.server
+import json
+import threading
+
+import pytest
+
+from correlator import Reliability
+from correlator.cli.main import execute
+from correlator.settings import ReceiverSettings, SenderSettings
+from tests.rabbit_server import RabbitServer
+from tests.servers import free_port
+
+pytestmark = pytest.mark.rabbitmq
+
+RELIABLE = Reliability.AT_LEAST_ONCE
+LIMITED = {"x-queue-type": "quorum", "x-delivery-limit": 3}
+KEPT = {"x-dead-letter-exchange": "amq.fanout"}
+HELD = "30 minutes, unless its consumer_timeout says otherwise"
+
+
+@pytest.fixture(scope="module")
+def managed(rabbit: RabbitServer):
+    """The server with its management API."""
+    with rabbit.plugin("rabbitmq_management"):
+        yield rabbit
+
+
+def receiver(queue, reliability=RELIABLE, **options):
+    return ReceiverSettings(
+        id="in", connection="c", destination=f"queue:{queue}", reliability=reliability, options=options
+    )
+
+
+def found(server, *parts, **options):
+    """Codes and texts of the findings."""
+    receivers = [part for part in parts if isinstance(part, ReceiverSettings)]
+    senders = [part for part in parts if isinstance(part, SenderSettings)]
+    connection = server.connection(**{"management_port": server.management_port, **options})
+    return [(one.code, str(one)) for one in connection.examine(receivers, senders)]
+
+
+@pytest.mark.parametrize(
+    ("durable", "arguments", "policy", "code", "text"),
+    [
+        (True, {}, {}, None, ""),
+        (True, {"x-max-length": 10, "x-overflow": "reject-publish"}, {}, None, ""),
+        (True, {**LIMITED, **KEPT}, {}, None, ""),
+        (True, LIMITED, {"dead-letter-exchange": "amq.fanout"}, None, ""),
+        (False, {}, {}, "W7032", "is not durable"),
+        (True, {"x-max-length": 10}, {}, "W7033", "max-length 10; they are lost"),
+        (True, {"x-max-length": 10, **KEPT}, {}, "W7033", "they go to exchange 'amq.fanout'"),
+        (True, {"x-max-length-bytes": 900, "x-overflow": "drop-head"}, {}, "W7033", "max-length-bytes 900"),
+        (True, {}, {"max-length": 7}, "W7033", "max-length 7"),
+        (True, {"x-message-ttl": 5000}, {}, "W7034", "message-ttl 5000 ms"),
+        (True, {}, {"expires": 60000}, "W7034", "expires 60000 ms"),
+        (True, LIMITED, {}, "W7035", "after 3 deliveries"),
+    ],
+)
+def test_what_a_queue_does_to_messages(managed: RabbitServer, durable, arguments, policy, code, text):
+    queue = managed.queue()
+    if policy:
+        managed.control("set_policy", "--apply-to", "queues", queue, f"^{queue}$", json.dumps(policy))
+    try:
+        with managed.channel() as channel:
+            channel.queue_declare(queue, durable=durable, arguments=arguments)
+        sender = SenderSettings(id="out", connection="c", destination=f"queue:{queue}", reliability=RELIABLE)
+        findings = found(managed, receiver(queue), sender)
+    finally:
+        if policy:
+            managed.control("clear_policy", queue)
+    assert [one for one, _ in findings] == ([code] * 2 if code else [])
+    assert all(text in shown and f"'{queue}'" in shown for _, shown in findings)
+    assert [shown.split(" ")[1] for _, shown in findings] == (["receivers.in:", "senders.out:"] if code else [])
+
+
+def test_a_best_effort_receiver_may_have_a_queue_that_is_not_durable(managed: RabbitServer):
+    queue = managed.queue()
+    with managed.channel() as channel:
+        channel.queue_declare(queue)
+    assert not found(managed, receiver(queue, Reliability.BEST_EFFORT))
+
+
+@pytest.mark.parametrize(("arguments", "text"), [({}, HELD), ({"x-consumer-timeout": 90000}, "90000 ms")])
+def test_how_long_an_application_may_hold_a_batch(managed: RabbitServer, arguments, text):
+    queue = managed.queue()
+    ((code, shown),) = found(managed, receiver(queue, Reliability.APP_CONTROLLED, arguments=arguments))
+    assert code == "W7036"
+    assert f"for longer than {text}" in shown
+
+
+def test_of_a_queue_that_would_be_made_the_configuration_counts(managed: RabbitServer):
+    queue = managed.queue()
+    ((code, _),) = found(managed, receiver(queue, arguments={"x-max-length": 10}))
+    assert code == "W7033"
+    assert queue not in managed.control("list_queues", "name")
+
+
+def test_a_queue_that_is_missing_and_not_made(managed: RabbitServer):
+    missing, queue = managed.queue(), managed.queue()
+    with managed.channel() as channel:
+        channel.queue_declare(queue)
+    sender = SenderSettings(id="out", connection="c", destination=f"queue:{queue}", reliability=RELIABLE)
+    findings = found(managed, receiver(missing, declare=False), sender)
+    assert [code for code, _ in findings] == ["E7010", "W7032"]
+    assert findings[0][1].startswith("E7010 receivers.in: ")
+
+
+class Answers(http.server.BaseHTTPRequestHandler):
+    """A server that is no broker."""
+
+    content = b""
+
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(self.content)
+
+    def log_message(self, *_):
+        """Nothing."""
+
+
+@contextlib.contextmanager
+def answering(content):
+    """The port of such a server."""
+    handler = type("Handler", (Answers,), {"content": content})
+    with http.server.HTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def unseen(server, port):
+    queue = server.queue()
+    with server.channel() as channel:
+        channel.queue_declare(queue, arguments={"x-max-length": 10})
+    ((code, shown),) = found(server, receiver(queue), management_port=port)
+    assert code == "W7031"
+    assert shown.endswith("give the user the tag monitoring, set management_port.")
+    return shown
+
+
+def test_a_server_without_the_management_api(rabbit: RabbitServer):
+    port = free_port()
+    assert f"cannot be seen: 127.0.0.1:{port}: connection refused. " in unseen(rabbit, port)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"<html>", b"[]", b"7", b'{"effective_policy_definition": 7, "durable": true}']
+)
+def test_what_answers_instead_of_the_management_api(rabbit: RabbitServer, content):
+    with answering(content) as port:
+        assert f"127.0.0.1:{port}: what answers is not the management API. " in unseen(rabbit, port)
+
+
+def test_a_user_who_may_not_ask(managed: RabbitServer):
+    queue = managed.queue()
+    with managed.channel() as channel:
+        channel.queue_declare(queue)
+    managed.control("add_user", "worker", "secret")
+    try:
+        managed.control("set_permissions", "worker", ".*", ".*", ".*")
+        ((code, shown),) = found(managed, receiver(queue), user="worker", password="secret")
+    finally:
+        managed.control("delete_user", "worker")
+    assert code == "W7031"
+    assert "answered 401" in shown
+
+
+FILE = """
+version: 1
+name: shop
+connections:
+  shop: {{type: rabbitmq, port: {port}, management_port: {management_port}, user: {user}, password: "${{RABBITMQ_PASSWORD}}"}}
+  local: {{type: embedded}}
+destinations: {{orders: "queue:{queue}"}}
+receivers:
+  - {{id: orders, connection: shop, destination: orders}}
+  - {{id: other, connection: local, destination: "queue:q"}}
+senders:
+  - {{id: bills, connection: shop, destination: "topic:bills"}}
+monitors:
+  - {{type: "shop:Shop"}}
+"""
+SHOP = """
+from correlator import Message, Monitor, on
+
+
+class Shop(Monitor):
+    @on(Message)
+    def order(self, order: Message) -> None:
+        pass
+"""
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    """Writes the file for a server; a queue of its own, which is limited."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "shop.py").write_text(SHOP)
+
+    def write(server, **changes):
+        queue = server.queue()
+        with server.channel() as channel:
+            channel.queue_declare(queue, durable=True, arguments={"x-max-length": 10})
+        monkeypatch.setenv("RABBITMQ_PASSWORD", server.password)
+        values = {"management_port": server.management_port, **server.options, **changes, "queue": queue}
+        (tmp_path / "shop.yaml").write_text(FILE.format(**values))
+        return queue
+
+    return write
+
+
+def test_the_command(managed: RabbitServer, file, capsys):
+    queue = file(managed)
+    assert execute(["doctor", "shop.yaml"]) == 0
+    finding, last = capsys.readouterr().out.splitlines()
+    assert finding.startswith(f"W7033 receivers.orders: queue '{queue}' drops its oldest messages beyond max-length 10")
+    assert last == "examined: shop; nothing to examine: local (embedded)"
+    assert execute(["doctor", "shop.yaml", "--json"]) == 0
+    (told,) = json.loads(capsys.readouterr().out)
+    assert (told["severity"], told["code"], told["path"]) == ("warning", "W7033", "receivers.orders")
+
+
+def test_a_server_that_cannot_be_reached(rabbit: RabbitServer, file, capsys):
+    file(rabbit, port=free_port())
+    assert execute(["doctor", "shop.yaml"]) == 4
+    shown = capsys.readouterr().out
+    assert shown.startswith("E7001 connections.shop: ")
+    assert rabbit.password not in shown

@@ -295,6 +295,7 @@ CODES = {
     "E8106": "A broker refused a message for its size or its properties.",
     "E8107": "A broker does not let the user send a message to its destination.",
     "E8110": "A message cannot be stored by the broker or file.",
+    "I8201": "A flush request waits because its broker cannot be reached; it is answered when the sends before it are.",
     "E8202": "Only BEST_EFFORT senders can be flushed; a checkpoint does it for the others.",
     "E8301": "A static receiver or sender cannot be removed.",
     "E8302": "There is no receiver or sender of this id to remove.",

@@ -143,6 +143,14 @@ class Outbox:
             return request
         return None
 
+    def waiting_flush(self) -> tuple[FlushRequest, int] | None:
+        """The first flush request that sends are before, and how many."""
+        for position in range(len(self._live)):  # by index: contexts may append meanwhile
+            item = self._live[position]
+            if isinstance(item, FlushRequest):
+                return item, position
+        return None
+
     def settle(self, batch: Sequence[Outgoing], dead: Sequence[tuple[int, DeadLetter]]) -> None:
         """Every send of the batch (as taken, from the beginning) is confirmed or in `dead`, by number."""
         self._dead.extend(dead)

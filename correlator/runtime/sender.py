@@ -1,5 +1,6 @@
 """A sender's thread: hands released sends to its sink, in order, until each is settled (FEATURES A2)."""
 
+import time
 from collections.abc import Callable, Sequence
 
 from correlator.core.faults import point
@@ -67,6 +68,8 @@ class Sender(Actor):
         self._begun = False
         self._opened_at: float | None = None
         self._failed_since_flush = 0
+        self._down_since: float | None = None
+        self._told_of_flush = 0
         self._log = get_logger(sender=settings.id)
 
     @property
@@ -102,6 +105,7 @@ class Sender(Actor):
             point("tx.reconnect")
             self._sink.connect()
             self.connected = True
+            self._down_since = None
             self._fail_fast = False
             self.tell(PartStatus.OK)
             self._breakdown.restart()
@@ -114,8 +118,22 @@ class Sender(Actor):
         self.counters.connection_errors += 1
         self._log.warning("connection lost; trying again", error=error, retry_s=self._retry_interval)
         self.tell(PartStatus.ERROR, str(error))
+        if self._down_since is None:
+            self._down_since = self._clock.wall()
+        self._note_flush(self._down_since)
         self._retry_at = self._clock.monotonic() + self._retry_interval
         return self._retry_interval
+
+    def _note_flush(self, down_since: float) -> None:
+        """Who waits for a flush is told once what it waits for (RELIABILITY F 187)."""
+        waiting = self.outbox.waiting_flush()
+        if waiting is None or waiting[0].request_id == self._told_of_flush:
+            return
+        request, before = waiting
+        self._told_of_flush = request.request_id
+        since = time.strftime("%H:%M:%S", time.localtime(down_since))
+        what = f"{before} messages not confirmed, broker down since {since}"
+        self._log.info(f"I8201 flush {request.request_id} waits: {what}")
 
     def _send_next(self) -> float | None:
         flush = self.outbox.take_flush()

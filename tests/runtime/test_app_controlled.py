@@ -1,5 +1,7 @@
 """APP_CONTROLLED receiving (FEATURES A4) and flush notices (FEATURES A5)."""
 
+import re
+
 import pytest
 
 from correlator.core.queue import Run
@@ -388,6 +390,23 @@ def test_a5_3_flushes_in_flight_are_answered_in_order_with_their_ids(no_store, s
         no_store.broker.down = False
         no_store.wait(lambda: len(notices(script)) == 3)
     assert notices(script) == ["flushed 1 failed 0", "flushed 2 failed 0", "flushed 3 failed 0"]
+
+
+def test_187_a_flush_that_waits_for_the_broker_says_so_once(no_store, script, best_effort, logs):
+    no_store.broker.down = True
+    script.message = flushing(3)
+    with best_effort:
+        best_effort.contexts["main"].queue.deliver(run_of(message("a")))
+        best_effort.contexts["main"].wake()
+        sent = best_effort.senders["out"].counters
+        no_store.wait(lambda: any("I8201" in line["event"] for line in logs))
+        tries = sent.connection_errors
+        no_store.wait(lambda: sent.connection_errors > tries + 2)
+        no_store.broker.down = False
+        no_store.wait(lambda: len(notices(script)) == 1)
+    told = [line["event"] for line in logs if "I8201" in line["event"]]
+    assert len(told) == 1
+    assert re.fullmatch(r"I8201 flush 1 waits: 3 messages not confirmed, broker down since \d\d:\d\d:\d\d", told[0])
 
 
 def run_of(one):

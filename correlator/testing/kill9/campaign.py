@@ -90,6 +90,15 @@ class Figures(msgspec.Struct):
                 if where not in (draws.SYSCALL, draws.TIME):
                     self.by_point[where] += 1
 
+    def merge(self, other: "Figures") -> None:
+        """Count what another campaign did at the same time, with seeds of its own."""
+        for name in ("runs", "kills", "deaths", "without_fault", "violations", "cpu_seconds"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.by_kind.update(other.by_kind)
+        self.by_point.update(other.by_point)
+        self.found += other.found
+        self.seconds = max(self.seconds, other.seconds)
+
     def line(self) -> str:
         """One line."""
         rates = " kills/s, ".join(f"{self.kills / max(one, 0.001):.1f}" for one in (self.seconds, self.cpu_seconds))
@@ -193,12 +202,15 @@ def _violated(lives: Lives, kills: deque[wire.Kill], shares: int, *, one_each: b
         lives.close()
 
 
-def drawn(campaign: Campaign, *, kills: int, seed: int) -> None:
-    """Runs with seeds from this one on until so many processes were killed, or too many runs have failed."""
+def drawn(campaign: Campaign, *, kills: int, seed: int, step: int = 1) -> None:
+    """Runs with seeds from this one on until so many processes were killed, or too many runs have failed.
+
+    With `step` only every so manieth seed, so that several processes share the seeds.
+    """
     figures = campaign.figures
     while figures.kills < kills and figures.violations < MOST_VIOLATIONS:
         campaign.drawn(seed, kills - figures.kills)
-        seed += 1
+        seed += step
 
 
 def pairs(campaign: Campaign, mode: Reliability, *, kills: int | None, seed: int) -> None:

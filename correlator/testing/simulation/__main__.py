@@ -1,9 +1,7 @@
 """The command line of the simulation; exit status 1 on a violation, or on a mutant that survives."""
 
 import argparse
-import subprocess
 import sys
-import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from correlator.testing import mutants
+from correlator.testing.jobs import shared
 from correlator.testing.simulation import figures, reproduction
 from correlator.testing.simulation.campaign import campaign, report, run_seed, shrink, small_world
 
@@ -59,30 +58,15 @@ def _campaign(arguments: argparse.Namespace) -> int:
 
 def _shared(arguments: argparse.Namespace) -> int:
     """The campaign in several processes, each with its own seeds."""
-    jobs = arguments.jobs
-    with tempfile.TemporaryDirectory(prefix="correlator-simulation-") as directory:
-        reports = [Path(directory) / f"{job}.json" for job in range(jobs)]
-        command = [
-            sys.executable,
-            "-m",
-            "correlator.testing.simulation",
-            "--crashes",
-            str(-(-arguments.crashes // jobs)),
-        ]
-        processes = [
-            subprocess.Popen(  # noqa: S603
-                [*command, "--seed", str(arguments.seed + job), "--step", str(jobs), "--report", str(path)]
-            )
-            for job, path in enumerate(reports)
-        ]
-        failed = [process.wait() != 0 for process in processes]
-        whole = figures.merged(
-            [msgspec.json.decode(path.read_bytes(), type=figures.CampaignReport) for path in reports]
-        )
+    crashes = -(-arguments.crashes // arguments.jobs)
+    reports, is_sound = shared(
+        "correlator.testing.simulation", ["--crashes", str(crashes)], seed=arguments.seed, jobs=arguments.jobs
+    )
+    whole = figures.merged([msgspec.json.decode(one, type=figures.CampaignReport) for one in reports])
     if arguments.report:
         figures.write(arguments.report, whole)
     sys.stdout.write(f"together: {whole.runs:,} runs, {whole.crashes:,} crashes, {whole.violations} violations\n")
-    return 1 if any(failed) else 0
+    return 0 if is_sound else 1
 
 
 def _only(seed: int) -> int:

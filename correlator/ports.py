@@ -7,7 +7,7 @@ one message). Each object is used by one thread at a time, its owner's; `close` 
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from correlator.core.commit import Recovered, StateEntry, StateSegment, Write
 from correlator.errors import SendRejected
@@ -126,6 +126,19 @@ class Connection(Protocol):
 
     def close(self) -> None:
         """Free what sources and sinks share; called after all of them are closed."""
+        ...
+
+
+@runtime_checkable
+class Browsable(Protocol):
+    """A connection whose broker can show a queue without giving its messages to anybody."""
+
+    def browse(self, destination: str, limit: int) -> Sequence[Message]:
+        """Copies of the oldest messages, at most so many; what consumers hold at present may be missing.
+
+        Raises `UsageError` E2110 for what is no queue, E2027 for a queue that is not there where the broker knows;
+        `ConnectionLost` when the broker cannot be reached.
+        """
         ...
 
 

@@ -172,6 +172,16 @@ def test_connectors_see_ports_and_values_only():
     assert wrong == []
 
 
+def test_sessions_know_no_broker():
+    own = ("connectors.messaging", "connectors.options")
+    wrong = [
+        str(one)
+        for one in all_imports("connectors/messaging")
+        if one.module.startswith("connectors") and not one.module.startswith(own)
+    ]
+    assert wrong == []
+
+
 @pytest.mark.parametrize("package", ONLY_IN)
 def test_u10_a_foreign_package_is_imported_in_its_place_only(package):
     wrong = [

@@ -1,16 +1,12 @@
 """The connector's entry point: checks the options, opens nothing."""
 
 from collections.abc import Sequence
-from typing import Any
-
-from pika import spec
 
 from connectors.options import check_destination, flag_option
 from connectors.rabbitmq.broker import broker
-from connectors.rabbitmq.content import decode
+from connectors.rabbitmq.browsing import copies
 from connectors.rabbitmq.examination import examine
 from connectors.rabbitmq.failures import NO_SUCH_DESTINATION
-from connectors.rabbitmq.link import Link
 from connectors.rabbitmq.places import place_of_receiver, place_of_sender
 from connectors.rabbitmq.sink import RabbitSink
 from connectors.rabbitmq.source import RabbitSource
@@ -56,23 +52,19 @@ class RabbitConnection:
     def browse(self, destination: str, limit: int) -> Sequence[Message]:
         """Copies of the oldest messages that no consumer holds.
 
-        They are taken and given back at once, since the protocol knows no other way: others do not see them meanwhile,
-        and afterwards they are marked as redelivered. Raises `UsageError` for anything but a queue that is there,
-        `ConnectionLost` when the server cannot be reached.
+        They are taken and given back, since the protocol knows no other way: others do not see them meanwhile, and
+        afterwards they are marked as redelivered. Without other consumers their order stays. Raises `UsageError` for
+        anything but a queue that is there, `ConnectionLost` when the server cannot be reached.
         """
         place = check_destination(self._where, destination)
         if place.kind != "queue":
             raise UsageError("E2110", destination, "only queues can be browsed")
-        link = Link(self._where, self._broker)
         try:
-            link.open()
-            return _taken(link, place.name, limit)
+            return copies(self._where, self._broker, place.name, limit)
         except ConnectionLost as error:
             if error.code != NO_SUCH_DESTINATION:
                 raise
             raise UsageError("E2027", quoted(destination), "the broker has no such queue") from error
-        finally:
-            link.close()
 
     def examine(
         self, receivers: Sequence[ReceiverSettings], senders: Sequence[SenderSettings]
@@ -82,18 +74,3 @@ class RabbitConnection:
 
     def close(self) -> None:
         """Nothing is shared."""
-
-
-def _taken(link: Link, queue: str, limit: int) -> list[Message]:
-    """What the queue gives until it is empty; all of it goes back when the channel is closed."""
-    messages: list[Message] = []
-    while len(messages) < limit and (got := link.ask(lambda channel, reply: _get(channel, queue, reply))) is not None:
-        method, properties, body = got
-        messages.append(decode(properties, body, redelivered=method.redelivered))
-    return messages
-
-
-def _get(channel: Any, queue: str, reply: Any) -> None:
-    """Take one message; `None` when there is none."""
-    channel.add_callback(lambda _: reply(None), [spec.Basic.GetEmpty])
-    channel.basic_get(queue, lambda _, method, properties, body: reply((method, properties, body)))

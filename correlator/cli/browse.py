@@ -13,18 +13,10 @@ from correlator.configuration.words import did_you_mean
 from correlator.errors import UsageError, quoted
 from correlator.events import Message
 from correlator.pipeline.spec import PipelineFile
+from correlator.ports import Browsable
 
 COLUMNS = ("message_id", "timestamp", "deliveries", "key", "properties", "body")
 MOST_NAMED = 20
-
-
-@runtime_checkable
-class Browsable(Protocol):
-    """A connection whose broker can show a queue without giving its messages to anybody."""
-
-    def browse(self, destination: str, limit: int) -> Sequence[Message]:
-        """Copies of the oldest messages."""
-        ...
 
 
 @runtime_checkable

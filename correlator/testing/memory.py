@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from correlator.errors import ConfigError, ConnectionLost, SendRejected, quoted
+from correlator.errors import ConfigError, ConnectionLost, SendRejected, UsageError, quoted
 from correlator.events import Headers, Message, Outgoing
 from correlator.ports import Chunk, Features
 from correlator.selector import Selector
@@ -271,6 +271,16 @@ class MemoryConnection:
         sink = MemorySink(self._broker, sender)
         self._ends.append(sink)
         return sink
+
+    def browse(self, destination: str, limit: int) -> Sequence[Message]:
+        """The oldest messages of a queue that no consumer holds; see `ports.Browsable`."""
+        with self._broker.changed:
+            self._broker.check_up(f"connections.{self._name}")
+            queue = self._broker.destination(destination)
+            if queue.is_topic:
+                raise UsageError("E2110", destination, "only queues can be browsed")
+            waiting = queue.subscription("").waiting(len(queue.log))
+            return [message for one in waiting for message in queue.log[one.start : one.stop]][:limit]
 
     def close(self) -> None:
         """Close what is still open: unacknowledged messages come again."""

@@ -1,0 +1,24 @@
+"""Sessions: connection, session, producer, consumer and browser of JMS 2.0, over any connector (docs/sessions.md).
+
+Knows the ports only, no broker.
+"""
+
+from connectors.messaging.browser import Browser
+from connectors.messaging.connection import Connection
+from connectors.messaging.consumer import Consumer
+from connectors.messaging.deliveries import AcknowledgeMode
+from connectors.messaging.factory import ConnectionFactory
+from connectors.messaging.foreign import ForeignMessage
+from connectors.messaging.producer import Producer
+from connectors.messaging.session import Session
+
+__all__ = [
+    "AcknowledgeMode",
+    "Browser",
+    "Connection",
+    "ConnectionFactory",
+    "Consumer",
+    "ForeignMessage",
+    "Producer",
+    "Session",
+]

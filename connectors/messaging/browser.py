@@ -1,0 +1,77 @@
+"""A browser: looks at a queue without taking anything from it."""
+
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from connectors.messaging.expiry import has_expired
+from correlator.events import Message
+from correlator.ports import Browsable
+from correlator.selector import Selector
+
+
+class Browser:
+    """Shows the messages of a queue. Made by `Session.create_browser`; used by the thread of its session.
+
+    Its destination and selector are those that it was made with (R5).
+
+    Args:
+        connection: of its session, whose broker can show a queue.
+        check_open: raises when the session is closed.
+        destination: `queue:NAME`.
+        selector: what is shown; `None` for everything.
+        read_max: most messages that are examined for a snapshot; 0 or less is no limit (R9).
+    """
+
+    def __init__(
+        self,
+        connection: Browsable,
+        check_open: Callable[[], None],
+        destination: str,
+        selector: Selector | None,
+        read_max: int,
+    ) -> None:
+        self._connection = connection
+        self._check_open = check_open
+        self._destination = destination
+        self._selector = selector
+        self._read_max = read_max
+
+    @property
+    def destination(self) -> str:
+        """The queue."""
+        return self._destination
+
+    @property
+    def selector(self) -> str | None:
+        """The text of the selector; `None` when everything is shown."""
+        return None if self._selector is None else self._selector.text
+
+    def enumerate(self) -> Iterator[Message]:
+        """Copies of the messages that are in the queue now, oldest first (R1).
+
+        The selector is applied here, to the oldest `queue_browser_read_max` messages (R2, R9). Whatever happens to the
+        queue afterwards changes nothing (R3), nor does the end of session and connection (R6). It cannot be reset; each
+        call takes a new snapshot (R4). A message that was read from it is not referred to any more (R8).
+
+        How a broker shows a queue is its own: what others hold meanwhile may be missing (R7), and RabbitMQ marks what
+        it has shown as redelivered.
+
+        Raises `UsageError` E7501 when the session is closed, E2027 where the broker knows that there is no such queue;
+        `ConnectionLost` when the broker cannot be reached.
+        """
+        self._check_open()
+        most = self._read_max if self._read_max > 0 else sys.maxsize
+        examined = self._connection.browse(self._destination, most)
+        return _given_away(deque(one for one in examined if self._is_shown(one)))
+
+    def close(self) -> None:
+        """Has no effect (R6)."""
+
+    def _is_shown(self, message: Message) -> bool:
+        return not has_expired(message) and (self._selector is None or self._selector.matches(message))
+
+
+def _given_away(messages: deque[Message]) -> Iterator[Message]:
+    while messages:
+        yield messages.popleft()

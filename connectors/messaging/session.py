@@ -1,0 +1,209 @@
+"""A session: one thread's consumers, producers and browsers, and what it has received and not acknowledged."""
+
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from connectors.messaging.browser import Browser
+from connectors.messaging.consumer import Consumer
+from connectors.messaging.deliveries import (
+    MOST_UNACKNOWLEDGED,
+    SOURCE_ID,
+    AcknowledgeMode,
+    Delivery,
+    Intake,
+    Unacknowledged,
+)
+from connectors.messaging.failures import closed
+from connectors.messaging.producer import Producer
+from connectors.options import check_destination
+from correlator import ports
+from correlator.errors import ConfigError, ConnectionLost, UsageError
+from correlator.events import Message
+from correlator.ports import Browsable, Features
+from correlator.selector import Selector
+from correlator.settings import ReceiverSettings, SenderSettings
+
+
+class Session:
+    """Consumers, producers and browsers of one thread.
+
+    Made by `Connection.create_session`; closed by `close` or `with`. The session and all that it makes are used by
+    one thread at a time.
+
+    Args:
+        broker: a connection of the port for this session alone.
+        mode: who acknowledges.
+        queue_browser_read_max: of its connection.
+    """
+
+    def __init__(self, broker: ports.Connection, mode: AcknowledgeMode, queue_browser_read_max: int) -> None:
+        self._broker = broker
+        self._mode = mode
+        self._queue_browser_read_max = queue_browser_read_max
+        self._unacknowledged = Unacknowledged()
+        self._ends: list[Consumer | Producer] = []
+        self._closed = False
+
+    @property
+    def acknowledge_mode(self) -> AcknowledgeMode:
+        """The mode; CLIENT for a session that acknowledges individually, too (R12)."""
+        return AcknowledgeMode.AUTO if self._mode is AcknowledgeMode.AUTO else AcknowledgeMode.CLIENT
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called, here or for its connection."""
+        return self._closed
+
+    def create_consumer(
+        self, destination: str, selector: str | None = None, *, subscription: str | None = None
+    ) -> Consumer:
+        """A consumer, connected: what is sent to a topic from now on is received.
+
+        Args:
+            destination: `queue:NAME` or `topic:NAME`.
+            selector: take only what matches (docs/receiving.md).
+            subscription: the name under which a broker keeps what is for this reader: of a topic the messages, from
+                the first time that the name is used, and until somebody deletes the subscription at the broker;
+                where readers of a queue get every message each (streams), the position. Consumers of one name share
+                the messages.
+
+        Raises `ConfigError` for what cannot be: E1215 for a destination, E1220 for a selector on a queue where the
+        broker cannot select, E1222 for a subscription of a queue that is shared out, E6003 to E6007 for a selector that
+        cannot be read. Raises `UsageError` E7503 where the name of a subscription is missing, E7501 when the session is
+        closed; `ConnectionLost` when the broker cannot be reached: there is no consumer then, try again.
+        """
+        self._check_open()
+        where = f"consumer of {destination}"
+        is_topic = check_destination(where, destination).kind == "topic"
+        wanted = Selector.optional(selector, f"{where}.selector")
+        _check(where, is_topic, wanted, subscription, self._broker.features)
+        most_held = 1 if self._mode is AcknowledgeMode.AUTO else MOST_UNACKNOWLEDGED
+        receiver = ReceiverSettings(
+            id=SOURCE_ID,
+            connection="",
+            destination=destination,
+            max_batch_size=most_held,
+            selector=None if wanted is None else wanted.text,
+            durable_topic_subscription_name=subscription,
+        )
+        intake = Intake(where, self._broker.source(receiver), self._unacknowledged, most_held)
+        consumer = Consumer(where, intake, self._unacknowledged, self._mode, wanted if is_topic else None)
+        self._open(consumer, intake.connect)
+        return consumer
+
+    def create_producer(self, destination: str) -> Producer:
+        """A producer, connected.
+
+        Raises `ConfigError` E1215 for what is no destination, `UsageError` E7501 when the session is closed;
+        `ConnectionLost` when the broker cannot be reached: there is no producer then, try again.
+        """
+        self._check_open()
+        check_destination(f"producer of {destination}", destination)
+        sink = self._broker.sink(SenderSettings(id="producer", connection="", destination=destination))
+        producer = Producer(destination, sink)
+        self._open(producer, producer.connect)
+        return producer
+
+    def create_browser(self, destination: str, selector: str | None = None) -> Browser:
+        """A browser of a queue; reads nothing yet.
+
+        It works until this session is closed (R6). The broker need not be able to select.
+
+        Raises `UsageError` E2110 for a topic (R1), E2014 where the connector cannot show messages, E7501 when the
+        session is closed; `ConfigError` E1215 for what is no
+        destination, E6003 to E6007 for a selector that cannot be read.
+        """
+        self._check_open()
+        where = f"browser of {destination}"
+        if check_destination(where, destination).kind == "topic":
+            raise UsageError("E2110", where, "only queues can be browsed", "", "Use a consumer with a subscription")
+        if not isinstance(self._broker, Browsable):
+            raise UsageError("E2014", where, "its connector cannot show messages")
+        wanted = Selector.optional(selector, f"{where}.selector")
+        return Browser(self._broker, self._check_open, destination, wanted, self._queue_browser_read_max)
+
+    def acknowledge(self, message: Message) -> None:
+        """Tell the broker that a message is done, the very object that `Consumer.receive` returned.
+
+        In mode CLIENT everything that this session received before it, from all its consumers, is acknowledged with it,
+        and nothing that came later (R11). In mode CLIENT_INDIVIDUAL it is the only one (R12). In mode AUTO there is
+        nothing to do. A message that is acknowledged already, or was given back since, is left alone.
+
+        Raises `ConnectionLost` when a broker cannot be reached: what came from the consumer that lost its connection
+        may come again, all the rest is acknowledged. Raises `UsageError` E7501 when the session is closed.
+        """
+        self._check_open()
+        individually = self._mode is AcknowledgeMode.CLIENT_INDIVIDUAL
+        take = self._unacknowledged.take if individually else self._unacknowledged.take_through
+        _settle(take(message), Intake.acknowledge)
+
+    def recover(self) -> None:
+        """Give back everything that is not acknowledged: it comes again, marked as redelivered (Q17).
+
+        Files and streams mark nothing. It comes from the broker, so it may come behind messages that were under way,
+        and to another consumer of the queue. The objects that were received before cannot be acknowledged any more.
+
+        Raises `ConnectionLost` as `acknowledge`; everything comes again nevertheless. Raises `UsageError` E7501 when
+        the session is closed.
+        """
+        self._check_open()
+        _settle(self._unacknowledged.take_all(), Intake.reject)
+
+    def close(self) -> None:
+        """Close consumers and producers; what is not acknowledged comes again. Never raises; may be repeated."""
+        if self._closed:
+            return
+        self._closed = True
+        for end in self._ends:
+            end.close()
+        self._ends.clear()
+        self._broker.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise closed("session")
+
+    def _open(self, end: Consumer | Producer, connect: Callable[[], None]) -> None:
+        try:
+            connect()
+        except BaseException:
+            end.close()
+            raise
+        self._ends = [one for one in self._ends if not one.closed]
+        self._ends.append(end)
+
+
+def _check(where: str, is_topic: bool, wanted: Selector | None, subscription: str | None, features: Features) -> None:
+    if wanted is not None and not is_topic and not features.selects:
+        what = "this broker cannot leave what is not selected on a queue for other consumers"
+        raise ConfigError("E1220", f"{where}.selector", what, "Topics can be selected from")
+    is_shared_out = features.shares and not is_topic
+    if is_shared_out and subscription is not None:
+        raise ConfigError("E1222", f"{where}.subscription", "only topics have subscriptions", "", "Leave it out")
+    if not is_shared_out and subscription is None:
+        what = "it needs the name of a subscription, under which the broker keeps what is for this reader"
+        raise UsageError("E7503", where, what, "", "Give one as subscription=")
+
+
+def _settle(deliveries: Sequence[Delivery], settle: Callable[[Intake, Sequence[Any]], None]) -> None:
+    """Acknowledge or reject; a consumer that lost its connection keeps nothing from the others."""
+    tokens: dict[Intake, list[Any]] = {}
+    for delivery in deliveries:
+        tokens.setdefault(delivery.intake, []).append(delivery.token)
+    lost: ConnectionLost | None = None
+    for intake, own in tokens.items():
+        try:
+            settle(intake, own)
+        except ConnectionLost as error:
+            lost = error
+    if lost is not None:
+        raise lost

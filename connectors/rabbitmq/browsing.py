@@ -1,0 +1,65 @@
+"""Copies of what is in a queue: consumers take it, and give it back to its place.
+
+AMQP knows no way to look. `basic.get` would do without consumers, and leaves a quorum queue in another order.
+"""
+
+from collections.abc import Sequence
+
+from connectors.rabbitmq.broker import Broker
+from connectors.rabbitmq.link import Link
+from connectors.rabbitmq.places import Place
+from connectors.rabbitmq.source import RabbitSource
+from correlator.events import Message
+from correlator.settings import ReceiverSettings
+
+MOST_HELD = 10_000
+"""Messages that one consumer holds, while another takes what lies behind them: a quorum queue is silent for seconds
+before it gives 20,000 to one. Each has room for its share and no more, or it would get what the others give back."""
+_QUIET_S = 2.0
+"""Silence after which what is still missing is taken to be with other consumers."""
+_PIECE = 1000
+
+
+def copies(where: str, broker: Broker, queue: str, limit: int) -> Sequence[Message]:
+    """The oldest messages that no consumer holds. Raises `ConnectionLost`, E7010 for a queue that is not there."""
+    left = min(limit, _ready(where, broker, queue))
+    messages: list[Message] = []
+    sources: list[RabbitSource] = []
+    try:
+        while left:
+            share = min(left, MOST_HELD)
+            source = RabbitSource(where, broker, Place(queue=queue, declare=False), _holding(queue, share))
+            sources.append(source)
+            source.connect()
+            taken = _taken(source, share)
+            messages += taken
+            left = left - share if len(taken) == share else 0
+    finally:
+        for source in sources:
+            source.close()
+    return messages
+
+
+def _ready(where: str, broker: Broker, queue: str) -> int:
+    """How many messages no consumer holds."""
+    link = Link(where, broker)
+    try:
+        link.open()
+        told = link.ask(lambda channel, reply: channel.queue_declare(queue, passive=True, callback=reply))
+        return int(told.method.message_count)
+    finally:
+        link.close()
+
+
+def _holding(queue: str, share: int) -> ReceiverSettings:
+    return ReceiverSettings(id="browser", connection="", destination=f"queue:{queue}", max_batch_size=share)
+
+
+def _taken(source: RabbitSource, share: int) -> list[Message]:
+    messages: list[Message] = []
+    while len(messages) < share:
+        chunk = source.receive(min(_PIECE, share - len(messages)), _QUIET_S)
+        if not chunk.messages:
+            break
+        messages += chunk.messages
+    return messages

@@ -1,0 +1,124 @@
+"""Proxies before the connections of the pipeline, which cut them at drawn bytes."""
+
+import contextlib
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
+
+from correlator.testing.network import AtByte, Cut, Direction, Fault, FaultProxy, Injection
+from tests.connectors.rabbit import opened, receiver, sender
+from tests.connectors.rabbitmq_campaign.traffic import Place, Role, Round, Stalled
+
+LONGEST_UNCUT_S = 2.0
+HANDSHAKES_CUT = 0.2
+SILENT_CUTS = 0.1
+"""The server is not told of these until the round has had its cuts, and keeps what it has delivered as under way."""
+MUCH, LITTLE = 15_000, 300
+"""Bytes behind the handshake within which a cut falls: where messages go, and where their answers go."""
+
+
+class Line:
+    """A proxy before one connection of the pipeline. Each connection through it is cut at a byte drawn before it began.
+
+    Args:
+        role: whose it is.
+        port: of the server.
+        handshake: bytes of both directions until messages flow.
+        times: how often it is to be cut.
+        rng: draws directions and bytes.
+    """
+
+    def __init__(
+        self, role: Role, port: int, handshake: Mapping[Direction, int], times: int, rng: random.Random
+    ) -> None:
+        self.role = role
+        self.proxy = FaultProxy(port)
+        self.idle_cuts = 0
+        self._handshake = handshake
+        self._times = times
+        self._rng = rng
+        self._injections: list[Injection] = []
+        if times:
+            self._at(1)
+
+    @property
+    def cuts(self) -> int:
+        """All of them."""
+        return self.idle_cuts + len(self.places)
+
+    @property
+    def places(self) -> list[AtByte]:
+        """Where bytes were cut."""
+        places = (one.fault.place for one in self._injections if one.fired)
+        return [place for place in places if isinstance(place, AtByte)]
+
+    @property
+    def silent_cuts(self) -> int:
+        """Those that the server was not told of."""
+        return sum(one.fired for one in self._injections if one.fault.action == Cut(upstream=False))
+
+    def in_handshake(self, place: AtByte) -> bool:
+        """Whether no message can have been lost."""
+        return place.after <= self._handshake[place.direction]
+
+    def cut_often(self, look: Callable[[], None], enough: Callable[[], bool], patience_s: float) -> None:
+        """Wait until it was cut so often, or enough; a connection of which too little passes is cut now.
+
+        Raises `Stalled`, or what `look` raises.
+        """
+        number, last, deadline = 1, -1, 0.0
+        while self.cuts < self._times and not enough():
+            if self.cuts != last:
+                last, deadline = self.cuts, time.monotonic() + patience_s
+            elif time.monotonic() > deadline:
+                raise Stalled(f"{self.role}: no connection that could be cut")
+            look()
+            if self._at(number).wait(LONGEST_UNCUT_S) or self.proxy.connections > number:
+                number += 1
+            else:
+                number = self.proxy.connections + 1
+                self.idle_cuts += min(1, self.proxy.cut())
+        self.proxy.heal()
+
+    def _at(self, number: int) -> Injection:
+        """The cut of a connection; those of the next ones wait already."""
+        while len(self._injections) < number + 2:
+            place = self._draw(len(self._injections) + 1)
+            cut = Cut(upstream=self._rng.random() >= SILENT_CUTS)
+            self._injections.append(self.proxy.inject(Fault(place, cut)))
+        return self._injections[number - 1]
+
+    def _draw(self, connection: int) -> AtByte:
+        direction = self._rng.choice(list(Direction))
+        handshake = self._handshake[direction]
+        much = self.role.sends == (direction is Direction.REQUEST)
+        if self._rng.random() < HANDSHAKES_CUT:
+            after = self._rng.randint(1, handshake)
+        else:
+            after = handshake + self._rng.randint(1, MUCH if much else LITTLE)
+        return AtByte(direction=direction, after=after, connection=connection)
+
+
+@contextlib.contextmanager
+def lines(place: Place, this: Round, rng: random.Random) -> Iterator[list[Line]]:
+    """One for each connection, with its share of the cuts."""
+    made: list[Line] = []
+    shares = [len(range(at, this.faults, len(Role))) for at in range(len(Role))]
+    try:
+        for role, times in zip(Role, shares, strict=True):
+            own = random.Random(f"{rng.random()} {role}")
+            made.append(Line(role, place.rabbit.port, handshake_of(place, this, role), times, own))
+        yield made
+    finally:
+        for line in made:
+            line.proxy.close()
+
+
+def handshake_of(place: Place, this: Round, role: Role) -> dict[Direction, int]:
+    """How many bytes pass until a connection can be used. Declares its queue, too."""
+    queue = place.queues[role in (Role.FORWARDING_SENDER, Role.COUNTING_RECEIVER)]
+    with FaultProxy(place.rabbit.port) as proxy:
+        connection = place.rabbit.connection(port=proxy.port, queue_type=this.queue_type)
+        end = connection.sink(sender(queue)) if role.sends else connection.source(receiver(queue))
+        with opened(end):
+            return {direction: proxy.passed(direction) for direction in Direction}

@@ -1,5 +1,6 @@
 """A receiver's thread: takes batches from its source and carries each through its mode's cycle (FEATURES A3, A4)."""
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -149,6 +150,7 @@ class Receiver(Actor):
         self._resumed = False
         self._drained = False
         self._in_doubt = in_doubt
+        self._unanswered: deque[int] = deque(maxlen=0 if self._surely else UNANSWERED_ACKNOWLEDGEMENTS)
         self._may_come_again = 0
         self._beside = beside
         self._notices: set[str] = set()
@@ -236,7 +238,7 @@ class Receiver(Actor):
         if not self._begun:
             self._begun = True
             if self._in_doubt:
-                self._expect_again(self._in_doubt)
+                self._expect_again()
             self.tell(PartStatus.CONNECTING)
             self._mark()
         if self.draining:
@@ -259,9 +261,7 @@ class Receiver(Actor):
         self._log.warning("connection lost; trying again", error=error, retry_s=self._retry_interval)
         missing = error.code == NO_SUCH_DESTINATION
         self.tell(PartStatus.DESTINATION_NOT_FOUND if missing else PartStatus.ERROR, str(error))
-        if self.state is State.ACKNOWLEDGING:
-            self._in_doubt += len(self._batch.messages)
-            self._expect_again(len(self._batch.messages))
+        self._doubt()
         self._state.receive(Input.LOST)
         self._batch = self._new_batch()
         self._mapper.forget()
@@ -271,9 +271,18 @@ class Receiver(Actor):
         self._retry_at = self._clock.monotonic() + self._retry_interval
         return self._retry_interval
 
-    def _expect_again(self, messages: int) -> None:
-        """So many may come again, and before them what others beside it have or had."""
-        self._may_come_again += messages + sum(other.may_give_back for other in self._beside())
+    def _doubt(self) -> None:
+        """Nobody knows whether the acknowledgement under way has arrived, nor those that have no answer."""
+        under_way = len(self._batch.messages) if self.state is State.ACKNOWLEDGING else 0
+        in_doubt = under_way + sum(self._unanswered)
+        self._unanswered.clear()
+        if in_doubt:
+            self._in_doubt += in_doubt
+            self._expect_again()
+
+    def _expect_again(self) -> None:
+        """What is in doubt may come again, and before it what others beside this one have or had."""
+        self._may_come_again = self._in_doubt + sum(other.may_give_back for other in self._beside())
 
     # --- receiving ---
 
@@ -479,6 +488,7 @@ class Receiver(Actor):
         point("rx.ack.before")
         self._source.acknowledge(self._batch.tokens)
         point("rx.ack.after")
+        self._unanswered.append(len(self._batch.messages))
         self._confirm(len(self._batch.messages))
         self._breakdown.lap("ACK")
         self._breakdown.batch(len(self._batch.messages))

@@ -1,6 +1,8 @@
 """What a start makes of what the store holds."""
 
+import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -8,7 +10,7 @@ from correlator.core import faults
 from correlator.errors import ConnectionLost
 from correlator.events import Message
 from correlator.settings import DuplicateDetectionSettings
-from correlator.testing.memory import Faults, MemoryBroker
+from correlator.testing.memory import MEMORY_FEATURES, Faults, MemoryBroker
 from correlator.testing.store import Disk
 from tests.runtime.flows import Keeps
 from tests.runtime.stepped import stepped, work
@@ -59,11 +61,34 @@ class Broken(Faults):
             raise ConnectionLost("E7001", f"receiver {receiver}", "the line is cut")
 
 
-@pytest.mark.parametrize("dies", [False, True], ids=["line cut", "process dies"])
-def test_what_another_receiver_of_the_queue_had_in_doubt_may_come_first(dies: bool):
+class Silent(Faults):
+    """The first acknowledgement of either receiver is lost without a word, then both lose their lines; one stays away."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self._cut: set[str] = set()
+
+    def loses_acknowledgement(self, receiver: str, messages: Sequence[Message]) -> bool:
+        if receiver in self.asked:
+            return False
+        self.asked.append(receiver)
+        return True
+
+    def before_receive(self, receiver: str) -> None:
+        if len(self.asked) == 2 and (receiver == self.asked[0] or receiver not in self._cut):
+            self._cut.add(receiver)
+            raise ConnectionLost("E7001", f"receiver {receiver}", "the line is cut")
+
+
+@pytest.mark.parametrize(
+    ("lines", "surely", "dies"),
+    [(Broken(), True, False), (Broken(), True, True), (Silent(), False, False)],
+    ids=["line cut", "process dies", "acknowledgements without an answer"],
+)
+def test_what_another_receiver_of_the_queue_had_in_doubt_may_come_first(lines: Any, surely: bool, dies: bool):
     """Given two receivers with a batch in doubt each, when one is given the other's first, then it knows its own yet."""
-    disk, lines = Disk(), Broken()
-    broker = MemoryBroker(faults=lines)
+    disk = Disk()
+    broker = MemoryBroker(features=dataclasses.replace(MEMORY_FEATURES, acknowledges_surely=surely), faults=lines)
     broker.publish("queue:in", numbered(63))
     small = DuplicateDetectionSettings(per_source_window_size=1, expiry_time=0.0)
     parts = [receiver(name, destination="queue:in", max_batch_size=size) for name, size in (("one", 60), ("two", 3))]

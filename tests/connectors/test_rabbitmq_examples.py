@@ -1,15 +1,18 @@
-"""The examples run as they stand, against a real server: `config/rabbitmq-to-rabbitmq.yaml` and docs/rabbitmq.md."""
+"""The examples run as they stand, against a real server: those of config/ and of docs/rabbitmq.md."""
 
 import json
+import os
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from connectors.file import FileConnection
 from correlator.events import Message, Outgoing
-from correlator.settings import ReceiverSettings, SenderSettings
+from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
 from correlator.testing.contract import take, tokens
 from tests.cli.commands import COMMAND, environment
 from tests.connectors.rabbit import opened
@@ -19,17 +22,32 @@ from tests.rabbit_server import RabbitServer
 pytestmark = pytest.mark.rabbitmq
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 120.0
-EXAMPLE = ROOT / "config" / "rabbitmq-to-rabbitmq.yaml"
+PATIENCE_S = 300.0
+TO_RABBITMQ = ROOT / "config" / "rabbitmq-to-rabbitmq.yaml"
+TO_FILE = ROOT / "config" / "rabbitmq-to-file.yaml"
+
+
+@pytest.fixture(autouse=True)
+def names(rabbit: RabbitServer) -> Iterator[None]:
+    """The examples call their queues alike: none leaves them to another."""
+    delete_queues(rabbit)
+    yield
+    delete_queues(rabbit)
+
+
+def delete_queues(rabbit: RabbitServer) -> None:
+    with rabbit.channel() as channel:
+        for queue in ("orders", "bills", "billing", "orders.*:listener", "sold"):
+            channel.queue_delete(queue)
 
 
 def receiver(name, destination):
     return ReceiverSettings(id=name, connection="shop", destination=destination)
 
 
-def publish(connection, messages):
-    with opened(connection.sink(SenderSettings(id="p", connection="shop", destination="queue:orders"))) as sink:
-        assert not any(sink.send([Outgoing(n, "shop", "queue:orders", one) for n, one in enumerate(messages)]))
+def publish(connection, messages, destination="queue:orders"):
+    with opened(connection.sink(SenderSettings(id="p", connection="shop", destination=destination))) as sink:
+        assert not any(sink.send([Outgoing(n, "shop", destination, one) for n, one in enumerate(messages)]))
 
 
 def taken(source, wanted):
@@ -44,7 +62,10 @@ def taken(source, wanted):
 
 
 def started(rabbit, directory, file, **port):
-    """The command, for as long as the test needs it; its port under the name that the file has for it."""
+    """The command, for as long as the test needs it; its port under the name that the file has for it.
+
+    It has a session of its own, so that its JVM can be killed with it.
+    """
     variables = {
         **{name: str(value) for name, value in (port or {"RABBITMQ_PORT": rabbit.port}).items()},
         "RABBITMQ_USER": rabbit.user,
@@ -53,7 +74,12 @@ def started(rabbit, directory, file, **port):
     }
     with (directory / "run.log").open("ab") as log:
         return subprocess.Popen(
-            [COMMAND, "run", str(file)], cwd=directory, env=environment(variables), stdout=log, stderr=log
+            [COMMAND, "run", str(file)],
+            cwd=directory,
+            env=environment(variables),
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
         )
 
 
@@ -68,6 +94,11 @@ def write_example(page, directory):
 def stop(process, directory):
     process.send_signal(signal.SIGTERM)
     assert process.wait(PATIENCE_S) == 128 + signal.SIGTERM, (directory / "run.log").read_text()
+
+
+def kill(process):
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait(PATIENCE_S)
 
 
 def test_the_example_of_the_page(rabbit: RabbitServer, tmp_path):
@@ -85,9 +116,6 @@ def test_the_example_of_the_page(rabbit: RabbitServer, tmp_path):
             stop(process, tmp_path)
         assert [(one.body, one.key) for one in bridged] == [(b"%d" % n, "customer") for n in (1, 2, 3)]
         assert not bills.receive(1, 0.2).messages
-    with rabbit.channel() as channel:
-        channel.queue_delete("orders")
-        channel.queue_delete("bills")
 
 
 @pytest.mark.spark
@@ -105,7 +133,7 @@ def test_the_example_pipeline(rabbit: RabbitServer, tmp_path):
         for number in ("1", "2", "3", "3", "4", "5")
     ]
     publish(connection, sent)
-    process = started(rabbit, tmp_path, EXAMPLE)
+    process = started(rabbit, tmp_path, TO_RABBITMQ)
     try:
         with (
             opened(connection.source(receiver("bills", "queue:billing"))) as bills,
@@ -118,3 +146,75 @@ def test_the_example_pipeline(rabbit: RabbitServer, tmp_path):
             assert not bills.receive(1, 0.2).messages
     finally:
         stop(process, tmp_path)
+
+
+def reader(directory, name):
+    """Follows the book of sales from its beginning."""
+    options = {"path": str(directory), "state": str(directory / name)}
+    follow = ReceiverSettings(
+        id=name, connection="books", destination="queue:sales.jsonl", max_batch_size=10_000, options={"follow": True}
+    )
+    return FileConnection("books", ConnectionSettings(type="file", options=options)).source(follow)
+
+
+def sold(numbers):
+    """Orders of these numbers; every tenth costs nothing."""
+    return [
+        Message(b'{"customer": "c%d", "amount": %d}' % (number % 7, number % 10 * 200), {"order": str(number)})
+        for number in numbers
+    ]
+
+
+def in_the_book(numbers):
+    """Number, amount and whether it is a large one, of each of these orders that costs something."""
+    return [(str(number), number % 10 * 200, number % 10 >= 5) for number in numbers if number % 10]
+
+
+@pytest.mark.kill9
+@pytest.mark.spark
+def test_the_example_pipeline_into_a_file_is_killed_in_the_middle(rabbit: RabbitServer, tmp_path):
+    connection = rabbit.connection(queue_type="quorum")
+    books = tmp_path / "config" / "data"
+    book = books / "sales.jsonl"
+    books.mkdir(parents=True)
+    book.touch()
+    publish(connection, sold(range(500)), "queue:sold")
+    process = started(rabbit, tmp_path, TO_FILE)
+    try:
+        with opened(reader(books, "first")) as lines:
+            taken(lines, 1)
+        publish(connection, sold(range(500, 900)), "queue:sold")
+    finally:
+        kill(process)
+    everything = in_the_book(range(1000))
+    assert 0 < book.read_bytes().count(b"\n") < len(everything) - 90
+    publish(connection, sold(range(890, 1000)), "queue:sold")  # the shop does not know whether the last ones arrived
+    process = started(rabbit, tmp_path, TO_FILE)
+    try:
+        with opened(reader(books, "second")) as lines:
+            taken(lines, len(everything))
+    finally:
+        stop(process, tmp_path)
+    told = [json.loads(line) for line in book.read_text().splitlines()]
+    assert [(one["order"], one["amount"], one["large"]) for one in told] == everything
+    assert all(one["tax"] == pytest.approx(one["amount"] * 0.19) for one in told)
+    with rabbit.channel() as channel:
+        assert channel.queue_delete("sold").method.message_count == 0
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("file", [TO_RABBITMQ, TO_FILE], ids=lambda file: file.stem)
+def test_what_the_examples_say_of_themselves(file, tmp_path):
+    """Nothing is wrong with them, and their own tests pass; no server is needed for either."""
+    for command in ("lint", "test"):
+        done = subprocess.run(
+            [COMMAND, command, str(file)],
+            cwd=tmp_path,
+            env=environment({"RABBITMQ_PASSWORD": "unused"}),
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("ok ") == file.read_text().count("    given:")

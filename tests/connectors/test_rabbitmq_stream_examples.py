@@ -1,30 +1,21 @@
 """The example of docs/rabbitmq-streams.md runs as it stands, against a real server, and is killed in between."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from correlator.events import Message, Outgoing
 from correlator.settings import ReceiverSettings, SenderSettings
 from tests.connectors.rabbit import opened
-from tests.connectors.test_rabbitmq_examples import PATIENCE_S, started, stop, taken, write_example
+from tests.connectors.test_rabbitmq_examples import (
+    PATIENCE_S,
+    names,  # noqa: F401  # a fixture for every test here
+    started,
+    stop,
+    taken,
+    write_example,
+)
 from tests.rabbit_server import RabbitServer
 
 pytestmark = pytest.mark.rabbitmq
-
-
-@pytest.fixture(autouse=True)
-def names(rabbit: RabbitServer) -> Iterator[None]:
-    """The example of the page about queues calls its queues alike: neither leaves them to the other."""
-    delete_queues(rabbit)
-    yield
-    delete_queues(rabbit)
-
-
-def delete_queues(rabbit: RabbitServer) -> None:
-    with rabbit.channel() as channel:
-        for queue in ("orders", "bills"):
-            channel.queue_delete(queue)
 
 
 def run(rabbit, directory):

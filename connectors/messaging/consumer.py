@@ -70,7 +70,7 @@ class Consumer:
                 if self._is_wanted(message):
                     return self._delivered(message, chunk.token)
                 self._intake.acknowledge([chunk.token])
-            if chunk.ended or (not chunk.messages and time.monotonic() >= deadline):
+            if chunk.ended or (time.monotonic() >= deadline and (timeout_s > 0 or not chunk.messages)):
                 return None
 
     def close(self) -> None:

@@ -127,7 +127,7 @@ class Intake:
                 self._is_connected = True
             yield self._source
         except ConnectionLost:
-            self._let_go()
+            self.close()  # what a broker still holds for this consumer would come to nobody
             raise
 
     def _let_go(self) -> None:

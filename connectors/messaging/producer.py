@@ -3,7 +3,7 @@
 from connectors.messaging.failures import closed
 from connectors.messaging.foreign import ForeignMessage, converted
 from correlator.errors import ConnectionLost
-from correlator.events import Outgoing
+from correlator.events import Message, Outgoing
 from correlator.ports import Sink
 
 
@@ -20,7 +20,8 @@ class Producer:
         self._sink = sink
         self._is_connected = False
         self._closed = False
-        self._sequence = 1
+        self._sequence = 0
+        self._in_doubt: Message | None = None
 
     @property
     def closed(self) -> bool:
@@ -47,15 +48,18 @@ class Producer:
         if self._closed:
             raise closed(f"producer of {self._destination}")
         native = converted(message)
+        if native is not self._in_doubt:  # which keeps its number: it is waited for if it is still under way
+            self._sequence += 1
+        self._in_doubt = native
         # No source: a broker that deduplicates must not take another message for a repeat of one in doubt.
         outgoing = Outgoing(self._sequence, "", native.destination or self._destination, native)
         try:
             self.connect()
             (rejected,) = self._sink.send([outgoing])
         except ConnectionLost:
-            self._is_connected = False  # the same number again: what is in doubt is waited for, not sent twice
+            self._is_connected = False
             raise
-        self._sequence += 1
+        self._in_doubt = None
         if rejected is not None:
             raise rejected
 

@@ -31,7 +31,7 @@ def copies(where: str, broker: Broker, queue: str, limit: int) -> Sequence[Messa
             source = RabbitSource(where, broker, Place(queue=queue, declare=False), _holding(queue, share))
             sources.append(source)
             source.connect()
-            taken = _taken(source, share)
+            taken = _taken(source, share, broker.timeout_s)
             messages += taken
             left = left - share if len(taken) == share else 0
     finally:
@@ -55,10 +55,11 @@ def _holding(queue: str, share: int) -> ReceiverSettings:
     return ReceiverSettings(id="browser", connection="", destination=f"queue:{queue}", max_batch_size=share)
 
 
-def _taken(source: RabbitSource, share: int) -> list[Message]:
+def _taken(source: RabbitSource, share: int, first_s: float) -> list[Message]:
+    """What comes, the first message within `first_s`: a large one takes its time."""
     messages: list[Message] = []
     while len(messages) < share:
-        chunk = source.receive(min(_PIECE, share - len(messages)), _QUIET_S)
+        chunk = source.receive(min(_PIECE, share - len(messages)), _QUIET_S if messages else first_s)
         if not chunk.messages:
             break
         messages += chunk.messages

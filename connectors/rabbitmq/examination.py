@@ -1,5 +1,6 @@
 """What a server would do to the messages of receivers and senders that nobody expects (`correlator doctor`)."""
 
+import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -32,10 +33,11 @@ def examine(
     Queues are looked for, never declared; of one that is not there and would be made, its configured arguments count.
     """
     link = Link(where, broker)
+    deadline = time.monotonic() + management.COLLECTING_S
     try:
         link.open()
         for part in _parts(broker, receivers, senders):
-            yield from _findings(part, broker, link)
+            yield from _findings(part, broker, link, deadline)
     except ConnectionLost as error:
         yield error
     finally:
@@ -57,28 +59,42 @@ def _parts(broker: Broker, receivers: Sequence[ReceiverSettings], senders: Seque
             yield _Part(f"senders.{sender.id}", place, reliable, held_by_application=False)
 
 
-def _findings(part: _Part, broker: Broker, link: Link) -> Iterator[CorrelatorError]:
-    queue = Queue(part.place.durable, management.rules_of(part.place.arguments))
-    missing = _missing(part, link)
-    if missing is not None and not part.place.declare:
+def _findings(part: _Part, broker: Broker, link: Link, deadline: float) -> Iterator[CorrelatorError]:
+    place = part.place
+    missing = _refused(part, link, passive=True)
+    if missing is not None and (missing.code != NO_SUCH_DESTINATION or not place.declare):
         yield missing
         return
-    if missing is None:
-        try:
-            queue = management.queue_of(broker, part.place.queue)
-        except OSError as error:
-            what = f"arguments and policies of queue {quoted(part.place.queue)} cannot be seen: {error}"
-            todo = "Enable the plugin rabbitmq_management, give the user the tag monitoring, set management_port"
-            yield ConfigError("W7031", part.where, what, "", todo)
+    if missing is not None:
+        yield from _losses(part, Queue(place.durable, management.rules_of(place.arguments)))
+        return
+    unlike = _refused(part, link, passive=False) if place.declare else None
+    if unlike is not None:
+        yield unlike
+    try:
+        queue = management.queue_of(broker, place.queue, deadline)
+    except OSError as error:
+        what = f"arguments and policies of queue {quoted(place.queue)} cannot be seen: {error}"
+        todo = "Enable the plugin rabbitmq_management, give the user the tag monitoring, set management_port"
+        yield ConfigError("W7031", part.where, what, "", todo)
+        return
+    if not queue.policy_known:
+        what = f"the policy of queue {quoted(place.queue)} cannot be seen: the server collects no statistics"
+        yield ConfigError("W7031", part.where, what)
     yield from _losses(part, queue)
 
 
-def _missing(part: _Part, link: Link) -> ConnectionLost | None:
-    """Why the queue is not there."""
+def _refused(part: _Part, link: Link, *, passive: bool) -> ConnectionLost | None:
+    """Why the queue is not there, or cannot be declared as configured; changes nothing where it is there."""
+    place = part.place
     try:
-        link.ask(lambda channel, reply: channel.queue_declare(part.place.queue, passive=True, callback=reply))
+        link.ask(
+            lambda channel, reply: channel.queue_declare(
+                place.queue, passive=passive, durable=place.durable, arguments=dict(place.arguments), callback=reply
+            )
+        )
     except ConnectionLost as error:
-        if error.code != NO_SUCH_DESTINATION:
+        if not link.connected:
             raise
         link.open_channel()
         return ConnectionLost(error.code, part.where, error.what, error.allowed, error.todo)
@@ -99,14 +115,15 @@ def _losses(part: _Part, queue: Queue) -> Iterator[ConfigError]:
             yield ConfigError(
                 "W7033", part.where, what, "", "Set overflow to reject-publish: then senders wait or fail"
             )
-    for rule in ("message-ttl", "expires"):
-        if rule in rules:
-            what = f"queue {name} has {rule} {rules[rule]} ms: what waits longer is taken away; {fate}"
-            yield ConfigError("W7034", part.where, what, "", "Take it off where every message counts")
-    if "delivery-limit" in rules and dead is None:
-        what = (
-            f"queue {name} drops a message after {rules['delivery-limit']} deliveries, and has no dead-letter exchange"
-        )
+    if "message-ttl" in rules:
+        what = f"queue {name} has message-ttl {rules['message-ttl']} ms: what waits longer is taken away; {fate}"
+        yield ConfigError("W7034", part.where, what, "", "Take it off where every message counts")
+    if "expires" in rules:
+        what = f"queue {name} has expires {rules['expires']} ms: unused for so long it is deleted with what is in it"
+        yield ConfigError("W7034", part.where, what, "", "Take it off where every message counts")
+    limit = rules.get("delivery-limit")
+    if isinstance(limit, int) and limit >= 0 and dead is None:
+        what = f"queue {name} drops a message after {limit} deliveries, and has no dead-letter exchange"
         yield ConfigError("W7035", part.where, what, "", "Set dead-letter-exchange, or take the limit off")
     if part.held_by_application:
         longest = f"{rules['consumer-timeout']} ms" if "consumer-timeout" in rules else _USUAL_TIMEOUT

@@ -12,9 +12,9 @@ from connectors.rabbitmq.broker import Broker
 from connectors.rabbitmq_server import reason
 from correlator.errors import quoted
 
-_LARGEST_ANSWER = 1 << 20
-_COLLECTING_S = 12.0
+COLLECTING_S = 12.0
 """The server looks at its queues every 5 s; before that it does not say which policy a new one has."""
+_LARGEST_ANSWER = 1 << 20
 _POLICY = "effective_policy_definition"
 
 
@@ -23,26 +23,32 @@ class Queue(NamedTuple):
 
     Attributes:
         rules: what its arguments and its policy say, by the names that policies use: `max-length`, not `x-max-length`.
+        policy_known: whether the server has told of a policy or of none; it does not where it collects no statistics.
     """
 
     durable: bool
     rules: Mapping[str, Any]
+    policy_known: bool = True
 
 
-def queue_of(broker: Broker, name: str) -> Queue:
-    """A queue that is there. Raises `OSError`, whose text says why the API cannot be asked."""
+def queue_of(broker: Broker, name: str, deadline: float) -> Queue:
+    """A queue that is there, asked until its policy is known, or until the (monotonic) deadline.
+
+    Raises `OSError`, whose text says why the API cannot be asked.
+    """
     address = f"{broker.host}:{broker.management_port}"
-    path = f"/api/queues/{quote(broker.virtual_host, safe='')}/{quote(name, safe='')}"
-    deadline = time.monotonic() + _COLLECTING_S
+    wanted = f"columns=durable,arguments,{_POLICY}"
+    path = f"/api/queues/{quote(broker.virtual_host, safe='')}/{quote(name, safe='')}?{wanted}"
     try:
         found = _get(broker, path)
         while _POLICY not in found and time.monotonic() < deadline:
             time.sleep(0.2)
             found = _get(broker, path)
-        return Queue(bool(found["durable"]), {**found[_POLICY], **rules_of(found["arguments"])})
+        rules = {**(found.get(_POLICY) or {}), **rules_of(found["arguments"])}
+        return Queue(bool(found["durable"]), rules, _POLICY in found)
     except OSError as error:
         raise OSError(f"{address}: {reason(error)}") from error
-    except (http.client.HTTPException, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (http.client.HTTPException, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise OSError(f"{address}: what answers is not the management API") from error
 
 

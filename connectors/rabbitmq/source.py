@@ -85,7 +85,7 @@ class RabbitSource:
         )
 
     def reject(self, tokens: Sequence[Token]) -> None:
-        """Give chunks back; the server puts them to where they were."""
+        """Give chunks back; a quorum queue gives them again behind what it has sent ahead, or behind all it has."""
         link = self._connected()
         settlements = self._settle(tokens)
         link.tell(lambda channel: [channel.basic_nack(tag, multiple, requeue=True) for tag, multiple in settlements])

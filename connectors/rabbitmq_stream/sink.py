@@ -1,6 +1,7 @@
 """The sink: publishes under the source of each message and its number, so that a repeat is stored once."""
 
 import time
+import uuid
 from collections.abc import Sequence
 
 from connectors.rabbitmq_stream.broker import Broker
@@ -27,6 +28,7 @@ class StreamSink:
         self._broker = broker
         self._place = place
         self._largest = 0
+        self._life = uuid.uuid4().hex
         self._link: Link | None = None
         self._publishing: Publishing | None = None
 
@@ -90,7 +92,7 @@ class StreamSink:
             what = f"{quoted(outgoing.source)} cannot be the name of a publisher"
             return SendRejected("E8105", where, what, f"At most {LONGEST_NAME} bytes, numbers from 0 on")
         try:
-            content = encode(outgoing, f"ID:{outgoing.sequence}:{outgoing.source}", now_ms)
+            content = encode(outgoing, f"ID:{outgoing.sequence}:{outgoing.source or self._life}", now_ms)
         except (ValueError, TypeError, AttributeError) as error:  # application code may put anything into a message
             return SendRejected("E8110", where, f"AMQP 1.0 cannot carry the message: {error}")
         if self._largest and len(content) > self._largest:

@@ -8,7 +8,10 @@ from pathlib import Path
 
 
 def shared(module: str, options: Sequence[str], *, seed: int, jobs: int) -> tuple[Sequence[bytes], bool]:
-    """Run a module's command in so many processes; returns their reports, and whether none has found a violation.
+    """Run a module's command in so many processes; returns their reports, and whether each of them ended well.
+
+    Ctrl-C reaches the processes as well: their figures so far are waited for. One that leaves no report has not ended
+    well.
 
     Args:
         module: its command knows `--seed`, `--step` and `--report`.
@@ -23,5 +26,18 @@ def shared(module: str, options: Sequence[str], *, seed: int, jobs: int) -> tupl
             subprocess.Popen([sys.executable, "-m", module, *options, *own, "--report", str(path)])  # noqa: S603
             for own, path in zip(seeds, reports, strict=True)
         ]
-        statuses = [process.wait() for process in processes]
-        return [path.read_bytes() for path in reports], not any(statuses)
+        try:
+            statuses = [_end_of(process) for process in processes]
+        finally:
+            for process in processes:
+                process.terminate()
+        found = [path.read_bytes() for path in reports if path.exists()]
+        return found, len(found) == jobs and not any(statuses)
+
+
+def _end_of(process: subprocess.Popen[bytes]) -> int:
+    while True:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            continue

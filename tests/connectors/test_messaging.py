@@ -686,6 +686,62 @@ def test_a_producer_that_lost_its_connection_connects_anew(memory):
     assert bodies(memory.broker.received("queue:q")) == ["x"]
 
 
+class Keeps:
+    """A connector whose sink loses every second message and keeps all, and whose source loses its line at once."""
+
+    features = Features()
+
+    def __init__(self) -> None:
+        self.sent = []
+        self.closes = 0
+
+    def __call__(self, name, settings):
+        return self
+
+    def sink(self, sender):
+        return self
+
+    source = sink
+
+    def connect(self) -> None:
+        pass
+
+    def send(self, batch):
+        self.sent += batch
+        if len(self.sent) % 2:
+            raise ConnectionLost("E7001", "here", "the line is cut")
+        return [None]
+
+    def receive(self, max_messages, timeout_s):
+        raise ConnectionLost("E7001", "here", "the line is cut")
+
+    def close(self) -> None:
+        self.closes += 1
+
+
+def test_a_message_that_is_sent_again_keeps_its_number_and_another_one_has_its_own():
+    """Brokers name messages by it: one that were called as another is would be taken for a repeat."""
+    connector = Keeps()
+    producer = ConnectionFactory(connector).create_connection().create_session().create_producer("queue:q")
+    first, second, third = numbered(3)
+    with pytest.raises(ConnectionLost):
+        producer.send(first)
+    producer.send(first)
+    with pytest.raises(ConnectionLost):
+        producer.send(second)
+    producer.send(third)
+    assert [(one.sequence, one.message.body) for one in connector.sent] == [(1, b"1"), (1, b"1"), (2, b"2"), (3, b"3")]
+
+
+def test_a_consumer_that_lost_its_connection_lets_go_of_it():
+    """Or the broker would keep for it what it has sent ahead."""
+    connector = Keeps()
+    consumer = ConnectionFactory(connector).create_connection().create_session().create_consumer("queue:q")
+    with pytest.raises(ConnectionLost):
+        consumer.receive(0)
+    assert connector.closes == 1
+
+
 def test_what_cannot_be_connected_is_not_made(memory):
     session = memory.session()
     memory.broker.down = True

@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from connectors.rabbitmq import management
 from correlator import Reliability
 from correlator.cli.main import execute
 from correlator.settings import ReceiverSettings, SenderSettings
@@ -34,6 +35,10 @@ def receiver(queue, reliability=RELIABLE, **options):
     )
 
 
+def sender_to(queue, **options):
+    return SenderSettings(id="out", connection="c", destination=f"queue:{queue}", reliability=RELIABLE, options=options)
+
+
 def found(server, *parts, **options):
     """Codes and texts of the findings."""
     receivers = [part for part in parts if isinstance(part, ReceiverSettings)]
@@ -49,13 +54,14 @@ def found(server, *parts, **options):
         (True, {"x-max-length": 10, "x-overflow": "reject-publish"}, {}, None, ""),
         (True, {**LIMITED, **KEPT}, {}, None, ""),
         (True, LIMITED, {"dead-letter-exchange": "amq.fanout"}, None, ""),
+        (True, {"x-queue-type": "quorum", "x-delivery-limit": -1}, {}, None, ""),
         (False, {}, {}, "W7032", "is not durable"),
         (True, {"x-max-length": 10}, {}, "W7033", "max-length 10; they are lost"),
         (True, {"x-max-length": 10, **KEPT}, {}, "W7033", "they go to exchange 'amq.fanout'"),
         (True, {"x-max-length-bytes": 900, "x-overflow": "drop-head"}, {}, "W7033", "max-length-bytes 900"),
         (True, {}, {"max-length": 7}, "W7033", "max-length 7"),
         (True, {"x-message-ttl": 5000}, {}, "W7034", "message-ttl 5000 ms"),
-        (True, {}, {"expires": 60000}, "W7034", "expires 60000 ms"),
+        (True, {}, {"expires": 60000}, "W7034", "expires 60000 ms: unused for so long it is deleted"),
         (True, LIMITED, {}, "W7035", "after 3 deliveries"),
     ],
 )
@@ -66,8 +72,8 @@ def test_what_a_queue_does_to_messages(managed: RabbitServer, durable, arguments
     try:
         with managed.channel() as channel:
             channel.queue_declare(queue, durable=durable, arguments=arguments)
-        sender = SenderSettings(id="out", connection="c", destination=f"queue:{queue}", reliability=RELIABLE)
-        findings = found(managed, receiver(queue), sender)
+        sender = sender_to(queue, declare=False)
+        findings = found(managed, receiver(queue, declare=False), sender)
     finally:
         if policy:
             managed.control("clear_policy", queue)
@@ -80,7 +86,7 @@ def test_a_best_effort_receiver_may_have_a_queue_that_is_not_durable(managed: Ra
     queue = managed.queue()
     with managed.channel() as channel:
         channel.queue_declare(queue)
-    assert not found(managed, receiver(queue, Reliability.BEST_EFFORT))
+    assert not found(managed, receiver(queue, Reliability.BEST_EFFORT, declare=False))
 
 
 @pytest.mark.parametrize(("arguments", "text"), [({}, HELD), ({"x-consumer-timeout": 90000}, "90000 ms")])
@@ -102,8 +108,7 @@ def test_a_queue_that_is_missing_and_not_made(managed: RabbitServer):
     missing, queue = managed.queue(), managed.queue()
     with managed.channel() as channel:
         channel.queue_declare(queue)
-    sender = SenderSettings(id="out", connection="c", destination=f"queue:{queue}", reliability=RELIABLE)
-    findings = found(managed, receiver(missing, declare=False), sender)
+    findings = found(managed, receiver(missing, declare=False), sender_to(queue, declare=False))
     assert [code for code, _ in findings] == ["E7010", "W7032"]
     assert findings[0][1].startswith("E7010 receivers.in: ")
 
@@ -140,7 +145,7 @@ def unseen(server, port):
     queue = server.queue()
     with server.channel() as channel:
         channel.queue_declare(queue, arguments={"x-max-length": 10})
-    ((code, shown),) = found(server, receiver(queue), management_port=port)
+    ((code, shown),) = found(server, receiver(queue, declare=False), management_port=port)
     assert code == "W7031"
     assert shown.endswith("give the user the tag monitoring, set management_port.")
     return shown
@@ -152,11 +157,41 @@ def test_a_server_without_the_management_api(rabbit: RabbitServer):
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"<html>", b"[]", b"7", b'{"effective_policy_definition": 7, "durable": true}']
+    "content", [b"", b"<html>", b"[]", b"7", b'{"effective_policy_definition": 7, "durable": true}', b"[" * 200_000]
 )
 def test_what_answers_instead_of_the_management_api(rabbit: RabbitServer, content):
     with answering(content) as port:
         assert f"127.0.0.1:{port}: what answers is not the management API. " in unseen(rabbit, port)
+
+
+def test_a_queue_that_is_otherwise_than_configured(managed: RabbitServer):
+    queue = managed.queue()
+    with managed.channel() as channel:
+        channel.queue_declare(queue, durable=True)
+    ((code, shown),) = found(managed, receiver(queue, queue_type="quorum"))
+    assert code == "E7008"
+    assert "receivers.in" in shown
+
+
+def test_a_queue_of_another_connection_keeps_nothing_from_the_others(managed: RabbitServer):
+    own, queue = managed.queue(), managed.queue()
+    with managed.channel() as channel:
+        channel.queue_declare(own, exclusive=True)
+        channel.queue_declare(queue)
+        findings = found(managed, receiver(own), sender_to(queue, declare=False))
+    assert [code for code, _ in findings] == ["E7009", "W7032"]
+    assert "receivers.in" in findings[0][1]
+
+
+def test_a_server_that_collects_no_statistics(rabbit: RabbitServer, monkeypatch):
+    monkeypatch.setattr(management, "COLLECTING_S", 0.0)
+    queue = rabbit.queue()
+    with rabbit.channel() as channel:
+        channel.queue_declare(queue, durable=True)
+    with answering(b'{"durable": true, "arguments": {"x-max-length": 10}}') as port:
+        findings = found(rabbit, receiver(queue), management_port=port)
+    assert [code for code, _ in findings] == ["W7031", "W7033"]
+    assert "the server collects no statistics" in findings[0][1]
 
 
 def test_a_user_who_may_not_ask(managed: RabbitServer):
@@ -166,7 +201,7 @@ def test_a_user_who_may_not_ask(managed: RabbitServer):
     managed.control("add_user", "worker", "secret")
     try:
         managed.control("set_permissions", "worker", ".*", ".*", ".*")
-        ((code, shown),) = found(managed, receiver(queue), user="worker", password="secret")
+        ((code, shown),) = found(managed, receiver(queue, declare=False), user="worker", password="secret")
     finally:
         managed.control("delete_user", "worker")
     assert code == "W7031"
@@ -181,7 +216,7 @@ connections:
   local: {{type: embedded}}
 destinations: {{orders: "queue:{queue}"}}
 receivers:
-  - {{id: orders, connection: shop, destination: orders}}
+  - {{id: orders, connection: shop, destination: orders, options: {{declare: false}}}}
   - {{id: other, connection: local, destination: "queue:q"}}
 senders:
   - {{id: bills, connection: shop, destination: "topic:bills"}}

@@ -41,11 +41,12 @@ def queue_of(broker: Broker, name: str, deadline: float) -> Queue:
     path = f"/api/queues/{quote(broker.virtual_host, safe='')}/{quote(name, safe='')}?{wanted}"
     try:
         found = _get(broker, path)
+        durable = bool(found["durable"])
         while _POLICY not in found and time.monotonic() < deadline:
             time.sleep(0.2)
             found = _get(broker, path)
         rules = {**(found.get(_POLICY) or {}), **rules_of(found["arguments"])}
-        return Queue(bool(found["durable"]), rules, _POLICY in found)
+        return Queue(durable, rules, _POLICY in found)
     except OSError as error:
         raise OSError(f"{address}: {reason(error)}") from error
     except (http.client.HTTPException, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

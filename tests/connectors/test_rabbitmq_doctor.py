@@ -47,36 +47,41 @@ def found(server, *parts, **options):
     return [(one.code, str(one)) for one in connection.examine(receivers, senders)]
 
 
-@pytest.mark.parametrize(
-    ("durable", "arguments", "policy", "code", "text"),
-    [
-        (True, {}, {}, None, ""),
-        (True, {"x-max-length": 10, "x-overflow": "reject-publish"}, {}, None, ""),
-        (True, {**LIMITED, **KEPT}, {}, None, ""),
-        (True, LIMITED, {"dead-letter-exchange": "amq.fanout"}, None, ""),
-        (True, {"x-queue-type": "quorum", "x-delivery-limit": -1}, {}, None, ""),
-        (False, {}, {}, "W7032", "is not durable"),
-        (True, {"x-max-length": 10}, {}, "W7033", "max-length 10; they are lost"),
-        (True, {"x-max-length": 10, **KEPT}, {}, "W7033", "they go to exchange 'amq.fanout'"),
-        (True, {"x-max-length-bytes": 900, "x-overflow": "drop-head"}, {}, "W7033", "max-length-bytes 900"),
-        (True, {}, {"max-length": 7}, "W7033", "max-length 7"),
-        (True, {"x-message-ttl": 5000}, {}, "W7034", "message-ttl 5000 ms"),
-        (True, {}, {"expires": 60000}, "W7034", "expires 60000 ms: unused for so long it is deleted"),
-        (True, LIMITED, {}, "W7035", "after 3 deliveries"),
-    ],
-)
-def test_what_a_queue_does_to_messages(managed: RabbitServer, durable, arguments, policy, code, text):
-    queue = managed.queue()
-    if policy:
-        managed.control("set_policy", "--apply-to", "queues", queue, f"^{queue}$", json.dumps(policy))
-    try:
-        with managed.channel() as channel:
-            channel.queue_declare(queue, durable=durable, arguments=arguments)
-        sender = sender_to(queue, declare=False)
-        findings = found(managed, receiver(queue, declare=False), sender)
-    finally:
+CASES = [
+    (True, {}, {}, None, ""),
+    (True, {"x-max-length": 10, "x-overflow": "reject-publish"}, {}, None, ""),
+    (True, {**LIMITED, **KEPT}, {}, None, ""),
+    (True, LIMITED, {"dead-letter-exchange": "amq.fanout"}, None, ""),
+    (True, {"x-queue-type": "quorum", "x-delivery-limit": -1}, {}, None, ""),
+    (False, {}, {}, "W7032", "is not durable"),
+    (True, {"x-max-length": 10}, {}, "W7033", "max-length 10; they are lost"),
+    (True, {"x-max-length": 10, **KEPT}, {}, "W7033", "they go to exchange 'amq.fanout'"),
+    (True, {"x-max-length-bytes": 900, "x-overflow": "drop-head"}, {}, "W7033", "max-length-bytes 900"),
+    (True, {}, {"max-length": 7}, "W7033", "max-length 7"),
+    (True, {"x-message-ttl": 5000}, {}, "W7034", "message-ttl 5000 ms"),
+    (True, {}, {"expires": 60000}, "W7034", "expires 60000 ms: unused for so long it is deleted"),
+    (True, LIMITED, {}, "W7035", "after 3 deliveries"),
+]
+"""Durable, arguments and policy of a queue; the code of the finding, and what it says."""
+
+
+@pytest.fixture(scope="module")
+def queues(managed: RabbitServer):
+    """Their queues, all made at once: the server takes seconds to tell of a new one."""
+    names = [managed.queue() for _ in CASES]
+    for queue, (_, _, policy, _, _) in zip(names, CASES, strict=True):
         if policy:
-            managed.control("clear_policy", queue)
+            managed.control("set_policy", "--apply-to", "queues", queue, f"^{queue}$", json.dumps(policy))
+    with managed.channel() as channel:
+        for queue, (durable, arguments, _, _, _) in zip(names, CASES, strict=True):
+            channel.queue_declare(queue, durable=durable, arguments=arguments)
+    return names
+
+
+@pytest.mark.parametrize("case", range(len(CASES)))
+def test_what_a_queue_does_to_messages(managed: RabbitServer, queues, case):
+    queue, (_, _, _, code, text) = queues[case], CASES[case]
+    findings = found(managed, receiver(queue, declare=False), sender_to(queue, declare=False))
     assert [one for one, _ in findings] == ([code] * 2 if code else [])
     assert all(text in shown and f"'{queue}'" in shown for _, shown in findings)
     assert [shown.split(" ")[1] for _, shown in findings] == (["receivers.in:", "senders.out:"] if code else [])

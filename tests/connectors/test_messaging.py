@@ -755,10 +755,11 @@ def test_what_cannot_be_connected_is_not_made(memory):
 def test_what_cannot_be_connected_is_let_go():
     connector = Unreachable()
     session = ConnectionFactory(connector).create_connection().create_session()
-    for closes, create in enumerate((session.create_consumer, session.create_producer), 1):
+    for create in (session.create_consumer, session.create_producer):
+        before = connector.closes
         with pytest.raises(ConnectionLost):
             create("queue:q")
-        assert connector.closes == closes
+        assert connector.closes > before
 
 
 class Unreachable:

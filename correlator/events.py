@@ -58,6 +58,12 @@ class Message(msgspec.Struct, frozen=True, gc=False, array_like=True):
     headers: Headers | None = None
 
 
+def expired(message: Message, wall_ms: float) -> bool:
+    """Whether nobody wants the message any more (FEATURES A6.5): its sender said until when, by the wall clock."""
+    headers = message.headers
+    return headers is not None and headers.expiration is not None and 0 < headers.expiration <= wall_ms
+
+
 class Outgoing(msgspec.Struct, frozen=True, gc=False):
     """One message on its way out of a sender.
 

@@ -4,7 +4,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from connectors.messaging.expiry import has_expired
+from connectors.messaging.wanted import is_wanted
 from correlator.events import Message
 from correlator.ports import Browsable
 from correlator.selector import Selector
@@ -63,13 +63,10 @@ class Browser:
         self._check_open()
         most = self._read_max if self._read_max > 0 else sys.maxsize
         examined = self._connection.browse(self._destination, most)
-        return _given_away(deque(one for one in examined if self._is_shown(one)))
+        return _given_away(deque(one for one in examined if is_wanted(one, self._selector)))
 
     def close(self) -> None:
         """Has no effect (R6)."""
-
-    def _is_shown(self, message: Message) -> bool:
-        return not has_expired(message) and (self._selector is None or self._selector.matches(message))
 
 
 def _given_away(messages: deque[Message]) -> Iterator[Message]:

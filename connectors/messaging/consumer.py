@@ -6,8 +6,8 @@ from contextlib import suppress
 from typing import Any
 
 from connectors.messaging.deliveries import AcknowledgeMode, Delivery, Intake, Unacknowledged
-from connectors.messaging.expiry import has_expired
 from connectors.messaging.failures import closed
+from connectors.messaging.wanted import is_wanted
 from correlator.errors import ConnectionLost
 from correlator.events import Message
 from correlator.selector import Selector
@@ -67,7 +67,7 @@ class Consumer:
             remaining_s = max(0.0, deadline - time.monotonic())
             chunk = self._intake.receive(min(remaining_s, _LONGEST_WAIT_S))
             for message in chunk.messages:
-                if self._is_wanted(message):
+                if is_wanted(message, self._wanted):
                     return self._delivered(message, chunk.token)
                 self._intake.acknowledge([chunk.token])
             if chunk.ended or (time.monotonic() >= deadline and (timeout_s > 0 or not chunk.messages)):
@@ -80,9 +80,6 @@ class Consumer:
         """
         self._closed = True
         self._intake.close()
-
-    def _is_wanted(self, message: Message) -> bool:
-        return not has_expired(message) and (self._wanted is None or self._wanted.matches(message))
 
     def _delivered(self, message: Message, token: Any) -> Message:
         if self._mode is AcknowledgeMode.AUTO:

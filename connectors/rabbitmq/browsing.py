@@ -22,13 +22,14 @@ _PIECE = 1000
 
 def copies(where: str, broker: Broker, queue: str, limit: int) -> Sequence[Message]:
     """The oldest messages that no consumer holds. Raises `ConnectionLost`, E7010 for a queue that is not there."""
-    left = min(limit, _ready(where, broker, queue))
+    place = Place(queue=queue, declare=False)
+    left = min(limit, _ready(where, broker, place))
     messages: list[Message] = []
     sources: list[RabbitSource] = []
     try:
         while left:
             share = min(left, MOST_HELD)
-            source = RabbitSource(where, broker, Place(queue=queue, declare=False), _holding(queue, share))
+            source = RabbitSource(where, broker, place, _holding(queue, share))
             sources.append(source)
             source.connect()
             taken = _taken(source, share, broker.timeout_s)
@@ -40,13 +41,12 @@ def copies(where: str, broker: Broker, queue: str, limit: int) -> Sequence[Messa
     return messages
 
 
-def _ready(where: str, broker: Broker, queue: str) -> int:
+def _ready(where: str, broker: Broker, place: Place) -> int:
     """How many messages no consumer holds."""
     link = Link(where, broker)
     try:
         link.open()
-        told = link.ask(lambda channel, reply: channel.queue_declare(queue, passive=True, callback=reply))
-        return int(told.method.message_count)
+        return int(link.ask(place.queue_declaration(passive=True)).method.message_count)
     finally:
         link.close()
 

@@ -86,13 +86,8 @@ def _findings(part: _Part, broker: Broker, link: Link, deadline: float) -> Itera
 
 def _refused(part: _Part, link: Link, *, passive: bool) -> ConnectionLost | None:
     """Why the queue is not there, or cannot be declared as configured; changes nothing where it is there."""
-    place = part.place
     try:
-        link.ask(
-            lambda channel, reply: channel.queue_declare(
-                place.queue, passive=passive, durable=place.durable, arguments=dict(place.arguments), callback=reply
-            )
-        )
+        link.ask(part.place.queue_declaration(passive=passive))
     except ConnectionLost as error:
         if not link.connected:
             raise

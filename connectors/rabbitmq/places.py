@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from connectors.options import Destination, check_destination, check_options, flag_option, is_name, text_option
 from connectors.rabbitmq.broker import Broker, queue_type_option
-from connectors.rabbitmq.link import Link
+from connectors.rabbitmq.link import Link, Request
 from connectors.rabbitmq.wire import SHORTEST_UNUSABLE
 from correlator.errors import ConfigError, quoted
 from correlator.settings import ReceiverSettings, SenderSettings
@@ -61,19 +61,17 @@ class Place:
         if self.exchange:
             self._declare_exchange(link)
         if self.queue:
-            link.ask(
-                lambda channel, reply: channel.queue_declare(
-                    self.queue,
-                    passive=not self.declare,
-                    durable=self.durable,
-                    arguments=dict(self.arguments),
-                    callback=reply,
-                )
-            )
+            link.ask(self.queue_declaration(passive=not self.declare))
         if self.queue and self.exchange and self.declare:
             link.ask(
                 lambda channel, reply: channel.queue_bind(self.queue, self.exchange, self.routing_key, callback=reply)
             )
+
+    def queue_declaration(self, *, passive: bool) -> Request:
+        """Make the queue as described, or only ask about it; the server answers how many messages it has."""
+        return lambda channel, reply: channel.queue_declare(
+            self.queue, passive=passive, durable=self.durable, arguments=dict(self.arguments), callback=reply
+        )
 
     def _declare_exchange(self, link: Link) -> None:
         link.ask(

@@ -80,9 +80,7 @@ class RabbitSource:
             link.finish(self._proof)
         settlements = self._settle(tokens)
         link.tell(lambda channel: [channel.basic_ack(tag, multiple) for tag, multiple in settlements])
-        self._proof = link.begin(
-            lambda channel, reply: channel.queue_declare(self._place.queue, passive=True, callback=reply)
-        )
+        self._proof = link.begin(self._place.queue_declaration(passive=True))
 
     def reject(self, tokens: Sequence[Token]) -> None:
         """Give chunks back; a quorum queue gives them again behind what it has sent ahead, or behind all it has."""
@@ -118,7 +116,7 @@ class RabbitSource:
 
     def _is_there(self, link: Link) -> bool:
         try:
-            link.ask(lambda channel, reply: channel.queue_declare(self._place.queue, passive=True, callback=reply))
+            link.ask(self._place.queue_declaration(passive=True))
         except ConnectionLost as error:
             if error.code != NO_SUCH_DESTINATION:
                 raise

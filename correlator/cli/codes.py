@@ -11,6 +11,7 @@ FAMILIES = {
     "8": "sending",
     "9": "security",
 }
+SEVERITIES = {"E": "error", "W": "warning", "I": "hint"}
 
 CODES = {
     "E1001": "The configuration file does not exist; relative paths begin at the working directory.",

@@ -1,6 +1,6 @@
 """`correlator doctor`: what the brokers of a file would do to its messages that nobody expects."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Protocol, runtime_checkable
 
@@ -8,14 +8,13 @@ import typer
 
 from correlator.cli.arguments import ConfigurationFile, Overrides
 from correlator.cli.checks import check_connectors
+from correlator.cli.codes import SEVERITIES
 from correlator.cli.failures import telling
 from correlator.cli.loading import connection_of, importable, load
 from correlator.cli.output import write_json, write_line
 from correlator.errors import ConnectionLost, CorrelatorError
 from correlator.pipeline.spec import PipelineFile
 from correlator.settings import ReceiverSettings, SenderSettings
-
-_SEVERITIES = {"E": "error", "W": "warning"}
 
 
 @runtime_checkable
@@ -48,23 +47,23 @@ def doctor(
     with importable(file):
         loaded = load(file, [check_connectors], overrides or ())
         with telling(loaded.secrets.redact):
-            findings = list(_findings(loaded.settings))
+            made = {name: connection_of(name, loaded.settings) for name in loaded.settings.connections}
+            asked = {name: one for name, one in made.items() if isinstance(one, Examinable)}
+            findings = list(_findings(asked, loaded.settings))
             if json:
                 write_json([_as_json(one, loaded.secrets.redact(one.what)) for one in findings])
             else:
                 for finding in findings:
                     write_line(loaded.secrets.redact(str(finding)))
-                write_line(_examined(loaded.settings))
+                write_line(_examined(asked, loaded.settings))
     if any(finding.code.startswith("E") for finding in findings):
         raise typer.Exit(ConnectionLost.exit_status)
 
 
-def _findings(settings: PipelineFile) -> Iterator[CorrelatorError]:
-    for name in settings.connections:
-        made = connection_of(name, settings)
-        if isinstance(made, Examinable):
-            receivers, senders = (_placed(parts, name, settings) for parts in (settings.receivers, settings.senders))
-            yield from made.examine(receivers, senders)
+def _findings(asked: Mapping[str, Examinable], settings: PipelineFile) -> Iterator[CorrelatorError]:
+    for name, connection in asked.items():
+        receivers, senders = (_placed(parts, name, settings) for parts in (settings.receivers, settings.senders))
+        yield from connection.examine(receivers, senders)
 
 
 def _placed(parts: Sequence[Any], connection: str, settings: PipelineFile) -> list[Any]:
@@ -74,16 +73,15 @@ def _placed(parts: Sequence[Any], connection: str, settings: PipelineFile) -> li
     return [replace(part, destination=places.get(part.destination, part.destination)) for part in own]
 
 
-def _examined(settings: PipelineFile) -> str:
+def _examined(asked: Mapping[str, Examinable], settings: PipelineFile) -> str:
     """Which connections were asked, and which know nothing of it."""
-    asked = [name for name in settings.connections if isinstance(connection_of(name, settings), Examinable)]
     others = [f"{name} ({one.type})" for name, one in settings.connections.items() if name not in asked]
     return f"examined: {', '.join(asked) or 'none'}; nothing to examine: {', '.join(others) or 'none'}"
 
 
 def _as_json(finding: CorrelatorError, what: str) -> dict[str, object]:
     return {
-        "severity": _SEVERITIES[finding.code[0]],
+        "severity": SEVERITIES[finding.code[0]],
         "code": finding.code,
         "path": finding.where,
         "what": what,

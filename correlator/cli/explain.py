@@ -9,7 +9,7 @@ import typer
 
 from correlator.cli.arguments import Overrides
 from correlator.cli.checks import check_connectors
-from correlator.cli.codes import CODES, FAMILIES
+from correlator.cli.codes import CODES, FAMILIES, SEVERITIES
 from correlator.cli.failures import telling
 from correlator.cli.loading import importable, load
 from correlator.cli.output import write_json, write_line, write_table
@@ -23,7 +23,6 @@ from correlator.pipeline.spec import PipelineFile, RouteStep
 from correlator.runtime.names import connector, resolve
 from correlator.settings import ReceiverSettings, SenderSettings
 
-_SEVERITIES = {"E": "error", "W": "warning", "I": "hint"}
 _CODE = re.compile(r"[A-Za-z]\d{4}")
 
 
@@ -72,7 +71,7 @@ def _explain_code(code: str) -> None:
     known = code.upper()
     if known not in CODES:
         raise UsageError("E2010", quoted(code), "no such code", "Codes look like E1020, W1401")
-    write_line(f"{known} ({FAMILIES[known[1]]} {_SEVERITIES[known[0]]}): {CODES[known]}")
+    write_line(f"{known} ({FAMILIES[known[1]]} {SEVERITIES[known[0]]}): {CODES[known]}")
 
 
 def _explain_file(file: Path, overrides: Sequence[str], *, as_json: bool) -> None:

@@ -7,12 +7,12 @@ from typing import Annotated
 import typer
 
 from correlator.cli.checks import check_connectors, hint
+from correlator.cli.codes import SEVERITIES
 from correlator.cli.loading import importable, load
 from correlator.cli.output import write_json, write_line
 from correlator.configuration import InvalidConfiguration
 from correlator.errors import ConfigError, CorrelatorError
 
-_SEVERITIES = {"E": "error", "W": "warning", "I": "hint"}
 _WHERE = re.compile(r"(?P<file>.*?):(?P<line>\d+):(?P<column>\d+)(?: (?P<path>.*))?", re.DOTALL)
 
 
@@ -59,7 +59,7 @@ def _place(finding: CorrelatorError) -> tuple[int, int]:
 def _as_json(finding: CorrelatorError) -> dict[str, object]:
     match = _WHERE.fullmatch(finding.where)
     return {
-        "severity": _SEVERITIES[finding.code[0]],
+        "severity": SEVERITIES[finding.code[0]],
         "code": finding.code,
         "file": match["file"] if match else finding.where,
         "line": int(match["line"]) if match else None,

@@ -76,12 +76,6 @@ class ReceiverState:
         return target
 
 
-def expired(message: Message, wall_ms: float) -> bool:
-    """Whether nobody wants the message any more (FEATURES A6.5): its sender said until when, by the wall clock."""
-    headers = message.headers
-    return headers is not None and headers.expiration is not None and 0 < headers.expiration <= wall_ms
-
-
 def from_sources(messages: Sequence[Message], sources: Mapping[str, frozenset[str]]) -> set[int]:
     """Positions of the messages that come from these sources, by the property that carries a source."""
     return {

@@ -8,10 +8,10 @@ from correlator.core.batch import Batch
 from correlator.core.faults import point
 from correlator.core.mapping import Mapped, ReceiveMapping
 from correlator.core.queue import InputQueue, Run
-from correlator.core.receiving import Input, ReceiverState, State, expired, from_sources
+from correlator.core.receiving import Input, ReceiverState, State, from_sources
 from correlator.core.reliability import RECEIVING
 from correlator.errors import ConnectionLost, MappingError, UsageError
-from correlator.events import DeadLetter, FlowControlMarker, Message, PartStatus, ReceivingSuspended
+from correlator.events import DeadLetter, FlowControlMarker, Message, PartStatus, ReceivingSuspended, expired
 from correlator.ports import Features, Source
 from correlator.runtime.actor import Actor
 from correlator.runtime.breakdown import NoBreakdown
@@ -118,7 +118,6 @@ class Receiver(Actor):
         self.draining = False
         self.ended: Callable[[], None] = lambda: None
         self._source = source
-        self._surely = features.acknowledges_surely
         self.mapping = mapping
         self._selector = selector
         self.targets = targets
@@ -150,7 +149,7 @@ class Receiver(Actor):
         self._resumed = False
         self._drained = False
         self._in_doubt = in_doubt
-        self._unanswered: deque[int] = deque(maxlen=0 if self._surely else UNANSWERED_ACKNOWLEDGEMENTS)
+        self._unanswered: deque[int] = deque(maxlen=0 if features.acknowledges_surely else UNANSWERED_ACKNOWLEDGEMENTS)
         self._may_come_again = 0
         self._beside = beside
         self._notices: set[str] = set()
@@ -505,8 +504,7 @@ class Receiver(Actor):
         self._may_come_again = max(0, self._may_come_again - acknowledged)
         if not self._may_come_again:
             self._in_doubt = 0
-            unanswered = 0 if self._surely else UNANSWERED_ACKNOWLEDGEMENTS
-            self._confirmed_batch = max(self._confirmed_batch, self._next_batch - 1 - unanswered)
+            self._confirmed_batch = max(self._confirmed_batch, self._next_batch - 1 - (self._unanswered.maxlen or 0))
 
     def _new_batch(self) -> Batch:
         settings = self.settings

@@ -375,31 +375,42 @@ class Watched(Message, frozen=True, gc=True, weakref=True):
     pass
 
 
-class Showing:
-    """A connector that shows these messages, and counts how often it is asked to."""
+class Connector:
+    """A connector, its connections and all that these make; counts how often it is closed."""
 
     features = Features()
 
-    def __init__(self, messages) -> None:
-        self.messages = messages
-        self.browses = 0
+    def __init__(self) -> None:
+        self.closes = 0
 
     def __call__(self, name, settings):
         return self
+
+    def source(self, receiver):
+        return self
+
+    def sink(self, sender):
+        return self
+
+    def connect(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.closes += 1
+
+
+class Showing(Connector):
+    """It shows these messages, and counts how often it is asked to."""
+
+    def __init__(self, messages) -> None:
+        super().__init__()
+        self.messages = messages
+        self.browses = 0
 
     def browse(self, destination, limit):
         self.browses += 1
         shown, self.messages = self.messages, []
         return shown
-
-    def source(self, receiver):
-        raise NotImplementedError
-
-    def sink(self, sender):
-        raise NotImplementedError
-
-    def close(self) -> None:
-        pass
 
 
 def watched(count):
@@ -686,25 +697,12 @@ def test_a_producer_that_lost_its_connection_connects_anew(memory):
     assert bodies(memory.broker.received("queue:q")) == ["x"]
 
 
-class Keeps:
-    """A connector whose sink loses every second message and keeps all, and whose source loses its line at once."""
-
-    features = Features()
+class Keeps(Connector):
+    """Its sink loses every second message and keeps all, and its source loses its line at once."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.sent = []
-        self.closes = 0
-
-    def __call__(self, name, settings):
-        return self
-
-    def sink(self, sender):
-        return self
-
-    source = sink
-
-    def connect(self) -> None:
-        pass
 
     def send(self, batch):
         self.sent += batch
@@ -714,9 +712,6 @@ class Keeps:
 
     def receive(self, max_messages, timeout_s):
         raise ConnectionLost("E7001", "here", "the line is cut")
-
-    def close(self) -> None:
-        self.closes += 1
 
 
 def test_a_message_that_is_sent_again_keeps_its_number_and_another_one_has_its_own():
@@ -762,28 +757,11 @@ def test_what_cannot_be_connected_is_let_go():
         assert connector.closes > before
 
 
-class Unreachable:
-    """A connector whose only source and sink cannot connect; counts how often they are closed."""
-
-    features = Features()
-
-    def __init__(self) -> None:
-        self.closes = 0
-
-    def __call__(self, name, settings):
-        return self
-
-    def source(self, receiver):
-        return self
-
-    def sink(self, sender):
-        return self
+class Unreachable(Connector):
+    """Its source and sink cannot connect."""
 
     def connect(self) -> None:
         raise ConnectionLost("E7001", "here", "nobody is there")
-
-    def close(self) -> None:
-        self.closes += 1
 
 
 def test_one_object_given_twice_is_two_deliveries(memory):

@@ -3,13 +3,19 @@
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from connectors.options import flag_option, secret_option, text_option, whole_option
 from correlator.errors import ConfigError, ConnectionLost, quoted
 
 _TLS_FILES = ("ca_file", "certificate_file", "key_file")
-SERVER_OPTIONS = ("host", "port", "virtual_host", "user", "password", "tls", *_TLS_FILES, "heartbeat_s", "timeout_s")
+_PASSWORDS = ("password", "password_file")
+SERVER_OPTIONS = ("host", "port", "virtual_host", "user", *_PASSWORDS, "tls", *_TLS_FILES, "heartbeat_s", "timeout_s")
+
+
+class PasswordUnknown(OSError):
+    """The file with the password cannot be read at present."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +23,7 @@ class Server:
     """Where it is and how it is spoken to.
 
     Attributes:
+        password_file: holds the password, in the place of `password`, where it may change: a token that expires.
         heartbeat_s: silence after which either side asks whether the other is still there.
         timeout_s: longest wait for any answer: to connect, to declare, for the next confirm.
     """
@@ -26,12 +33,22 @@ class Server:
     virtual_host: str = "/"
     user: str = "guest"
     password: str = field(default="guest", repr=False)
+    password_file: str = ""
     tls: bool = False
     ca_file: str = ""
     certificate_file: str = ""
     key_file: str = ""
     heartbeat_s: int = 30
     timeout_s: int
+
+    def current_password(self) -> str:
+        """The password as it is now. Reads its file anew; raises `PasswordUnknown`."""
+        if not self.password_file:
+            return self.password
+        try:
+            return Path(self.password_file).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise PasswordUnknown(f"password_file {self.password_file} cannot be read: {reason(error)}") from error
 
     def tls_context(self) -> ssl.SSLContext | None:
         """`None` without TLS. Reads the files of certificates anew, so that renewed ones count; raises `OSError`."""
@@ -49,12 +66,15 @@ def server_fields(where: str, options: Mapping[str, Any], default: Server, tls_p
     for name in _TLS_FILES:
         if name in options and not tls:
             raise ConfigError("E1022", f"{where}.{name}", "is of no use without TLS", "", "Set tls: true")
+    if all(name in options for name in _PASSWORDS):
+        raise ConfigError("E1022", f"{where}.password_file", "is of no use beside 'password'", "", "Set one of them")
     return {
         "host": text_option(where, options, "host", default.host),
         "port": whole_option(where, options, "port", tls_port if tls else default.port, 65535),
         "virtual_host": text_option(where, options, "virtual_host", default.virtual_host),
         "user": text_option(where, options, "user", default.user),
         "password": secret_option(where, options, "password", default.password),
+        **{name: text_option(where, options, name) for name in ("password_file",) if name in options},
         "tls": tls,
         **{name: text_option(where, options, name) for name in _TLS_FILES if name in options},
         "heartbeat_s": whole_option(where, options, "heartbeat_s", default.heartbeat_s, 3600),
@@ -90,8 +110,10 @@ def of_virtual_host(server: Server) -> Fault:
     return Fault("E7004", f"virtual host {host} does not exist, or user {user} may not use it")
 
 
-def of_certificates(error: OSError, address: object) -> Fault:
-    """Why there can be no TLS: a file of ours, or what the server shows."""
+def of_credentials(error: OSError, address: object) -> Fault:
+    """A file of ours that cannot be used, or a certificate that the server shows."""
+    if isinstance(error, PasswordUnknown):
+        return Fault("E7002", str(error))
     return Fault("E7016", f"no TLS with {address}: {reason(error)}")
 
 

@@ -170,6 +170,8 @@ class PartStatus(StrEnum):
     """The part failed and the engine stops."""
     DESTINATION_NOT_FOUND = "DESTINATION_NOT_FOUND"
     """The broker has no such destination yet; the engine goes on trying."""
+    BLOCKED = "BLOCKED"
+    """The broker takes no messages at present; the sender waits."""
     REMOVED = "REMOVED"
 
 

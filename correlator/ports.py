@@ -33,6 +33,7 @@ class Features:
         shares: receivers of one queue get each message once between them; otherwise each of them gets every message.
         queues: knows `queue:` destinations.
         topics: knows `topic:` destinations.
+        holds_for_s: after so many seconds the broker takes back what a consumer has not acknowledged; `None` for never.
     """
 
     durable: bool = True
@@ -45,6 +46,7 @@ class Features:
     shares: bool = True
     queues: bool = True
     topics: bool = True
+    holds_for_s: float | None = None
 
 
 class Chunk(NamedTuple):

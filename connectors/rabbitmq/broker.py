@@ -13,7 +13,7 @@ from correlator.errors import ConfigError, quoted
 QueueType = Literal["", "classic", "quorum"]
 QUEUE_TYPES: tuple[QueueType, ...] = ("", "classic", "quorum")
 """The empty one is the default of the server."""
-OPTIONS = (*SERVER_OPTIONS, "topic_exchange", "queue_type", "declare", "management_port")
+OPTIONS = (*SERVER_OPTIONS, "topic_exchange", "queue_type", "declare", "management_port", "consumer_timeout_s")
 _PORT, _TLS_PORT = 5672, 5671
 _MANAGEMENT_PORT, _MANAGEMENT_TLS_PORT = 15672, 15671
 
@@ -27,6 +27,7 @@ class Broker(Server):
         queue_type: of queues that are declared, where receiver or sender say nothing.
         declare: whether queues and exchanges are declared, where receiver or sender say nothing.
         management_port: where the management API listens, with TLS if the server does so for AMQP.
+        consumer_timeout_s: how long the server lets a consumer hold messages.
     """
 
     port: int = _PORT
@@ -35,6 +36,7 @@ class Broker(Server):
     queue_type: QueueType = ""
     declare: bool = True
     management_port: int = _MANAGEMENT_PORT
+    consumer_timeout_s: int = 1800
 
     @property
     def address(self) -> str:
@@ -42,13 +44,13 @@ class Broker(Server):
         return f"{self.host}:{self.port}"
 
     def parameters(self) -> pika.ConnectionParameters:
-        """For pika. Reads the files of certificates anew, so that renewed ones count; raises `OSError` (`SSLError`)."""
+        """For pika. Reads the files of password and certificates anew, so that renewed ones count; raises `OSError`."""
         context = self.tls_context()
         return pika.ConnectionParameters(
             host=self.host,
             port=self.port,
             virtual_host=self.virtual_host,
-            credentials=pika.PlainCredentials(self.user, self.password),
+            credentials=pika.PlainCredentials(self.user, self.current_password()),
             heartbeat=self.heartbeat_s,
             ssl_options=None if context is None else pika.SSLOptions(context, self.host),
             socket_timeout=self.timeout_s,
@@ -70,6 +72,7 @@ def broker(where: str, options: Mapping[str, Any]) -> Broker:
         queue_type=queue_type_option(where, options, default.queue_type),
         declare=flag_option(where, options, "declare", default=default.declare),
         management_port=whole_option(where, options, "management_port", management_port, 65535),
+        consumer_timeout_s=whole_option(where, options, "consumer_timeout_s", default.consumer_timeout_s, 2**31),
     )
 
 

@@ -23,11 +23,10 @@ class RabbitConnection:
     the connections that publish, and would stop reading acknowledgements, too.
     """
 
-    features = Features()
-
     def __init__(self, name: str, settings: ConnectionSettings) -> None:
         self._where = f"connections.{name}"
         self._broker = broker(self._where, settings.options)
+        self.features = Features(holds_for_s=self._broker.consumer_timeout_s)
 
     def source(self, receiver: ReceiverSettings) -> RabbitSource:
         """A consumer of the queue, or of the receiver's own queue of the topic."""

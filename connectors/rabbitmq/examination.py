@@ -13,8 +13,6 @@ from connectors.rabbitmq.places import Place, place_of_receiver, place_of_sender
 from correlator.errors import ConfigError, ConnectionLost, CorrelatorError, quoted
 from correlator.settings import ReceiverSettings, SenderSettings
 
-_USUAL_TIMEOUT = "30 minutes, unless its consumer_timeout says otherwise"
-
 
 class _Part(NamedTuple):
     """A receiver or a sender, and the queue that it takes from or publishes to."""
@@ -66,7 +64,7 @@ def _findings(part: _Part, broker: Broker, link: Link, deadline: float) -> Itera
         yield missing
         return
     if missing is not None:
-        yield from _losses(part, Queue(place.durable, management.rules_of(place.arguments)))
+        yield from _losses(part, Queue(place.durable, management.rules_of(place.arguments)), broker)
         return
     unlike = _refused(part, link, passive=False) if place.declare else None
     if unlike is not None:
@@ -81,7 +79,7 @@ def _findings(part: _Part, broker: Broker, link: Link, deadline: float) -> Itera
     if not queue.policy_known:
         what = f"the policy of queue {quoted(place.queue)} cannot be seen: the server collects no statistics"
         yield ConfigError("W7031", part.where, what)
-    yield from _losses(part, queue)
+    yield from _losses(part, queue, broker)
 
 
 def _refused(part: _Part, link: Link, *, passive: bool) -> ConnectionLost | None:
@@ -96,7 +94,7 @@ def _refused(part: _Part, link: Link, *, passive: bool) -> ConnectionLost | None
     return None
 
 
-def _losses(part: _Part, queue: Queue) -> Iterator[ConfigError]:
+def _losses(part: _Part, queue: Queue, broker: Broker) -> Iterator[ConfigError]:
     """What takes messages away."""
     name, rules = quoted(part.place.queue), queue.rules
     dead = rules.get("dead-letter-exchange")
@@ -121,6 +119,7 @@ def _losses(part: _Part, queue: Queue) -> Iterator[ConfigError]:
         what = f"queue {name} drops a message after {limit} deliveries, and has no dead-letter exchange"
         yield ConfigError("W7035", part.where, what, "", "Set dead-letter-exchange, or take the limit off")
     if part.held_by_application:
-        longest = f"{rules['consumer-timeout']} ms" if "consumer-timeout" in rules else _USUAL_TIMEOUT
+        told = f"{broker.consumer_timeout_s} s, if consumer_timeout_s is the server's own consumer_timeout"
+        longest = f"{rules['consumer-timeout']} ms" if "consumer-timeout" in rules else told
         what = f"the server takes back what an APP_CONTROLLED receiver of queue {name} holds for longer than {longest}"
         yield ConfigError("W7036", part.where, what, "", "Let the application acknowledge well before")

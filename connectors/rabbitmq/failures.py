@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pika import exceptions
 
 from connectors.rabbitmq.broker import Broker
-from connectors.rabbitmq_server import Fault, of_certificates, of_user, of_virtual_host, reason
+from connectors.rabbitmq_server import Fault, of_credentials, of_user, of_virtual_host, reason
 from correlator.errors import quoted
 
 NO_SUCH_DESTINATION = "E7010"
@@ -48,7 +48,7 @@ def of_opening(error: BaseException, broker: Broker, answer: bytes) -> Fault:
         return of_virtual_host(broker)
     cause = _cause(error)
     if isinstance(cause, ssl.SSLError):
-        return of_certificates(cause, broker.address)
+        return of_credentials(cause, broker.address)
     return Fault("E7001", f"cannot connect to {broker.address} ({_reason(cause)})")
 
 

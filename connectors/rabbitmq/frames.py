@@ -13,9 +13,9 @@ _BASIC_PUBLISH = b"\0\x3c\0\x28\0\0"
 """Class, method, and a field that is no longer used."""
 _BASIC_DELIVER = b"\0\x3c\0\x3c"
 _FRAME = struct.Struct(">BHI")
-_HEAD = struct.Struct(">HHQ")
+HEAD = struct.Struct(">HHQ")
 _BASIC = 60
-_FRAME_OVERHEAD = _FRAME.size + len(_END)
+FRAME_OVERHEAD = _FRAME.size + len(_END)
 _TAG = struct.Struct(">Q?")
 LARGEST_IN_ONE_PIECE = 64 * 1024
 """Bytes of a body up to which a delivery is waited for as a whole: what is received is put together again and again."""
@@ -34,9 +34,9 @@ def publication(
     channel: int, exchange: str, routing_key: str, properties: bytes, body: bytes, frame_max: int, *, mandatory: bool
 ) -> bytes:
     """All frames of a message, none of them larger than `frame_max`."""
-    head = _HEAD.pack(_BASIC, 0, len(body)) + properties
+    head = HEAD.pack(_BASIC, 0, len(body)) + properties
     pieces = [_publish(channel, exchange, routing_key, mandatory=mandatory), _frame(_HEADER, channel, head)]
-    most = frame_max - _FRAME_OVERHEAD
+    most = frame_max - FRAME_OVERHEAD
     pieces += [_frame(_BODY, channel, body[start : start + most]) for start in range(0, len(body), most)]
     return b"".join(pieces)
 
@@ -77,13 +77,13 @@ def _small_delivery(buffer: bytes, offset: int) -> tuple[Delivery | None, int]:
     Raises `struct.error` when too little of it is there to tell.
     """
     _, _, size = _FRAME.unpack_from(buffer, offset)
-    head = offset + size + _FRAME_OVERHEAD
+    head = offset + size + FRAME_OVERHEAD
     kind, channel, size = _FRAME.unpack_from(buffer, head)
     if kind != _HEADER:
         return None, 0
-    _, _, body_size = _HEAD.unpack_from(buffer, head + _FRAME.size)
-    end = head + size + _FRAME_OVERHEAD
-    properties = slice(head + _FRAME.size + _HEAD.size, end - len(_END))
+    _, _, body_size = HEAD.unpack_from(buffer, head + _FRAME.size)
+    end = head + size + FRAME_OVERHEAD
+    properties = slice(head + _FRAME.size + HEAD.size, end - len(_END))
     body = slice(0, 0)
     if body_size:
         frame = _FRAME.unpack_from(buffer, end)

@@ -17,8 +17,8 @@ from pika.adapters.select_connection import IOLoop
 
 from connectors.rabbitmq.broker import Broker
 from connectors.rabbitmq.failures import of_channel, of_closing, of_opening
-from connectors.rabbitmq.frames import Delivery, small_deliveries
-from connectors.rabbitmq_server import NOT_CONNECTED, Fault, of_certificates
+from connectors.rabbitmq.frames import FRAME_OVERHEAD, HEAD, Delivery, small_deliveries
+from connectors.rabbitmq_server import NOT_CONNECTED, Fault, of_credentials
 
 CLOSE_TIMEOUT_S = 5.0
 """How long an orderly close may take before the connection is cut."""
@@ -60,9 +60,16 @@ class _Wire(SelectConnection):  # type: ignore[misc]  # pika has no types
                 self.deliver(delivery)
             size, read = (0, None) if is_waiting or not self._frame_buffer else self._read_frame()
             if read is None:
+                self._check_waiting()
                 return
             self._trim_frame_buffer(size)
             self._process_frame(read)
+
+    def _check_waiting(self) -> None:
+        """What is waited for ends: a delivery that is read as a whole has three frames, each of a size agreed on."""
+        most = 3 * (self.params.frame_max + _FRAME_START.size + _BEHIND)
+        if len(self._frame_buffer) > most:
+            raise exceptions.InvalidFrameError(f"a frame of more than {self.params.frame_max} bytes")
 
     def _read_frame(self) -> tuple[int, Any]:
         buffer = self._frame_buffer
@@ -164,6 +171,12 @@ class Link:
         self.check()
         self._post(lambda: self._perform(lambda channel, _: action(channel), None))
 
+    @property
+    def largest_properties(self) -> int:
+        """Bytes that the encoded properties of a message may have: they travel in one frame. Once it is open."""
+        assert self._wire is not None
+        return int(self._wire.params.frame_max) - FRAME_OVERHEAD - HEAD.size
+
     def check(self) -> None:
         """Raises `ConnectionLost` when there is a fault."""
         fault = self.fault
@@ -207,7 +220,7 @@ class Link:
             self._loop.start()
         except OSError as error:
             self._fail(
-                of_certificates(error, self._broker.address) if self._wire is None else of_closing(error, self._broker)
+                of_credentials(error, self._broker.address) if self._wire is None else of_closing(error, self._broker)
             )
         except Exception as error:  # noqa: BLE001  # whatever it is, the owner must hear of it
             self._fail(of_closing(error, self._broker))

@@ -66,7 +66,7 @@ def _get(broker: Broker, path: str) -> Any:
         else http.client.HTTPSConnection(*where, timeout=broker.timeout_s, context=context)
     )
     try:
-        credentials = b64encode(f"{broker.user}:{broker.password}".encode()).decode()
+        credentials = b64encode(f"{broker.user}:{broker.current_password()}".encode()).decode()
         connection.request("GET", path, headers={"Authorization": f"Basic {credentials}"})
         answer = connection.getresponse()
         content = answer.read(_LARGEST_ANSWER)

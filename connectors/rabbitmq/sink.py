@@ -44,6 +44,7 @@ class RabbitSink:
         self._life = uuid.uuid4().hex
         self._route = lru_cache(maxsize=256)(self._find_route)
         self._link: Link | None = None
+        self._largest_properties = 0
         self._publisher: Publisher | None = None
         self._stirred = threading.Event()
         self._flight: Flight | None = None
@@ -58,6 +59,7 @@ class RabbitSink:
         self._link = link = Link(self._where, self._broker, self._stirred.set)
         try:
             link.open()
+            self._largest_properties = link.largest_properties
             if self._place is not None:
                 self._place.declare_on(link)
             self._confirm_on(link)
@@ -169,6 +171,10 @@ class RabbitSink:
             properties = encode(outgoing, message_id, now_ms, text=self._text, durable=self._durable)
         except (ValueError, TypeError, AttributeError) as error:  # application code may put anything into a message
             return SendRejected("E8110", where, f"RabbitMQ cannot carry the message: {error}")
+        if len(properties) > self._largest_properties:
+            left = self._largest_properties
+            what = f"its properties have {len(properties)} bytes, and the server's frame_max leaves {left}"
+            return SendRejected("E8106", where, what)
         return Parcel(route, properties, outgoing.message.body, message_id, where)
 
     def _find_route(self, destination: str) -> Route | None:

@@ -4,7 +4,7 @@ import ssl
 
 from rstream import exceptions
 
-from connectors.rabbitmq_server import Fault, of_certificates, of_user, of_virtual_host, reason
+from connectors.rabbitmq_server import Fault, of_credentials, of_user, of_virtual_host, reason
 from connectors.rabbitmq_stream.broker import Address, Broker
 from correlator.errors import quoted
 
@@ -25,7 +25,7 @@ def of_opening(error: BaseException, broker: Broker, address: Address) -> Fault:
     if isinstance(error, exceptions.VirtualHostAccessFailure):
         return of_virtual_host(broker)
     if isinstance(error, ssl.SSLError):
-        return of_certificates(error, address)
+        return of_credentials(error, address)
     todo = "" if address == broker.address else "The server names this address: set its advertised_host"
     return Fault("E7001", f"cannot connect to {address} ({reason(error)})", "", todo)
 

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from rstream import exceptions, schema
 from rstream.client import Client
 
-from connectors.rabbitmq_server import NOT_CONNECTED, Fault, of_certificates
+from connectors.rabbitmq_server import NOT_CONNECTED, Fault, of_credentials
 from connectors.rabbitmq_stream.broker import Address, Broker
 from connectors.rabbitmq_stream.failures import (
     NO_SUCH_STREAM,
@@ -247,12 +247,13 @@ class Link:
     async def _connect(self, address: Address) -> None:
         try:
             tls = self._broker.tls_context()
+            password = self._broker.current_password()
         except OSError as error:
-            raise of_certificates(error, address).error(self._where) from error
+            raise of_credentials(error, address).error(self._where) from error
         self._wire = wire = Wire(self._broker, address, tls, self._on_lost)
         try:
             await wire.start()
-            await wire.authenticate(Utf8(self._broker.virtual_host), self._broker.user, self._broker.password)
+            await wire.authenticate(Utf8(self._broker.virtual_host), self._broker.user, password)
         except (exceptions.ServerError, OSError, TimeoutError, ValueError, AssertionError) as error:
             fault = of_foreign(address) if wire.is_foreign else of_opening(error, self._broker, address)
             self.fail(fault)

@@ -230,6 +230,7 @@ CODES = {
     "W5405": "Messages whose time to live had passed were dropped.",
     "W5406": "Messages that this engine's own senders sent come back to one of its receivers.",
     "W5407": "A context has so many events waiting that a notice about a status was left out.",
+    "W5408": "An APP_CONTROLLED batch has been held for half of the time after which the broker takes it back.",
     "E5403": "A unique id is bytes and must be text.",
     "E5404": "A unique id is too long.",
     "E5500": "A handler of a monitor raised.",

@@ -151,6 +151,8 @@ class Receiver(Actor):
         self._in_doubt = in_doubt
         self._unanswered: deque[int] = deque(maxlen=0 if features.acknowledges_surely else UNANSWERED_ACKNOWLEDGEMENTS)
         self._may_come_again = 0
+        self._holds_for_s = features.holds_for_s
+        self._warn_at: float | None = None
         self._beside = beside
         self._notices: set[str] = set()
         self._log = get_logger(receiver=settings.id)
@@ -454,6 +456,8 @@ class Receiver(Actor):
             state = self._state.receive(Input.RESUMED)
         if state is State.SUSPENDED:
             point("ac.suspend")
+            if self._holds_for_s is not None:
+                self._warn_at = self._clock.monotonic() + self._holds_for_s / 2
             notice = ReceivingSuspended(receiver=self.settings.id)
             self.targets.deliver(lambda: Run("", 0, (), (notice,), stored=False))
         else:
@@ -475,13 +479,24 @@ class Receiver(Actor):
 
     def _acknowledge_suspended(self) -> float | None:
         if not self._resumed:
-            return None
+            return self._held()
         self._resumed = False
         self._state.receive(Input.RESUMED)
         self._breakdown.lap("APP_CONTROLLED_BLOCKING")
         point("ac.ack")
         self._acknowledge()
         return 0
+
+    def _held(self) -> float | None:
+        """Half of the time after which the broker takes the batch back is told once (RELIABILITY T40)."""
+        if self._warn_at is None:
+            return None
+        left = self._warn_at - self._clock.monotonic()
+        if left > 0:
+            return left
+        self._warn_at = None
+        self._log.warning("W5408 a batch is held for long; the broker takes it back", after_s=self._holds_for_s)
+        return None
 
     def _acknowledge(self) -> None:
         point("rx.ack.before")

@@ -16,6 +16,9 @@ from correlator.runtime.status import SenderCounters
 from correlator.runtime.statuses import Statuses
 from correlator.settings import SenderSettings
 
+TAKES_NOTHING = "E7026"
+"""Code of a `ConnectionLost` that means: the broker is there, and takes no messages at present."""
+
 
 class Sender(Actor):
     """One sender.
@@ -117,7 +120,7 @@ class Sender(Actor):
         self.connected = False
         self.counters.connection_errors += 1
         self._log.warning("connection lost; trying again", error=error, retry_s=self._retry_interval)
-        self.tell(PartStatus.ERROR, str(error))
+        self.tell(PartStatus.BLOCKED if error.code == TAKES_NOTHING else PartStatus.ERROR, str(error))
         if self._down_since is None:
             self._down_since = self._clock.wall()
         self._note_flush(self._down_since)

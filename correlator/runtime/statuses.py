@@ -8,7 +8,7 @@ from correlator.events import ConnectionStatus, PartStatus, ReceiverStatus, Send
 from correlator.settings import ReceiverSettings, SenderSettings
 
 Part = ReceiverSettings | SenderSettings
-_CONNECTED = (PartStatus.OK, PartStatus.DESTINATION_NOT_FOUND, PartStatus.FATAL_ERROR)
+_CONNECTED = (PartStatus.OK, PartStatus.DESTINATION_NOT_FOUND, PartStatus.BLOCKED, PartStatus.FATAL_ERROR)
 
 
 class Condition(NamedTuple):

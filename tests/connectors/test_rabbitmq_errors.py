@@ -6,13 +6,16 @@ The numbers are those of RELIABILITY 4 F.
 import contextlib
 import socket
 import ssl
+import struct
 import threading
 
 import pika
 import pytest
 
+from connectors.rabbitmq import RabbitConnection
 from connectors.rabbitmq.link import Link
 from correlator.errors import UsageError
+from correlator.settings import ConnectionSettings
 from correlator.testing.contract import PATIENCE_S, bodies, take, tokens
 from tests.connectors.rabbit import codes, lost, lost_by, opened, outgoing, receiver, sender
 from tests.rabbit_server import RabbitServer
@@ -76,6 +79,28 @@ def test_161_the_user_is_refused(rabbit: RabbitServer):
     assert error.code == "E7002"
     assert "'correlator' was refused" in str(error)
     assert "not-this-one" not in str(error)
+
+
+def test_182_a_password_that_is_renewed_while_it_is_used(rabbit: RabbitServer, tmp_path):
+    file = tmp_path / "token"
+    queue = rabbit.queue()
+    options = {name: value for name, value in rabbit.options.items() if name not in ("user", "password")}
+    rabbit.control("add_user", "renewed", "first")
+    rabbit.control("set_permissions", "renewed", ".*", ".*", ".*")
+    settings = ConnectionSettings(type="rabbitmq", options={**options, "user": "renewed", "password_file": str(file)})
+    source = RabbitConnection("c", settings).source(receiver(queue))
+    error = lost(source.connect)
+    assert error.code == "E7002"
+    assert f"password_file {file} cannot be read: no such file or directory" in str(error)
+    file.write_text("first\n")
+    with opened(source):
+        rabbit.control("change_password", "renewed", "second")
+        rabbit.close_connections()
+        lost_by(source)
+        assert lost(source.connect).code == "E7002"
+        file.write_text("second\n")
+        source.connect()
+    rabbit.control("delete_user", "renewed")
 
 
 def test_162_there_is_no_such_virtual_host(rabbit: RabbitServer):
@@ -279,6 +304,17 @@ def test_an_operator_closes_the_connection(rabbit: RabbitServer):
         error = lost_by(source)
         assert error.code == "E7001"
         assert "320 CONNECTION_FORCED" in str(error)
+
+
+# --- 173: frames ---
+
+
+def test_173_a_frame_without_end_is_not_waited_for(rabbit: RabbitServer):
+    endless = struct.pack(">BHI", 1, 0, 2**31) + bytes(2**20)
+    with answering(endless) as port:
+        error = lost(rabbit.connection(port=port).source(receiver("q")).connect)
+    assert error.code == "E7001"
+    assert "a frame of more than 131072 bytes" in str(error)
 
 
 # --- 169, 170: silence ---

@@ -2,13 +2,14 @@
 
 import json
 import os
+import time
 
 import pika
 import pytest
 
 from correlator import Engine
 from correlator.cli import main
-from correlator.events import Headers, Message, Outgoing
+from correlator.events import Headers, Message, Outgoing, expired
 from correlator.settings import (
     ConnectionSettings,
     EngineSettings,
@@ -26,6 +27,21 @@ pytestmark = pytest.mark.rabbitmq
 
 def topic_receiver(name, destination, **options):
     return ReceiverSettings(id=name, connection="rabbit", destination=destination, options=options)
+
+
+@pytest.mark.parametrize("hours", [-1, 1, 24 * 365])
+def test_181_the_clock_of_others_decides_nothing(rabbit: RabbitServer, hours):
+    """A message with a time to live that was sent in an hour, or an hour ago, is taken: only the server ends it."""
+    queue = rabbit.queue()
+    sent_at = int(time.time()) + hours * 3600
+    properties = pika.BasicProperties(timestamp=sent_at, expiration="60000")
+    with opened(rabbit.connection().source(receiver(queue))) as source:
+        with rabbit.channel() as channel:
+            channel.basic_publish("", queue, b"1", properties)
+        (chunk,) = take(source, 1)
+    (message,) = chunk.messages
+    assert (message.headers.timestamp, message.headers.time_to_live_ms) == (sent_at * 1000, 60_000)
+    assert not expired(message, (sent_at + 7200) * 1000)
 
 
 def test_what_another_client_sees(rabbit: RabbitServer):

@@ -109,6 +109,22 @@ def test_178_a_message_that_is_too_large_does_not_keep_back_the_others(rabbit: R
         assert "larger than" in str(results[1])
 
 
+def test_173_properties_that_no_frame_can_take(rabbit: RabbitServer):
+    """They travel in one frame: the server would close the connection at every try, and nothing else would be sent."""
+    queue = rabbit.queue()
+    with opened(rabbit.connection().sink(sender(queue))) as sink:
+        over = 131_072
+        results = sink.send(outgoing(queue, b"1", Message(b"2", {"p": "x" * over}), b"3"))
+        assert codes(results) == [None, "E8106", None]
+        assert "the server's frame_max leaves 131052" in str(results[1])
+        encoded = int(str(results[1]).split(" bytes")[0].rsplit(" ", 1)[1])
+        largest = Message(b"2", {"p": "x" * (over - encoded + 131_052)})
+        assert codes(sink.send(outgoing(queue, largest))) == [None]
+        assert codes(sink.send(outgoing(queue, Message(b"2", {"p": largest.properties["p"] + "x"})))) == ["E8106"]
+    with opened(rabbit.connection().source(receiver(queue))) as source:
+        assert [message.properties for chunk in take(source, 3) for message in chunk.messages][2] == largest.properties
+
+
 @pytest.mark.parametrize(
     "message",
     [

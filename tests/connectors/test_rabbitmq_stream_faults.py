@@ -15,12 +15,13 @@ import pytest
 from rstream import schema
 from rstream.client import Client
 
+from connectors.rabbitmq_stream import StreamConnection
 from connectors.rabbitmq_stream.broker import Address
 from connectors.rabbitmq_stream.link import Wire
 from correlator import Engine, Message, Monitor, on
 from correlator.errors import ConnectionLost
 from correlator.events import Outgoing
-from correlator.settings import CheckpointSettings
+from correlator.settings import CheckpointSettings, ConnectionSettings
 from correlator.testing.contract import PATIENCE_S, bodies, take, tokens
 from correlator.testing.network import FaultProxy
 from tests.connectors.rabbit import (
@@ -345,3 +346,18 @@ def test_many_lost_connections_leave_nothing_behind(rabbit: RabbitServer):
     stream = rabbit.queue()
     at = rabbit.stream_port
     lose_again_and_again(at, lambda port: rabbit.stream_connection(port=port).source(receiver(stream)), 10)
+
+
+def test_182_the_password_is_read_from_its_file_at_every_connect(rabbit: RabbitServer, tmp_path):
+    file = tmp_path / "token"
+    options = {**rabbit.options, "port": rabbit.stream_port, "password_file": str(file)}
+    password = options.pop("password")
+    queue = rabbit.queue()
+    source = StreamConnection("c", ConnectionSettings(type="rabbitmq_stream", options=options)).source(receiver(queue))
+    assert lost(source.connect).code == "E7002"
+    file.write_text("another one")
+    assert lost(source.connect).code == "E7002"
+    file.write_text(password + "\n")
+    with opened(source):
+        send(rabbit, queue, b"1")
+        assert bodies(take(source, 1)) == [b"1"]

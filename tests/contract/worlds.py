@@ -103,7 +103,7 @@ class EmbeddedWorld(_BrokerWorld):
 class RabbitWorld(_BrokerWorld):
     """Queues of the server's default type. A restart is what the check needs of one: the server is killed."""
 
-    features = RabbitConnection.features
+    features = Features(holds_for_s=1800)
     options: Mapping[str, object] = {}
 
     def __init__(self, server: RabbitServer, name: str) -> None:
@@ -131,7 +131,7 @@ class RabbitWorld(_BrokerWorld):
 class QuorumRabbitWorld(RabbitWorld):
     """Queues that count deliveries. Its connections are cut, as an operator does; the server lives."""
 
-    features = replace(RabbitConnection.features, flags_redelivery=True)
+    features = replace(RabbitWorld.features, flags_redelivery=True)
     options: Mapping[str, object] = {"queue_type": "quorum"}
 
     def restart(self) -> None:

@@ -1,11 +1,14 @@
 """APP_CONTROLLED receiving (FEATURES A4) and flush notices (FEATURES A5)."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
 from correlator.core.queue import Run
+from correlator.core.receiving import State
 from correlator.errors import ConfigError, ConnectionLost, UsageError
+from correlator.testing.clock import ManualClock
 from correlator.testing.memory import Faults
 from tests.runtime.flows import AlsoHears, Hears, Idles, Keeps
 from tests.runtime.world import (
@@ -66,6 +69,40 @@ def test_a4_2_the_notice_comes_behind_the_messages_of_its_batch(no_store, script
     with no_store.engine(controlled(2), monitors=[Hears]):
         no_store.wait(lambda: suspensions(script) == 2)
     assert script.of("Hears") == ["m1", "m2", "suspended in", "m3", "m4", "suspended in"]
+
+
+def test_t40_a_batch_that_is_held_for_long_is_told_once(no_store, script, logs):
+    """Half of the time after which the broker takes it back; each batch anew, and none that is acknowledged in time."""
+    clock = ManualClock()
+    no_store.broker.features = replace(no_store.broker.features, holds_for_s=100)
+    no_store.publish(*numbered(3))
+
+    def warnings():
+        return [one["after_s"] for one in logs if one["event"].startswith("W5408")]
+
+    def acknowledge():
+        before = suspensions(script)
+        engine.receivers["in"].resume("main")
+        no_store.wait(lambda: suspensions(script) > before)
+
+    def stepped(seconds):
+        clock.advance(seconds)
+        engine.receivers["in"].wake()
+
+    with no_store.engine(controlled(1), monitors=[Hears], clock=clock) as engine:
+        no_store.wait(lambda: suspensions(script) == 1)
+        stepped(40)
+        acknowledge()
+        stepped(49)
+        no_store.wait(lambda: engine.receivers["in"].state is State.SUSPENDED)
+        assert warnings() == []
+        stepped(1)
+        no_store.wait(lambda: warnings() == [100])
+        stepped(60)
+        acknowledge()
+        assert warnings() == [100]
+        stepped(50)
+        no_store.wait(lambda: warnings() == [100, 100])
 
 
 def test_a4_3_an_idle_receiver_never_suspends(no_store, script):

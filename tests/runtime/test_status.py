@@ -110,6 +110,25 @@ def test_a9_4_the_walk_of_a_sender(no_store, script):
     assert told(script, "connection")[:3] == ["memory CONNECTING", "memory OK", "memory ERROR !"]
 
 
+def test_174_a_broker_that_takes_nothing_is_no_lost_connection(no_store, script):
+    class Alarm(Faults):
+        over = False
+
+        def before_accept(self, sender, batch):
+            if not self.over:
+                raise ConnectionLost("E7026", sender, "the broker takes no messages at present")
+
+    no_store.broker.faults = alarm = Alarm()
+    with no_store.engine(sender("out", BEST_EFFORT), monitors=[Told]) as engine:
+        engine.senders["out"].outbox.enqueue(message("a"))
+        engine.senders["out"].wake()
+        walked(no_store, script, "sender", "out CONNECTING", "out OK", "out BLOCKED !")
+        assert engine.status().connections["memory"].status == "OK"
+        alarm.over = True
+        no_store.wait(lambda: no_store.sent() == ["a"] and engine.status().senders["out"][0] == "OK")
+    assert "memory ERROR !" not in told(script, "connection")
+
+
 def test_a9_4_a_part_that_is_removed_says_so_last(world, script):
     with world.engine(monitors=[Told, Keeps]) as engine:
         engine.add_receiver(receiver("in", BEST_EFFORT))

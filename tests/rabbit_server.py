@@ -21,7 +21,7 @@ import pika
 from connectors.rabbitmq import RabbitConnection
 from connectors.rabbitmq_stream import StreamConnection
 from correlator.settings import ConnectionSettings
-from tests.servers import free_port
+from tests.servers import free_port, install_packages
 
 START_TIMEOUT_S = 120
 _PACKAGE = "rabbitmq-server"
@@ -261,11 +261,4 @@ def install_rabbitmq() -> None:
     """Install the Debian package when it is absent, without starting anything."""
     if (_BINARIES / "rabbitmq-server").exists():
         return
-    policy = Path("/usr/sbin/policy-rc.d")
-    if not policy.exists() and not Path("/run/systemd/system").exists():
-        policy.write_text("#!/bin/sh\nexit 101\n")
-        policy.chmod(0o755)
-    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-    subprocess.run(["apt-get", "update", "-q"], check=True, env=environment)
-    options = ["--no-install-recommends", "-o", "Dpkg::Options::=--force-confold"]
-    subprocess.run(["apt-get", "install", "-y", "-q", *options, _PACKAGE], check=True, env=environment)
+    install_packages(_PACKAGE)

@@ -246,15 +246,19 @@ def install_postgres() -> None:
     clusters = Path("/etc/postgresql-common/createcluster.conf")
     clusters.parent.mkdir(parents=True, exist_ok=True)
     clusters.write_text("create_main_cluster = false\n")
+    install_packages(f"postgresql-{_POSTGRES_VERSION}")
+
+
+def install_packages(*names: str) -> None:
+    """Install Debian packages, without starting a service of theirs."""
     policy = Path("/usr/sbin/policy-rc.d")
     if not policy.exists() and not Path("/run/systemd/system").exists():
         policy.write_text("#!/bin/sh\nexit 101\n")
         policy.chmod(0o755)
     environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-    package = f"postgresql-{_POSTGRES_VERSION}"
     subprocess.run(["apt-get", "update", "-q"], check=True, env=environment)
     options = ["--no-install-recommends", "-o", "Dpkg::Options::=--force-confold"]
-    subprocess.run(["apt-get", "install", "-y", "-q", *options, package], check=True, env=environment)
+    subprocess.run(["apt-get", "install", "-y", "-q", *options, *names], check=True, env=environment)
 
 
 def _as_postgres(command: Sequence[object]) -> list[str]:

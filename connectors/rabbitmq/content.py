@@ -34,7 +34,9 @@ _AS_PROPERTIES = {
     "amqp_app_id": "app_id",
 }
 COUNT = "x-delivery-count"
-_OF_OTHERS = frozenset({"x-death", COUNT, "x-stream-offset", MESSAGE_ID, CORRELATION_ID, *_OF_JMS, *_AS_PROPERTIES})
+_OF_OTHERS = frozenset(
+    {"x-death", COUNT, "x-acquired-count", "x-stream-offset", MESSAGE_ID, CORRELATION_ID, *_OF_JMS, *_AS_PROPERTIES}
+)
 """Properties that do not become headers: RabbitMQ or the JMS client writes them, or AMQP has a place for them."""
 _BEGINNINGS_OF_OTHERS = ("x-first-death-", "x-last-death-")
 _ROUTING = ("CC", "BCC")
@@ -67,7 +69,7 @@ def encode(outgoing: Outgoing, message_id: str, now_ms: int, *, text: bool, dura
     properties = message.properties
     content_type = _text(properties, "amqp_content_type") or (_TEXT if text else _OCTETS)
     table = _table(properties)
-    table[TYPE] = BODY_KINDS[not (text or content_type.startswith("text/"))]
+    table[TYPE] = _kind(headers, text=text or content_type.startswith("text/"))
     table[TIMESTAMP] = now_ms
     if message.key is not None:
         table[KEY] = message.key
@@ -86,6 +88,13 @@ def encode(outgoing: Outgoing, message_id: str, now_ms: int, *, text: bool, dura
             app_id=_text(properties, "amqp_app_id"),
         )
     )
+
+
+def _kind(headers: Headers, *, text: bool) -> str:
+    """What the JMS client takes the body for; it shows the type of a message only where that is no text."""
+    if text:
+        return BODY_KINDS[0]
+    return BODY_KINDS[1] if headers.type is None or headers.type in BODY_KINDS else headers.type
 
 
 def _text(properties: Mapping[str, PropertyValue], name: str) -> str | None:

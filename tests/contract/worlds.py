@@ -9,6 +9,7 @@ from pathlib import Path
 
 from connectors.embedded import EmbeddedConnection
 from connectors.file import FileConnection
+from connectors.pulsar import PulsarConnection
 from connectors.rabbitmq import RabbitConnection
 from connectors.rabbitmq_stream import StreamConnection
 from correlator.errors import ConnectionLost
@@ -17,6 +18,7 @@ from correlator.ports import Connection, Features, Source
 from correlator.settings import ConnectionSettings
 from correlator.testing.contract import PATIENCE_S, outgoing, receiver, sender, take, tokens
 from correlator.testing.memory import MEMORY_FEATURES, MemoryBroker
+from tests.pulsar_server import PulsarServer
 from tests.rabbit_server import RabbitServer
 
 
@@ -169,6 +171,34 @@ class StreamWorld(RabbitWorld):
             return False
         source.close()
         return True
+
+
+class PulsarWorld(_BrokerWorld):
+    """A namespace of its own. A restart kills the broker."""
+
+    features = PulsarConnection.features
+
+    def __init__(self, server: PulsarServer) -> None:
+        super().__init__()
+        self.server = server
+        self._namespace = server.namespace(deduplication=self.features.deduplicates_sends)
+
+    def connection(self) -> PulsarConnection:
+        return self.server.connection(namespace=self._namespace, deduplication=self.features.deduplicates_sends)
+
+    def destination(self, kind: str = "queue", label: str = "") -> str:
+        destination = super().destination(kind, label)
+        self.connection().source(receiver(destination))  # raises ConfigError where no topic may have that name
+        return destination
+
+    def restart(self) -> None:
+        self.server.restart()
+
+
+class DeduplicatingPulsarWorld(PulsarWorld):
+    """The broker drops repeats."""
+
+    features = replace(PulsarConnection.features, deduplicates_sends=True)
 
 
 class FileWorld:

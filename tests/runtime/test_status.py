@@ -382,6 +382,25 @@ def test_a9_5_a_lost_connection_is_tried_once_in_an_interval(no_store, script):
     assert told(script, "receiver") == ["in CONNECTING", "in ERROR !"]
 
 
+def test_183_a_broker_that_comes_and_goes_is_tried_once_in_an_interval_too(no_store):
+    class Drops(Faults):
+        def before_receive(self, receiver):
+            raise ConnectionLost("E7001", receiver, "the line was cut")
+
+    clock = ManualClock()
+    no_store.broker.faults = Drops()
+    with no_store.engine(receiver("in", BEST_EFFORT), clock=clock, connection_retry_interval=1.0) as engine:
+        one = engine.receivers["in"]
+        for attempts in range(1, 6):
+            due = clock.now + 1.0
+            no_store.wait(lambda due=due: one._retry_at == due)
+            assert one.counters.connection_errors == attempts
+            clock.advance(0.9)
+            assert one.step() == pytest.approx(0.1)
+            clock.advance(0.2)
+            one.wake()
+
+
 @pytest.mark.parametrize("mode", [BEST_EFFORT, EXACTLY_ONCE])
 def test_a9_10_the_log_grows_with_no_message(world, script, logs, mode):
     lines = []

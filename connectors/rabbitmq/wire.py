@@ -11,8 +11,6 @@ from typing import Any, NamedTuple
 
 SHORTEST_UNUSABLE = 256
 """Bytes from which on a short string (names, ids, keys of tables) cannot be written."""
-_INT32 = range(-(2**31), 2**31)
-_INT64 = range(-(2**63), 2**63)
 
 
 class Fields(NamedTuple):
@@ -103,9 +101,9 @@ def _value(value: Any) -> bytes:
 
 
 def _whole_number(value: int) -> bytes:
-    if value in _INT32:
+    if -(2**31) <= value < 2**31:  # a range would try each of its numbers for an enumeration's value
         return struct.pack(">ci", b"I", value)
-    if value in _INT64:
+    if -(2**63) <= value < 2**63:
         return struct.pack(">cq", b"l", value)
     raise ValueError(f"{value} needs more than 64 bits")
 

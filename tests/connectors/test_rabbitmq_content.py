@@ -1,5 +1,6 @@
 """What a message is on the wire of AMQP 0-9-1, without a server: types, limits, and what the JMS client writes."""
 
+import enum
 import struct
 
 import pytest
@@ -264,3 +265,10 @@ def test_all_properties_of_the_protocol_come_back():
     for place in range(len(every)):
         one = Fields()._replace(**{Fields._fields[place]: every[place]})
         assert decode_fields(encode_fields(one)) == one
+
+
+def test_a_value_of_an_enumeration_is_its_number():
+    class Colour(enum.IntEnum):
+        RED = 3
+
+    assert fields(properties={"colour": Colour.RED, "large": 2**31}).headers["colour"] == 3

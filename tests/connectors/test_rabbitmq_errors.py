@@ -320,7 +320,7 @@ def test_173_a_frame_without_end_is_not_waited_for(rabbit: RabbitServer):
 # --- 169, 170: silence ---
 
 
-def test_169_a_server_that_is_there_and_does_nothing(rabbit: RabbitServer):
+def test_169_170_a_server_that_is_there_and_does_nothing(rabbit: RabbitServer):
     queue = rabbit.queue()
     with (
         opened(rabbit.connection(heartbeat_s=1).source(receiver(queue))) as source,

@@ -178,6 +178,20 @@ def test_a_server_that_is_killed_under_load_loses_and_doubles_nothing(rabbit: Ra
     assert SEEN.counts == {b"%d" % number: 1 for number in range(2 * MESSAGES)}
 
 
+def test_184_the_whole_backlog_comes_again(rabbit: RabbitServer, tmp_path):
+    """As after a broker that has gone back to an earlier state; one message behind it shows that all of it was taken."""
+    queue = rabbit.queue()
+    source = {"monitor": "Counts", "source": queue, "reliability": Reliability.EXACTLY_ONCE}
+    with engine("counting", tmp_path, rabbit.connection(), **source):
+        feed(rabbit, queue, 0, MESSAGES)
+        SEEN.wait_for(MESSAGES)
+    feed(rabbit, queue, 0, MESSAGES + 1)
+    with engine("counting", tmp_path, rabbit.connection(), **source) as again:
+        SEEN.wait_for(MESSAGES + 1)
+        assert again.receivers["counting-in"].counters.duplicates == MESSAGES
+    assert SEEN.counts == {b"%d" % number: 1 for number in range(MESSAGES + 1)}
+
+
 def test_180_a_queue_that_did_not_survive_the_server_is_told(rabbit: RabbitServer):
     queue = rabbit.queue()
     with (

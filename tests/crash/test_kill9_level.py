@@ -4,6 +4,7 @@ import random
 import shutil
 import socket
 import stat
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import pairwise
@@ -22,7 +23,7 @@ from correlator.testing.crashtest.configured import Configured
 from correlator.testing.crashtest.killed import Kill9
 from correlator.testing.crashtest.runs import Plan
 from correlator.testing.kill9 import campaign as campaigns
-from correlator.testing.kill9 import reference
+from correlator.testing.kill9 import lives, reference
 from correlator.testing.kill9.campaign import Campaign, Figures, pairs
 from correlator.testing.kill9.directory import HISTORY
 from correlator.testing.kill9.intents import Intent, Intents
@@ -417,6 +418,22 @@ def test_a_child_that_ends_by_itself_is_a_finding(tmp_path: Path, broken: str, v
     assert text in outcome.violated.what
     assert outcome.kept is not None
     shutil.rmtree(outcome.kept)
+
+
+def test_while_the_harness_stands_still_no_patience_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """As in a debugger, or while the machine sleeps; the life behind it goes on and comes to rest."""
+
+    class StandsStill:
+        looks = 0
+
+        def monotonic(self) -> float:
+            self.looks += 1
+            return time.monotonic() + (1000 if self.looks > 20 else 0)
+
+    monkeypatch.setattr(lives, "time", clock := StandsStill())
+    with level_of(tmp_path, SOUND) as level:
+        assert level.run(body, Plan(1, ())).violated is None
+    assert clock.looks > 20
 
 
 def test_a_world_can_be_used_without_the_campaign(tmp_path: Path):

@@ -37,6 +37,8 @@ MOST_DEATHS_AT_REST = 40
 """Engines that may die by themselves before the run counts as one that never rests."""
 LOOK_S = 0.25
 """Longest wait of the oracle between two looks at its own deadlines."""
+LONGEST_LOOK_S = 1.0
+"""What a look counts at most of the patience with a life."""
 LINES = 5
 OUT_OF_REACH = "a start without its store"
 """The cause of a death that is due to what disturbed the store; the start after it may succeed."""
@@ -97,7 +99,8 @@ class Lives:
         self._session: Session
         self._unburied = False
         self._kill: wire.Kill | None = None
-        self._kill_at = self._deadline = float("inf")
+        self._kill_at = float("inf")
+        self._looked_at = self._watched = 0.0
         self._killed = self._disturbed = False
         self._last: Statement | None = None
 
@@ -194,7 +197,7 @@ class Lives:
         )
         self._session = Session(self._zygote, job, self.brokers, self._seen, self._stated)
         self._unburied = True
-        self._deadline = time.monotonic() + self._patience
+        self._looked_at, self._watched = time.monotonic(), 0.0
         self._kill_at = float("inf")
         if kill is not None and kill.after_ms:
             self._kill_at = time.monotonic() + kill.after_ms / 1000
@@ -233,16 +236,23 @@ class Lives:
         while self._session.alive:
             if reached():
                 return True
-            now = time.monotonic()
+            now = self._look()
             if now >= self._kill_at:
                 self._kill_at, self._killed = float("inf"), True
                 self._session.kill()
-            elif now >= self._deadline:
+            elif self._watched >= self._patience:
                 self._give_up()
             self._session.serve(min(self._kill_at - now, LOOK_S) if self._kill_at > now else LOOK_S)
             self._note_disturbances()
         self._bury()
         return False
+
+    def _look(self) -> float:
+        """The time now. Only what is seen counts: while this process stands still itself, its child may not go on."""
+        now = time.monotonic()
+        self._watched += min(now - self._looked_at, LONGEST_LOOK_S)
+        self._looked_at = now
+        return now
 
     def _stated(self, said: Statement) -> None:
         """The child says something that is no call."""

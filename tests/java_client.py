@@ -6,7 +6,6 @@ Maven fetches its jars once. No Java, no Maven, no jars, or a program that fails
 import hashlib
 import json
 import os
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping
@@ -14,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.rabbit_server import RabbitServer
-from tests.servers import install_packages
+from tests.servers import install_java
 
 TIMEOUT_S = 180
 _FETCH_TIMEOUT_S = 600
-_PACKAGES = ("default-jdk-headless", "maven")
 _SOURCES = Path(__file__).parent / "connectors" / "java"
 _PROGRAM = _SOURCES / "JmsProgram.java"
 _POM = _SOURCES / "pom.xml"
@@ -71,9 +69,3 @@ def fetch_jars() -> Path:
             if not jars.exists():
                 raise
     return jars
-
-
-def install_java() -> None:
-    """Install the Debian packages when the compiler or Maven is absent."""
-    if not (shutil.which("javac") and shutil.which("mvn")):
-        install_packages(*_PACKAGES)

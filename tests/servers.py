@@ -4,6 +4,7 @@ A server that does not start is an error, never a skip.
 """
 
 import contextlib
+import fcntl
 import os
 import pwd
 import secrets
@@ -249,8 +250,20 @@ def install_postgres() -> None:
     install_packages(f"postgresql-{_POSTGRES_VERSION}")
 
 
+def install_java() -> None:
+    """Install a compiler and Maven when they are absent."""
+    if not (shutil.which("javac") and shutil.which("mvn")):
+        install_packages("default-jdk-headless", "maven")
+
+
 def install_packages(*names: str) -> None:
-    """Install Debian packages, without starting a service of theirs."""
+    """Install Debian packages, without starting a service of theirs; another test run waits with its own meanwhile."""
+    with (Path(tempfile.gettempdir()) / "correlator-tests-install.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _install_packages(*names)
+
+
+def _install_packages(*names: str) -> None:
     policy = Path("/usr/sbin/policy-rc.d")
     if not policy.exists() and not Path("/run/systemd/system").exists():
         policy.write_text("#!/bin/sh\nexit 101\n")

@@ -172,7 +172,6 @@ def test_equal_state_has_equal_bytes():
 @pytest.mark.parametrize(
     ("annotation", "value", "code"),
     [(int, "x", "E4103"), (list[int], [1, "2"], "E4103"), (int, threading.Lock(), "E4102"), (int, 2**70, "E4102")],
-    ids=str,
 )
 def test_a_value_that_does_not_fit_is_refused(annotation, value, code):
     with pytest.raises(StateError) as refused:

@@ -74,9 +74,8 @@ def server_fields(where: str, options: Mapping[str, Any], default: Server, tls_p
         "virtual_host": text_option(where, options, "virtual_host", default.virtual_host),
         "user": text_option(where, options, "user", default.user),
         "password": secret_option(where, options, "password", default.password),
-        **{name: text_option(where, options, name) for name in ("password_file",) if name in options},
         "tls": tls,
-        **{name: text_option(where, options, name) for name in _TLS_FILES if name in options},
+        **{name: text_option(where, options, name) for name in ("password_file", *_TLS_FILES) if name in options},
         "heartbeat_s": whole_option(where, options, "heartbeat_s", default.heartbeat_s, 3600),
         "timeout_s": whole_option(where, options, "timeout_s", default.timeout_s, 3600),
     }

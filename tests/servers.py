@@ -260,18 +260,14 @@ def install_packages(*names: str) -> None:
     """Install Debian packages, without starting a service of theirs; another test run waits with its own meanwhile."""
     with (Path(tempfile.gettempdir()) / "correlator-tests-install.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        _install_packages(*names)
-
-
-def _install_packages(*names: str) -> None:
-    policy = Path("/usr/sbin/policy-rc.d")
-    if not policy.exists() and not Path("/run/systemd/system").exists():
-        policy.write_text("#!/bin/sh\nexit 101\n")
-        policy.chmod(0o755)
-    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-    subprocess.run(["apt-get", "update", "-q"], check=True, env=environment)
-    options = ["--no-install-recommends", "-o", "Dpkg::Options::=--force-confold"]
-    subprocess.run(["apt-get", "install", "-y", "-q", *options, *names], check=True, env=environment)
+        policy = Path("/usr/sbin/policy-rc.d")
+        if not policy.exists() and not Path("/run/systemd/system").exists():
+            policy.write_text("#!/bin/sh\nexit 101\n")
+            policy.chmod(0o755)
+        environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+        subprocess.run(["apt-get", "update", "-q"], check=True, env=environment)
+        options = ["--no-install-recommends", "-o", "Dpkg::Options::=--force-confold"]
+        subprocess.run(["apt-get", "install", "-y", "-q", *options, *names], check=True, env=environment)
 
 
 def _as_postgres(command: Sequence[object]) -> list[str]:

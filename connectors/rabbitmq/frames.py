@@ -13,7 +13,7 @@ _BASIC_PUBLISH = b"\0\x3c\0\x28\0\0"
 """Class, method, and a field that is no longer used."""
 _BASIC_DELIVER = b"\0\x3c\0\x3c"
 _FRAME = struct.Struct(">BHI")
-HEAD = struct.Struct(">HHQ")
+_HEAD = struct.Struct(">HHQ")
 _BASIC = 60
 FRAME_OVERHEAD = _FRAME.size + len(_END)
 _TAG = struct.Struct(">Q?")
@@ -30,11 +30,16 @@ class Delivery(NamedTuple):
     body: bytes
 
 
+def largest_properties(frame_max: int) -> int:
+    """Bytes that the encoded properties of a message may have: they travel in one frame."""
+    return frame_max - FRAME_OVERHEAD - _HEAD.size
+
+
 def publication(
     channel: int, exchange: str, routing_key: str, properties: bytes, body: bytes, frame_max: int, *, mandatory: bool
 ) -> bytes:
     """All frames of a message, none of them larger than `frame_max`."""
-    head = HEAD.pack(_BASIC, 0, len(body)) + properties
+    head = _HEAD.pack(_BASIC, 0, len(body)) + properties
     pieces = [_publish(channel, exchange, routing_key, mandatory=mandatory), _frame(_HEADER, channel, head)]
     most = frame_max - FRAME_OVERHEAD
     pieces += [_frame(_BODY, channel, body[start : start + most]) for start in range(0, len(body), most)]
@@ -81,9 +86,9 @@ def _small_delivery(buffer: bytes, offset: int) -> tuple[Delivery | None, int]:
     kind, channel, size = _FRAME.unpack_from(buffer, head)
     if kind != _HEADER:
         return None, 0
-    _, _, body_size = HEAD.unpack_from(buffer, head + _FRAME.size)
+    _, _, body_size = _HEAD.unpack_from(buffer, head + _FRAME.size)
     end = head + size + FRAME_OVERHEAD
-    properties = slice(head + _FRAME.size + HEAD.size, end - len(_END))
+    properties = slice(head + _FRAME.size + _HEAD.size, end - len(_END))
     body = slice(0, 0)
     if body_size:
         frame = _FRAME.unpack_from(buffer, end)

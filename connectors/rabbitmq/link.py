@@ -17,7 +17,7 @@ from pika.adapters.select_connection import IOLoop
 
 from connectors.rabbitmq.broker import Broker
 from connectors.rabbitmq.failures import of_channel, of_closing, of_opening
-from connectors.rabbitmq.frames import FRAME_OVERHEAD, HEAD, Delivery, small_deliveries
+from connectors.rabbitmq.frames import FRAME_OVERHEAD, Delivery, largest_properties, small_deliveries
 from connectors.rabbitmq_server import NOT_CONNECTED, Fault, of_credentials
 
 CLOSE_TIMEOUT_S = 5.0
@@ -67,7 +67,7 @@ class _Wire(SelectConnection):  # type: ignore[misc]  # pika has no types
 
     def _check_waiting(self) -> None:
         """What is waited for ends: a delivery that is read as a whole has three frames, each of a size agreed on."""
-        most = 3 * (self.params.frame_max + _FRAME_START.size + _BEHIND)
+        most = 3 * (self.params.frame_max + FRAME_OVERHEAD)
         if len(self._frame_buffer) > most:
             raise exceptions.InvalidFrameError(f"a frame of more than {self.params.frame_max} bytes")
 
@@ -173,9 +173,9 @@ class Link:
 
     @property
     def largest_properties(self) -> int:
-        """Bytes that the encoded properties of a message may have: they travel in one frame. Once it is open."""
+        """Bytes that the encoded properties of a message may have, by what was agreed on when it was opened."""
         assert self._wire is not None
-        return int(self._wire.params.frame_max) - FRAME_OVERHEAD - HEAD.size
+        return largest_properties(self._wire.params.frame_max)
 
     def check(self) -> None:
         """Raises `ConnectionLost` when there is a fault."""

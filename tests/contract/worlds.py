@@ -3,7 +3,6 @@
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -103,7 +102,7 @@ class EmbeddedWorld(_BrokerWorld):
 class RabbitWorld(_BrokerWorld):
     """Queues of the server's default type. A restart is what the check needs of one: the server is killed."""
 
-    features = Features(holds_for_s=1800)
+    features = Features()
     options: Mapping[str, object] = {}
 
     def __init__(self, server: RabbitServer, name: str) -> None:
@@ -131,7 +130,7 @@ class RabbitWorld(_BrokerWorld):
 class QuorumRabbitWorld(RabbitWorld):
     """Queues that count deliveries. Its connections are cut, as an operator does; the server lives."""
 
-    features = replace(RabbitWorld.features, flags_redelivery=True)
+    features = Features(flags_redelivery=True)
     options: Mapping[str, object] = {"queue_type": "quorum"}
 
     def restart(self) -> None:

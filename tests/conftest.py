@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.pulsar_server import PulsarServer
 from tests.rabbit_server import RabbitServer
 from tests.servers import PostgresServer, running
 
@@ -25,4 +26,11 @@ def postgres(postgres_server: PostgresServer) -> Callable[[], str]:
 def rabbit() -> Iterator[RabbitServer]:
     """A RabbitMQ server for the whole session; a test that kills it starts it again."""
     with running(RabbitServer()) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def pulsar() -> Iterator[PulsarServer]:
+    """A Pulsar broker for the whole session; a test that kills it starts it again."""
+    with running(PulsarServer()) as server:
         yield server

@@ -9,13 +9,16 @@ from correlator.testing.contract import Check, checks_for
 from tests.contract.worlds import (
     CsvWorld,
     DeduplicatingMemoryWorld,
+    DeduplicatingPulsarWorld,
     EmbeddedWorld,
     FileWorld,
     MemoryWorld,
+    PulsarWorld,
     QuorumRabbitWorld,
     RabbitWorld,
     StreamWorld,
 )
+from tests.pulsar_server import PulsarServer
 from tests.rabbit_server import RabbitServer
 from tests.servers import PostgresServer
 
@@ -82,3 +85,15 @@ def test_rabbitmq_with_quorum_queues(check: Check, rabbit: RabbitServer, tmp_pat
 @_checks(StreamWorld)
 def test_rabbitmq_streams(check: Check, rabbit: RabbitServer, tmp_path: Path) -> None:
     check(StreamWorld(rabbit, tmp_path.name))
+
+
+@pytest.mark.pulsar
+@_checks(PulsarWorld)
+def test_pulsar(check: Check, pulsar: PulsarServer) -> None:
+    check(PulsarWorld(pulsar))
+
+
+@pytest.mark.pulsar
+@_checks(DeduplicatingPulsarWorld)
+def test_pulsar_that_deduplicates(check: Check, pulsar: PulsarServer) -> None:
+    check(DeduplicatingPulsarWorld(pulsar))

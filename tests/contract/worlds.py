@@ -3,19 +3,23 @@
 import json
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
 from connectors.embedded import EmbeddedConnection
 from connectors.file import FileConnection
+from connectors.pulsar import PulsarConnection
+from connectors.pulsar.source import PulsarSource
 from connectors.rabbitmq import RabbitConnection
 from connectors.rabbitmq_stream import StreamConnection
 from correlator.errors import ConnectionLost
 from correlator.events import Message, Outgoing
 from correlator.ports import Connection, Features, Source
-from correlator.settings import ConnectionSettings
+from correlator.settings import ConnectionSettings, ReceiverSettings
 from correlator.testing.contract import PATIENCE_S, outgoing, receiver, sender, take, tokens
 from correlator.testing.memory import MEMORY_FEATURES, MemoryBroker
+from tests.pulsar_server import PulsarServer
 from tests.rabbit_server import RabbitServer
 
 
@@ -168,6 +172,43 @@ class StreamWorld(RabbitWorld):
             return False
         source.close()
         return True
+
+
+class _PulsarFromNowOn(PulsarConnection):
+    """A new subscriber of a topic gets what comes after it, as the contract has it, and not what is still there."""
+
+    def source(self, receiver: ReceiverSettings) -> PulsarSource:
+        options = {"initial_position": "latest"} if receiver.destination.startswith("topic:") else {}
+        return super().source(replace(receiver, options=options))
+
+
+class PulsarWorld(_BrokerWorld):
+    """A namespace of its own. A restart kills the broker."""
+
+    features = PulsarConnection.features
+
+    def __init__(self, server: PulsarServer) -> None:
+        super().__init__()
+        self.server = server
+        self._namespace = server.namespace(deduplication=self.features.deduplicates_sends)
+
+    def connection(self) -> PulsarConnection:
+        mine = {"namespace": self._namespace, "deduplication": self.features.deduplicates_sends}
+        return _PulsarFromNowOn("pulsar", ConnectionSettings(type="pulsar", options={**self.server.options, **mine}))
+
+    def destination(self, kind: str = "queue", label: str = "") -> str:
+        destination = super().destination(kind, label)
+        self.connection().source(receiver(destination))  # raises ConfigError where no topic may have that name
+        return destination
+
+    def restart(self) -> None:
+        self.server.restart()
+
+
+class DeduplicatingPulsarWorld(PulsarWorld):
+    """The broker drops repeats."""
+
+    features = replace(PulsarConnection.features, deduplicates_sends=True)
 
 
 class FileWorld:

@@ -1,0 +1,137 @@
+"""The address of a broker and how it is spoken to, from the options of a connection."""
+
+import re
+import ssl
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import certifi
+
+from connectors.options import check_options, flag_option, secret_option, text_option, whole_option
+from correlator.errors import ConfigError, quoted
+
+_TOKENS = ("token", "token_file")
+OPTIONS = ("service_url", "namespace", *_TOKENS, "tls_trust_certs_file", "timeout_s", "deduplication", "client_id")
+_SCHEMES = {"pulsar": 6650, "pulsar+ssl": 6651}
+"""With the port of each."""
+_SERVICE_URL = re.compile(r"([^:/]+)://([^/]+)/?")
+_HOST = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?")
+_NAMESPACE = re.compile(r"[\w=:.-]+/[\w=:.-]+", re.ASCII)
+
+
+class Address(NamedTuple):
+    """Where a broker or proxy listens for Pulsar's own protocol."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broker:
+    """How it is spoken to.
+
+    Attributes:
+        service_url: one broker, or several of one cluster, of which any will do.
+        namespace: `TENANT/NAMESPACE` of the destinations that name none.
+        token_file: holds the token, in the place of `token`, where it may change: a token that expires.
+        timeout_s: longest wait for any answer: to connect, to subscribe, for the next confirm.
+        deduplication: whether the namespaces are set to drop what a producer repeats.
+        client_id: begins the names of the subscriptions of topics, as JMS has it; "" for none.
+    """
+
+    service_url: str = "pulsar://127.0.0.1:6650"
+    namespace: str = "public/default"
+    token: str = field(default="", repr=False)
+    token_file: str = ""
+    tls_trust_certs_file: str = ""
+    timeout_s: int = 10
+    deduplication: bool = False
+    client_id: str = ""
+
+    @property
+    def addresses(self) -> Sequence[Address]:
+        """All of the service URL."""
+        return _addresses(self.service_url)
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether TLS is spoken."""
+        return self.service_url.startswith("pulsar+ssl:")
+
+    @property
+    def trusted(self) -> str:
+        """The file with the certificates of the authorities that are believed."""
+        return self.tls_trust_certs_file or certifi.where()
+
+    def current_token(self) -> str:
+        """The token as it is now; "" for none. Reads its file anew; raises `OSError`, or `ValueError` for no text."""
+        return Path(self.token_file).read_text(encoding="utf-8").strip() if self.token_file else self.token
+
+    def tls_context(self) -> ssl.SSLContext | None:
+        """`None` without TLS. Reads the file of certificates anew; raises `OSError`."""
+        return ssl.create_default_context(cafile=self.trusted) if self.is_encrypted else None
+
+
+def broker(where: str, options: Mapping[str, Any]) -> Broker:
+    """The broker that the options of a connection describe. Raises `ConfigError`."""
+    check_options(where, options, OPTIONS)
+    default = Broker()
+    made = Broker(
+        service_url=_service_url(where, options, default.service_url),
+        namespace=_namespace(where, options, default.namespace),
+        token=secret_option(where, options, "token", default.token),
+        timeout_s=whole_option(where, options, "timeout_s", default.timeout_s, 3600),
+        deduplication=flag_option(where, options, "deduplication"),
+        **{
+            name: text_option(where, options, name)
+            for name in ("token_file", "tls_trust_certs_file", "client_id")
+            if name in options
+        },
+    )
+    if all(name in options for name in _TOKENS):
+        raise ConfigError("E1022", f"{where}.token_file", "is of no use beside 'token'", "", "Set one of them")
+    if made.tls_trust_certs_file and not made.is_encrypted:
+        todo = "Set a service_url that begins with pulsar+ssl://"
+        raise ConfigError("E1022", f"{where}.tls_trust_certs_file", "is of no use without TLS", "", todo)
+    return made
+
+
+def _service_url(where: str, options: Mapping[str, Any], default: str) -> str:
+    """The error does not repeat it: who takes it for a URL of another kind writes a password into it."""
+    url = text_option(where, options, "service_url", default)
+    try:
+        _addresses(url)
+    except ValueError as error:
+        allowed = "Use pulsar://HOST:PORT or pulsar+ssl://HOST:PORT, several HOST:PORT separated by commas"
+        raise ConfigError("E1214", f"{where}.service_url", str(error), allowed) from error
+    return url
+
+
+def _addresses(url: str) -> Sequence[Address]:
+    parts = _SERVICE_URL.fullmatch(url)
+    if parts is None or parts[1] not in _SCHEMES:
+        raise ValueError("is not the address of a Pulsar broker")
+    return [_address(text, _SCHEMES[parts[1]]) for text in parts[2].split(",")]
+
+
+def _address(text: str, usual_port: int) -> Address:
+    parts = _HOST.fullmatch(text)
+    if parts is None:
+        raise ValueError("has a malformed host or port")
+    port = int(parts[2] or usual_port)
+    if not 1 <= port <= 65535:
+        raise ValueError(f"port {port} is not between 1 and 65535")
+    return Address(parts[1].strip("[]"), port)
+
+
+def _namespace(where: str, options: Mapping[str, Any], default: str) -> str:
+    namespace = text_option(where, options, "namespace", default)
+    if not _NAMESPACE.fullmatch(namespace):
+        what = f"{quoted(namespace)} is not a namespace"
+        raise ConfigError("E1022", f"{where}.namespace", what, "TENANT/NAMESPACE, as in public/default")
+    return namespace

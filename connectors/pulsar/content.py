@@ -1,0 +1,459 @@
+"""A message as Pulsar carries it, and back, as Starlight for JMS writes it: Pulsar's own JMS client, in Java.
+
+Pulsar's properties are texts. What JMS says about a message lies in properties with names of its own, and a second
+property, the name with `_jsmtype` behind it, says of which type a property is. What is decoded and sent on is the same
+again for the Java client; so three properties tell what a `Message` has no place for: `jms_message_type`, `jms_null`
+and `jms_types`. Knows bytes and texts only: no broker, no client.
+"""
+
+import base64
+import math
+import re
+import struct
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import NamedTuple
+
+import msgspec
+
+from correlator.events import LONGEST_LIFE_MS, Headers, Message, Outgoing, PropertyValue
+
+MESSAGE_KIND = "jms_message_type"
+"""Property with the kind of a JMS message: `text`, `map`, `object`, `stream` or `header`; bytes where there is none."""
+NULL = "jms_null"
+"""Property that is true where a message has no body, which for Java is something else than an empty one."""
+NARROW_TYPES = "jms_types"
+"""Property with the types that Java gave to numbers and that the numbers do not tell: JSON, `{"name":"short"}`."""
+NULLS = "correlator_nulls"
+"""Property of Pulsar with the names of the properties that have no value, as JSON."""
+TYPE_SUFFIX = "_jsmtype"
+_MISSPELT_SUFFIX = "_jmstype"
+"""Others write it so (FEATURES Z3): it is read, where it stands beside the property, and never written."""
+BINARY = "base64:"
+"""Begins a correlation id that is bytes and no text."""
+
+_TYPE = "JMSType"
+_CORRELATION_ID = "JMSCorrelationID"
+_KIND = "JMSPulsarMessageType"
+_MESSAGE_ID = "JMSMessageId"
+_REPLY_TO = "JMSReplyTo"
+_REPLY_TO_TYPE = "JMSReplyToType"
+_DELIVERY_MODE = "JMSDeliveryMode"
+_PRIORITY = "JMSPriority"
+_DELIVERY_TIME = "JMSDeliveryTime"
+_EXPIRATION = "JMSExpiration"
+_CONNECTION_ID = "JMSConnectionID"
+_KEY = "JMSXGroupID"
+_HIDDEN = frozenset(
+    {
+        _TYPE,
+        _CORRELATION_ID,
+        _KIND,
+        _MESSAGE_ID,
+        _REPLY_TO,
+        _REPLY_TO_TYPE,
+        _DELIVERY_MODE,
+        _PRIORITY,
+        _DELIVERY_TIME,
+        _EXPIRATION,
+        _CONNECTION_ID,
+        _KEY,
+        "JMSXDeliveryCount",
+        NULLS,
+        MESSAGE_KIND,
+        NULL,
+        NARROW_TYPES,
+    }
+)
+"""Names in Pulsar that are no properties of the application."""
+_IGNORED = frozenset(
+    {"JMSXUserID", "JMSXAppID", "JMSXProducerTXID", "JMSXConsumerTXID", "JMSXRcvTimestamp", "JMSXState"}
+)
+"""Names that JMS keeps for providers and Starlight for JMS does nothing with."""
+_NOT_SENT = _HIDDEN | _IGNORED
+
+_TEXT, _BYTES, _HEADER = "text", "bytes", "header"
+_EMPTY_IS_NULL = frozenset({"map", "object", _HEADER})
+"""Kinds of which Java writes an empty one as no body at all, and could not read an empty body."""
+_KINDS = _EMPTY_IS_NULL | {_TEXT, _BYTES, "stream"}
+
+_BITS = {"byte": 8, "short": 16, "int": 32, "long": 64}
+_SINGLE = "float"
+_NARROW = ("byte", "short", "long", _SINGLE)
+_WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,19}")
+_FLOATING_POINT = re.compile(r"[+-]?(?:NaN|Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)")
+_32_BITS = struct.Struct(">f")
+
+_DOMAIN = "persistent://"
+_SHORT = f"{_DOMAIN}public/default/"
+"""Begins the full name of a topic that may be called by its last part."""
+_DEFAULT_PRIORITY = 4
+_NON_PERSISTENT = "1"
+_NO_HEADERS = Headers()
+
+
+class Encoded(NamedTuple):
+    """A message on its way into Pulsar.
+
+    Attributes:
+        content: the body; `None` is a null value.
+        properties: those of Pulsar.
+        key: keeps messages of one group in order; Pulsar takes an empty one for none.
+        event_timestamp: in milliseconds since the epoch; Java's `JMSTimestamp`.
+    """
+
+    content: bytes | None
+    properties: dict[str, str]
+    key: str | None
+    event_timestamp: int
+
+
+class Received(NamedTuple):
+    """A message as Pulsar's client hands it over.
+
+    Attributes:
+        content: the body; `None` is a null value.
+        properties: those of Pulsar.
+        key: `None` or empty where there is none.
+        event_timestamp: in milliseconds since the epoch; 0 where there is none.
+        publish_timestamp: when the producer sent it, in the same form.
+        redeliveries: how often it was delivered before, as the broker counts.
+        message_id: its place, `LEDGER:ENTRY:PARTITION` or `LEDGER:ENTRY:PARTITION:BATCH`.
+    """
+
+    content: bytes | None
+    properties: Mapping[str, str]
+    key: str | None
+    event_timestamp: int
+    publish_timestamp: int
+    redeliveries: int
+    message_id: str
+
+
+def encode(
+    outgoing: Outgoing, message_id: str, connection_id: str, now_ms: int, *, text: bool, durable: bool
+) -> Encoded:
+    """A message on its way out.
+
+    Properties that only a provider may set (`JMSPriority`, `JMSXAppID` and the like) are not sent: they tell how a
+    message came, and the headers tell how it goes. A property `JMSXGroupID` is the key of a message without one. A
+    property whose name ends in `_jsmtype` is refused.
+
+    Args:
+        outgoing: the message.
+        message_id: that of JMS.
+        connection_id: by which a JMS client knows the messages of its own connection.
+        now_ms: the time of sending, in milliseconds since the epoch.
+        text: whether the body is text, for messages that do not say of which kind they are.
+        durable: whether the message is persistent whatever it says itself.
+
+    Raises `ValueError` for what cannot be carried, `TypeError` or `AttributeError` for a message whose parts are not
+    of their types.
+    """
+    message = outgoing.message
+    if not isinstance(message.body, bytes):
+        raise TypeError(f"the body is a {type(message.body).__name__} and must be bytes")
+    kind = _text(message.properties, MESSAGE_KIND)
+    if kind is None:
+        kind = _TEXT if text else _BYTES
+    key = _text(message.properties, _KEY) if message.key is None else message.key
+    properties = _encoded_properties(message.properties)
+    properties.update(_encoded_headers(message.headers or _NO_HEADERS, now_ms, durable=durable))
+    properties[_MESSAGE_ID] = message_id
+    properties[_CONNECTION_ID] = connection_id
+    properties[_DELIVERY_TIME] = str(now_ms)
+    properties[_KIND] = kind
+    if key is not None:
+        properties[_KEY] = key
+    "".join((*properties, *properties.values())).encode()  # half a surrogate pair would fail only when it is sent
+    return Encoded(_content(message, kind), properties, key, now_ms)
+
+
+def _text(properties: Mapping[str, PropertyValue], name: str) -> str | None:
+    value = properties.get(name)
+    if value is None or isinstance(value, str):
+        return value
+    raise ValueError(f"the property '{name}' must be a text")
+
+
+def _content(message: Message, kind: str) -> bytes | None:
+    """A body that is there counts more than a property that says that there is none."""
+    if kind not in _KINDS:
+        raise ValueError(f"the property '{MESSAGE_KIND}' is '{kind}' and must be one of {', '.join(sorted(_KINDS))}")
+    null = message.properties.get(NULL)
+    if null is not None and not isinstance(null, bool):
+        raise ValueError(f"the property '{NULL}' must be true or false")
+    return message.body or (None if null or kind in _EMPTY_IS_NULL else b"")
+
+
+def _encoded_properties(properties: Mapping[str, PropertyValue]) -> dict[str, str]:
+    narrow = _narrow_types(_text(properties, NARROW_TYPES))
+    encoded: dict[str, str] = {}
+    nulls = []
+    for name, value in properties.items():
+        if name.endswith(TYPE_SUFFIX) or _is_misspelt(name, properties):
+            raise ValueError(f"a property '{name}' would be the type of another one")
+        if name in _NOT_SENT:
+            continue
+        if value is None:
+            nulls.append(name)
+        elif isinstance(value, str):
+            encoded[name] = value
+        else:
+            encoded[name] = _written(value)
+            encoded[name + TYPE_SUFFIX] = narrow[name] if _is_narrow(value, narrow.get(name)) else _type_of(value)
+    if nulls:
+        encoded[NULLS] = msgspec.json.encode(nulls).decode()
+    return encoded
+
+
+def _narrow_types(text: str | None) -> dict[str, str]:
+    if text is None:
+        return {}
+    try:
+        types = msgspec.json.decode(text, type=dict[str, str])
+    except ValueError as error:
+        raise ValueError(f"the property '{NARROW_TYPES}' is not a JSON object of names and types: {error}") from error
+    for name, of_java in types.items():
+        if of_java not in _NARROW:
+            raise ValueError(f"the type of '{name}' in '{NARROW_TYPES}' is none of {', '.join(_NARROW)}")
+    return types
+
+
+def _written(value: bool | float | bytes) -> str:
+    """As Java reads it. Numbers of other libraries write themselves in other ways."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return int.__repr__(value)
+    if isinstance(value, float):
+        return float.__repr__(value) if math.isfinite(value) else _JAVA_NAMES[float.__repr__(value)]
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    raise ValueError(f"a {type(value).__name__} cannot be a property")
+
+
+_JAVA_NAMES = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+
+
+def _type_of(value: bool | float | bytes) -> str:
+    """The type that is read as the same value again."""
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, float):
+        return "double"
+    if isinstance(value, bytes):
+        return "bytes"
+    if _fits(value, 32):
+        return "int"
+    if _fits(value, 64):
+        return "long"
+    raise ValueError(f"{value} needs more than 64 bits")
+
+
+def _fits(value: int, bits: int) -> bool:
+    return -(1 << bits - 1) <= value < 1 << bits - 1
+
+
+def _is_narrow(value: bool | float | bytes, of_java: str | None) -> bool:
+    """Whether the value is still one of the narrow type that it came with."""
+    if of_java is None or isinstance(value, bool | bytes):
+        return False
+    if isinstance(value, float):
+        return of_java == _SINGLE and _is_single(value)
+    return of_java != _SINGLE and _fits(value, _BITS[of_java])
+
+
+def _is_single(value: float) -> bool:
+    """Whether Java could have written a float of 32 bits so that it was read as this one of 64."""
+    try:
+        (single,) = _32_BITS.unpack(_32_BITS.pack(value))
+    except OverflowError:
+        return False
+    return math.isnan(value) or any(float(f"{single:.{digits}g}") == value for digits in range(1, 10))
+
+
+def _encoded_headers(headers: Headers, now_ms: int, *, durable: bool) -> dict[str, str]:
+    encoded: dict[str, str] = {}
+    if headers.type is not None:
+        encoded[_TYPE] = headers.type
+    if headers.correlation_id is not None:
+        encoded[_CORRELATION_ID] = base64.b64encode(_correlation_bytes(headers.correlation_id)).decode()
+    if headers.reply_to is not None:
+        encoded.update(_encoded_reply_to(headers.reply_to))
+    if headers.priority is not None and headers.priority != _DEFAULT_PRIORITY:
+        encoded[_PRIORITY] = _checked(headers.priority, 2**31 - 1, "a priority")
+    if headers.persistent is False and not durable:
+        encoded[_DELIVERY_MODE] = _NON_PERSISTENT
+    if headers.time_to_live_ms:  # 0 is for ever
+        _checked(headers.time_to_live_ms, LONGEST_LIFE_MS, "a time to live in ms")
+        encoded[_EXPIRATION] = f"{now_ms + headers.time_to_live_ms:d}"
+        encoded[_EXPIRATION + TYPE_SUFFIX] = "long"
+    return encoded
+
+
+def _checked(number: int, most: int, what: str) -> str:
+    if not 0 <= number <= most:
+        raise ValueError(f"{what} of {number} is not between 0 and {most}")
+    return f"{number:d}"
+
+
+def _correlation_bytes(correlation_id: str) -> bytes:
+    if correlation_id.startswith(BINARY):
+        content = _from_base64(correlation_id.removeprefix(BINARY))
+        if content is not None and not _is_text(content):
+            return content
+    return correlation_id.encode()
+
+
+def _encoded_reply_to(reply_to: str) -> dict[str, str]:
+    """A destination that does not say what it is is a queue; a name with a namespace has only to get its domain."""
+    is_topic = reply_to.startswith("topic:")
+    name = reply_to.removeprefix("topic:" if is_topic else "queue:")
+    if "/" not in name:
+        name = _SHORT + name
+    elif "://" not in name:
+        name = _DOMAIN + name
+    return {_REPLY_TO: name, _REPLY_TO_TYPE: "topic"} if is_topic else {_REPLY_TO: name}
+
+
+def decode(received: Received) -> Message:
+    """What a receiver gets. Whatever the properties are, nothing is raised: values that are not of the type that they
+    are said to be stay texts, and headers that cannot be read are those of a message without them.
+    """
+    sent = received.properties
+    kind = sent.get(_KIND, _BYTES)
+    properties = _decoded_properties(sent)
+    if kind != _BYTES:
+        properties[MESSAGE_KIND] = kind if kind in _KINDS else _HEADER  # as Java takes a kind that it does not know
+    if received.content is None:
+        properties[NULL] = True
+    # Pulsar does not tell an empty key from none
+    key = received.key or ("" if sent.get(_KEY) == "" else None)
+    return Message(received.content or b"", properties, key, None, _decoded_headers(received))
+
+
+def _decoded_properties(sent: Mapping[str, str]) -> dict[str, PropertyValue]:
+    properties: dict[str, PropertyValue] = {}
+    narrow = {}
+    for name, text in sent.items():
+        if _is_hidden(name) or _is_misspelt(name, sent):
+            continue
+        of_java = sent.get(name + TYPE_SUFFIX) or sent.get(name + _MISSPELT_SUFFIX, "")
+        value = _read(text, of_java)
+        properties[name] = value
+        if not isinstance(value, str) and of_java not in (_type_of(value), "integer"):
+            narrow[name] = of_java
+    for name in _nulls(sent.get(NULLS)):
+        if not _is_hidden(name):
+            properties.setdefault(name, None)
+    if narrow:
+        properties[NARROW_TYPES] = msgspec.json.encode(narrow).decode()
+    return properties
+
+
+def _is_misspelt(name: str, properties: Mapping[str, PropertyValue]) -> bool:
+    """Whether it tells the type of another property, by the other spelling."""
+    base = name.removesuffix(_MISSPELT_SUFFIX)
+    return base != name and properties.get(base) is not None and properties[name] in _WORDS
+
+
+def _is_hidden(name: str) -> bool:
+    return name in _HIDDEN or name.endswith(TYPE_SUFFIX)
+
+
+def _read(text: str, of_java: str) -> bool | int | float | str | bytes:
+    reader = _READERS.get(of_java)
+    value = None if reader is None else reader(text)
+    return text if value is None else value
+
+
+def _read_boolean(text: str) -> bool | None:
+    return {"true": True, "false": False}.get(text.lower())
+
+
+def _read_whole_number(text: str, bits: int) -> int | None:
+    if not _WHOLE_NUMBER.fullmatch(text):
+        return None
+    value = int(text)
+    return value if _fits(value, bits) else None
+
+
+def _read_floating_point(text: str) -> float | None:
+    return float(text) if _FLOATING_POINT.fullmatch(text) else None
+
+
+def _from_base64(text: str) -> bytes | None:
+    """Only what would be written as the same text again: anything else is rather a text that looks like it."""
+    try:
+        content = base64.b64decode(text, validate=True)
+    except ValueError:
+        return None
+    return content if base64.b64encode(content).decode() == text else None
+
+
+_READERS: dict[str, Callable[[str], bool | int | float | bytes | None]] = {
+    "boolean": _read_boolean,
+    "integer": partial(_read_whole_number, bits=32),
+    **{word: partial(_read_whole_number, bits=bits) for word, bits in _BITS.items()},
+    _SINGLE: _read_floating_point,
+    "double": _read_floating_point,
+    "bytes": _from_base64,
+}
+
+
+_WORDS = frozenset({"string", *_READERS})
+
+
+def _nulls(text: str | None) -> list[str]:
+    try:
+        return msgspec.json.decode(text or "[]", type=list[str])
+    except ValueError:
+        return []
+
+
+def _decoded_headers(received: Received) -> Headers:
+    sent = received.properties
+    timestamp = received.event_timestamp or received.publish_timestamp or None
+    expiration = _read_whole_number(sent.get(_EXPIRATION, ""), 64) or 0
+    priority = _read_whole_number(sent.get(_PRIORITY, ""), 32)
+    return Headers(
+        message_id=sent.get(_MESSAGE_ID) or f"ID:{received.message_id}",
+        correlation_id=_decoded_correlation_id(sent.get(_CORRELATION_ID)),
+        reply_to=_decoded_reply_to(sent.get(_REPLY_TO), sent.get(_REPLY_TO_TYPE)),
+        type=sent.get(_TYPE),
+        priority=_DEFAULT_PRIORITY if priority is None or priority < 0 else priority,
+        persistent=sent.get(_DELIVERY_MODE) != _NON_PERSISTENT,
+        time_to_live_ms=_life(expiration, timestamp or 0) if expiration > 0 else None,
+        expiration=expiration if expiration > 0 else None,
+        timestamp=timestamp,
+        redelivered=received.redeliveries > 0,
+        delivery_count=received.redeliveries + 1,
+    )
+
+
+def _life(expiration: int, timestamp: int) -> int:
+    """At least 1 ms: 0 would be for ever when the message is sent on."""
+    return min(max(expiration - timestamp, 1), LONGEST_LIFE_MS)
+
+
+def _decoded_correlation_id(sent: str | None) -> str | None:
+    content = None if sent is None else _from_base64(sent)
+    if content is None:
+        return sent
+    return content.decode() if _is_text(content) else f"{BINARY}{sent}"
+
+
+def _is_text(content: bytes) -> bool:
+    try:
+        content.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _decoded_reply_to(topic: str | None, kind: str | None) -> str | None:
+    if topic is None:
+        return None
+    name = topic.removeprefix(_SHORT)
+    return f"{'topic' if kind == 'topic' else 'queue'}:{topic if '/' in name else name}"

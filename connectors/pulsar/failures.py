@@ -1,0 +1,71 @@
+"""What Pulsar's client says, as the errors that cross the port: one code for each thing the user can do."""
+
+from connectors.pulsar.broker import Broker
+from correlator.errors import ConnectionLost, SendRejected, quoted
+
+TOO_LARGE = "MessageTooBig"
+"""Told by the client before the message leaves, from what the broker said when it was connected to."""
+
+_MAKE_IT = "Make it, or let the broker make topics and subscriptions (allowAutoTopicCreation)"
+_GRANT = "Grant the permission on the namespace"
+_LOST = {
+    "TopicNotFound": ("E7010", "its topic or namespace does not exist", _MAKE_IT),
+    "SubscriptionNotFound": ("E7010", "its subscription does not exist", _MAKE_IT),
+    "AuthorizationError": ("E7007", "the broker does not let this client use it", _GRANT),
+    "AuthenticationError": ("E7002", "the broker refused the token", "Check token or token_file"),
+    "ConsumerBusy": (
+        "E7009",
+        "its subscription is in use, by an exclusive consumer or with another type",
+        "End the other consumer, or set the same subscription_type",
+    ),
+    "ProducerBusy": ("E7009", "a producer of the same name is still there", ""),
+    "ProducerFenced": ("E7009", "another producer has taken its place", ""),
+    "ProducerBlockedQuotaExceededError": ("E7026", "its backlog quota is used up", ""),
+    "ProducerBlockedQuotaExceededException": ("E7026", "its backlog quota is used up", ""),
+    "ConnectError": ("E7001", "the broker cannot be reached", ""),
+    "NotConnected": ("E7001", "the connection is gone", ""),
+    "AlreadyClosed": ("E7001", "the connection is gone", ""),
+    "ServiceUnitNotReady": ("E7001", "the broker is not ready for it yet", ""),
+}
+"""By the name that the client gives it: code, what is wrong, what to do."""
+_REFUSED = {
+    "TopicNotFound": ("E8101", "there is no such topic or namespace"),
+    "AuthorizationError": ("E8107", "the broker does not let this client send to it"),
+    "TopicTerminated": ("E8102", "the topic is terminated: it takes no messages any more"),
+    "NotAllowedError": ("E8102", "the broker does not allow it"),
+    "IncompatibleSchema": ("E8102", "the topic has a schema that plain bytes do not fit"),
+    "InvalidTopicName": ("E8104", "it is not the name of a topic"),
+}
+WAITED_FOR = frozenset({"TopicNotFound", "AuthorizationError"})
+"""Refusals that end when somebody makes the topic or grants the permission."""
+
+
+def of_name(error: Exception) -> str:
+    """How the client calls it."""
+    return type(error).__name__
+
+
+def not_connected(where: str) -> ConnectionLost:
+    """Nothing was opened, or it was closed."""
+    return ConnectionLost("E7001", where, "not connected")
+
+
+def lost(where: str, name: str, topic: str, broker: Broker) -> ConnectionLost:
+    """A failure after which everything is opened anew."""
+    if name == "Timeout":
+        return silent(where, broker)
+    code, what, todo = _LOST.get(name, ("E7025", f"the client or the broker refused something ({name})", ""))
+    return ConnectionLost(code, where, f"{quoted(topic)}: {what}", "", todo)
+
+
+def silent(where: str, broker: Broker) -> ConnectionLost:
+    """No answer came in time."""
+    return ConnectionLost("E7023", where, f"{broker.service_url} did not answer within {broker.timeout_s} s")
+
+
+def refused(where: str, name: str, topic: str) -> SendRejected | None:
+    """A failure that is that of messages to this topic, whatever becomes of others; `None` for any other failure."""
+    if name not in _REFUSED:
+        return None
+    code, what = _REFUSED[name]
+    return SendRejected(code, where, f"{quoted(topic)}: {what}")

@@ -1,0 +1,71 @@
+"""What is under way of one batch, between the thread that sends and the client's, which tells what became of it."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from connectors.pulsar.failures import TOO_LARGE
+
+MOST_OUTSTANDING = 1000
+"""Messages sent and not confirmed."""
+MOST_OUTSTANDING_BYTES = 8 * 1024 * 1024
+"""Their bytes; a larger message goes alone."""
+_CONFIRMED = "Ok"
+
+
+class Flight:
+    """A batch.
+
+    Attributes:
+        too_large: places of messages that the client did not send for their size.
+        failure: what went wrong first, by the client's name of it; "" while nothing has.
+    """
+
+    def __init__(self) -> None:
+        self.too_large: set[int] = set()
+        self.failure = ""
+        self._outstanding = 0
+        self._bytes = 0
+        self._settled = 0
+        self._moved = threading.Condition()
+
+    def begin(self, size: int, timeout_s: float) -> bool:
+        """Count one more, once there is room for it. Returns as `land`."""
+        with self._moved:
+            going = self._wait(lambda: not self._outstanding or self._has_room(size), timeout_s)
+            self._outstanding += 1
+            self._bytes += size
+        return going
+
+    def settle(self, place: int, size: int, result: Any) -> None:
+        """Called by the client, by a thread of its own or from within a send; must not raise."""
+        with self._moved:
+            self._outstanding -= 1
+            self._bytes -= size
+            self._settled += 1
+            if result.name == TOO_LARGE:
+                self.too_large.add(place)
+            elif result.name != _CONFIRMED:
+                self.failure = self.failure or result.name
+            self._moved.notify_all()
+
+    def land(self, timeout_s: float) -> bool:
+        """Wait until everything is settled.
+
+        False when something has gone wrong: `failure` tells what, or is empty when nothing was settled for so long.
+        """
+        with self._moved:
+            return self._wait(lambda: not self._outstanding, timeout_s)
+
+    def _has_room(self, size: int) -> bool:
+        return self._outstanding < MOST_OUTSTANDING and self._bytes + size <= MOST_OUTSTANDING_BYTES
+
+    def _wait(self, reached: Callable[[], bool], timeout_s: float) -> bool:
+        """The time counts from the last message that was settled."""
+        settled = -1
+        while not (self.failure or reached()):
+            if settled == self._settled:
+                return False
+            settled = self._settled
+            self._moved.wait_for(lambda: bool(self.failure) or reached(), timeout_s)
+        return not self.failure

@@ -1,0 +1,138 @@
+"""One client of Pulsar, for one source or one sink. Owned by the thread of that one.
+
+The client has threads of its own, which connect again by themselves; every call here ends after `timeout_s` of its
+broker at the latest. It must not be used in a process that was forked after it was made.
+"""
+
+import contextlib
+import os
+import zlib
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import pulsar
+
+from connectors.pulsar.broker import Broker
+from connectors.pulsar.failures import lost, not_connected, of_name
+from connectors.pulsar.handshake import shake_hands
+from connectors.pulsar.places import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, Place
+
+REDELIVERY_DELAY_MS = 100
+"""How long the client keeps what is given back before it tells the broker; it takes no shorter one."""
+_TYPES = {
+    SHARED: pulsar.ConsumerType.Shared,
+    EXCLUSIVE: pulsar.ConsumerType.Exclusive,
+    FAILOVER: pulsar.ConsumerType.Failover,
+    KEY_SHARED: pulsar.ConsumerType.KeyShared,
+}
+_POSITIONS = {"earliest": pulsar.InitialPosition.Earliest, "latest": pulsar.InitialPosition.Latest}
+_NOWHERE = pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)
+"""Errors tell what the client would print. A logger of Python's, called by its threads, could hang the process."""
+_T = TypeVar("_T")
+
+
+class Link:
+    """A client.
+
+    Args:
+        where: the receiver or sender, for messages.
+        broker: how the broker is spoken to.
+    """
+
+    def __init__(self, where: str, broker: Broker) -> None:
+        self._where = where
+        self._broker = broker
+        self._client: pulsar.Client | None = None
+
+    def open(self) -> None:
+        """Make the client, after a look whether the broker would take it. Raises `ConnectionLost`."""
+        shake_hands(self._where, self._broker)
+        broker = self._broker
+        has_token = bool(broker.token or broker.token_file)
+        self._client = pulsar.Client(
+            broker.service_url,
+            authentication=pulsar.AuthenticationToken(self._token) if has_token else None,
+            operation_timeout_seconds=broker.timeout_s,
+            connection_timeout_ms=broker.timeout_s * 1000,
+            stats_interval_in_seconds=0,
+            tls_trust_certs_file_path=broker.trusted if broker.is_encrypted else None,
+            tls_validate_hostname=True,
+            logger=_NOWHERE,
+        )
+
+    def subscribe(self, place: Place, waiting: int) -> pulsar.Consumer:
+        """Take from a place, with so many messages under way. Raises `ConnectionLost`."""
+        return self.call(place.topic, lambda: self._subscribe(place, waiting))
+
+    def keep(self, place: Place) -> None:
+        """Make the subscription of a place where it is missing. Takes nothing. Raises `PulsarException`.
+
+        Where this client may not subscribe, or another one has the subscription, there is nothing to be done.
+        """
+        with contextlib.suppress(
+            pulsar.exceptions.AuthorizationError,
+            pulsar.exceptions.ConsumerBusy,
+            pulsar.exceptions.SubscriptionNotFound,
+            pulsar.exceptions.NotAllowedError,
+        ):
+            try:
+                self._subscribe(place, 0).close()
+            except pulsar.exceptions.InvalidConfiguration:  # it has partitions: these want to send something ahead
+                self._subscribe(place, 1).close()
+
+    def producer(self, topic: str, name: str) -> pulsar.Producer:
+        """A producer; a message that it cannot send waits for ever, so that none behind it goes before it.
+
+        Raises `PulsarException`: what it means depends on the message.
+        """
+        client = self._connected()
+        if not name:
+            return client.create_producer(topic, send_timeout_millis=0, max_pending_messages=0)
+        return client.create_producer(
+            topic, name, send_timeout_millis=0, max_pending_messages=0, message_router=_router(name)
+        )
+
+    def call(self, topic: str, function: Callable[[], _T]) -> _T:
+        """Do something about a topic. Raises `ConnectionLost`."""
+        try:
+            return function()
+        except pulsar.PulsarException as error:
+            raise lost(self._where, of_name(error), topic, self._broker) from error
+
+    def close(self) -> None:
+        """Let go of everything, in order where the broker answers; never raises."""
+        client, self._client = self._client, None
+        if client is None:
+            return
+        try:
+            client.close()
+        except pulsar.PulsarException:
+            client.shutdown()
+        client._consumers.clear()  # noqa: SLF001  # they name the client, and keep it and its threads alive
+
+    def _connected(self) -> pulsar.Client:
+        if self._client is None:
+            raise not_connected(self._where)
+        return self._client
+
+    def _subscribe(self, place: Place, waiting: int) -> pulsar.Consumer:
+        return self._connected().subscribe(
+            place.topic,
+            place.subscription,
+            consumer_type=_TYPES[place.subscription_type],
+            initial_position=_POSITIONS[place.initial_position],
+            receiver_queue_size=waiting,
+            negative_ack_redelivery_delay_ms=REDELIVERY_DELAY_MS,
+        )
+
+    def _token(self) -> str:
+        """Called by the client's threads, which an error would end together with the process."""
+        try:
+            return self._broker.current_token()
+        except (OSError, ValueError):
+            return ""
+
+
+def _router(name: str) -> Callable[[Any, int], int]:
+    """Where a topic has partitions, each knows only its own repeats: the same message goes to the same partition."""
+    return lambda message, partitions: zlib.crc32((message.partition_key() or name).encode()) % partitions

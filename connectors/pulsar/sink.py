@@ -1,0 +1,205 @@
+"""The sink: one producer for each topic, and where the broker drops repeats, for each source of messages.
+
+There a producer is known to the broker by its name, and what it sends by its number: a number that is not above the
+highest one of its name is confirmed and not stored. So a producer is named by the source of its messages, which is the
+same after a crash, and numbers them as the engine does: from 1 on. After any doubt everything is dropped, and the whole
+batch sent again, beginning with the lowest number (RELIABILITY T35); under another name it would be no repeat. The name
+is busy while the broker still knows the producer of a connection that has gone: the engine tries again (T36).
+"""
+
+import time
+import uuid
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
+
+import pulsar
+
+from connectors.pulsar.broker import Broker
+from connectors.pulsar.content import Encoded, encode
+from connectors.pulsar.failures import WAITED_FOR, lost, not_connected, of_name, refused, silent
+from connectors.pulsar.flight import Flight
+from connectors.pulsar.link import Link
+from connectors.pulsar.places import Way, is_queue, topic_of
+from correlator.errors import SendRejected, quoted
+from correlator.events import Outgoing
+from correlator.settings import SenderSettings
+
+MOST_PRODUCERS = 1000
+"""Of one sink; the oldest one is given up for one more (FEATURES S5.6)."""
+_NUMBERS = range(1, 2**63)
+"""0 is no number to the client."""
+
+
+class _Parcel(NamedTuple):
+    """A message ready to be sent, by the producer of this name; "" for one that the broker does not know again."""
+
+    topic: str
+    name: str
+    number: int
+    encoded: Encoded
+    where: str
+    is_for_queue: bool
+
+
+class PulsarSink:
+    """Sends, and waits for the broker's confirm of each message.
+
+    What goes wrong with a single message after it has left ends the connection: the next one shows, for a message of
+    this topic at every try alike, whether it is refused.
+    """
+
+    def __init__(self, where: str, broker: Broker, way: Way, sender: SenderSettings, connection_id: str) -> None:
+        self._where = where
+        self._broker = broker
+        self._way = way
+        self._own_destination = sender.destination
+        self._durable = sender.reliability != "BEST_EFFORT"
+        self._connection_id = connection_id
+        self._life = uuid.uuid4().hex
+        self._link: Link | None = None
+        self._producers: dict[tuple[str, str], pulsar.Producer] = {}
+
+    def connect(self) -> None:
+        """Connect, and look whether the sender's own topic can be sent to, where somebody can see to that."""
+        self.close()
+        self._link = link = Link(self._where, self._broker)
+        try:
+            link.open()
+            if self._way.topic is not None and self._own_destination is not None:
+                self._look_at(link, self._way.topic, is_for_queue=is_queue(self._own_destination))
+        except BaseException:
+            self.close()
+            raise
+
+    def send(self, batch: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
+        """Send the batch and wait for the last confirm."""
+        link = self._link
+        if link is None:
+            raise not_connected(self._where)
+        try:
+            return self._send(link, batch)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Let go; what is not confirmed may have arrived."""
+        if self._link is not None:
+            self._link.close()
+        self._link = None
+        self._producers = {}
+
+    def _send(self, link: Link, batch: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
+        flight = Flight()
+        results: list[SendRejected | None] = [None] * len(batch)
+        refusals: dict[str, str] = {}  # the same for all messages of the batch, whatever happens meanwhile
+        now_ms = time.time_ns() // 1_000_000
+        topic = ""
+        for place, outgoing in enumerate(batch):
+            parcel = self._parcel(outgoing, now_ms)
+            if isinstance(parcel, SendRejected):
+                results[place] = parcel
+                continue
+            topic = parcel.topic
+            producer = self._producer(link, flight, parcel, refusals)
+            if producer is None:
+                results[place] = refused(parcel.where, refusals[topic], topic)
+                continue
+            size = len(parcel.encoded.content or b"")
+            self._go_on(flight.begin(size, self._broker.timeout_s), flight, topic)
+            _dispatch(producer, parcel, partial(_settle, flight, place, size))
+        self._go_on(flight.land(self._broker.timeout_s), flight, topic)
+        for place in flight.too_large:
+            results[place] = _too_large(_where(batch[place]))
+        return results
+
+    def _go_on(self, going: bool, flight: Flight, topic: str) -> None:
+        if going:
+            return
+        if flight.failure:
+            raise lost(self._where, flight.failure, topic, self._broker)
+        raise silent(self._where, self._broker)
+
+    # --- producers ---
+
+    def _look_at(self, link: Link, topic: str, *, is_for_queue: bool) -> None:
+        """Raises `ConnectionLost` for what is waited for; what else is refused each message will hear."""
+        try:
+            self._open(link, topic, "", is_for_queue=is_for_queue)
+        except pulsar.PulsarException as error:
+            name = of_name(error)
+            if name in WAITED_FOR or refused(self._where, name, topic) is None:
+                raise lost(self._where, name, topic, self._broker) from error
+
+    def _producer(
+        self, link: Link, flight: Flight, parcel: _Parcel, refusals: dict[str, str]
+    ) -> pulsar.Producer | None:
+        """That of a message; `None` where the topic refuses it, and `refusals` says how."""
+        topic, name = parcel.topic, parcel.name
+        known = self._producers.get((topic, name))
+        if known is not None or topic in refusals:
+            return None if topic in refusals else known
+        if len(self._producers) >= MOST_PRODUCERS:
+            self._go_on(flight.land(self._broker.timeout_s), flight, topic)
+            oldest = next(iter(self._producers))
+            link.call(oldest[0], self._producers.pop(oldest).close)
+        try:
+            return self._open(link, topic, name, is_for_queue=parcel.is_for_queue)
+        except pulsar.PulsarException as error:
+            refusals[topic] = of_name(error)
+            if refused(parcel.where, refusals[topic], topic) is None:
+                raise lost(self._where, refusals[topic], topic, self._broker) from error
+            return None
+
+    def _open(self, link: Link, topic: str, name: str, *, is_for_queue: bool) -> pulsar.Producer:
+        """What nobody has subscribed to the broker may throw away: a queue is subscribed to first."""
+        if is_for_queue:
+            link.keep(self._way.place_of_queue(topic))
+        self._producers[topic, name] = producer = link.producer(topic, name)
+        return producer
+
+    # --- messages ---
+
+    def _parcel(self, outgoing: Outgoing, now_ms: int) -> _Parcel | SendRejected:
+        where = _where(outgoing)
+        topic = topic_of(outgoing.destination, self._broker)
+        if topic is None:
+            what = f"{quoted(outgoing.destination)} is no topic"
+            return SendRejected("E8104", where, what, "Use queue:NAME or topic:NAME")
+        name = outgoing.source if self._broker.deduplication else ""
+        if name and outgoing.sequence not in _NUMBERS:
+            return SendRejected("E8105", where, "cannot be the number of a message", "From 1 on")
+        message_id = f"ID:{outgoing.sequence}:{outgoing.source or self._life}"
+        try:
+            name.encode()
+            encoded = encode(
+                outgoing, message_id, self._connection_id, now_ms, text=self._way.text, durable=self._durable
+            )
+        except (ValueError, TypeError, AttributeError) as error:  # application code may put anything into a message
+            return SendRejected("E8110", where, f"Pulsar cannot carry the message: {error}")
+        return _Parcel(topic, name, outgoing.sequence, encoded, where, is_queue(outgoing.destination))
+
+
+def _where(outgoing: Outgoing) -> str:
+    return f"message {outgoing.sequence}:{outgoing.source}"
+
+
+def _too_large(where: str) -> SendRejected:
+    return SendRejected("E8106", where, "with its properties the message is larger than the broker's maxMessageSize")
+
+
+def _dispatch(producer: pulsar.Producer, parcel: _Parcel, settle: "partial[None]") -> None:
+    encoded = parcel.encoded
+    producer.send_async(
+        encoded.content,
+        settle,
+        properties=encoded.properties,
+        partition_key=encoded.key,
+        sequence_id=parcel.number if parcel.name else None,
+        event_timestamp=encoded.event_timestamp,
+    )
+
+
+def _settle(flight: Flight, place: int, size: int, result: object, _: object) -> None:
+    flight.settle(place, size, result)

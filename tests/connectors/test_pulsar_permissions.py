@@ -1,0 +1,114 @@
+"""A broker that wants to know who asks: tokens that are good, bad, over or changed, and roles without permission."""
+
+import base64
+import hashlib
+import hmac
+import json
+import secrets
+import time
+
+import pytest
+
+from correlator.events import Message, Outgoing
+from correlator.settings import ReceiverSettings, SenderSettings
+from tests.connectors.rabbit import codes, lost, opened
+from tests.pulsar_server import PulsarServer
+from tests.servers import running
+
+pytestmark = pytest.mark.pulsar
+AUTHENTICATION = "org.apache.pulsar.broker.authentication.AuthenticationProviderToken"
+CLIENT = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
+RECEIVER = ReceiverSettings(id="r", connection="pulsar", destination="queue:q")
+SENDER = SenderSettings(id="s", connection="pulsar", destination="queue:q")
+MESSAGES = [Outgoing(1, "", "queue:q", Message(b"1"))]
+
+
+def token(key, role, **claims):
+    """A JSON web token, signed with HMAC."""
+    parts = [json.dumps(part).encode() for part in ({"alg": "HS256", "typ": "JWT"}, {"sub": role, **claims})]
+    signed = b".".join(base64.urlsafe_b64encode(part).rstrip(b"=") for part in parts)
+    signature = hmac.new(key, signed, hashlib.sha256).digest()
+    return b".".join([signed, base64.urlsafe_b64encode(signature).rstrip(b"=")]).decode()
+
+
+@pytest.fixture(scope="module")
+def key():
+    return secrets.token_bytes(32)
+
+
+@pytest.fixture(scope="module")
+def guarded(key, tmp_path_factory):
+    file = tmp_path_factory.mktemp("key") / "secret.key"
+    file.write_bytes(key)
+    admin = token(key, "admin")
+    settings = {
+        "authenticationEnabled": "true",
+        "authenticationProviders": AUTHENTICATION,
+        "tokenSecretKey": f"file://{file}",
+        "authorizationEnabled": "true",
+        "superUserRoles": "admin",
+        "brokerClientAuthenticationPlugin": CLIENT,
+        "brokerClientAuthenticationParameters": f"token:{admin}",
+        "authenticationRefreshCheckSeconds": "1",
+    }
+    with running(PulsarServer(settings, admin)) as server:
+        yield server
+
+
+def test_a_good_token(guarded: PulsarServer, key):
+    with opened(guarded.connection(token=token(key, "admin")).sink(SENDER)) as sink:
+        assert not any(sink.send(MESSAGES))
+
+
+@pytest.mark.parametrize("kind", ["none", "garbage", "another key", "expired"])
+def test_a_bad_token(guarded: PulsarServer, key, kind):
+    options = {
+        "none": {},
+        "garbage": {"token": "garbage"},
+        "another key": {"token": token(b"x" * 32, "admin")},
+        "expired": {"token": token(key, "admin", exp=int(time.time()) - 10)},
+    }[kind]
+    connection = guarded.connection(**options)
+    for end in (connection.source(RECEIVER), connection.sink(SENDER)):
+        error = lost(end.connect)
+        assert error.code == "E7002"
+        assert error.todo == "Check token or token_file"
+        assert "garbage" not in str(error)
+
+
+def test_a_role_without_permission(guarded: PulsarServer, key):
+    connection = guarded.connection(token=token(key, "bob"))
+    for end in (connection.source(RECEIVER), connection.sink(SENDER)):
+        assert lost(end.connect).code == "E7007"
+    with opened(connection.sink(SenderSettings(id="s", connection="pulsar"))) as sink:
+        assert codes(sink.send(MESSAGES)) == ["E8107"]
+
+
+def test_a_role_that_may_only_send(guarded: PulsarServer, key):
+    guarded.request("POST", "namespaces/public/default/permissions/carol", ["produce"])
+    with opened(guarded.connection(token=token(key, "carol")).sink(SENDER)) as sink:
+        assert not any(sink.send(MESSAGES))
+
+
+def test_a_token_file_is_read_anew(guarded: PulsarServer, key, tmp_path):
+    file = tmp_path / "token"
+    connection = guarded.connection(token_file=str(file))
+    source = connection.source(RECEIVER)
+    missing = lost(source.connect)
+    assert missing.code == "E7002"
+    assert f"token_file {file} cannot be read: no such file or directory" in str(missing)
+    file.write_text("garbage")
+    assert lost(source.connect).code == "E7002"
+    file.write_text(token(key, "admin") + "\n")
+    with opened(source):
+        pass
+
+
+def test_a_token_that_expires_is_asked_for_again(guarded: PulsarServer, key, tmp_path):
+    file = tmp_path / "token"
+    expiry = int(time.time()) + 3
+    file.write_text(token(key, "admin", exp=expiry))
+    with opened(guarded.connection(token_file=str(file), timeout_s=5).sink(SENDER)) as sink:
+        file.write_text(token(key, "admin"))
+        while time.time() < expiry + 3:
+            assert not any(sink.send(MESSAGES))

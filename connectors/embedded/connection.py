@@ -5,6 +5,7 @@ from pathlib import Path
 
 from connectors.embedded import ledger
 from connectors.embedded.link import translated
+from connectors.embedded.removal import delete_destination, delete_subscription
 from connectors.embedded.sink import EmbeddedSink
 from connectors.embedded.source import EmbeddedSource, message_of
 from connectors.options import check_destination, check_options, text_option
@@ -25,7 +26,9 @@ class EmbeddedConnection:
     directory must be there.
     """
 
-    features = Features(flags_redelivery=True, acknowledges_surely=True, deduplicates_sends=True, selects=True)
+    features = Features(
+        flags_redelivery=True, acknowledges_surely=True, deduplicates_sends=True, selects=True, selects_in_place=True
+    )
 
     def __init__(self, name: str, settings: ConnectionSettings) -> None:
         where = f"connections.{name}"
@@ -67,6 +70,14 @@ class EmbeddedConnection:
         """The queues that anything was ever sent to or received from; raises `ConnectionLost` as `browse`."""
         with translated(f"connections.{self._name}"), reading(self._store) as connection:
             return ledger.queues(connection)
+
+    def unsubscribe(self, topic: str, subscription: str) -> None:
+        """Delete a subscription; see `ports.Unsubscribable`."""
+        delete_subscription(f"connections.{self._name}", self._store, topic, subscription)
+
+    def delete(self, destination: str) -> None:
+        """Delete a destination; see `ports.Deletable`."""
+        delete_destination(f"connections.{self._name}", self._store, destination)
 
     def close(self) -> None:
         """Nothing is shared."""

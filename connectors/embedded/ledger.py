@@ -5,7 +5,7 @@ stored, and the row of the subscription while messages are claimed or given back
 nobody else touches rows that a consumer holds.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -93,15 +93,21 @@ def subscribe(connection: Connection, destination: str, name: str) -> int:
 
 
 def _locked_destination(connection: Connection, name: str) -> _There:
-    wanted = select(destinations.c.id, destinations.c.last_number).where(destinations.c.name == name).with_for_update()
-    found = connection.execute(wanted).one_or_none()
-    if found is not None:
-        return _There(*found)
+    there = _find_destination(connection, name)
+    if there is not None:
+        return there
     connection.execute(_insert_once(connection, destinations).values(name=name, last_number=0))
-    made = _There(*connection.execute(wanted).one())
+    made = _find_destination(connection, name)
+    assert made is not None
     if name.startswith("queue:"):
         _subscription(connection, made.id, "")
     return made
+
+
+def _find_destination(connection: Connection, name: str) -> _There | None:
+    wanted = select(destinations.c.id, destinations.c.last_number).where(destinations.c.name == name).with_for_update()
+    found = connection.execute(wanted).one_or_none()
+    return None if found is None else _There(*found)
 
 
 def _subscription(connection: Connection, destination: int, name: str) -> int:
@@ -358,3 +364,26 @@ def queues(connection: Connection) -> Sequence[str]:
     """Every queue by name."""
     wanted = select(destinations.c.name).where(destinations.c.name.startswith("queue:")).order_by(destinations.c.name)
     return connection.execute(wanted).scalars().all()
+
+
+def subscriptions_of(connection: Connection, destination: str) -> Mapping[str, int]:
+    """The subscriptions of a destination by name; until the transaction ends nobody sends to it or joins them."""
+    there = _find_destination(connection, destination)
+    if there is None:
+        return {}
+    wanted = select(subscriptions.c.name, subscriptions.c.id).where(subscriptions.c.destination == there.id)
+    return {row.name: row.id for row in connection.execute(wanted.order_by(subscriptions.c.id).with_for_update())}
+
+
+def delete_subscription(connection: Connection, subscription: int) -> None:
+    """With its messages; it has no consumers any more."""
+    connection.execute(delete(messages).where(messages.c.subscription == subscription))
+    connection.execute(delete(subscriptions).where(subscriptions.c.id == subscription))
+
+
+def delete_destination(connection: Connection, destination: str) -> None:
+    """With what is known of its senders; it has no subscriptions any more."""
+    there = _find_destination(connection, destination)
+    if there is not None:
+        connection.execute(delete(senders_table).where(senders_table.c.destination == there.id))
+        connection.execute(delete(destinations).where(destinations.c.id == there.id))

@@ -4,21 +4,25 @@ Knows the ports only, no broker.
 """
 
 from connectors.messaging.browser import Browser
+from connectors.messaging.completions import Completion
 from connectors.messaging.connection import Connection
 from connectors.messaging.consumer import Consumer
 from connectors.messaging.deliveries import AcknowledgeMode
 from connectors.messaging.factory import ConnectionFactory
 from connectors.messaging.foreign import ForeignMessage
+from connectors.messaging.listening import Listener
 from connectors.messaging.producer import Producer
 from connectors.messaging.session import Session
 
 __all__ = [
     "AcknowledgeMode",
     "Browser",
+    "Completion",
     "Connection",
     "ConnectionFactory",
     "Consumer",
     "ForeignMessage",
+    "Listener",
     "Producer",
     "Session",
 ]

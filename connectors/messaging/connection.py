@@ -6,25 +6,31 @@ from typing import Self
 
 from connectors.messaging.deliveries import AcknowledgeMode
 from connectors.messaging.failures import closed
+from connectors.messaging.listening import Listening
+from connectors.messaging.owner import Owner
 from connectors.messaging.session import Session
 from correlator import ports
+from correlator.errors import UsageError
 
 
 class Connection:
     """Makes sessions and closes them. Made by `ConnectionFactory.create_connection`; closed by `close` or `with`.
 
-    There is no `start` and `stop`. Their purpose is to keep back messages until the program is ready for them, and here
-    none comes before `Consumer.receive` asks for it: a connection behaves as a `JMSContext` of JMS 2.0, which starts
-    itself.
+    `start` and `stop` are for listeners, which get nothing before a connection is started. `Consumer.receive` asks for
+    its message, so it needs no start and knows no stop.
 
     Used by one thread. Each session may have another thread of its own; when `close` is called, none of them is within
-    a call any more.
+    a call any more, except for those of listeners and completions: they are waited for.
     """
 
-    def __init__(self, connect: Callable[[], ports.Connection], queue_browser_read_max: int) -> None:
+    def __init__(
+        self, connect: Callable[[], ports.Connection], queue_browser_read_max: int, *, emulates_transactions: bool
+    ) -> None:
         self._connect = connect
         self._queue_browser_read_max = queue_browser_read_max
-        self._sessions: list[Session] = []
+        self._emulates_transactions = emulates_transactions
+        self._sessions: dict[Session, Listening] = {}
+        self._started = False
         self._closed = False
 
     @property
@@ -36,18 +42,45 @@ class Connection:
         """A session that acknowledges in this mode.
 
         Raises `ConfigError` for options that the connector does not take, `UsageError` E7501 when this connection is
-        closed.
+        closed, E7509 for mode TRANSACTED unless its factory emulates transactions (S5.4).
         """
-        if self._closed:
-            raise closed("connection")
+        self._check()
+        if mode is AcknowledgeMode.TRANSACTED and not self._emulates_transactions:
+            what = "sessions have no transactions of their brokers: Pulsar's client, for one, has none"
+            allowed = "ConnectionFactory(emulate_transactions=True) imitates them, and is not atomic"
+            raise UsageError("E7509", "session", what, allowed, "Let an engine do what must be atomic")
+        listening = Listening(Owner(), started=self._started)
         # A session has a connection of the port to itself, since that belongs to one thread.
-        session = Session(self._connect(), mode, self._queue_browser_read_max)
-        self._sessions = [one for one in self._sessions if not one.closed]
-        self._sessions.append(session)
+        session = Session(self._connect(), mode, self._queue_browser_read_max, listening)
+        self._sessions = {one: thread for one, thread in self._sessions.items() if not one.closed}
+        self._sessions[session] = listening
         return session
 
+    def start(self) -> None:
+        """Let the listeners of all sessions get messages, also those that are set later. May be repeated.
+
+        Raises `UsageError` E7501 when this connection is closed.
+        """
+        self._check()
+        self._started = True
+        for listening in self._sessions.values():
+            listening.start()
+
+    def stop(self) -> None:
+        """Call no listener until the next `start`; returns when none runs any more. May be repeated.
+
+        A listener that waits for nothing but a message ends within 50 ms. Raises `UsageError` E7501 when this
+        connection is closed, E7506 within a listener or completion of one of its sessions.
+        """
+        self._check()
+        self._stop()
+
     def close(self) -> None:
-        """Close the sessions, which gives back what they have not acknowledged. Never raises; may be repeated."""
+        """Stop, and close the sessions, which gives back what they have not acknowledged. May be repeated.
+
+        Raises nothing but `UsageError` E7506, as `stop`.
+        """
+        self._stop()
         self._closed = True
         for session in self._sessions:
             session.close()
@@ -60,3 +93,16 @@ class Connection:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _check(self) -> None:
+        if self._closed:
+            raise closed("connection")
+
+    def _stop(self) -> None:
+        for listening in self._sessions.values():
+            listening.owner.check_may_await_listeners("connection")
+        self._started = False
+        for listening in self._sessions.values():
+            listening.ask_to_stop()
+        for listening in self._sessions.values():
+            listening.wait()

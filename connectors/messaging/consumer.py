@@ -1,4 +1,4 @@
-"""A consumer: the messages of one destination, one by one."""
+"""A consumer: the messages of one destination, asked for one by one or given to a listener."""
 
 import copy
 import time
@@ -7,8 +7,9 @@ from typing import Any
 
 from connectors.messaging.deliveries import AcknowledgeMode, Delivery, Intake, Unacknowledged
 from connectors.messaging.failures import closed
+from connectors.messaging.listening import Listener, Listening
 from connectors.messaging.wanted import is_wanted
-from correlator.errors import ConnectionLost
+from correlator.errors import ConnectionLost, UsageError
 from correlator.events import Message
 from correlator.selector import Selector
 
@@ -17,7 +18,7 @@ _LONGEST_WAIT_S = 3600.0
 
 
 class Consumer:
-    """Receives from one destination. Made by `Session.create_consumer`; used by the thread of its session.
+    """Receives from one destination. Made by `Session.create_consumer`; used by the thread that owns its session.
 
     Args:
         where: how messages of errors call it.
@@ -25,6 +26,7 @@ class Consumer:
         unacknowledged: of its session.
         mode: of its session.
         wanted: what is received of a topic; `None` for everything. Of a queue the broker selects.
+        listening: of its session.
     """
 
     def __init__(
@@ -34,18 +36,28 @@ class Consumer:
         unacknowledged: Unacknowledged,
         mode: AcknowledgeMode,
         wanted: Selector | None,
+        listening: Listening,
     ) -> None:
-        self._where = where
+        self.where = where
         self._intake = intake
         self._unacknowledged = unacknowledged
         self._mode = mode
         self._wanted = wanted
+        self._listening = listening
+        self._listener: Listener | None = None
+        self._gives = False
+        self._ended = False
         self._closed = False
 
     @property
     def closed(self) -> bool:
         """Whether `close` was called, here or for its session."""
         return self._closed
+
+    @property
+    def listens(self) -> bool:
+        """Whether it has a listener that may still get something: it is open, and no file that was read to its end."""
+        return self._listener is not None and not self._closed and not self._ended
 
     def receive(self, timeout_s: float) -> Message | None:
         """The next message, waiting at most so long for it; `None` when none came, or none will (the end of a file).
@@ -58,10 +70,13 @@ class Consumer:
 
         Raises `ConnectionLost` when the broker cannot be reached: what this consumer gave and was not acknowledged
         comes again. Call again, now or later, to connect anew. Raises `UsageError` E7501 when it is closed, E7502 when
-        too many messages are not acknowledged.
+        too many messages are not acknowledged, E7505 in a thread that does not own the session, E7507 when it has a
+        listener.
         """
-        if self._closed:
-            raise closed(self._where)
+        self._check()
+        if self._listener is not None:
+            what = "it has a listener, which gets its messages"
+            raise UsageError("E7507", self.where, what, "", "Take the listener away, or use another consumer")
         deadline = time.monotonic() + timeout_s
         while True:
             remaining_s = max(0.0, deadline - time.monotonic())
@@ -73,19 +88,77 @@ class Consumer:
             if chunk.ended or (time.monotonic() >= deadline and (timeout_s > 0 or not chunk.messages)):
                 return None
 
+    def set_listener(self, listener: Listener | None) -> None:
+        """Call this with each message from now on, or as soon as the connection is started; `None` for no more.
+
+        All listeners of a session are called by one thread that the session has for them, one at a time. It owns the
+        session while the connection is started, so set all listeners before (E7505).
+
+        In mode AUTO a message is acknowledged when the listener has returned. When the listener raises, the message
+        comes again, as often as the broker gives it. In the other modes it stays unacknowledged and the next one
+        follows; the listener acknowledges, recovers, commits or rolls back. What it raises is logged.
+
+        Raises `UsageError` E7501 when it is closed, E7505 in a thread that does not own the session.
+        """
+        self._check()
+        self._listener = listener
+        if listener is not None:
+            self._listening.add(self)
+
+    def give(self, timeout_s: float) -> bool:
+        """See `Listened`. Called by the thread of the listeners."""
+        chunk = self._intake.receive(timeout_s)
+        self._ended = chunk.ended
+        for message in chunk.messages:
+            if is_wanted(message, self._wanted):
+                self._give(message, chunk.token)
+            else:
+                self._intake.acknowledge([chunk.token])
+        return bool(chunk.messages)
+
     def close(self) -> None:
         """Receive nothing more; what was received here and not acknowledged comes again, to whoever consumes next.
 
-        Never raises; may be repeated.
+        Waits until no listener of the session runs, unless it is one of them that calls. May be repeated. Raises
+        nothing but `UsageError` E7506, within a completion of the session.
         """
-        self._closed = True
-        self._intake.close()
+        self._listening.owner.check_may_await_completions(self.where)
+        with self._listening.paused():
+            self._closed = True
+            if not self._gives:
+                self._intake.close()
+
+    def _check(self) -> None:
+        if self._closed:
+            raise closed(self.where)
+        self._listening.owner.check(self.where)
 
     def _delivered(self, message: Message, token: Any) -> Message:
         if self._mode is AcknowledgeMode.AUTO:
             with suppress(ConnectionLost):  # whether the broker knows is unknown: twice is better than never
                 self._intake.acknowledge([token])
             return message
+        return self._noted(message, token)
+
+    def _noted(self, message: Message, token: Any) -> Message:
         own = copy.copy(message)  # it stands for this delivery alone, also where a broker gives one object twice
         self._unacknowledged.add(Delivery(own, self._intake, token))
         return own
+
+    def _give(self, message: Message, token: Any) -> None:
+        assert self._listener is not None
+        if self._mode is not AcknowledgeMode.AUTO:
+            self._listener(self._noted(message, token))
+            return
+        self._gives = True
+        try:
+            self._listener(message)
+        except BaseException:
+            self._intake.reject([token])
+            raise
+        else:
+            self._intake.acknowledge([token])
+        finally:
+            self._gives = False
+            if self._closed:  # by its listener, whose message was still to be acknowledged
+                self._intake.close()

@@ -25,6 +25,8 @@ class AcknowledgeMode(StrEnum):
     """The program: `Session.acknowledge` takes along everything that the session received before (Q10, R11)."""
     CLIENT_INDIVIDUAL = "CLIENT_INDIVIDUAL"
     """The program: `Session.acknowledge` is about that message alone (R12)."""
+    TRANSACTED = "TRANSACTED"
+    """The program: `Session.commit` acknowledges everything that was received since the last one. Not atomic (S5.3)."""
 
 
 class Delivery(NamedTuple):

@@ -1,4 +1,4 @@
-"""Where connections come from, and the limit that they are given."""
+"""Where connections come from, and what they are given."""
 
 import os
 from collections.abc import Mapping
@@ -33,13 +33,22 @@ class ConnectionFactory:
             no limit. A connection keeps the value that the factory had when it was created (R9). Without one the
             environment variable `CORRELATOR_QUEUE_BROWSER_READ_MAX` is read when the factory is made, and counts as 0
             when it is unset or no integer; copies of a factory have the value of the factory (R10).
+        emulate_transactions: whether its connections make sessions in mode TRANSACTED, which are not atomic (S5.3).
     """
 
     connector: ports.ConnectionFactory
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)  # may hold a password
     queue_browser_read_max: int = field(default_factory=_read_max_of_environment)
+    emulate_transactions: bool = False
 
     def create_connection(self) -> Connection:
-        """A connection, to be closed by its user. Never fails: nothing is opened before there is a session."""
+        """A connection, to be closed by its user. Never fails: nothing is opened before there is a session.
+
+        It takes no user and password: those of a factory are among its options, and another pair needs another factory.
+        """
         settings = ConnectionSettings(type=_NAME, options=dict(self.options))
-        return Connection(partial(self.connector, _NAME, settings), self.queue_browser_read_max)
+        return Connection(
+            partial(self.connector, _NAME, settings),
+            self.queue_browser_read_max,
+            emulates_transactions=self.emulate_transactions,
+        )

@@ -1,10 +1,13 @@
 """A session: one thread's consumers, producers and browsers, and what it has received and not acknowledged."""
 
+import logging
+import uuid
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 from connectors.messaging.browser import Browser
+from connectors.messaging.completions import Completions
 from connectors.messaging.consumer import Consumer
 from connectors.messaging.deliveries import (
     MOST_UNACKNOWLEDGED,
@@ -15,40 +18,50 @@ from connectors.messaging.deliveries import (
     Unacknowledged,
 )
 from connectors.messaging.failures import closed
+from connectors.messaging.listening import Listening
 from connectors.messaging.producer import Producer
 from connectors.options import check_destination
 from correlator import ports
 from correlator.errors import ConfigError, ConnectionLost, UsageError
 from correlator.events import Message
-from correlator.ports import Browsable, Features
+from correlator.ports import Browsable, Deletable, Features, Unsubscribable
 from correlator.selector import Selector
 from correlator.settings import ReceiverSettings, SenderSettings
+
+_log = logging.getLogger("connectors.messaging")
 
 
 class Session:
     """Consumers, producers and browsers of one thread.
 
     Made by `Connection.create_session`; closed by `close` or `with`. The session and all that it makes are used by
-    one thread at a time.
+    one thread at a time. While the connection is started, a session with listeners belongs to the thread that calls
+    these, and refuses every other one (E7505), but for `close` of the session and of its consumers and producers.
 
     Args:
         broker: a connection of the port for this session alone.
         mode: who acknowledges.
         queue_browser_read_max: of its connection.
+        listening: the thread of its listeners.
     """
 
-    def __init__(self, broker: ports.Connection, mode: AcknowledgeMode, queue_browser_read_max: int) -> None:
+    def __init__(
+        self, broker: ports.Connection, mode: AcknowledgeMode, queue_browser_read_max: int, listening: Listening
+    ) -> None:
         self._broker = broker
         self._mode = mode
         self._queue_browser_read_max = queue_browser_read_max
+        self._listening = listening
+        self._completions = Completions(listening.owner)
         self._unacknowledged = Unacknowledged()
         self._ends: list[Consumer | Producer] = []
+        self._temporaries: list[str] = []
         self._closed = False
 
     @property
     def acknowledge_mode(self) -> AcknowledgeMode:
         """The mode; CLIENT for a session that acknowledges individually, too (R12)."""
-        return AcknowledgeMode.AUTO if self._mode is AcknowledgeMode.AUTO else AcknowledgeMode.CLIENT
+        return AcknowledgeMode.CLIENT if self._mode is AcknowledgeMode.CLIENT_INDIVIDUAL else self._mode
 
     @property
     def closed(self) -> bool:
@@ -73,11 +86,11 @@ class Session:
         cannot be read. Raises `UsageError` E7503 where the name of a subscription is missing, E7501 when the session is
         closed; `ConnectionLost` when the broker cannot be reached: there is no consumer then, try again.
         """
-        self._check_open()
+        self._check()
         where = f"consumer of {destination}"
         is_topic = check_destination(where, destination).kind == "topic"
         wanted = Selector.optional(selector, f"{where}.selector")
-        _check(where, is_topic, wanted, subscription, self._broker.features)
+        _check_reader(where, is_topic, wanted, subscription, self._broker.features)
         most_held = 1 if self._mode is AcknowledgeMode.AUTO else MOST_UNACKNOWLEDGED
         receiver = ReceiverSettings(
             id=SOURCE_ID,
@@ -88,7 +101,9 @@ class Session:
             durable_topic_subscription_name=subscription,
         )
         intake = Intake(where, self._broker.source(receiver), self._unacknowledged, most_held)
-        consumer = Consumer(where, intake, self._unacknowledged, self._mode, wanted if is_topic else None)
+        consumer = Consumer(
+            where, intake, self._unacknowledged, self._mode, wanted if is_topic else None, self._listening
+        )
         self._open(consumer, intake.connect)
         return consumer
 
@@ -98,10 +113,10 @@ class Session:
         Raises `ConfigError` E1215 for what is no destination, `UsageError` E7501 when the session is closed;
         `ConnectionLost` when the broker cannot be reached: there is no producer then, try again.
         """
-        self._check_open()
+        self._check()
         check_destination(f"producer of {destination}", destination)
         sink = self._broker.sink(SenderSettings(id="producer", connection="", destination=destination))
-        producer = Producer(destination, sink)
+        producer = Producer(destination, sink, self._completions, self._listening)
         self._open(producer, producer.connect)
         return producer
 
@@ -114,26 +129,66 @@ class Session:
         session is closed; `ConfigError` E1215 for what is no
         destination, E6003 to E6007 for a selector that cannot be read.
         """
-        self._check_open()
+        self._check()
         where = f"browser of {destination}"
         if check_destination(where, destination).kind == "topic":
             raise UsageError("E2110", where, "only queues can be browsed", "", "Use a consumer with a subscription")
         if not isinstance(self._broker, Browsable):
             raise UsageError("E2014", where, "its connector cannot show messages")
         wanted = Selector.optional(selector, f"{where}.selector")
-        return Browser(self._broker, self._check_open, destination, wanted, self._queue_browser_read_max)
+        return Browser(self._broker, self._check, destination, wanted, self._queue_browser_read_max)
+
+    def create_temporary_queue(self) -> str:
+        """The destination of a queue that nobody else has, made when it is first used; such as for answers (S1.9).
+
+        It is deleted when this session is closed: best effort. What fails then is logged, and a process that ends
+        without closing the session leaves it there.
+
+        Raises `UsageError` E7511 where the connector cannot delete queues, E7501 when the session is closed.
+        """
+        return self._temporary("queue")
+
+    def create_temporary_topic(self) -> str:
+        """The destination of a topic that nobody else has; as `create_temporary_queue`."""
+        return self._temporary("topic")
+
+    def unsubscribe(self, topic: str, subscription: str | None = None) -> None:
+        """Delete what a broker keeps under this name for a reader of the topic: it is not kept any more, either.
+
+        Another selector of a durable reader needs a new subscription: delete the old one first. The topic must be
+        named, since subscriptions of one name on two topics are two (S1.3, S1.4).
+
+        Raises `UsageError` E7510 when the topic or the name is missing, E7511 where the connector cannot delete
+        subscriptions, E7512 for one that is not there, E7513 while somebody consumes from it, E7501 when the session is
+        closed; `ConfigError` E1215 for what is no destination, E1222 for a queue; `ConnectionLost` when the broker
+        cannot be reached or does not allow it.
+        """
+        self._check()
+        where = f"unsubscribe {topic}"
+        if subscription is None:
+            what = "a topic and a subscription must be named: a name alone may be a subscription of many topics"
+            raise UsageError("E7510", where, what, "", 'Call it as unsubscribe("topic:NAME", "SUBSCRIPTION")')
+        if check_destination(where, topic).kind != "topic":
+            raise ConfigError("E1222", where, "only topics have subscriptions")
+        if not isinstance(self._broker, Unsubscribable):
+            what = "its connector cannot delete subscriptions"
+            raise UsageError("E7511", where, what, "", "Delete it with the tools of the broker")
+        self._broker.unsubscribe(topic, subscription)
 
     def acknowledge(self, message: Message) -> None:
         """Tell the broker that a message is done, the very object that `Consumer.receive` returned.
 
         In mode CLIENT everything that this session received before it, from all its consumers, is acknowledged with it,
-        and nothing that came later (R11). In mode CLIENT_INDIVIDUAL it is the only one (R12). In mode AUTO there is
-        nothing to do. A message that is acknowledged already, or was given back since, is left alone.
+        and nothing that came later (R11). In mode CLIENT_INDIVIDUAL it is the only one (R12). In modes AUTO and
+        TRANSACTED there is nothing to do. A message that is acknowledged already, or was given back since, is left
+        alone.
 
         Raises `ConnectionLost` when a broker cannot be reached: what came from the consumer that lost its connection
         may come again, all the rest is acknowledged. Raises `UsageError` E7501 when the session is closed.
         """
-        self._check_open()
+        self._check()
+        if self._mode is AcknowledgeMode.TRANSACTED:
+            return
         individually = self._mode is AcknowledgeMode.CLIENT_INDIVIDUAL
         take = self._unacknowledged.take if individually else self._unacknowledged.take_through
         _settle(take(message), Intake.acknowledge)
@@ -145,19 +200,49 @@ class Session:
         and to another consumer of the queue. The objects that were received before cannot be acknowledged any more.
 
         Raises `ConnectionLost` as `acknowledge`; everything comes again nevertheless. Raises `UsageError` E7501 when
-        the session is closed.
+        the session is closed, E7508 in mode TRANSACTED.
         """
-        self._check_open()
+        self._check()
+        if self._mode is AcknowledgeMode.TRANSACTED:
+            raise UsageError("E7508", "session", "a transaction is not recovered", "", "Roll it back")
         _settle(self._unacknowledged.take_all(), Intake.reject)
 
+    def commit(self) -> None:
+        """Acknowledge everything that was received since the last `commit` or `rollback` (S5.3).
+
+        What was sent meanwhile went at once; what was sent without waiting has its completion when this returns. Not
+        atomic: when this fails, or the process ends before it, everything was sent and what was received comes again.
+
+        Raises `ConnectionLost` as `acknowledge`. Raises `UsageError` E7501 when the session is closed, E7508 in any
+        mode but TRANSACTED.
+        """
+        self._end_transaction(Intake.acknowledge)
+
+    def rollback(self) -> None:
+        """Give back everything that was received since the last `commit` or `rollback`; as `recover`.
+
+        What was sent meanwhile stays sent (S5.3). Raises as `commit`; everything comes again nevertheless.
+        """
+        self._end_transaction(Intake.reject)
+
     def close(self) -> None:
-        """Close consumers and producers; what is not acknowledged comes again. Never raises; may be repeated."""
+        """Close consumers and producers; what is not acknowledged comes again. May be repeated.
+
+        Waits until no listener runs, and each message that was sent without waiting has its completion. Raises nothing
+        but `UsageError` E7506, within a listener or completion of this session.
+        """
+        self._listening.owner.check_may_await_listeners("session")
         if self._closed:
             return
+        self._listening.ask_to_stop()
+        self._listening.wait()
+        self._completions.close()
         self._closed = True
         for end in self._ends:
             end.close()
         self._ends.clear()
+        for destination in self._temporaries:
+            self._delete(destination)
         self._broker.close()
 
     def __enter__(self) -> Self:
@@ -168,9 +253,32 @@ class Session:
     ) -> None:
         self.close()
 
-    def _check_open(self) -> None:
+    def _check(self) -> None:
         if self._closed:
             raise closed("session")
+        self._listening.owner.check("session")
+
+    def _temporary(self, kind: str) -> str:
+        self._check()
+        if not isinstance(self._broker, Deletable):
+            what = "its connector cannot delete destinations, so that temporary ones would stay"
+            raise UsageError("E7511", f"temporary {kind}", what, "", "Use one of your own, and delete it yourself")
+        self._temporaries.append(f"{kind}:temporary-{uuid.uuid4().hex}")
+        return self._temporaries[-1]
+
+    def _delete(self, destination: str) -> None:
+        assert isinstance(self._broker, Deletable)
+        try:
+            self._broker.delete(destination)
+        except (ConnectionLost, UsageError) as error:
+            _log.warning("%s stays: %s", destination, error)
+
+    def _end_transaction(self, settle: Callable[[Intake, Sequence[Any]], None]) -> None:
+        self._check()
+        if self._mode is not AcknowledgeMode.TRANSACTED:
+            raise UsageError("E7508", "session", f"there is no transaction in mode {self._mode}", "Mode TRANSACTED")
+        self._completions.flush()
+        _settle(self._unacknowledged.take_all(), settle)
 
     def _open(self, end: Consumer | Producer, connect: Callable[[], None]) -> None:
         try:
@@ -182,7 +290,9 @@ class Session:
         self._ends.append(end)
 
 
-def _check(where: str, is_topic: bool, wanted: Selector | None, subscription: str | None, features: Features) -> None:
+def _check_reader(
+    where: str, is_topic: bool, wanted: Selector | None, subscription: str | None, features: Features
+) -> None:
     if wanted is not None and not is_topic and not features.selects:
         what = "this broker cannot leave what is not selected on a queue for other consumers"
         raise ConfigError("E1220", f"{where}.selector", what, "Topics can be selected from")

@@ -12,13 +12,15 @@ import pytest
 from connectors.embedded import EmbeddedConnection
 from connectors.file import FileConnection
 from connectors.messaging import AcknowledgeMode, ConnectionFactory
+from connectors.pulsar import PulsarConnection
+from connectors.rabbitmq import RabbitConnection
 from correlator.errors import ConfigError, ConnectionLost, SendRejected, UsageError
 from correlator.events import Headers, Message
 from correlator.ports import Features
 from correlator.testing.contract import PATIENCE_S
 from correlator.testing.memory import Faults, MemoryBroker
 
-AUTO, CLIENT, INDIVIDUAL = AcknowledgeMode
+AUTO, CLIENT, INDIVIDUAL, TRANSACTED = AcknowledgeMode
 
 
 class World:
@@ -35,6 +37,26 @@ class World:
 
     def queue(self):
         return f"queue:{self._queues()}"
+
+
+BROKERS = [
+    "memory",
+    "embedded",
+    pytest.param("rabbit", marks=pytest.mark.rabbitmq),
+    pytest.param("pulsar", marks=pytest.mark.pulsar),
+]
+
+
+def world_over(broker, request):
+    """A world over one of `BROKERS`."""
+    if broker == "memory":
+        return World(MemoryBroker().connection, own_references=1)
+    if broker == "embedded":
+        return World(EmbeddedConnection, {"store": f"sqlite:///{request.getfixturevalue('tmp_path')}/broker.db"})
+    server = request.getfixturevalue(broker)
+    if broker == "rabbit":
+        return World(RabbitConnection, server.options, queues=server.queue)
+    return World(PulsarConnection, server.options, queues=server.name)
 
 
 def numbered(count, first=1):
@@ -293,6 +315,22 @@ class Rows:
         other.close()
         assert rest(session, queue) == ([] if mode is CLIENT else [("2", True), ("3", True)])
 
+    def test_s2_6_recover_begins_again_with_the_oldest_that_is_not_acknowledged(self, world, connection, session):
+        queue = world.queue()
+        send(session, queue, numbered(5))
+        other = connection.create_session(CLIENT)
+        consumer = other.create_consumer(queue)
+        receive(consumer, 5)
+        for _ in range(2):
+            other.recover()
+            again = receive(consumer, 5)
+            assert [(message.body, message.headers.redelivered) for message in again] == [
+                (message.body, True) for message in numbered(5)
+            ]
+        other.acknowledge(again[-1])
+        other.close()
+        assert rest(session, queue) == []
+
     def test_q17_what_a_closed_session_held_comes_again_and_says_so(self, world, connection, session):
         queue = world.queue()
         send(session, queue, numbered(2))
@@ -338,14 +376,14 @@ class Foreign:
 
 class TestOverMemory(Rows):
     @pytest.fixture
-    def world(self):
-        return World(MemoryBroker().connection, own_references=1)
+    def world(self, request):
+        return world_over("memory", request)
 
 
 class TestOverEmbedded(Rows):
     @pytest.fixture
-    def world(self, tmp_path):
-        return World(EmbeddedConnection, {"store": f"sqlite:///{tmp_path}/broker.db"})
+    def world(self, request):
+        return world_over("embedded", request)
 
     def test_a_queue_is_selected_from_and_the_rest_stays(self, world, connection, session):
         queue = world.queue()
@@ -366,6 +404,19 @@ class TestOverEmbedded(Rows):
             assert time.monotonic() < deadline
         assert bodies(receive(session.create_consumer(queue), 1)) == ["1"]
         assert rest(session, queue) == []
+
+
+@pytest.mark.parametrize("broker", BROKERS[:2])
+def test_s2_6_what_is_recovered_comes_before_all_that_was_not_received(broker, request):
+    """Where a broker sends nothing ahead."""
+    world = world_over(broker, request)
+    with world.factory().create_connection() as connection:
+        queue, session = world.queue(), connection.create_session(CLIENT)
+        send(session, queue, numbered(8))
+        consumer = session.create_consumer(queue)
+        receive(consumer, 5)
+        session.recover()
+        assert bodies(receive(consumer, 8)) == bodies(numbered(8))
 
 
 # --- R8: weak references, which only a subclass of messages has ---
@@ -477,6 +528,13 @@ def test_r10_a_copy_of_a_factory_keeps_its_limit(monkeypatch):
 
 def test_a_factory_does_not_show_its_options():
     assert "secret" not in repr(ConnectionFactory(Showing([]), {"password": "secret"}))
+
+
+def test_s5_5_a_factory_has_one_pair_of_user_and_password_and_another_pair_is_refused():
+    with pytest.raises(TypeError):
+        ConnectionFactory(Showing([]), {"user": "a", "password": "b"}).create_connection("c", "d")
+    with pytest.raises(TypeError):
+        ConnectionFactory(Showing([]), {"user": "a", "password": "b"}).create_connection(user="c", password="d")
 
 
 # --- R13 ---

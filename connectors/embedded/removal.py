@@ -1,0 +1,50 @@
+"""Deletes subscriptions and destinations that nobody consumes from."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from sqlalchemy import Connection
+
+from connectors.embedded import ledger
+from connectors.embedded.link import Link, open_link, translated
+from correlator.errors import UsageError, quoted
+
+
+def delete_subscription(where: str, store: str, topic: str, name: str) -> None:
+    """See `ports.Unsubscribable`."""
+    with _transaction(where, store) as (link, connection):
+        subscription = ledger.subscriptions_of(connection, topic).get(name)
+        if subscription is None:
+            raise UsageError("E7512", topic, f"it has no subscription {quoted(name)}")
+        _strike_off(link, connection, topic, [subscription])
+        ledger.delete_subscription(connection, subscription)
+
+
+def delete_destination(where: str, store: str, destination: str) -> None:
+    """See `ports.Deletable`."""
+    with _transaction(where, store) as (link, connection):
+        subscriptions = ledger.subscriptions_of(connection, destination).values()
+        _strike_off(link, connection, destination, list(subscriptions))
+        for subscription in subscriptions:
+            ledger.delete_subscription(connection, subscription)
+        ledger.delete_destination(connection, destination)
+
+
+@contextmanager
+def _transaction(where: str, store: str) -> Iterator[tuple[Link, Connection]]:
+    with translated(where):
+        link = open_link(store)
+        try:
+            with link.transaction() as connection:
+                yield link, connection
+        finally:
+            link.close()
+
+
+def _strike_off(link: Link, connection: Connection, destination: str, subscriptions: Sequence[int]) -> None:
+    """Take the consumers away whose process is gone. Raises `UsageError` E7513 when there are others."""
+    for subscription in subscriptions:
+        for consumer in ledger.other_consumers(connection, subscription, 0):
+            if not link.is_dead(consumer):
+                raise UsageError("E7513", destination, "somebody consumes from it", "", "Close the consumer first")
+            ledger.retire(connection, subscription, consumer)

@@ -1,0 +1,207 @@
+"""Deleting subscriptions (FEATURES S1.4), and destinations that end with their session (S1.9)."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from sqlalchemy import func, select
+
+from connectors.embedded import EmbeddedConnection
+from connectors.embedded.tables import metadata, schema
+from connectors.messaging import ConnectionFactory
+from correlator.errors import ConfigError, ConnectionLost, UsageError
+from correlator.events import Headers, Message, Outgoing
+from correlator.settings import ConnectionSettings, SenderSettings
+from correlator.storage.database import reading
+from correlator.testing.contract import PATIENCE_S
+from tests.connectors.test_messaging import CLIENT, Connector, Memory, bodies, numbered, receive, rest, send
+from tests.connectors.worker import body_of
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def store(request, tmp_path):
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/broker.db"
+    return request.getfixturevalue("postgres")()
+
+
+@pytest.fixture
+def connection(store):
+    with ConnectionFactory(EmbeddedConnection, {"store": store}).create_connection() as connection:
+        yield connection
+
+
+@pytest.fixture
+def session(connection):
+    return connection.create_session()
+
+
+def shown(session, queue):
+    return bodies(session.create_browser(queue).enumerate())
+
+
+# --- S1.4 ---
+
+
+def test_a_subscription_is_deleted_with_what_it_keeps_and_others_stay(session):
+    for topic, name in [("topic:news", "reader"), ("topic:news", "other"), ("topic:rest", "reader")]:
+        session.create_consumer(topic, subscription=name).close()
+    for topic in ("topic:news", "topic:rest"):
+        send(session, topic, numbered(2))
+    session.unsubscribe("topic:news", "reader")
+    send(session, "topic:news", numbered(1, first=3))
+    again = session.create_consumer("topic:news", subscription="reader")
+    assert again.receive(0) is None
+    send(session, "topic:news", numbered(1, first=4))
+    assert bodies(receive(again, 1)) == ["4"]
+    assert bodies(receive(session.create_consumer("topic:news", subscription="other"), 4)) == ["1", "2", "3", "4"]
+    assert bodies(receive(session.create_consumer("topic:rest", subscription="reader"), 2)) == ["1", "2"]
+
+
+def test_s1_5_another_selector_needs_a_new_subscription(session):
+    session.create_consumer("topic:news", "n = 1", subscription="reader").close()
+    session.unsubscribe("topic:news", "reader")
+    consumer = session.create_consumer("topic:news", "n = 2", subscription="reader")
+    send(session, "topic:news", numbered(2))
+    assert bodies(receive(consumer, 1)) == ["2"]
+
+
+def test_a_subscription_that_is_in_use_or_not_there_is_not_deleted(connection, session):
+    consumer = connection.create_session(CLIENT).create_consumer("topic:news", subscription="reader")
+    send(session, "topic:news", numbered(1))
+    receive(consumer, 1)
+    with pytest.raises(UsageError, match="^E7513 topic:news: somebody consumes from it. Close the consumer first.$"):
+        session.unsubscribe("topic:news", "reader")
+    consumer.close()
+    assert bodies(receive(session.create_consumer("topic:news", subscription="reader"), 1)) == ["1"]
+    for topic, name in [("topic:news", "other"), ("topic:unheard", "reader")]:
+        with pytest.raises(UsageError, match=f"^E7512 {topic}: it has no subscription '{name}'.$"):
+            session.unsubscribe(topic, name)
+
+
+def test_the_topic_must_be_named(session):
+    expected = (
+        r"^E7510 unsubscribe reader: a topic and a subscription must be named: a name alone may be a subscription"
+    )
+    with pytest.raises(UsageError, match=expected):
+        session.unsubscribe("reader")
+    with pytest.raises(ConfigError, match="^E1215"):
+        session.unsubscribe("reader", "topic:news")
+    with pytest.raises(ConfigError, match="^E1222"):
+        session.unsubscribe("queue:q", "reader")
+    session.close()
+    with pytest.raises(UsageError, match="^E7501"):
+        session.unsubscribe("topic:news", "reader")
+
+
+def test_a_connector_that_cannot_delete_is_no_way():
+    session = Memory().session()
+    with pytest.raises(UsageError, match="^E7511 unsubscribe topic:t: its connector cannot delete subscriptions"):
+        session.unsubscribe("topic:t", "reader")
+    for create in (session.create_temporary_queue, session.create_temporary_topic):
+        with pytest.raises(UsageError, match="^E7511 temporary .*: its connector cannot delete destinations"):
+            create()
+
+
+# --- S1.9 ---
+
+
+@pytest.mark.parametrize("closes", ["session", "connection"])
+def test_a_temporary_queue_ends_with_its_session(store, connection, closes):
+    asks, answers, looks = (connection.create_session() for _ in range(3))
+    queue = asks.create_temporary_queue()
+    assert queue != asks.create_temporary_queue()
+    replies = asks.create_consumer(queue)
+    question = Message(b"question", {}, None, None, Headers(reply_to=queue))
+    send(asks, "queue:questions", [question])
+    (asked,) = receive(answers.create_consumer("queue:questions"), 1)
+    answers.create_producer(asked.headers.reply_to).send(Message(b"answer"))
+    assert bodies(receive(replies, 1)) == ["answer"]
+    send(answers, queue, numbered(2))
+    assert shown(looks, queue) == ["1", "2"]
+    broker = EmbeddedConnection("c", ConnectionSettings(type="embedded", options={"store": store}))
+    {"session": asks, "connection": connection}[closes].close()
+    assert broker.queues() == ["queue:questions"]
+    assert broker.browse(queue, 10) == []
+
+
+def test_a_temporary_topic_ends_with_its_session(connection, session):
+    other = connection.create_session()
+    topic = session.create_temporary_topic()
+    consumer = session.create_consumer(topic, subscription="s")
+    send(other, topic, numbered(1))
+    receive(consumer, 1)
+    session.close()
+    with pytest.raises(UsageError, match="^E7512"):
+        other.unsubscribe(topic, "s")
+
+
+def test_what_cannot_be_deleted_is_only_told(connection, caplog):
+    session, other = connection.create_session(), connection.create_session(CLIENT)
+    queue = session.create_temporary_queue()
+    consumer = other.create_consumer(queue)
+    session.close()
+    (logged,) = caplog.messages
+    assert logged.startswith(f"{queue} stays: E7513 {queue}: somebody consumes from it")
+    send(other, queue, numbered(1))
+    assert bodies(receive(consumer, 1)) == ["1"]
+
+
+def test_a_broker_that_cannot_be_reached_is_only_told_and_the_others_are_tried(caplog):
+    connector = Unreliable()
+    session = ConnectionFactory(connector).create_connection().create_session()
+    temporaries = [session.create_temporary_queue() for _ in range(2)]
+    session.close()
+    assert connector.asked == temporaries
+    assert [message.split(":")[2].split()[0] for message in caplog.messages] == ["E7001"] * 2
+    assert connector.closes == 1
+
+
+class Unreliable(Connector):
+    """It deletes nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = []
+
+    def delete(self, destination):
+        self.asked.append(destination)
+        raise ConnectionLost("E7001", "here", "the line is cut")
+
+
+def rows(store):
+    """Of all tables that messages and destinations are in."""
+    with reading(store) as connection:
+        counts = [select(func.count()).select_from(table) for table in metadata.sorted_tables if table is not schema]
+        return sum(connection.execute(count).scalar_one() for count in counts)
+
+
+def test_what_is_deleted_can_be_used_again(store, session):
+    """Nothing of it is remembered, not even what a sender has sent to it."""
+    sink = session._broker.sink(SenderSettings(id="s", connection="c", destination="queue:q"))
+    sink.connect()
+    first = Outgoing(1, "life", "queue:q", Message(b"1"))
+    for _ in range(2):
+        sink.send([first, Outgoing(2, "life", "queue:q", Message(b"2"))])
+        session._broker.delete("queue:q")
+        session._broker.delete("queue:q")  # is not there
+        assert rows(store) == 0
+    sink.send([first])
+    sink.close()
+    assert rest(session, "queue:q") == [("1", False)]
+
+
+@pytest.mark.kill9
+def test_a_consumer_that_was_killed_keeps_nothing_from_being_deleted(store, connection, session):
+    send(session, "queue:q", [Message(body_of(number)) for number in range(1, 6)])
+    worker = Path(__file__).with_name("worker.py")
+    arguments = [sys.executable, worker, "receive", "embedded", f"store={store}", "queue:q", "1"]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline().startswith("got")
+        with pytest.raises(UsageError, match="^E7513"):
+            session._broker.delete("queue:q")
+        process.kill()
+        process.wait(PATIENCE_S)
+    session._broker.delete("queue:q")
+    assert shown(session, "queue:q") == []

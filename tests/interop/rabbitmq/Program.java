@@ -1,6 +1,5 @@
 import com.rabbitmq.jms.admin.RMQConnectionFactory;
 import com.rabbitmq.jms.admin.RMQDestination;
-import java.util.ArrayList;
 import java.util.Collections;
 import java.util.Enumeration;
 import java.util.HexFormat;
@@ -8,7 +7,6 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
-import java.util.stream.Collectors;
 import javax.jms.BytesMessage;
 import javax.jms.Connection;
 import javax.jms.DeliveryMode;
@@ -26,14 +24,14 @@ import javax.jms.TextMessage;
  * <p>{@code send QUEUE...}: the same fixed messages to each queue. {@code receive QUEUE NUMBER...}: so many messages of
  * each queue. The server is in the environment variables PORT, USER_NAME and PASSWORD.
  */
-public class JmsProgram {
+public class Program {
     private static final String TEXT = "Gr\u00fc\u00dfe, 5 \u20ac \ud83d\ude00";
     private static final long ONE_HOUR_MS = 3_600_000;
     private static final long PATIENCE_MS = 60_000;
 
     private final Session session;
 
-    private JmsProgram(Session session) {
+    private Program(Session session) {
         this.session = session;
     }
 
@@ -45,7 +43,7 @@ public class JmsProgram {
         factory.setPassword(System.getenv("PASSWORD"));
         try (Connection connection = factory.createConnection()) {
             connection.start();
-            JmsProgram program = new JmsProgram(connection.createSession(false, Session.AUTO_ACKNOWLEDGE));
+            Program program = new Program(connection.createSession(false, Session.AUTO_ACKNOWLEDGE));
             if (arguments[0].equals("send")) {
                 for (int at = 1; at < arguments.length; at++) {
                     program.send(arguments[at]);
@@ -150,7 +148,7 @@ public class JmsProgram {
             properties.put((String) name, message.getObjectProperty((String) name));
         }
         line.put("properties", properties);
-        System.out.println(json(line));
+        System.out.println(Json.of(line));
     }
 
     private static String kind(Message message) {
@@ -172,23 +170,5 @@ public class JmsProgram {
         byte[] content = new byte[(int) bytes.getBodyLength()];
         bytes.readBytes(content);
         return HexFormat.of().formatHex(content);
-    }
-
-    private static String json(Object value) {
-        if (value instanceof Map<?, ?> map) {
-            List<String> members = new ArrayList<>();
-            map.forEach((name, member) -> members.add(json(name) + ": " + json(member)));
-            return "{" + String.join(", ", members) + "}";
-        }
-        if (value == null || value instanceof Number || value instanceof Boolean) {
-            return String.valueOf(value);
-        }
-        return value.toString().chars().mapToObj(JmsProgram::escaped).collect(Collectors.joining("", "\"", "\""));
-    }
-
-    /** One char in ASCII, whatever the locale is. */
-    private static String escaped(int unit) {
-        boolean simple = unit >= ' ' && unit < 127 && unit != '"' && unit != '\\';
-        return simple ? String.valueOf((char) unit) : String.format("\\u%04x", unit);
     }
 }

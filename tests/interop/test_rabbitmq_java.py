@@ -5,6 +5,8 @@ what our senders write and what the engine has sent on.
 """
 
 import time
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -14,7 +16,7 @@ from correlator.events import Headers, Outgoing
 from correlator.settings import EngineSettings, MonitorSettings, ReceiverSettings, SenderSettings
 from correlator.testing.contract import take, tokens
 from tests.connectors.rabbit import codes, opened, receiver
-from tests.java_client import JavaClient
+from tests.interop.java_program import JavaProgram
 from tests.rabbit_server import RabbitServer
 
 pytestmark = pytest.mark.rabbitmq
@@ -115,9 +117,26 @@ class Bridges(Monitor, persistent=True):
         self.send(message, to="texts" if "text" in str(message.properties["name"]) else "others", key=message.key)
 
 
+class JavaClient:
+    """RabbitMQ's own; the destinations are declared for AMQP, and must be there."""
+
+    def __init__(self, server: RabbitServer, classes: Path) -> None:
+        environment = {"PORT": str(server.port), "USER_NAME": server.user, "PASSWORD": server.password}
+        self._program = JavaProgram("rabbitmq", classes, environment)
+
+    def send(self, *queues: str) -> list[dict[str, Any]]:
+        """Send the program's messages to each queue; returns them as Java has them then."""
+        return self._program.run("send", *queues)
+
+    def receive(self, numbers: Mapping[str, int]) -> list[dict[str, Any]]:
+        """Receive so many messages from each queue; returns them as Java has them."""
+        words = [word for name, number in numbers.items() for word in (name, str(number))]
+        return self._program.run("receive", *words)
+
+
 @pytest.fixture(scope="module")
-def java(rabbit: RabbitServer) -> JavaClient:
-    return JavaClient(rabbit)
+def java(rabbit: RabbitServer, tmp_path_factory) -> JavaClient:
+    return JavaClient(rabbit, tmp_path_factory.mktemp("classes"))
 
 
 @pytest.fixture(scope="module")

@@ -24,12 +24,16 @@ class Features:
         redelivers: what was received and not acknowledged comes again after a lost connection.
         flags_redelivery: it says so in the headers.
         acknowledges_surely: when `acknowledge` returns, the broker has it on disk.
+        acknowledgements_written_within_s: a broker that dies forgets acknowledgements of its last so many seconds, and
+            older ones while no later one has arrived; only where it does not acknowledge surely.
         deduplicates_sends: a repeat of (source, sequence) is stored once. What such a broker refuses it must refuse at
             every try: a later try of a number below the last stored one would count as a repeat (RELIABILITY T35).
         ends: a source may come to its end (a file).
         selects: a source of a queue takes only what the receiver's `selector` matches, and leaves the rest for other
             consumers. Where it is not so, a selector on a queue is refused (E1220); what a topic
             gives a receiver is its own, and the engine drops what does not match.
+        selects_in_place: it does so without touching the rest. Otherwise the source takes the rest and gives it back:
+            others get it later, and not in order.
         shares: receivers of one queue get each message once between them; otherwise each of them gets every message.
         queues: knows `queue:` destinations.
         topics: knows `topic:` destinations.
@@ -40,9 +44,11 @@ class Features:
     redelivers: bool = True
     flags_redelivery: bool = False
     acknowledges_surely: bool = False
+    acknowledgements_written_within_s: float = 0.0
     deduplicates_sends: bool = False
     ends: bool = False
     selects: bool = False
+    selects_in_place: bool = False
     shares: bool = True
     queues: bool = True
     topics: bool = True
@@ -56,11 +62,13 @@ class Chunk(NamedTuple):
         messages: in the order of the broker; may be empty.
         token: what acknowledges exactly these messages; opaque to the engine.
         ended: the source has come to its end and will give nothing more (only where `Features.ends`).
+        unselected: so many more messages the source has left out, for the receiver's `selector`.
     """
 
     messages: Sequence[Message]
     token: Any
     ended: bool = False
+    unselected: int = 0
 
 
 class Source(Protocol):
@@ -140,6 +148,32 @@ class Browsable(Protocol):
 
         Raises `UsageError` E2110 for what is no queue, E2027 for a queue that is not there where the broker knows;
         `ConnectionLost` when the broker cannot be reached.
+        """
+        ...
+
+
+@runtime_checkable
+class Unsubscribable(Protocol):
+    """A connection whose broker can delete the durable subscriptions of topics."""
+
+    def unsubscribe(self, topic: str, subscription: str) -> None:
+        """Delete the subscription, with all that it keeps. `topic` is a destination.
+
+        Raises `UsageError` E7512 for one that is not there, E7513 while somebody consumes from it; `ConnectionLost`
+        when the broker cannot be reached or does not allow it.
+        """
+        ...
+
+
+@runtime_checkable
+class Deletable(Protocol):
+    """A connection whose broker can delete destinations."""
+
+    def delete(self, destination: str) -> None:
+        """Delete the destination, with all that is in it and all its subscriptions; one that is not there is no error.
+
+        Raises `UsageError` E7513 while somebody consumes from it; `ConnectionLost` when the broker cannot be reached or
+        does not allow it.
         """
         ...
 

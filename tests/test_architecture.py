@@ -162,6 +162,7 @@ def test_connectors_see_ports_and_values_only():
         "correlator.errors",
         "correlator.selector",
         "correlator.settings",
+        "correlator.configuration.units",
         "correlator.storage.database",
     )
     wrong = [

@@ -237,7 +237,8 @@ def _encoded_stream_value(value: Value) -> bytes:
 
 # --- maps: a number of entries, and each name, as data between objects that Java has serialized ---
 
-_MAGIC = bytes.fromhex("aced0005")
+SERIALIZED = bytes.fromhex("aced0005")
+"""Begins what Java has serialized: maps and objects."""
 _NULL, _REFERENCE, _CLASS, _OBJECT, _TEXT, _ARRAY, _DATA, _LONG_DATA, _LONG_TEXT = (
     bytes((tag,)) for tag in (0x70, 0x71, 0x72, 0x73, 0x74, 0x75, 0x77, 0x7A, 0x7C)
 )
@@ -285,7 +286,7 @@ class _MapReader:
         """Classes and values by handle."""
 
     def read(self) -> dict[str, Value]:
-        if not self._data.take_if(_MAGIC):
+        if not self._data.take_if(SERIALIZED):
             raise ValueError("it does not begin as Java writes objects")
         entries: dict[str, Value] = {}
         for _ in range(self._count()):
@@ -392,7 +393,7 @@ def write_map(entries: Mapping[str, Value]) -> bytes:
 
 class _MapWriter:
     def __init__(self) -> None:
-        self._parts = [_MAGIC]
+        self._parts = [SERIALIZED]
         self._handles: dict[_Class, int] = {}
         self._next_handle = _FIRST_HANDLE
 

@@ -10,13 +10,26 @@ from typing import Any, NamedTuple
 import certifi
 
 from connectors.options import check_options, flag_option, secret_option, text_option, whole_option
+from correlator.configuration.units import seconds
 from correlator.errors import ConfigError, quoted
 
 _TOKENS = ("token", "token_file")
-OPTIONS = ("service_url", "namespace", *_TOKENS, "tls_trust_certs_file", "timeout_s", "deduplication", "client_id")
+OPTIONS = (
+    "service_url",
+    "web_service_url",
+    "namespace",
+    *_TOKENS,
+    "tls_trust_certs_file",
+    "timeout_s",
+    "deduplication",
+    "client_id",
+    "ack_timeout",
+)
+_SHORTEST_ACK_TIMEOUT_S, _LONGEST_ACK_TIMEOUT_S = 10.0, 24 * 3600.0
 _SCHEMES = {"pulsar": 6650, "pulsar+ssl": 6651}
 """With the port of each."""
 _SERVICE_URL = re.compile(r"([^:/]+)://([^/]+)/?")
+_WEB_SERVICE_URL = re.compile(r"https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?/?")
 _HOST = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?")
 _NAMESPACE = re.compile(r"[\w=:.-]+/[\w=:.-]+", re.ASCII)
 
@@ -37,14 +50,17 @@ class Broker:
 
     Attributes:
         service_url: one broker, or several of one cluster, of which any will do.
+        web_service_url: where its REST interface is, for browsing; "" for unknown.
         namespace: `TENANT/NAMESPACE` of the destinations that name none.
         token_file: holds the token, in the place of `token`, where it may change: a token that expires.
         timeout_s: longest wait for any answer: to connect, to subscribe, for the next confirm.
         deduplication: whether the namespaces are set to drop what a producer repeats.
         client_id: begins the names of the subscriptions of topics, as JMS has it; "" for none.
+        ack_timeout_s: after so long the client gives back what is not acknowledged; `None` for never.
     """
 
     service_url: str = "pulsar://127.0.0.1:6650"
+    web_service_url: str = ""
     namespace: str = "public/default"
     token: str = field(default="", repr=False)
     token_file: str = ""
@@ -52,6 +68,7 @@ class Broker:
     timeout_s: int = 10
     deduplication: bool = False
     client_id: str = ""
+    ack_timeout_s: float | None = None
 
     @property
     def addresses(self) -> Sequence[Address]:
@@ -83,10 +100,12 @@ def broker(where: str, options: Mapping[str, Any]) -> Broker:
     default = Broker()
     made = Broker(
         service_url=_service_url(where, options, default.service_url),
+        web_service_url=_web_service_url(where, options) if "web_service_url" in options else "",
         namespace=_namespace(where, options, default.namespace),
         token=secret_option(where, options, "token", default.token),
         timeout_s=whole_option(where, options, "timeout_s", default.timeout_s, 3600),
         deduplication=flag_option(where, options, "deduplication"),
+        ack_timeout_s=_ack_timeout_s(where, options),
         **{
             name: text_option(where, options, name)
             for name in ("token_file", "tls_trust_certs_file", "client_id")
@@ -101,6 +120,18 @@ def broker(where: str, options: Mapping[str, Any]) -> Broker:
     return made
 
 
+def _ack_timeout_s(where: str, options: Mapping[str, Any]) -> float | None:
+    """The client has no back-off for it, and takes no shorter one."""
+    given = options.get("ack_timeout")
+    if given is None:
+        return None
+    timeout_s = seconds(str(given))
+    if timeout_s is None or not _SHORTEST_ACK_TIMEOUT_S <= timeout_s <= _LONGEST_ACK_TIMEOUT_S:
+        what = f"{quoted(given)} is not allowed"
+        raise ConfigError("E1022", f"{where}.ack_timeout", what, "One duration from 10s to 24h: it does not grow")
+    return timeout_s
+
+
 def _service_url(where: str, options: Mapping[str, Any], default: str) -> str:
     """The error does not repeat it: who takes it for a URL of another kind writes a password into it."""
     url = text_option(where, options, "service_url", default)
@@ -109,6 +140,15 @@ def _service_url(where: str, options: Mapping[str, Any], default: str) -> str:
     except ValueError as error:
         allowed = "Use pulsar://HOST:PORT or pulsar+ssl://HOST:PORT, several HOST:PORT separated by commas"
         raise ConfigError("E1214", f"{where}.service_url", str(error), allowed) from error
+    return url
+
+
+def _web_service_url(where: str, options: Mapping[str, Any]) -> str:
+    """The error does not repeat it, as that of the other one."""
+    url = text_option(where, options, "web_service_url")
+    if not _WEB_SERVICE_URL.fullmatch(url):
+        what = "is not the address of a REST interface"
+        raise ConfigError("E1214", f"{where}.web_service_url", what, "Use http://HOST:PORT or https://HOST:PORT")
     return url
 
 

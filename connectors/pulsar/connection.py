@@ -1,37 +1,102 @@
 """The connector's entry point: checks the options, opens nothing."""
 
 import uuid
+from collections.abc import Sequence
+from dataclasses import replace
 
+from connectors.pulsar import clients
 from connectors.pulsar.broker import broker
-from connectors.pulsar.places import place_of_receiver, way_of_sender
+from connectors.pulsar.browsing import copies
+from connectors.pulsar.places import (
+    QUEUE_SUBSCRIPTION,
+    is_queue,
+    own_subscription,
+    place_of_receiver,
+    topic_of,
+    way_of_sender,
+)
+from connectors.pulsar.removal import delete_subscription, delete_topic
 from connectors.pulsar.sink import PulsarSink
 from connectors.pulsar.source import PulsarSource
+from correlator.errors import UsageError
+from correlator.events import Message
 from correlator.ports import Features
+from correlator.selector import Selector
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
+
+ACKNOWLEDGEMENTS_WRITTEN_WITHIN_S = 2.0
+"""The client keeps an acknowledgement for a tenth of a second; the broker writes them once in a second (its setting
+`managedLedgerDefaultMarkDeleteRateLimit`), and what it has not written only with a later one."""
 
 
 class PulsarConnection:
     """A Pulsar broker or cluster.
 
-    Each source and each sink has a client of its own.
+    Each source and each sink has a client of its own. In a process no two connections to a broker have the same
+    `client_id`, until one of them is closed; connections with the very same settings object count as one, as the
+    sessions of one connection have it. Other processes are not known of.
+
+    Raises `ConfigError`: E1226 for a `client_id` that is in use.
     """
 
-    features = Features()
+    features = Features(selects=True, acknowledgements_written_within_s=ACKNOWLEDGEMENTS_WRITTEN_WITHIN_S)
 
     def __init__(self, name: str, settings: ConnectionSettings) -> None:
-        self._broker = broker(f"connections.{name}", settings.options)
+        self._where = f"connections.{name}"
+        self._broker = broker(self._where, settings.options)
         self._id = uuid.uuid4().hex
-        self.features = Features(deduplicates_sends=self._broker.deduplication)
+        self.features = replace(
+            self.features, deduplicates_sends=self._broker.deduplication, holds_for_s=self._broker.ack_timeout_s
+        )
+        clients.claim(self, name, settings, self._broker)
 
     def source(self, receiver: ReceiverSettings) -> PulsarSource:
-        """A consumer of the topic."""
+        """A consumer of the topic. It selects where others may want the rest, and the engine where there are none."""
+        where = f"receivers.{receiver.id}"
         place = place_of_receiver(receiver, self._broker)
-        return PulsarSource(f"receivers.{receiver.id}", self._broker, place, receiver)
+        selects = place.is_shared or is_queue(receiver.destination)
+        selector = Selector.optional(receiver.selector, f"{where}.selector") if selects else None
+        return PulsarSource(where, self._broker, place, receiver, selector)
 
     def sink(self, sender: SenderSettings) -> PulsarSink:
         """Producers."""
         way = way_of_sender(sender, self._broker)
         return PulsarSink(f"senders.{sender.id}", self._broker, way, sender, self._id)
 
+    def browse(self, destination: str, limit: int) -> Sequence[Message]:
+        """Copies of the oldest messages that the queue's subscription has not acknowledged, also of those held now.
+
+        Nothing is taken or marked. Needs `web_service_url`: only there the broker tells what is acknowledged. Raises
+        `UsageError` E2014 without it, E2110 for what is not a queue, E2027 for one that is not there;
+        `ConnectionLost` when the broker cannot be reached.
+        """
+        topic = topic_of(destination, self._broker) if is_queue(destination) else None
+        if topic is None:
+            raise UsageError("E2110", destination, "only queues can be browsed")
+        self._check_rest("E2014", "cannot show messages")
+        return copies(self._where, self._broker, topic, QUEUE_SUBSCRIPTION, limit)
+
+    def unsubscribe(self, topic: str, subscription: str) -> None:
+        """Delete a subscription; see `ports.Unsubscribable`. Raises `UsageError` E7511 without `web_service_url`."""
+        self._check_rest("E7511", "cannot delete subscriptions")
+        name = own_subscription(subscription, self._broker)
+        delete_subscription(self._where, self._broker, topic, self._topic(topic), name)
+
+    def delete(self, destination: str) -> None:
+        """Delete a topic; see `ports.Deletable`. Raises `UsageError` E7511 without `web_service_url`."""
+        self._check_rest("E7511", "cannot delete topics")
+        delete_topic(self._where, self._broker, destination, self._topic(destination))
+
     def close(self) -> None:
-        """Nothing is shared."""
+        """Let others have the `client_id`."""
+        clients.release(self)
+
+    def _check_rest(self, code: str, what: str) -> None:
+        if not self._broker.web_service_url:
+            raise UsageError(code, self._where, what, "", "Set web_service_url")
+
+    def _topic(self, destination: str) -> str:
+        topic = topic_of(destination, self._broker)
+        if topic is None:
+            raise UsageError("E7511", destination, "is not one topic")
+        return topic

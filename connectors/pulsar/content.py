@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from connectors.pulsar.bodies import SERIALIZED
 from correlator.events import LONGEST_LIFE_MS, Headers, Message, Outgoing, PropertyValue
 
 MESSAGE_KIND = "jms_message_type"
@@ -76,6 +77,8 @@ _TEXT, _BYTES, _HEADER = "text", "bytes", "header"
 _EMPTY_IS_NULL = frozenset({"map", "object", _HEADER})
 """Kinds of which Java writes an empty one as no body at all, and could not read an empty body."""
 _KINDS = _EMPTY_IS_NULL | {_TEXT, _BYTES, "stream"}
+_OF_JAVA = _EMPTY_IS_NULL - {_HEADER}
+"""Kinds of which Java itself has serialized the body."""
 
 _BITS = {"byte": 8, "short": 16, "int": 32, "long": 64}
 _SINGLE = "float"
@@ -85,8 +88,6 @@ _FLOATING_POINT = re.compile(r"[+-]?(?:NaN|Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)
 _32_BITS = struct.Struct(">f")
 
 _DOMAIN = "persistent://"
-_SHORT = f"{_DOMAIN}public/default/"
-"""Begins the full name of a topic that may be called by its last part."""
 _DEFAULT_PRIORITY = 4
 _NON_PERSISTENT = "1"
 _NO_HEADERS = Headers()
@@ -131,7 +132,14 @@ class Received(NamedTuple):
 
 
 def encode(
-    outgoing: Outgoing, message_id: str, connection_id: str, now_ms: int, *, text: bool, durable: bool
+    outgoing: Outgoing,
+    message_id: str,
+    connection_id: str,
+    now_ms: int,
+    *,
+    text: bool,
+    durable: bool,
+    namespace: str,
 ) -> Encoded:
     """A message on its way out.
 
@@ -146,6 +154,7 @@ def encode(
         now_ms: the time of sending, in milliseconds since the epoch.
         text: whether the body is text, for messages that do not say of which kind they are.
         durable: whether the message is persistent whatever it says itself.
+        namespace: that of the destination of answers, where it names none.
 
     Raises `ValueError` for what cannot be carried, `TypeError` or `AttributeError` for a message whose parts are not
     of their types.
@@ -158,7 +167,7 @@ def encode(
         kind = _TEXT if text else _BYTES
     key = _text(message.properties, _KEY) if message.key is None else message.key
     properties = _encoded_properties(message.properties)
-    properties.update(_encoded_headers(message.headers or _NO_HEADERS, now_ms, durable=durable))
+    properties.update(_encoded_headers(message.headers or _NO_HEADERS, now_ms, namespace, durable=durable))
     properties[_MESSAGE_ID] = message_id
     properties[_CONNECTION_ID] = connection_id
     properties[_DELIVERY_TIME] = str(now_ms)
@@ -177,13 +186,19 @@ def _text(properties: Mapping[str, PropertyValue], name: str) -> str | None:
 
 
 def _content(message: Message, kind: str) -> bytes | None:
-    """A body that is there counts more than a property that says that there is none."""
+    """A body that is there counts more than a property that says that there is none.
+
+    A JMS client in Java cannot get past what it fails to read, as it does bytes or a stream without a body, and a map
+    or an object that Java has not serialized: application code that makes another body of one keeps its properties.
+    """
     if kind not in _KINDS:
         raise ValueError(f"the property '{MESSAGE_KIND}' is '{kind}' and must be one of {', '.join(sorted(_KINDS))}")
     null = message.properties.get(NULL)
     if null is not None and not isinstance(null, bool):
         raise ValueError(f"the property '{NULL}' must be true or false")
-    return message.body or (None if null or kind in _EMPTY_IS_NULL else b"")
+    if kind in _OF_JAVA and message.body and not message.body.startswith(SERIALIZED):
+        raise ValueError(f"the property '{MESSAGE_KIND}' is '{kind}', and the body is none")
+    return message.body or (None if kind in _EMPTY_IS_NULL or (null and kind == _TEXT) else b"")
 
 
 def _encoded_properties(properties: Mapping[str, PropertyValue]) -> dict[str, str]:
@@ -273,14 +288,14 @@ def _is_single(value: float) -> bool:
     return math.isnan(value) or any(float(f"{single:.{digits}g}") == value for digits in range(1, 10))
 
 
-def _encoded_headers(headers: Headers, now_ms: int, *, durable: bool) -> dict[str, str]:
+def _encoded_headers(headers: Headers, now_ms: int, namespace: str, *, durable: bool) -> dict[str, str]:
     encoded: dict[str, str] = {}
     if headers.type is not None:
         encoded[_TYPE] = headers.type
     if headers.correlation_id is not None:
         encoded[_CORRELATION_ID] = base64.b64encode(_correlation_bytes(headers.correlation_id)).decode()
     if headers.reply_to is not None:
-        encoded.update(_encoded_reply_to(headers.reply_to))
+        encoded.update(_encoded_reply_to(headers.reply_to, namespace))
     if headers.priority is not None and headers.priority != _DEFAULT_PRIORITY:
         encoded[_PRIORITY] = _checked(headers.priority, 2**31 - 1, "a priority")
     if headers.persistent is False and not durable:
@@ -306,20 +321,22 @@ def _correlation_bytes(correlation_id: str) -> bytes:
     return correlation_id.encode()
 
 
-def _encoded_reply_to(reply_to: str) -> dict[str, str]:
+def _encoded_reply_to(reply_to: str, namespace: str) -> dict[str, str]:
     """A destination that does not say what it is is a queue; a name with a namespace has only to get its domain."""
     is_topic = reply_to.startswith("topic:")
     name = reply_to.removeprefix("topic:" if is_topic else "queue:")
     if "/" not in name:
-        name = _SHORT + name
+        name = f"{_DOMAIN}{namespace}/{name}"
     elif "://" not in name:
         name = _DOMAIN + name
     return {_REPLY_TO: name, _REPLY_TO_TYPE: "topic"} if is_topic else {_REPLY_TO: name}
 
 
-def decode(received: Received) -> Message:
-    """What a receiver gets. Whatever the properties are, nothing is raised: values that are not of the type that they
-    are said to be stay texts, and headers that cannot be read are those of a message without them.
+def decode(received: Received, namespace: str) -> Message:
+    """What a receiver gets; the destination of answers is called by its last part where it is in this namespace.
+
+    Whatever the properties are, nothing is raised: values that are not of the type that they are said to be stay texts,
+    and headers that cannot be read are those of a message without them.
     """
     sent = received.properties
     kind = sent.get(_KIND, _BYTES)
@@ -330,7 +347,7 @@ def decode(received: Received) -> Message:
         properties[NULL] = True
     # Pulsar does not tell an empty key from none
     key = received.key or ("" if sent.get(_KEY) == "" else None)
-    return Message(received.content or b"", properties, key, None, _decoded_headers(received))
+    return Message(received.content or b"", properties, key, None, _decoded_headers(received, namespace))
 
 
 def _decoded_properties(sent: Mapping[str, str]) -> dict[str, PropertyValue]:
@@ -412,7 +429,7 @@ def _nulls(text: str | None) -> list[str]:
         return []
 
 
-def _decoded_headers(received: Received) -> Headers:
+def _decoded_headers(received: Received, namespace: str) -> Headers:
     sent = received.properties
     timestamp = received.event_timestamp or received.publish_timestamp or None
     expiration = _read_whole_number(sent.get(_EXPIRATION, ""), 64) or 0
@@ -420,7 +437,7 @@ def _decoded_headers(received: Received) -> Headers:
     return Headers(
         message_id=sent.get(_MESSAGE_ID) or f"ID:{received.message_id}",
         correlation_id=_decoded_correlation_id(sent.get(_CORRELATION_ID)),
-        reply_to=_decoded_reply_to(sent.get(_REPLY_TO), sent.get(_REPLY_TO_TYPE)),
+        reply_to=_decoded_reply_to(sent.get(_REPLY_TO), sent.get(_REPLY_TO_TYPE), namespace),
         type=sent.get(_TYPE),
         priority=_DEFAULT_PRIORITY if priority is None or priority < 0 else priority,
         persistent=sent.get(_DELIVERY_MODE) != _NON_PERSISTENT,
@@ -452,8 +469,8 @@ def _is_text(content: bytes) -> bool:
     return True
 
 
-def _decoded_reply_to(topic: str | None, kind: str | None) -> str | None:
+def _decoded_reply_to(topic: str | None, kind: str | None, namespace: str) -> str | None:
     if topic is None:
         return None
-    name = topic.removeprefix(_SHORT)
+    name = topic.removeprefix(f"{_DOMAIN}{namespace}/")
     return f"{'topic' if kind == 'topic' else 'queue'}:{topic if '/' in name else name}"

@@ -6,7 +6,8 @@ from correlator.errors import ConnectionLost, SendRejected, quoted
 TOO_LARGE = "MessageTooBig"
 """Told by the client before the message leaves, from what the broker said when it was connected to."""
 
-_MAKE_IT = "Make it, or let the broker make topics and subscriptions (allowAutoTopicCreation)"
+_ALLOW = "let the broker make topics and subscriptions (allowAutoTopicCreation, allowAutoSubscriptionCreation)"
+_MAKE_IT = f"Make it, or {_ALLOW}"
 _GRANT = "Grant the permission on the namespace"
 _LOST = {
     "TopicNotFound": ("E7010", "its topic or namespace does not exist", _MAKE_IT),
@@ -61,6 +62,12 @@ def lost(where: str, name: str, topic: str, broker: Broker) -> ConnectionLost:
 def silent(where: str, broker: Broker) -> ConnectionLost:
     """No answer came in time."""
     return ConnectionLost("E7023", where, f"{broker.service_url} did not answer within {broker.timeout_s} s")
+
+
+def not_subscribed(where: str, topic: str, broker: Broker) -> ConnectionLost:
+    """No answer to a subscription came in time: the client tries again, and does not tell why the broker refuses."""
+    what = f"{quoted(topic)}: {broker.service_url} let nobody subscribe within {broker.timeout_s} s"
+    return ConnectionLost("E7023", where, what, "", f"If it is up, make the subscription, or {_ALLOW}")
 
 
 def refused(where: str, name: str, topic: str) -> SendRejected | None:

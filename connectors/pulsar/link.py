@@ -6,6 +6,7 @@ broker at the latest. It must not be used in a process that was forked after it 
 
 import contextlib
 import os
+import re
 import zlib
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -13,12 +14,12 @@ from typing import Any, TypeVar
 import pulsar
 
 from connectors.pulsar.broker import Broker
-from connectors.pulsar.failures import lost, not_connected, of_name
+from connectors.pulsar.failures import lost, not_connected, not_subscribed, of_name
 from connectors.pulsar.handshake import shake_hands
 from connectors.pulsar.places import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, Place
+from connectors.pulsar.redelivery import DeadLetterPolicy
+from correlator.errors import ConnectionLost
 
-REDELIVERY_DELAY_MS = 100
-"""How long the client keeps what is given back before it tells the broker; it takes no shorter one."""
 _TYPES = {
     SHARED: pulsar.ConsumerType.Shared,
     EXCLUSIVE: pulsar.ConsumerType.Exclusive,
@@ -26,6 +27,7 @@ _TYPES = {
     KEY_SHARED: pulsar.ConsumerType.KeyShared,
 }
 _POSITIONS = {"earliest": pulsar.InitialPosition.Earliest, "latest": pulsar.InitialPosition.Latest}
+_READ_AHEAD = 100
 _NOWHERE = pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)
 """Errors tell what the client would print. A logger of Python's, called by its threads, could hang the process."""
 _T = TypeVar("_T")
@@ -62,7 +64,15 @@ class Link:
 
     def subscribe(self, place: Place, waiting: int) -> pulsar.Consumer:
         """Take from a place, with so many messages under way. Raises `ConnectionLost`."""
-        return self.call(place.topic, lambda: self._subscribe(place, waiting))
+        client = self._connected()
+        if place.pattern:
+            client._client = _Discovering(client._client, place.discovery_s)  # noqa: SLF001
+        try:
+            return self.call(place.topic, lambda: self._subscribe(place, waiting))
+        except ConnectionLost as error:
+            if isinstance(error.__cause__, pulsar.exceptions.Timeout):
+                raise not_subscribed(self._where, place.topic, self._broker) from error
+            raise
 
     def keep(self, place: Place) -> None:
         """Make the subscription of a place where it is missing. Takes nothing. Raises `PulsarException`.
@@ -92,6 +102,19 @@ class Link:
             topic, name, send_timeout_millis=0, max_pending_messages=0, message_router=_router(name)
         )
 
+    def partitions(self, topic: str) -> list[str]:
+        """The topic's partitions; the topic itself where it has none. Raises `ConnectionLost`."""
+        return list(self.call(topic, lambda: self._connected().get_topic_partitions(topic)))
+
+    def reader(self, topic: str, ledger: int, entry: int) -> pulsar.Reader:
+        """Reads behind an entry, and takes nothing from any subscription. Raises `ConnectionLost`.
+
+        It asks for a hundred messages at a time: one that asked for few would wait for ever when it is given the entry
+        that it begins behind, which it drops without asking for another one.
+        """
+        begin = pulsar.MessageId.earliest if ledger < 0 else pulsar.MessageId(-1, ledger, entry, -1)
+        return self.call(topic, lambda: self._connected().create_reader(topic, begin, receiver_queue_size=_READ_AHEAD))
+
     def call(self, topic: str, function: Callable[[], _T]) -> _T:
         """Do something about a topic. Raises `ConnectionLost`."""
         try:
@@ -116,13 +139,16 @@ class Link:
         return self._client
 
     def _subscribe(self, place: Place, waiting: int) -> pulsar.Consumer:
+        ack_timeout_s = self._broker.ack_timeout_s
         return self._connected().subscribe(
-            place.topic,
+            re.compile(place.pattern) if place.pattern else list(place.topics) or place.topic,
             place.subscription,
             consumer_type=_TYPES[place.subscription_type],
             initial_position=_POSITIONS[place.initial_position],
             receiver_queue_size=waiting,
-            negative_ack_redelivery_delay_ms=REDELIVERY_DELAY_MS,
+            negative_ack_redelivery_delay_ms=round(place.backoff.min_delay_s * 1000),
+            unacked_messages_timeout_ms=None if ack_timeout_s is None else round(ack_timeout_s * 1000),
+            dead_letter_policy=_policy(place.dead_letters),
         )
 
     def _token(self) -> str:
@@ -131,6 +157,29 @@ class Link:
             return self._broker.current_token()
         except (OSError, ValueError):
             return ""
+
+
+class _Discovering:
+    """The inner client, but for one number of a consumer's configuration, which the outer one does not pass on."""
+
+    def __init__(self, client: Any, discovery_s: int) -> None:
+        self._client = client
+        self._discovery_s = discovery_s
+
+    def subscribe_pattern(self, pattern: str, subscription: str, configuration: Any) -> Any:
+        configuration.pattern_auto_discovery_period(self._discovery_s)
+        return self._client.subscribe_pattern(pattern, subscription, configuration)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+
+def _policy(policy: DeadLetterPolicy | None) -> pulsar.ConsumerDeadLetterPolicy | None:
+    if policy is None:
+        return None
+    return pulsar.ConsumerDeadLetterPolicy(
+        policy.max_redeliver_count, policy.dead_letter_topic, policy.initial_subscription_name
+    )
 
 
 def _router(name: str) -> Callable[[Any, int], int]:

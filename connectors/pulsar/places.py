@@ -6,24 +6,43 @@ subscription; of `topic:NAME` each receiver has a subscription of its own.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any, NamedTuple
 
 from connectors.options import check_destination, check_options, flag_option, parse_destination, text_option
 from connectors.pulsar.broker import Broker
+from connectors.pulsar.redelivery import (
+    DEAD_LETTERS,
+    DELAY,
+    Backoff,
+    DeadLetterPolicy,
+    backoff_of,
+    dead_letter_policy_of,
+)
+from correlator.configuration.units import seconds
 from correlator.errors import ConfigError, quoted
 from correlator.settings import ReceiverSettings, SenderSettings
 
 QUEUE_SUBSCRIPTION = "jms-queue"
 """What all receivers of a queue share, also those that are JMS clients in Java."""
 _OF_QUEUES = "queue_subscription"
-RECEIVER_OPTIONS = ("subscription_type", "initial_position", _OF_QUEUES)
-SENDER_OPTIONS = ("text", _OF_QUEUES)
+_DISCOVERY = "pattern_auto_discovery_period"
+_DELIVERY_DELAY = "delivery_delay"
+_LONGEST_DELIVERY_DELAY_S = 8760 * 3600.0
+_DROPS = "acknowledge_rejected_messages"
+_OF_SHARED = (DELAY, DEAD_LETTERS, _DROPS)
+RECEIVER_OPTIONS = ("subscription_type", "initial_position", _OF_QUEUES, *_OF_SHARED, _DISCOVERY)
+SENDER_OPTIONS = ("text", _DELIVERY_DELAY, _OF_QUEUES)
 SHARED, EXCLUSIVE, FAILOVER, KEY_SHARED = "shared", "exclusive", "failover", "key_shared"
 _TYPES = (SHARED, EXCLUSIVE, FAILOVER, KEY_SHARED)
+_SHARING = (SHARED, KEY_SHARED)
 _QUEUE_TYPE, _OWN_TYPE = SHARED, EXCLUSIVE
 """Where nothing else is configured."""
 _POSITIONS = ("earliest", "latest")
+_DISCOVERY_S, _LONGEST_DISCOVERY_S = 10, 3600
+_VIRTUAL = re.compile(r"(regex|multi):(.+)", re.DOTALL)
+_NAMES = "NAME without slashes or as persistent://TENANT/NAMESPACE/NAME"
 _FULL_NAME = re.compile(r"persistent://[\w=:.-]+/[\w=:.-]+/(.+)", re.ASCII)
 
 
@@ -32,20 +51,32 @@ class Place:
     """What a receiver takes from.
 
     Attributes:
-        topic: its full name.
+        topic: its full name; of several, what messages call them.
+        topics: all of several.
+        pattern: matches the full names of several; "" for none.
+        discovery_s: how often topics are looked for that match it.
         subscription_type: how consumers of the subscription stand to one another.
         initial_position: where a subscription begins that is not there yet.
+        backoff: how long what is given back stays away.
+        dead_letters: what becomes of what comes again and again; `None` for nothing.
+        leaves_others: whether what is not selected is given back for other consumers, and not acknowledged.
     """
 
     topic: str
     subscription: str
     subscription_type: str
     initial_position: str
+    backoff: Backoff = field(default_factory=Backoff)
+    dead_letters: DeadLetterPolicy | None = None
+    leaves_others: bool = False
+    topics: Sequence[str] = ()
+    pattern: str = ""
+    discovery_s: int = _DISCOVERY_S
 
     @property
     def is_shared(self) -> bool:
         """Whether several consumers take from it at the same time; the broker then counts deliveries."""
-        return self.subscription_type in (SHARED, KEY_SHARED)
+        return self.subscription_type in _SHARING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,11 +87,13 @@ class Way:
         topic: the full name of that of its own destination; `None` without one.
         text: whether a body is text, where the message does not say of which kind it is.
         queue_subscription: is made on each queue that is sent to, so that what nobody takes yet is kept.
+        delivery_delay: how long a message stays hidden from consumers that share a subscription; `None` for not at all.
     """
 
     topic: str | None
     text: bool
     queue_subscription: str
+    delivery_delay: timedelta | None
 
     def place_of_queue(self, topic: str) -> Place:
         """Where receivers of a queue take from."""
@@ -76,18 +109,35 @@ def place_of_receiver(receiver: ReceiverSettings, broker: Broker) -> Place:
     """Raises `ConfigError`."""
     where = f"receivers.{receiver.id}"
     check_options(where, receiver.options, RECEIVER_OPTIONS)
-    topic = _checked_topic(where, receiver.destination, broker)
-    shared = is_queue(receiver.destination)
-    if _OF_QUEUES in receiver.options and not shared:
+    taken = _taken_from(where, receiver.destination, broker)
+    queue = is_queue(receiver.destination)
+    if taken.subscription:
+        _refuse_embedded(where, receiver)
+    if _DISCOVERY in receiver.options and not taken.pattern:
+        raise ConfigError("E1022", f"{where}.{_DISCOVERY}", "is for destinations regex:PATTERN")
+    if _OF_QUEUES in receiver.options and not queue:
         todo = "Set durable_topic_subscription_name"
         raise ConfigError("E1022", f"{where}.{_OF_QUEUES}", "is for queues", "", todo)
+    type_ = _choice(where, receiver.options, "subscription_type", _TYPES, _QUEUE_TYPE if queue else _OWN_TYPE)
+    shared = type_ in _SHARING
+    if not shared:
+        _refuse_of_shared(where, receiver.options, type_)
+    leaves_others = shared and not flag_option(where, receiver.options, _DROPS)
+    if receiver.selector is not None and leaves_others and type_ == KEY_SHARED:
+        what = "what is not selected would come to this receiver again and again, which has its key to itself"
+        raise ConfigError("E1220", f"{where}.selector", what, "", f"Set {_DROPS}, or subscription_type {SHARED}")
+    own = _queue_subscription(where, receiver.options) if queue else own_subscription(receiver.subscription, broker)
     return Place(
-        topic=topic,
-        subscription=_queue_subscription(where, receiver.options) if shared else _own_subscription(receiver, broker),
-        subscription_type=_choice(
-            where, receiver.options, "subscription_type", _TYPES, _QUEUE_TYPE if shared else _OWN_TYPE
-        ),
+        topic=taken.topic,
+        topics=taken.topics,
+        pattern=taken.pattern,
+        discovery_s=_discovery_s(where, receiver.options),
+        subscription=taken.subscription or own,
+        subscription_type=type_,
         initial_position=_choice(where, receiver.options, "initial_position", _POSITIONS, _POSITIONS[0]),
+        backoff=backoff_of(where, receiver.options),
+        dead_letters=_dead_letters(where, receiver.options, broker),
+        leaves_others=leaves_others,
     )
 
 
@@ -99,6 +149,7 @@ def way_of_sender(sender: SenderSettings, broker: Broker) -> Way:
         topic=None if sender.destination is None else _checked_topic(where, sender.destination, broker),
         text=flag_option(where, sender.options, "text"),
         queue_subscription=_queue_subscription(where, sender.options),
+        delivery_delay=_delivery_delay(where, sender.options),
     )
 
 
@@ -112,7 +163,7 @@ def topic_of(destination: str, broker: Broker) -> str | None:
         return None
     full = _FULL_NAME.fullmatch(parsed.name)
     name = full[1] if full else parsed.name
-    if "/" in name or name != name.strip():
+    if "/" in name or name != name.strip() or _VIRTUAL.fullmatch(name):
         return None
     return parsed.name if full else f"persistent://{broker.namespace}/{name}"
 
@@ -122,21 +173,107 @@ def is_queue(destination: str) -> bool:
     return destination.startswith("queue:")
 
 
+def own_subscription(name: str, broker: Broker) -> str:
+    """What the broker calls a subscription of a topic (FEATURES S1.1)."""
+    return f"{broker.client_id}_{name}" if broker.client_id else name
+
+
+class _Taken(NamedTuple):
+    """What a destination of a receiver says; `subscription` is "" where it names none."""
+
+    topic: str
+    topics: Sequence[str] = ()
+    pattern: str = ""
+    subscription: str = ""
+
+
+def _taken_from(where: str, text: str, broker: Broker) -> _Taken:
+    destination = check_destination(where, text)
+    virtual = _VIRTUAL.fullmatch(destination.name)
+    if virtual is None:
+        return _Taken(_checked_topic(where, text, broker))
+    if virtual[1] == "regex":
+        return _Taken(text, pattern=_pattern(where, text, virtual[2], broker))
+    listed, subscription = _split(virtual[2])
+    names = [f"{destination.kind}:{name}" for name in listed.split(",")]
+    return _Taken(text, topics=[_checked_topic(where, name, broker) for name in names], subscription=subscription)
+
+
+def _pattern(where: str, text: str, pattern: str, broker: Broker) -> str:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        what = f"{quoted(text)} has no regular expression: {error}"
+        raise ConfigError("E1215", f"{where}.destination", what) from error
+    return pattern if _FULL_NAME.fullmatch(pattern) else f"persistent://{broker.namespace}/{pattern}"
+
+
+def _split(listed: str) -> tuple[str, str]:
+    """Names, and the subscription behind them; the colon of `persistent://` is none before a subscription."""
+    names, _, last = listed.rpartition(":")
+    return (names, last) if names and not set(",/") & set(last) else (listed, "")
+
+
+def _refuse_embedded(where: str, receiver: ReceiverSettings) -> None:
+    if not is_queue(receiver.destination):
+        what = f"{quoted(receiver.destination)} names a subscription, as only queues do"
+        raise ConfigError("E1215", f"{where}.destination", what, "", "Set durable_topic_subscription_name")
+    if _OF_QUEUES in receiver.options:
+        raise ConfigError("E1022", f"{where}.{_OF_QUEUES}", "is of no use: the destination names the subscription")
+
+
+def _delivery_delay(where: str, options: Mapping[str, Any]) -> timedelta | None:
+    given = options.get(_DELIVERY_DELAY)
+    if given is None:
+        return None
+    delay_s = seconds(str(given))
+    if delay_s is None or not 0 < delay_s <= _LONGEST_DELIVERY_DELAY_S:
+        what = f"{quoted(given)} is not allowed"
+        raise ConfigError("E1022", f"{where}.{_DELIVERY_DELAY}", what, "A duration above 0s, up to 8760h")
+    return timedelta(seconds=delay_s)
+
+
+def _discovery_s(where: str, options: Mapping[str, Any]) -> int:
+    """The client takes whole seconds."""
+    given = options.get(_DISCOVERY, f"{_DISCOVERY_S}s")
+    period_s = seconds(str(given))
+    if period_s is None or not period_s.is_integer() or not 1 <= period_s <= _LONGEST_DISCOVERY_S:
+        allowed = "A duration of whole seconds, from 1s to 1h"
+        raise ConfigError("E1022", f"{where}.{_DISCOVERY}", f"{quoted(given)} is not allowed", allowed)
+    return int(period_s)
+
+
 def _checked_topic(where: str, destination: str, broker: Broker) -> str:
     check_destination(where, destination)
     topic = topic_of(destination, broker)
     if topic is None:
-        allowed = "Use queue:NAME or topic:NAME, NAME without slashes or as persistent://TENANT/NAMESPACE/NAME"
+        allowed = f"Use queue:NAME or topic:NAME, {_NAMES}"
         raise ConfigError("E1215", f"{where}.destination", f"{quoted(destination)} is no topic", allowed)
     return topic
 
 
+def _dead_letters(where: str, options: Mapping[str, Any], broker: Broker) -> DeadLetterPolicy | None:
+    """With the full name of its topic, which the client would look for in another namespace."""
+    policy = dead_letter_policy_of(where, options)
+    if policy is None or policy.dead_letter_topic is None:
+        return policy
+    topic = topic_of(f"topic:{policy.dead_letter_topic}", broker)
+    if topic is None:
+        what = f"{quoted(policy.dead_letter_topic)} is no topic"
+        raise ConfigError("E1022", f"{where}.{DEAD_LETTERS}.dead_letter_topic", what, _NAMES)
+    return replace(policy, dead_letter_topic=topic)
+
+
+def _refuse_of_shared(where: str, options: Mapping[str, Any], type_: str) -> None:
+    """The broker counts no deliveries elsewhere, and takes nothing back."""
+    for name in _OF_SHARED:
+        if name in options:
+            what = f"is of no use with subscription_type {type_}: nothing is given back to the broker"
+            raise ConfigError("E1022", f"{where}.{name}", what, f"It is for {' and '.join(_SHARING)}")
+
+
 def _queue_subscription(where: str, options: Mapping[str, Any]) -> str:
     return text_option(where, options, _OF_QUEUES, QUEUE_SUBSCRIPTION)
-
-
-def _own_subscription(receiver: ReceiverSettings, broker: Broker) -> str:
-    return f"{broker.client_id}_{receiver.subscription}" if broker.client_id else receiver.subscription
 
 
 def _choice(where: str, options: Mapping[str, Any], name: str, allowed: Sequence[str], default: str) -> str:

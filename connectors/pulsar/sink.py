@@ -7,10 +7,11 @@ batch sent again, beginning with the lowest number (RELIABILITY T35); under anot
 is busy while the broker still knows the producer of a connection that has gone: the engine tries again (T36).
 """
 
+import functools
 import time
 import uuid
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import NamedTuple
 
 import pulsar
@@ -38,7 +39,6 @@ class _Parcel(NamedTuple):
     name: str
     number: int
     encoded: Encoded
-    where: str
     is_for_queue: bool
 
 
@@ -57,6 +57,7 @@ class PulsarSink:
         self._durable = sender.reliability != "BEST_EFFORT"
         self._connection_id = connection_id
         self._life = uuid.uuid4().hex
+        self._topic_of = functools.lru_cache(MOST_PRODUCERS)(functools.partial(topic_of, broker=broker))
         self._link: Link | None = None
         self._producers: dict[tuple[str, str], pulsar.Producer] = {}
 
@@ -104,11 +105,11 @@ class PulsarSink:
             topic = parcel.topic
             producer = self._producer(link, flight, parcel, refusals)
             if producer is None:
-                results[place] = refused(parcel.where, refusals[topic], topic)
+                results[place] = refused(_where(outgoing), refusals[topic], topic)
                 continue
             size = len(parcel.encoded.content or b"")
             self._go_on(flight.begin(size, self._broker.timeout_s), flight, topic)
-            _dispatch(producer, parcel, partial(_settle, flight, place, size))
+            _dispatch(producer, parcel, functools.partial(flight.settle, place, size), self._way.delivery_delay)
         self._go_on(flight.land(self._broker.timeout_s), flight, topic)
         for place in flight.too_large:
             results[place] = _too_large(_where(batch[place]))
@@ -148,7 +149,7 @@ class PulsarSink:
             return self._open(link, topic, name, is_for_queue=parcel.is_for_queue)
         except pulsar.PulsarException as error:
             refusals[topic] = of_name(error)
-            if refused(parcel.where, refusals[topic], topic) is None:
+            if refused(self._where, refusals[topic], topic) is None:
                 raise lost(self._where, refusals[topic], topic, self._broker) from error
             return None
 
@@ -162,23 +163,28 @@ class PulsarSink:
     # --- messages ---
 
     def _parcel(self, outgoing: Outgoing, now_ms: int) -> _Parcel | SendRejected:
-        where = _where(outgoing)
-        topic = topic_of(outgoing.destination, self._broker)
+        topic = self._topic_of(outgoing.destination)
         if topic is None:
             what = f"{quoted(outgoing.destination)} is no topic"
-            return SendRejected("E8104", where, what, "Use queue:NAME or topic:NAME")
+            return SendRejected("E8104", _where(outgoing), what, "Use queue:NAME or topic:NAME")
         name = outgoing.source if self._broker.deduplication else ""
         if name and outgoing.sequence not in _NUMBERS:
-            return SendRejected("E8105", where, "cannot be the number of a message", "From 1 on")
+            return SendRejected("E8105", _where(outgoing), "cannot be the number of a message", "From 1 on")
         message_id = f"ID:{outgoing.sequence}:{outgoing.source or self._life}"
         try:
             name.encode()
             encoded = encode(
-                outgoing, message_id, self._connection_id, now_ms, text=self._way.text, durable=self._durable
+                outgoing,
+                message_id,
+                self._connection_id,
+                now_ms,
+                text=self._way.text,
+                durable=self._durable,
+                namespace=self._broker.namespace,
             )
         except (ValueError, TypeError, AttributeError) as error:  # application code may put anything into a message
-            return SendRejected("E8110", where, f"Pulsar cannot carry the message: {error}")
-        return _Parcel(topic, name, outgoing.sequence, encoded, where, is_queue(outgoing.destination))
+            return SendRejected("E8110", _where(outgoing), f"Pulsar cannot carry the message: {error}")
+        return _Parcel(topic, name, outgoing.sequence, encoded, is_queue(outgoing.destination))
 
 
 def _where(outgoing: Outgoing) -> str:
@@ -189,7 +195,9 @@ def _too_large(where: str) -> SendRejected:
     return SendRejected("E8106", where, "with its properties the message is larger than the broker's maxMessageSize")
 
 
-def _dispatch(producer: pulsar.Producer, parcel: _Parcel, settle: "partial[None]") -> None:
+def _dispatch(
+    producer: pulsar.Producer, parcel: _Parcel, settle: Callable[..., None], delivery_delay: timedelta | None
+) -> None:
     encoded = parcel.encoded
     producer.send_async(
         encoded.content,
@@ -198,8 +206,5 @@ def _dispatch(producer: pulsar.Producer, parcel: _Parcel, settle: "partial[None]
         partition_key=encoded.key,
         sequence_id=parcel.number if parcel.name else None,
         event_timestamp=encoded.event_timestamp,
+        deliver_after=delivery_delay,
     )
-
-
-def _settle(flight: Flight, place: int, size: int, result: object, _: object) -> None:
-    flight.settle(place, size, result)

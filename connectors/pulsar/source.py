@@ -8,17 +8,21 @@ from typing import NamedTuple, TypeVar
 import pulsar
 
 from connectors.pulsar.broker import Broker
-from connectors.pulsar.content import Received, decode
 from connectors.pulsar.failures import not_connected
 from connectors.pulsar.link import Link
 from connectors.pulsar.places import Place
+from connectors.pulsar.received import decoded, position_of
+from connectors.pulsar.unsettled import Arrival, Position, Unsettled
 from correlator.errors import ConnectionLost
 from correlator.events import Message
 from correlator.ports import Chunk
+from correlator.selector import Selector
 from correlator.settings import ReceiverSettings
 
-LONGEST_WAIT_MS = 1000
+LONGEST_WAIT_S = 1.0
 """Of one call into the client, which does not hear signals meanwhile."""
+MOST_LEFT_OUT = 1000
+"""By one call of `receive`, which returns also where nothing is selected."""
 _MOST_AHEAD = 1000
 _tokens = itertools.count(1)
 """Of the whole process: a token never means another chunk after a reconnect (RELIABILITY T41)."""
@@ -26,11 +30,12 @@ _T = TypeVar("_T")
 
 
 class _Taken(NamedTuple):
-    """A message that the broker waits to hear about; `number` counts them, `place` is where it lies in the topic."""
+    """A message that the broker waits to hear about; `number` counts them."""
 
     number: int
-    place: tuple[int, int, int, int]
-    message: pulsar.Message
+    at: Position
+    redeliveries: int
+    message: Message
 
 
 class PulsarSource:
@@ -46,12 +51,25 @@ class PulsarSource:
     At most `max_batch_size` messages are handed out and not acknowledged. Up to a tenth as many, and at least one, wait
     in the client meanwhile: it asks for more as soon as it has handed something out, and can be stopped only by taking
     nothing out of it. What a producer has packed into one entry the broker sends as a whole.
+
+    The broker knows no selectors. What is not selected goes back for other consumers of the subscription, each time for
+    longer; where there are none, and where the place says so, it is acknowledged.
+
+    Args:
+        where: the receiver, for messages.
+        broker: how the broker is spoken to.
+        place: what is taken from.
+        receiver: its bounds.
+        selector: what is handed out; `None` for everything.
     """
 
-    def __init__(self, where: str, broker: Broker, place: Place, receiver: ReceiverSettings) -> None:
+    def __init__(
+        self, where: str, broker: Broker, place: Place, receiver: ReceiverSettings, selector: Selector | None
+    ) -> None:
         self._where = where
         self._broker = broker
         self._place = place
+        self._selector = selector
         self._most = receiver.max_batch_size
         self._most_bytes = receiver.max_batch_bytes
         self._ahead = max(1, min(self._most // 10, _MOST_AHEAD))
@@ -73,20 +91,21 @@ class PulsarSource:
     def receive(self, max_messages: int, timeout_s: float) -> Chunk:
         """The next messages; those that were given back come before others."""
         consumer = self._connected()
+        self._unselected = 0
         room = min(max_messages, self._most - sum(map(len, self._held.values())))
         taken = self._again(room) or list(self._next(consumer, room, timeout_s))
         if not taken:
-            return Chunk((), None)
+            return Chunk((), None, unselected=self._unselected)
         token = next(_tokens)
         self._held[token] = taken
-        return Chunk([_decoded(one) for one in taken], token)
+        return Chunk([one.message for one in taken], token, unselected=self._unselected)
 
     def acknowledge(self, tokens: Sequence[int]) -> None:
         """Tell the client, which tells the broker."""
         consumer = self._connected()
         for taken in self._released(tokens):
-            self._places.discard(taken.place)
-            self._call(consumer.acknowledge, taken.message)
+            self._call(consumer.acknowledge, self._unsettled.acknowledged(taken.at))
+        self._give_back(consumer)
 
     def reject(self, tokens: Sequence[int]) -> None:
         """Give messages back where others share the subscription; otherwise hand them out again first.
@@ -97,11 +116,11 @@ class PulsarSource:
         released = self._released(tokens)
         if not self._place.is_shared:
             self._returned += released
-            self._returned.sort()
+            self._returned.sort(key=lambda taken: taken.number)
             return
         for taken in released:
-            self._places.discard(taken.place)
-            self._call(consumer.negative_acknowledge, taken.message)
+            self._return(taken)
+        self._give_back(consumer)
 
     def close(self) -> None:
         """Close the consumer behind the acknowledgements; what is not acknowledged comes again to the next one."""
@@ -114,7 +133,8 @@ class PulsarSource:
         self._numbers = itertools.count()
         self._held: dict[int, list[_Taken]] = {}
         self._returned: list[_Taken] = []
-        self._places: set[tuple[int, int, int, int]] = set()
+        self._unsettled: Unsettled[object] = Unsettled(taken_back=self._broker.ack_timeout_s is not None)
+        self._unselected = 0
 
     def _connected(self) -> pulsar.Consumer:
         if self._consumer is None:
@@ -139,33 +159,66 @@ class PulsarSource:
         return again
 
     def _next(self, consumer: pulsar.Consumer, room: int, timeout_s: float) -> Iterator[_Taken]:
-        """Waits for the first; the others are those that are there."""
+        """Waits for the first that is selected; the others are those that are there."""
         deadline = time.monotonic() + timeout_s
-        size = 0
-        while room > 0 and size < self._most_bytes:
+        size = left_out = 0
+        while room > 0 and size < self._most_bytes and left_out < MOST_LEFT_OUT:
             message = self._one(consumer, deadline)
             if message is None:
                 return
-            yield self._taken(message)
+            taken = self._taken(consumer, message)
+            if taken is None or not self._is_selected(consumer, taken):
+                left_out += 1
+                continue
+            yield taken
             deadline = 0.0
             room -= 1
             size += len(message.data())
 
     def _one(self, consumer: pulsar.Consumer, deadline: float) -> pulsar.Message | None:
-        """The next message; `None` when there was none until then."""
+        """The next message; `None` when there was none until then. Meanwhile gives back what is due."""
         while True:
-            left_ms = max(0, round((deadline - time.monotonic()) * 1000))
-            message = self._call(_received, consumer, min(left_ms, LONGEST_WAIT_MS))
-            if message is not None or left_ms <= LONGEST_WAIT_MS:
+            self._give_back(consumer)
+            now = time.monotonic()
+            left_s = max(0.0, deadline - now)
+            due = self._unsettled.next_due()
+            wait_s = min(left_s, LONGEST_WAIT_S, left_s if due is None else due - now)
+            message = self._call(_received, consumer, round(max(0.0, wait_s) * 1000))
+            if message is not None or left_s <= wait_s:
                 return message
 
-    def _taken(self, message: pulsar.Message) -> _Taken:
-        place = message.message_id()
-        at = (place.ledger_id(), place.entry_id(), place.batch_index(), place.partition())
-        if at in self._places:
+    def _taken(self, consumer: pulsar.Consumer, message: pulsar.Message) -> _Taken | None:
+        """`None` for what is held or done already, and came again together with something else."""
+        name = message.message_id()
+        at = position_of(message)
+        arrival = self._unsettled.arrived(at, name)
+        if arrival is Arrival.UNEXPECTED:
             raise self._lost("the connection was lost and made again; what is not acknowledged comes again")
-        self._places.add(at)
-        return _Taken(next(self._numbers), at, message)
+        if arrival is Arrival.DONE:
+            self._call(consumer.acknowledge, name)
+        if arrival is not Arrival.NEW:
+            return None
+        return _Taken(next(self._numbers), at, message.redelivery_count(), decoded(message, self._broker.namespace))
+
+    def _is_selected(self, consumer: pulsar.Consumer, taken: _Taken) -> bool:
+        if self._selector is None or self._selector.matches(taken.message):
+            return True
+        self._unselected += 1
+        if self._place.leaves_others:
+            self._return(taken)
+        else:
+            self._call(consumer.acknowledge, self._unsettled.acknowledged(taken.at))
+        return False
+
+    def _return(self, taken: _Taken) -> None:
+        """The client itself waits for the shortest delay before it tells the broker."""
+        backoff = self._place.backoff
+        further_s = backoff.delay_s(taken.redeliveries) - backoff.min_delay_s
+        self._unsettled.given_back(taken.at, time.monotonic() + further_s)
+
+    def _give_back(self, consumer: pulsar.Consumer) -> None:
+        for name in self._unsettled.leaving(time.monotonic()):
+            self._call(consumer.negative_acknowledge, name)
 
 
 def _received(consumer: pulsar.Consumer, wait_ms: int) -> pulsar.Message | None:
@@ -173,20 +226,3 @@ def _received(consumer: pulsar.Consumer, wait_ms: int) -> pulsar.Message | None:
         return consumer.receive(wait_ms)
     except pulsar.exceptions.Timeout:
         return None
-
-
-def _decoded(taken: _Taken) -> Message:
-    message = taken.message
-    ledger, entry, batch, partition = taken.place
-    name = f"{ledger}:{entry}:{partition}"
-    return decode(
-        Received(
-            None if message.has_null_value() else message.data(),
-            message.properties(),
-            message.partition_key(),
-            message.event_timestamp(),
-            message.publish_timestamp(),
-            message.redelivery_count(),
-            name if batch < 0 else f"{name}:{batch}",
-        )
-    )

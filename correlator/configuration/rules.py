@@ -80,6 +80,11 @@ def check_engine(settings: EngineSettings, connectors: Collection[str], findings
     for path, endpoint in _endpoints(settings):
         _check_endpoint(path, endpoint, settings, findings)
         _check_reliability(path, endpoint, settings, findings)
+    for index, receiver in enumerate(settings.receivers):
+        _check_first_messages(item("receivers", index), receiver, findings)
+        _check_dead_letters(item("receivers", index), receiver, findings)
+    for index, sender in enumerate(settings.senders):
+        _check_delay(item("senders", index), sender, findings)
     _check_windows(settings, findings)
 
 
@@ -188,6 +193,27 @@ def _check_reliability(path: str, endpoint: Endpoint, settings: EngineSettings, 
         other = "BEST_EFFORT or APP_CONTROLLED" if receives else "BEST_EFFORT"
         what = f"{mode} needs a persistent engine ({findings.show(endpoint.id)})"
         findings.error("E1205", place, what, "", f"Set 'store', or use {other}")
+
+
+def _check_first_messages(path: str, receiver: ReceiverSettings, findings: Findings) -> None:
+    if receiver.options.get("initial_position") == "latest" and receiver.reliability is not Reliability.BEST_EFFORT:
+        what = f"{receiver.reliability} loses what is published before the receiver has subscribed for the first time"
+        findings.warn("W1227", member(member(path, "options"), "initial_position"), what, "", "Use earliest")
+
+
+def _check_dead_letters(path: str, receiver: ReceiverSettings, findings: Findings) -> None:
+    policy = receiver.options.get("dead_letter_policy")
+    if policy is not None and receiver.selector and not receiver.options.get("acknowledge_rejected_messages"):
+        place = member(member(path, "options"), "dead_letter_policy")
+        what = "what is given back because others may select it counts as redelivered, and may become a dead letter"
+        findings.warn("W1228", place, what, "", "Raise max_redeliver_count")
+
+
+def _check_delay(path: str, sender: SenderSettings, findings: Findings) -> None:
+    if "delivery_delay" in sender.options and (sender.destination or "").startswith("topic:"):
+        place = member(member(path, "options"), "delivery_delay")
+        what = "who has a topic to itself, in an exclusive or failover subscription, gets its messages at once"
+        findings.warn("W1229", place, what, "Shared subscriptions, as those of queues are, keep to it")
 
 
 def _check_windows(settings: EngineSettings, findings: Findings) -> None:

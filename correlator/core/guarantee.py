@@ -151,8 +151,8 @@ def _notes(receiver: End, middle: Middle, sender: End | None) -> list[str]:
         notes.append(f"State of {names} is not part of checkpoints: it begins anew after a restart")
     if RECEIVING[receiver.reliability].deduplicated and not receiver.broker.acknowledges_surely:
         notes.append(
-            f"Connection '{receiver.broker.name}' does not answer to acknowledgements: the ids of the last two "
-            "batches are kept whatever the windows say"
+            f"Connection '{receiver.broker.name}' does not answer to acknowledgements: the ids of what it may "
+            "still forget, of two batches at least, are kept whatever the windows say"
         )
     if sender is not None and SENDING[sender.reliability].stored:
         notes.append(f"Sends of '{sender.id}' leave after the checkpoint that holds their cause")

@@ -1,9 +1,9 @@
 """A receiver's thread: takes batches from its source and carries each through its mode's cycle (FEATURES A3, A4)."""
 
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from correlator.core.acknowledgements import Acknowledgements
 from correlator.core.batch import Batch
 from correlator.core.faults import point
 from correlator.core.mapping import Mapped, ReceiveMapping
@@ -29,8 +29,6 @@ LONGEST_WAIT_S = 0.2
 BACK_PRESSURE_WAIT_S = 0.05
 NO_SUCH_DESTINATION = "E7010"
 """Code of a `ConnectionLost` that means: the broker is there, the destination is not."""
-UNANSWERED_ACKNOWLEDGEMENTS = 2
-"""Batches that stay pinned behind the last acknowledged one, where a broker does not answer to acknowledgements."""
 
 
 class Targets:
@@ -126,7 +124,6 @@ class Receiver(Actor):
         self.domain = domain
         self._next_number = next_number
         self._next_batch = next_batch
-        self._confirmed_batch = confirmed_batch
         self._clock = clock
         self._engine_time = engine_time
         self._max_backlog = max_backlog
@@ -149,7 +146,11 @@ class Receiver(Actor):
         self._resumed = False
         self._drained = False
         self._in_doubt = in_doubt
-        self._unanswered: deque[int] = deque(maxlen=0 if features.acknowledges_surely else UNANSWERED_ACKNOWLEDGEMENTS)
+        self._acknowledgements = Acknowledgements(
+            confirmed_batch,
+            answered=features.acknowledges_surely,
+            written_within_s=features.acknowledgements_written_within_s,
+        )
         self._may_come_again = 0
         self._holds_for_s = features.holds_for_s
         self._warn_at: float | None = None
@@ -275,8 +276,7 @@ class Receiver(Actor):
     def _doubt(self) -> None:
         """Nobody knows whether the acknowledgement under way has arrived, nor those that have no answer."""
         under_way = len(self._batch.messages) if self.state is State.ACKNOWLEDGING else 0
-        in_doubt = under_way + sum(self._unanswered)
-        self._unanswered.clear()
+        in_doubt = under_way + self._acknowledgements.lose()
         if in_doubt:
             self._in_doubt += in_doubt
             self._expect_again()
@@ -315,6 +315,7 @@ class Receiver(Actor):
         wait = batch.remaining(self._clock.monotonic()) if batch.messages else LONGEST_WAIT_S
         timeout = min(wait, LONGEST_WAIT_S) if self._blocking else 0.0
         chunk = self._source.receive(self._room(), timeout)
+        self.counters.unselected += chunk.unselected
         if chunk.messages:
             batch.add(chunk.messages, chunk.token, self._clock.monotonic())
             self._mapper.add(self._wanted(chunk.messages))
@@ -396,7 +397,7 @@ class Receiver(Actor):
             self._next_batch,
             self._next_number,
             self.domain,
-            self._confirmed_batch,
+            self._acknowledgements.sure_through,
             keep=self._mode.stored,
             done=self.wake,
         )
@@ -502,7 +503,6 @@ class Receiver(Actor):
         point("rx.ack.before")
         self._source.acknowledge(self._batch.tokens)
         point("rx.ack.after")
-        self._unanswered.append(len(self._batch.messages))
         self._confirm(len(self._batch.messages))
         self._breakdown.lap("ACK")
         self._breakdown.batch(len(self._batch.messages))
@@ -513,13 +513,13 @@ class Receiver(Actor):
     def _confirm(self, acknowledged: int) -> None:
         """Unpin what the broker surely knows: not before what may come again has had its turn (RELIABILITY 1.7).
 
-        Unacknowledged messages come again first, so as many messages as may come again have passed when they have. A
-        broker that does not answer to an acknowledgement has it when it has taken the next ones as well.
+        Unacknowledged messages come again first, so as many messages as may come again have passed when they have.
         """
         self._may_come_again = max(0, self._may_come_again - acknowledged)
         if not self._may_come_again:
             self._in_doubt = 0
-            self._confirmed_batch = max(self._confirmed_batch, self._next_batch - 1 - (self._unanswered.maxlen or 0))
+        now = self._clock.monotonic()
+        self._acknowledgements.add(self._next_batch - 1, acknowledged, now, settles=not self._may_come_again)
 
     def _new_batch(self) -> Batch:
         settings = self.settings

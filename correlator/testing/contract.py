@@ -462,6 +462,30 @@ def check_consumers_of_a_queue_share_it(world: ContractWorld) -> None:
 
 
 @_check("receives", "queues", "selects", "whole_messages")
+def check_what_is_not_selected_comes_to_others(world: ContractWorld) -> None:
+    """Each source of a queue takes what its selector matches, and what nobody selects stays there (FEATURES S4.3)."""
+    destination = world.destination()
+    published = _bodies(world, 18)
+    world.publish(destination, [Message(body, {"n": at % 3}) for at, body in enumerate(published)])
+    with _Ends(world) as ends:
+        sources = [ends.source(destination, f"wants {n}", 10, selector=f"n = {n}") for n in range(2)]
+        taken: list[list[bytes]] = [[], []]
+        deadline = time.monotonic() + PATIENCE_S
+        while sum(map(len, taken)) < 12 and time.monotonic() < deadline:
+            for at, source in enumerate(sources):
+                chunk = source.receive(10, EMPTY_S)
+                taken[at] += bodies([chunk])
+                source.acknowledge(tokens([chunk] if chunk.messages else []))
+        assert [sorted(own) for own in taken] == [published[0::3], published[1::3]]
+    with _Ends(world) as ends:
+        everything = ends.source(destination, "everything")
+        rest = take(everything, 6)
+        assert sorted(bodies(rest)) == published[2::3]
+        everything.acknowledge(tokens(rest))
+        _nothing_comes(everything)
+
+
+@_check("receives", "queues", "selects_in_place", "whole_messages")
 def check_a_selector_leaves_the_rest_to_others(world: ContractWorld) -> None:
     """A source of a queue takes what its selector matches, in order; the rest is there for others (FEATURES S4.3)."""
     destination = world.destination()
@@ -484,7 +508,7 @@ def check_a_selector_leaves_the_rest_to_others(world: ContractWorld) -> None:
         assert bodies(take(everything, 50)) == [body for at, body in enumerate(published) if at % 3 or at >= 30]
 
 
-@_check("receives", "queues", "selects", "whole_messages")
+@_check("receives", "queues", "selects_in_place", "whole_messages")
 def check_what_others_gave_back_is_selected(world: ContractWorld) -> None:
     """A message that another consumer held when a selective source came by is found once it waits again."""
     destination = world.destination()

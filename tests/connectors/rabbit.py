@@ -116,13 +116,17 @@ def forwarding(name, store, monitor, source, target, *, receiver_id="in", batch=
     )
 
 
-def lose_again_and_again(port, source_at, times):
-    """Lost and refused connections of a source through a proxy; no thread is left."""
+def lose_again_and_again(port, source_at, times, hold=lambda source: None):
+    """Lost and refused connections of a source through a proxy; no thread is left.
+
+    Where the client connects again by itself, only a message that is held shows it: `hold` takes one.
+    """
     before = threading.active_count()
     with FaultProxy(port) as proxy:
         source = source_at(proxy.port)
         for _ in range(times):
             source.connect()
+            hold(source)
             proxy.cut()
             lost_by(source)
         proxy.refuse()

@@ -262,8 +262,10 @@ def test_a_source_that_is_cut_off_again_and_again_leaves_nothing(pulsar: PulsarS
     def source_at(port):
         return pulsar.connection(service_url=f"pulsar://127.0.0.1:{port}").source(receiver(destination))
 
+    with opened(pulsar.connection().sink(sender(destination))) as sink:
+        assert not any(sink.send(outgoing(destination, 1)))
     before = len(list(Path("/proc/self/fd").iterdir()))
-    lose_again_and_again(pulsar.port, source_at, 3)
+    lose_again_and_again(pulsar.port, source_at, 3, hold=lambda source: take(source, 1))
     assert len(list(Path("/proc/self/fd").iterdir())) <= before + 1
 
 

@@ -1,12 +1,19 @@
 """Wrong options of Pulsar: which error, and what it says."""
 
+import dataclasses
+import subprocess
+import sys
+
 import pytest
 
+from connectors.messaging import ConnectionFactory
 from connectors.pulsar import PulsarConnection
 from connectors.pulsar.broker import Address, Broker, broker
 from connectors.pulsar.places import place_of_receiver, topic_of, way_of_sender
+from correlator.configuration import EngineFile, read_text
 from correlator.errors import ConfigError
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
+from tests.docs.test_pages import ROOT, blocks
 
 
 def connection(**options):
@@ -72,9 +79,26 @@ URLS = "Use pulsar://HOST:PORT or pulsar+ssl://HOST:PORT, several HOST:PORT sepa
             {"tls_trust_certs_file": "ca.pem"},
             "E1022 connections.c.tls_trust_certs_file: is of no use without TLS. Set a service_url that begins with ",
         ),
+        (
+            {"web_service_url": "pulsar://h:8080"},
+            "E1214 connections.c.web_service_url: is not the address of a REST interface. Use http://HOST:PORT or https:",
+        ),
+        (
+            {"web_service_url": "http://a:secret@h"},
+            "E1214 connections.c.web_service_url: is not the address of a REST ",
+        ),
         ({"timeout_s": 0}, "E1022 connections.c.timeout_s: '0' is not allowed. A whole number from 1 to 3600."),
         ({"deduplication": "yes"}, "E1022 connections.c.deduplication: 'yes' is not true or false."),
         ({"client_id": ""}, "E1022 connections.c.client_id: '' is not a text. A text, not empty."),
+        (
+            {"ack_timeout": "9s"},
+            "E1022 connections.c.ack_timeout: '9s' is not allowed. One duration from 10s to 24h: it does not grow.",
+        ),
+        (
+            {"ack_timeout": {"min_delay": "10s"}},
+            "E1022 connections.c.ack_timeout: '{'min_delay': '10s'}' is not allowed.",
+        ),
+        ({"ack_timeout": 10}, "E1022 connections.c.ack_timeout: '10' is not allowed."),
     ],
 )
 def test_options_of_connections(options, text):
@@ -113,7 +137,7 @@ NO_TOPIC = "is no topic. Use queue:NAME or topic:NAME, NAME without slashes or a
         (
             "queue:q",
             {"subscription_typ": "shared"},
-            "E1020 receivers.r.subscription_typ: unknown key. Known: initial_position, queue_subscription, subscription",
+            "E1020 receivers.r.subscription_typ: unknown key. Known: acknowledge_rejected_messages, dead_letter_policy, ",
         ),
         (
             "queue:q",
@@ -131,6 +155,93 @@ NO_TOPIC = "is no topic. Use queue:NAME or topic:NAME, NAME without slashes or a
             "E1022 receivers.r.queue_subscription: is for queues. Set durable_topic_subscription_name.",
         ),
         ("queue:q", {"queue_subscription": ""}, "E1022 receivers.r.queue_subscription: '' is not a text."),
+        (
+            "queue:q",
+            {"acknowledge_rejected_messages": 1},
+            "E1022 receivers.r.acknowledge_rejected_messages: '1' is not true or false.",
+        ),
+        (
+            "queue:q",
+            {"negative_ack_delay": "99ms"},
+            "E1022 receivers.r.negative_ack_delay: '99ms' is not allowed. A duration from 100ms to 24h.",
+        ),
+        ("queue:q", {"negative_ack_delay": 1}, "E1022 receivers.r.negative_ack_delay: '1' is not allowed."),
+        (
+            "queue:q",
+            {"negative_ack_delay": {"max_delay": "25h"}},
+            "E1022 receivers.r.negative_ack_delay.max_delay: '25h' is not allowed. A duration from 100ms to 24h.",
+        ),
+        (
+            "queue:q",
+            {"negative_ack_delay": {"min_delay": "2m"}},
+            "E1022 receivers.r.negative_ack_delay.max_delay: 60s is shorter than min_delay (120s).",
+        ),
+        (
+            "queue:q",
+            {"negative_ack_delay": {"multiplier": 0.5}},
+            "E1022 receivers.r.negative_ack_delay.multiplier: '0.5' is not allowed. A number from 1 to 100.",
+        ),
+        (
+            "queue:q",
+            {"negative_ack_delay": {"factor": 2}},
+            "E1020 receivers.r.negative_ack_delay.factor: unknown key. Known: max_delay, min_delay, multiplier.",
+        ),
+        (
+            "queue:q",
+            {"dead_letter_policy": 3},
+            "E1022 receivers.r.dead_letter_policy: '3' is not a mapping. Set max_redeliver_count in it.",
+        ),
+        (
+            "queue:q",
+            {"dead_letter_policy": {"dead_letter_topic": "dead"}},
+            "E1021 receivers.r.dead_letter_policy: 'max_redeliver_count' is missing.",
+        ),
+        (
+            "queue:q",
+            {"dead_letter_policy": {"max_redeliver_count": 0}},
+            "E1022 receivers.r.dead_letter_policy.max_redeliver_count: '0' is not allowed. A whole number from 1 to ",
+        ),
+        (
+            "queue:q",
+            {"dead_letter_policy": {"max_redeliver_count": 1, "dead_letter_topic": "a/b"}},
+            "E1022 receivers.r.dead_letter_policy.dead_letter_topic: 'a/b' is no topic. NAME without slashes or as persis",
+        ),
+        (
+            "topic:t",
+            {"dead_letter_policy": {"max_redeliver_count": 1}},
+            "E1022 receivers.r.dead_letter_policy: is of no use with subscription_type exclusive: nothing is given ",
+        ),
+        (
+            "queue:q",
+            {"subscription_type": "failover", "negative_ack_delay": "1s"},
+            "E1022 receivers.r.negative_ack_delay: is of no use with subscription_type failover: ",
+        ),
+        ("queue:multi:a,b/c", {}, f"E1215 receivers.r.destination: 'queue:b/c' {NO_TOPIC}"),
+        (
+            "topic:multi:a,b:s",
+            {},
+            "E1215 receivers.r.destination: 'topic:multi:a,b:s' names a subscription, as only queues do. Set durable_",
+        ),
+        (
+            "queue:multi:a,b:s",
+            {"queue_subscription": "t"},
+            "E1022 receivers.r.queue_subscription: is of no use: the destination names the subscription.",
+        ),
+        (
+            "queue:regex:a(",
+            {},
+            "E1215 receivers.r.destination: 'queue:regex:a(' has no regular expression: missing ), unterminated ",
+        ),
+        (
+            "queue:q",
+            {"pattern_auto_discovery_period": "1s"},
+            "E1022 receivers.r.pattern_auto_discovery_period: is for destinations regex:PATTERN.",
+        ),
+        (
+            "queue:regex:a",
+            {"pattern_auto_discovery_period": "1.5s"},
+            "E1022 receivers.r.pattern_auto_discovery_period: '1.5s' is not allowed. A duration of whole seconds, from 1s ",
+        ),
     ],
 )
 def test_options_of_receivers(destination, options, text):
@@ -143,6 +254,9 @@ def test_options_of_receivers(destination, options, text):
         ("topic:a/b", {}, f"E1215 senders.s.destination: 'topic:a/b' {NO_TOPIC}"),
         ("queue:q", {"initial_position": "latest"}, "E1020 senders.s.initial_position: unknown key."),
         (None, {"text": "yes"}, "E1022 senders.s.text: 'yes' is not true or false."),
+        (None, {"delivery_delay": "0s"}, "E1022 senders.s.delivery_delay: '0s' is not allowed. A duration above 0s"),
+        (None, {"delivery_delay": "8761h"}, "E1022 senders.s.delivery_delay: '8761h' is not allowed."),
+        (None, {"delivery_delay": 3}, "E1022 senders.s.delivery_delay: '3' is not allowed."),
     ],
 )
 def test_options_of_senders(destination, options, text):
@@ -159,10 +273,142 @@ def test_options_of_senders(destination, options, text):
         ("queue:persistent://t/n/x/q", None),
         ("queue: q", None),
         ("x:q", None),
+        ("queue:multi:a,b", None),
+        ("topic:regex:a", None),
     ],
 )
 def test_destinations_are_topics(destination, topic):
     assert topic_of(destination, Broker(namespace="a/b")) == topic
+
+
+def test_s1_8_several_topics():
+    made = place_of_receiver(receiver("queue:multi:a,persistent://t/n/b:mine"), Broker())
+    assert (made.topics, made.subscription) == (["persistent://public/default/a", "persistent://t/n/b"], "mine")
+    made = place_of_receiver(receiver("queue:multi:persistent://t/n/b,a"), Broker())
+    assert (made.topics, made.subscription) == (["persistent://t/n/b", "persistent://public/default/a"], "jms-queue")
+    assert place_of_receiver(receiver("topic:regex:a.*"), Broker()).pattern == "persistent://public/default/a.*"
+    whole = "persistent://t/n/a.*"
+    assert place_of_receiver(receiver(f"topic:regex:{whole}"), Broker()).pattern == whole
+
+
+def test_s2_1_the_topic_of_dead_letters_is_in_the_namespace_of_the_connection():
+    policy = {"max_redeliver_count": 1, "dead_letter_topic": "dead"}
+    made = place_of_receiver(receiver("queue:q", dead_letter_policy=policy), Broker(namespace="a/b"))
+    assert made.dead_letters.dead_letter_topic == "persistent://a/b/dead"
+
+
+def test_the_receivers_of_the_page_can_be_made():
+    (text,) = (text for _, text in blocks(ROOT / "docs" / "pulsar.md") if text.startswith("# receivers.yaml"))
+    loaded = read_text(text, EngineFile, connectors={"pulsar"})
+    assert loaded.warnings == ()
+    made = PulsarConnection("events", loaded.settings.connections["events"])
+    places = [made.source(one) and place_of_receiver(one, Broker()) for one in loaded.settings.receivers]
+    assert [place.subscription for place in places] == ["all", "accounts", "jms-queue"]
+    made.close()
+
+
+def test_s4_3_a_selector_that_would_leave_messages_to_nobody():
+    selective = dataclasses.replace(receiver("queue:q", subscription_type="key_shared"), selector="n = 1")
+    assert refusal(lambda: connection().source(selective)).startswith(
+        "E1220 receivers.r.selector: what is not selected would come to this receiver again and again"
+    )
+
+
+def test_s2_2_the_time_after_which_a_message_comes_again_is_a_feature():
+    assert connection(ack_timeout="10s").features.holds_for_s == 10
+    assert connection().features.holds_for_s is None
+
+
+# --- client ids ---
+
+
+def with_client_id(options, name="c"):
+    return PulsarConnection(name, ConnectionSettings(type="pulsar", options=options))
+
+
+def test_s1_2_a_client_id_is_that_of_one_connection_in_a_process():
+    first = with_client_id({"client_id": "shop"}, "first")
+    assert refusal(lambda: connection(client_id="shop")) == (
+        "E1226 connections.c.client_id: 'shop' is that of connection 'first' in this process. Choose another one."
+    )
+    connection(client_id="other")
+    connection(client_id="shop", service_url="pulsar://another:6650")
+    first.close()
+    connection(client_id="shop")
+
+
+def test_s1_2_a_connection_that_nobody_has_any_more_keeps_no_client_id():
+    with_client_id({"client_id": "forgotten"})
+    connection(client_id="forgotten")
+
+
+def test_s1_2_the_sessions_of_a_connection_share_its_client_id():
+    factory = ConnectionFactory(PulsarConnection, {"client_id": "sessions"})
+    with factory.create_connection() as one, factory.create_connection() as other:
+        sessions = [one.create_session(), one.create_session()]
+        with pytest.raises(ConfigError, match="^E1226"):
+            other.create_session()
+        assert not any(session.closed for session in sessions)
+    with factory.create_connection() as later:
+        later.create_session()
+
+
+def test_s1_2_another_process_may_have_the_same_client_id():
+    mine = connection(client_id="everywhere")
+    program = (
+        "from connectors.pulsar import PulsarConnection\n"
+        "from correlator.settings import ConnectionSettings\n"
+        "PulsarConnection('c', ConnectionSettings(type='pulsar', options={'client_id': 'everywhere'}))"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+    mine.close()
+
+
+# --- lint ---
+
+
+def warnings_of(receiver):
+    text = (
+        "name: e\nstore: sqlite:///e.db\nconnections:\n  c: {type: pulsar}\nreceivers:\n"
+        f"  - {{id: r, connection: c, {receiver}}}\n"
+    )
+    return [str(warning) for warning in read_text(text, EngineFile, connectors={"pulsar"}).warnings]
+
+
+@pytest.mark.parametrize("mode", ["AT_LEAST_ONCE", "EXACTLY_ONCE", "APP_CONTROLLED"])
+def test_s1_11_lint_warns_of_a_reliable_receiver_that_begins_at_the_latest_message(mode):
+    (warning,) = warnings_of(f"destination: 'topic:t', reliability: {mode}, options: {{initial_position: latest}}")
+    assert warning.startswith("W1227 config.yaml:6:")
+    assert f"receivers[0].options.initial_position: {mode} loses what is published before" in warning
+
+
+def test_s1_11_lint_is_silent_about_the_others():
+    assert warnings_of("destination: 'topic:t', reliability: AT_LEAST_ONCE") == []
+    assert warnings_of("destination: 'topic:t', options: {initial_position: latest}") == []
+    assert warnings_of("destination: 'topic:t', reliability: EXACTLY_ONCE, options: {initial_position: earliest}") == []
+
+
+def test_s2_4_lint_warns_of_a_selector_beside_a_dead_letter_policy():
+    policy = "dead_letter_policy: {max_redeliver_count: 3}"
+    (warning,) = warnings_of(f"destination: 'queue:q', selector: 'n = 1', options: {{{policy}}}")
+    assert warning.startswith("W1228 config.yaml:6:")
+    assert "may become a dead letter" in warning
+    assert warnings_of(f"destination: 'queue:q', options: {{{policy}}}") == []
+    drops = f"{policy}, acknowledge_rejected_messages: true"
+    assert warnings_of(f"destination: 'queue:q', selector: 'n = 1', options: {{{drops}}}") == []
+
+
+@pytest.mark.parametrize(("destination", "warned"), [("topic:t", ["W1229"]), ("queue:q", [])])
+def test_s4_4_lint_warns_of_a_delay_that_readers_of_a_topic_do_not_keep_to(destination, warned):
+    text = (
+        "name: e\nconnections:\n  c: {type: pulsar}\nsenders:\n"
+        f"  - {{id: s, connection: c, destination: '{destination}', options: {{delivery_delay: 3s}}}}\n"
+    )
+    warnings = read_text(text, EngineFile, connectors={"pulsar"}).warnings
+    assert [warning.code for warning in warnings] == warned
+
+
+# --- places ---
 
 
 def test_s1_1_names_of_subscriptions():

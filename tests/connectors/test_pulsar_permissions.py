@@ -9,8 +9,10 @@ import time
 
 import pytest
 
+from correlator import Engine, Monitor, PartStatus, on
 from correlator.events import Message, Outgoing
-from correlator.settings import ReceiverSettings, SenderSettings
+from correlator.settings import EngineSettings, MonitorSettings, ReceiverSettings, SenderSettings
+from correlator.testing.contract import PATIENCE_S
 from tests.connectors.rabbit import codes, lost, opened
 from tests.pulsar_server import PulsarServer
 from tests.servers import running
@@ -20,6 +22,7 @@ AUTHENTICATION = "org.apache.pulsar.broker.authentication.AuthenticationProvider
 CLIENT = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
 RECEIVER = ReceiverSettings(id="r", connection="pulsar", destination="queue:q")
 SENDER = SenderSettings(id="s", connection="pulsar", destination="queue:q")
+SOON = {"connection_retry_interval": 0.1}
 MESSAGES = [Outgoing(1, "", "queue:q", Message(b"1"))]
 
 
@@ -88,6 +91,46 @@ def test_a_role_that_may_only_send(guarded: PulsarServer, key):
     guarded.request("POST", "namespaces/public/default/permissions/carol", ["produce"])
     with opened(guarded.connection(token=token(key, "carol")).sink(SENDER)) as sink:
         assert not any(sink.send(MESSAGES))
+
+
+def test_s1_6_a_receiver_that_may_not_subscribe_says_so_and_tries_again(guarded: PulsarServer, key):
+    settings = EngineSettings(
+        name="waits", receivers=(RECEIVER,), monitors=(MonitorSettings(type=f"{__name__}:Silent"),), **SOON
+    )
+    with Engine(settings, connections={"pulsar": guarded.connection(token=token(key, "dave"))}) as engine:
+        refused = condition(engine, PartStatus.ERROR)
+        assert "E7007" in refused.error
+        assert "Grant the permission on the namespace" in refused.error
+        guarded.request("POST", "namespaces/public/default/permissions/dave", ["consume"])
+        condition(engine, PartStatus.OK)
+
+
+class Silent(Monitor):
+    @on(Message)
+    def one(self, message: Message) -> None:
+        pass
+
+
+def condition(engine, status):
+    """Of the receiver, once it is so."""
+    deadline = time.monotonic() + PATIENCE_S
+    while (now := engine.status().conditions["r"]).status is not status:
+        assert time.monotonic() < deadline, now
+    return now
+
+
+def test_browsing_needs_permission_too(guarded: PulsarServer, key):
+    web = {"web_service_url": f"http://127.0.0.1:{guarded.web_port}"}
+    with opened(guarded.connection(token=token(key, "admin")).sink(SENDER)) as sink:
+        assert not any(sink.send(MESSAGES))
+    assert lost(lambda: guarded.connection(token=token(key, "erin"), **web).browse("queue:q", 1)).code == "E7007"
+    assert bodies_shown(guarded.connection(token=token(key, "admin"), **web)) == [b"1"]
+    guarded.request("POST", "namespaces/public/default/permissions/erin", ["consume"])
+    assert bodies_shown(guarded.connection(token=token(key, "erin"), **web)) == [b"1"]
+
+
+def bodies_shown(connection):
+    return [message.body for message in connection.browse("queue:q", 1)]
 
 
 def test_a_token_file_is_read_anew(guarded: PulsarServer, key, tmp_path):

@@ -118,6 +118,21 @@ def test_a_destination_may_name_its_namespace(pulsar: PulsarServer):
     assert read(pulsar.connection(namespace=namespace), "queue:q", 1) == [b"1"]
 
 
+def test_s1_6_a_subscription_that_the_broker_does_not_make(pulsar: PulsarServer):
+    namespace = pulsar.namespace()
+    connection = pulsar.connection(namespace=namespace, timeout_s=2)
+    send(connection, "topic:t", b"1")
+    allowed = f"namespaces/{namespace}/autoSubscriptionCreation"
+    pulsar.request("POST", allowed, {"allowAutoSubscriptionCreation": False})
+    source = connection.source(receiver("topic:t"))
+    error = lost(source.connect)
+    assert error.code == "E7023"
+    assert "allowAutoSubscriptionCreation" in error.todo
+    pulsar.request("PUT", f"{pulsar.path('t', namespace)}/subscription/r", {"ledgerId": -1, "entryId": -1})
+    with opened(source):
+        assert bodies(take(source, 1)) == [b"1"]
+
+
 def test_an_exclusive_subscription_that_is_in_use(pulsar: PulsarServer):
     destination = f"topic:{pulsar.name()}"
     connection = pulsar.connection()

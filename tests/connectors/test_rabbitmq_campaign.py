@@ -16,12 +16,15 @@ from correlator import Reliability
 from correlator.errors import ConnectionLost
 from correlator.testing import mutants
 from correlator.testing.network import Direction
+from tests.connectors.campaign.board import body_of, name_of
+from tests.connectors.campaign.publisher import Publisher
+from tests.connectors.campaign.verdict import Verdict, judge
 from tests.connectors.rabbit import LONG_S, lost_by, opened, receiver
 from tests.connectors.rabbitmq_campaign import lines, rounds, traffic
-from tests.connectors.rabbitmq_campaign.figures import Figures, Result, Verdict, judge
+from tests.connectors.rabbitmq_campaign.figures import Figures, Result
 from tests.connectors.rabbitmq_campaign.lines import Line
 from tests.connectors.rabbitmq_campaign.rounds import campaign, one_round
-from tests.connectors.rabbitmq_campaign.traffic import BOARD, Kind, Place, Publisher, Role, Round, body_of, name_of
+from tests.connectors.rabbitmq_campaign.traffic import BOARD, Kind, Place, Role, Round
 from tests.rabbit_server import RabbitServer
 
 pytestmark = [pytest.mark.rabbitmq, pytest.mark.campaign]

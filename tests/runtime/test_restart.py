@@ -102,3 +102,45 @@ def test_what_another_receiver_of_the_queue_had_in_doubt_may_come_first(lines: A
     counters = engine.status().receivers["two"][1]
     assert counters.duplicates == 63
     assert the_monitor(engine, Keeps).bodies == [f"m{number}" for number in range(1, 64)]
+
+
+class Forgetful(Faults):
+    """Acknowledgements are lost without a word until the line was cut so often: after so many of them each time."""
+
+    def __init__(self, after: int, cuts: int = 1) -> None:
+        self.lost = 0
+        self._after = after
+        self._cuts = cuts
+
+    def loses_acknowledgement(self, receiver: str, messages: Sequence[Message]) -> bool:
+        self.lost += self._cuts > 0
+        return self._cuts > 0
+
+    def before_receive(self, receiver: str) -> None:
+        if self._cuts and self.lost == self._after:
+            self._cuts -= 1
+            self.lost = 0
+            raise ConnectionLost("E7001", f"receiver {receiver}", "the line is cut")
+
+
+@pytest.mark.parametrize(
+    ("lines", "written_within_s", "duplicates"),
+    [(Forgetful(5), 10.0, 5), (Forgetful(2, cuts=2), 0.0, 4), (Forgetful(5), 0.0, 2)],
+    ids=["written late", "lost twice", "more than it may forget"],
+)
+def test_what_a_broker_may_forget_stays_known(lines: Forgetful, written_within_s: float, duplicates: int):
+    """Given windows of one id, when the broker gives again what it was told is done, then what it may is known yet."""
+    features = dataclasses.replace(
+        MEMORY_FEATURES, acknowledges_surely=False, acknowledgements_written_within_s=written_within_s
+    )
+    broker = MemoryBroker(features=features, faults=lines)
+    small = DuplicateDetectionSettings(per_source_window_size=1, expiry_time=0.0)
+    options = {"monitors": (monitor(Keeps),), "duplicate_detection": small, "connection_retry_interval": 0.0}
+    engine = stepped(Disk(), broker, receiver(max_batch_interval_ms=0), **options)
+    for message in numbered(9):
+        broker.publish("queue:in", [message])
+        work(engine)
+    assert broker.waiting("queue:in") == broker.unacknowledged("queue:in") == 0
+    assert engine.status().receivers["in"][1].duplicates == duplicates
+    accepted = the_monitor(engine, Keeps).bodies
+    assert (len(accepted) > 9) == (duplicates == 2)

@@ -1,46 +1,11 @@
 """What rounds did, and whether the state is what it must be."""
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from tests.connectors.rabbitmq_campaign.lines import Line
 from tests.connectors.rabbitmq_campaign.traffic import BOARD, Kind, Traffic
-
-IDS_SHOWN = 200
-
-
-class Verdict(NamedTuple):
-    """What the state holds that it must not, and lacks."""
-
-    lost: list[str]
-    doubled: dict[str, int]
-    foreign: dict[str, int]
-
-    def violations(self, *, may_double: bool = False) -> list[str]:
-        """One text for each kind."""
-        found = {
-            "lost": self.lost,
-            "counted more than once": [] if may_double else [f"{one} ({n} times)" for one, n in self.doubled.items()],
-            "never published": list(self.foreign),
-        }
-        return [
-            f"{len(ids)} orders {what}: {', '.join(ids[:IDS_SHOWN])}{' ...' if len(ids) > IDS_SHOWN else ''}"
-            for what, ids in found.items()
-            if ids
-        ]
-
-
-def judge(counts: Mapping[str, int], published: int) -> Verdict:
-    """Compare what was counted with the numbers of all orders that the publisher has begun."""
-    expected = [str(number) for number in range(published)]
-    known = set(expected)
-    return Verdict(
-        lost=[name for name in expected if not counts.get(name)],
-        doubled={name: counts[name] for name in expected if counts.get(name, 0) > 1},
-        foreign={name: count for name, count in counts.items() if name not in known},
-    )
 
 
 @dataclass(slots=True)

@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 
 from correlator.testing.network import AtByte, Cut, Direction, Fault, FaultProxy, Injection
+from tests.connectors.campaign.board import Stalled
 from tests.connectors.rabbit import opened, receiver, sender
-from tests.connectors.rabbitmq_campaign.traffic import Place, Role, Round, Stalled
+from tests.connectors.rabbitmq_campaign.traffic import Place, Role, Round
 
 LONGEST_UNCUT_S = 2.0
 HANDSHAKES_CUT = 0.2

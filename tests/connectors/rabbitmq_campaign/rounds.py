@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import msgspec
 import pika
 
 from correlator import Reliability
 from correlator.errors import CorrelatorError
-from correlator.storage.store import SqlStore
-from tests.connectors.rabbitmq_campaign.figures import Figures, Result, judge
+from tests.connectors.campaign.board import Stalled
+from tests.connectors.campaign.verdict import counts_in, judge
+from tests.connectors.rabbitmq_campaign.figures import Figures, Result
 from tests.connectors.rabbitmq_campaign.lines import lines
-from tests.connectors.rabbitmq_campaign.traffic import BOARD, Kind, Place, Role, Round, Stalled, Traffic
+from tests.connectors.rabbitmq_campaign.traffic import BOARD, Kind, Place, Role, Round, Traffic
 from tests.rabbit_server import RabbitServer
 
 PATIENCE_S = 150.0
@@ -116,7 +116,7 @@ def one_round(place: Place, this: Round, figures: Figures) -> None:
     verdict = judge(counts, BOARD.begun)
     figures.rounds[this.queue_type] += 1
     figures.messages += BOARD.begun
-    figures.doubles += sum(verdict.doubled.values()) - len(verdict.doubled)
+    figures.doubles += verdict.doubles
     found = trouble + verdict.violations(may_double=this.is_control)
     if verdict.lost:
         forwarded = [name for name in verdict.lost if BOARD.forwards[name]]
@@ -176,17 +176,3 @@ def waiting(place: Place) -> dict[str, int]:
     with place.rabbit.channel() as channel:
         counts = {queue: channel.queue_declare(queue, passive=True).method.message_count for queue in place.queues}
     return {queue: count for queue, count in counts.items() if count}
-
-
-def counts_in(store: str, engine: str) -> dict[str, int]:
-    """How often each order was counted, as the store of an engine that has ended holds it."""
-    opened_store = SqlStore(store, engine)
-    values: dict[tuple[str, bytes], bytes | None] = {}
-    for segment in opened_store.open().state:
-        values.update({(entry.owner, entry.key): entry.value for entry in segment.entries})
-    opened_store.close()
-    return {
-        msgspec.msgpack.decode(key, type=str): msgspec.msgpack.decode(value, type=int)
-        for (owner, key), value in values.items()
-        if owner.startswith("table:") and value is not None
-    }

@@ -1,0 +1,58 @@
+"""Copies of what is in a queue: read beside its subscription, from behind what that has acknowledged."""
+
+import heapq
+from collections.abc import Iterator, Sequence
+
+import pulsar
+
+from connectors.pulsar.backlog import Backlog, backlog_of
+from connectors.pulsar.broker import Broker
+from connectors.pulsar.link import Link
+from connectors.pulsar.received import decoded, position_of
+from correlator.errors import UsageError, quoted
+from correlator.events import Message
+
+
+def copies(where: str, broker: Broker, topic: str, subscription: str, limit: int) -> Sequence[Message]:
+    """The oldest messages, also those that consumers hold; of partitions together by the time of sending.
+
+    Raises `ConnectionLost`, `UsageError` E2027 for a topic that is not there.
+    """
+    link = Link(where, broker)
+    try:
+        link.open()
+        parts = [_Part(where, broker, link, part).messages(subscription, limit) for part in link.partitions(topic)]
+        in_order = heapq.merge(*parts, key=lambda message: message.publish_timestamp())
+        return [decoded(message, broker.namespace) for message, _ in zip(in_order, range(limit), strict=False)]
+    finally:
+        link.close()
+
+
+class _Part:
+    """A topic without partitions, or one of the partitions."""
+
+    def __init__(self, where: str, broker: Broker, link: Link, topic: str) -> None:
+        self._where = where
+        self._broker = broker
+        self._link = link
+        self._topic = topic
+
+    def messages(self, subscription: str, limit: int) -> Iterator[pulsar.Message]:
+        """What is in it now, at most so many; the broker is asked at the first one."""
+        backlog = backlog_of(self._where, self._broker, self._topic, subscription)
+        if backlog is None:
+            raise UsageError("E2027", quoted(self._topic), "the broker has no such topic")
+        reader = self._link.reader(self._topic, *backlog.behind)
+        while limit > 0 and (message := self._next(reader, backlog)) is not None:
+            limit -= 1
+            yield message
+
+    def _next(self, reader: pulsar.Reader, backlog: Backlog) -> pulsar.Message | None:
+        while self._link.call(self._topic, reader.has_message_available):
+            message = self._link.call(self._topic, lambda: reader.read_next(self._broker.timeout_s * 1000))
+            at = position_of(message)
+            if (at.ledger, at.entry) > backlog.last:
+                return None
+            if backlog.holds((at.ledger, at.entry)):
+                return message
+        return None

@@ -1,0 +1,31 @@
+"""What the client gives, as a message and as the place where it lies."""
+
+import pulsar
+
+from connectors.pulsar.content import Received, decode
+from connectors.pulsar.unsettled import Position
+from correlator.events import Message
+
+
+def position_of(message: pulsar.Message) -> Position:
+    """Where it lies."""
+    name = message.message_id()
+    return Position(name.ledger_id(), name.entry_id(), name.batch_index(), name.partition())
+
+
+def decoded(message: pulsar.Message, namespace: str) -> Message:
+    """What it says, to a connection of this namespace."""
+    at = position_of(message)
+    name = f"{at.ledger}:{at.entry}:{at.partition}"
+    return decode(
+        Received(
+            None if message.has_null_value() else message.data(),
+            message.properties(),
+            message.partition_key(),
+            message.event_timestamp(),
+            message.publish_timestamp(),
+            message.redelivery_count(),
+            name if at.batch_index < 0 else f"{name}:{at.batch_index}",
+        ),
+        namespace,
+    )

@@ -1,0 +1,100 @@
+"""How often, when and where to a broker gives a message again: what the options of a receiver say about it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from connectors.options import check_options, text_option, whole_option
+from correlator.configuration.units import seconds
+from correlator.errors import ConfigError, quoted
+
+SHORTEST_DELAY_S = 0.1
+"""The client takes no shorter one."""
+_LONGEST_DELAY_S = 24 * 3600.0
+_MOST_REDELIVERIES = 1_000_000
+_HIGHEST_POWER = 100
+_MULTIPLIERS = 1.0, 100.0
+DELAY, DEAD_LETTERS = "negative_ack_delay", "dead_letter_policy"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backoff:
+    """How long a message that was given back stays away: each time longer than the time before."""
+
+    min_delay_s: float = SHORTEST_DELAY_S
+    max_delay_s: float = 60.0
+    multiplier: float = 2.0
+
+    def delay_s(self, redeliveries: int) -> float:
+        """Of a message that has come again so many times."""
+        return float(min(self.max_delay_s, self.min_delay_s * self.multiplier ** min(redeliveries, _HIGHEST_POWER)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetterPolicy:
+    """When the client sends a message elsewhere instead of taking it once more.
+
+    Attributes:
+        max_redeliver_count: so many times it may come again.
+        dead_letter_topic: its name; `None` for the topic's own, with the subscription and `-DLQ` behind it.
+        initial_subscription_name: is made on that topic, so that it keeps what nobody takes yet; `None` for none.
+    """
+
+    max_redeliver_count: int
+    dead_letter_topic: str | None = None
+    initial_subscription_name: str | None = None
+
+
+def backoff_of(where: str, options: Mapping[str, Any]) -> Backoff:
+    """What `negative_ack_delay` says: one duration for all times, or how it grows. Raises `ConfigError`."""
+    given = options.get(DELAY)
+    if given is None:
+        return Backoff()
+    place = f"{where}.{DELAY}"
+    if not isinstance(given, Mapping):
+        delay_s = _delay_s(place, given)
+        return Backoff(min_delay_s=delay_s, max_delay_s=delay_s, multiplier=1.0)
+    check_options(place, given, ("min_delay", "max_delay", "multiplier"))
+    default = Backoff()
+    made = Backoff(
+        min_delay_s=_delay_s(f"{place}.min_delay", given["min_delay"]) if "min_delay" in given else default.min_delay_s,
+        max_delay_s=_delay_s(f"{place}.max_delay", given["max_delay"]) if "max_delay" in given else default.max_delay_s,
+        multiplier=_multiplier(f"{place}.multiplier", given.get("multiplier", default.multiplier)),
+    )
+    if made.max_delay_s < made.min_delay_s:
+        what = f"{made.max_delay_s:g}s is shorter than min_delay ({made.min_delay_s:g}s)"
+        raise ConfigError("E1022", f"{place}.max_delay", what)
+    return made
+
+
+def dead_letter_policy_of(where: str, options: Mapping[str, Any]) -> DeadLetterPolicy | None:
+    """Raises `ConfigError`."""
+    given = options.get(DEAD_LETTERS)
+    if given is None:
+        return None
+    place = f"{where}.{DEAD_LETTERS}"
+    names = ("dead_letter_topic", "initial_subscription_name")
+    if not isinstance(given, Mapping):
+        raise ConfigError("E1022", place, f"{quoted(given)} is not a mapping", "", "Set max_redeliver_count in it")
+    check_options(place, given, ("max_redeliver_count", *names))
+    if "max_redeliver_count" not in given:
+        raise ConfigError("E1021", place, "'max_redeliver_count' is missing")
+    return DeadLetterPolicy(
+        max_redeliver_count=whole_option(place, given, "max_redeliver_count", 1, _MOST_REDELIVERIES),
+        **{name: text_option(place, given, name) for name in names if name in given},
+    )
+
+
+def _delay_s(place: str, given: object) -> float:
+    delay_s = seconds(str(given))
+    if delay_s is None or not SHORTEST_DELAY_S <= delay_s <= _LONGEST_DELAY_S:
+        raise ConfigError("E1022", place, f"{quoted(given)} is not allowed", "A duration from 100ms to 24h")
+    return delay_s
+
+
+def _multiplier(place: str, given: object) -> float:
+    least, most = _MULTIPLIERS
+    if isinstance(given, bool) or not isinstance(given, int | float) or not least <= given <= most:
+        what = f"{quoted(given)} is not allowed"
+        raise ConfigError("E1022", place, what, f"A number from {least:g} to {most:g}")
+    return float(given)

@@ -1,0 +1,58 @@
+"""The broker's REST interface, for what its own protocol does not tell or do."""
+
+import json
+import ssl
+import urllib.error
+import urllib.parse
+import urllib.request
+from http import HTTPStatus
+from typing import Any
+
+from connectors.pulsar.broker import Broker
+from correlator.errors import ConnectionLost
+
+
+class NotThere(Exception):
+    """There is no such topic or subscription."""
+
+
+class InUse(Exception):
+    """Somebody consumes from it, or sends to it."""
+
+
+_MEANINGS: dict[int, type[Exception]] = {HTTPStatus.NOT_FOUND: NotThere, HTTPStatus.PRECONDITION_FAILED: InUse}
+
+
+def ask(where: str, broker: Broker, method: str, topic: str, *rest: str) -> Any:
+    """What it answers about a topic, or what belongs to it; `None` for nothing.
+
+    Raises `NotThere`, `InUse`, `ConnectionLost`.
+    """
+    names = (*topic.removeprefix("persistent://").split("/", 2), *rest)
+    path = "/".join(urllib.parse.quote(name, safe="") for name in names)
+    address = f"{broker.web_service_url.rstrip('/')}/admin/v2/persistent/{path}"
+    try:
+        token = broker.current_token()
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        request = urllib.request.Request(address, headers=headers, method=method)  # noqa: S310  # see the options
+        context = ssl.create_default_context(cafile=broker.trusted) if address.startswith("https:") else None
+        with urllib.request.urlopen(request, timeout=broker.timeout_s, context=context) as answer:  # noqa: S310
+            content = answer.read()
+        return json.loads(content) if content else None
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code in _MEANINGS:
+            raise _MEANINGS[error.code] from error
+        raise _refused(where, broker, error.code) from error
+    except (OSError, ValueError) as error:
+        what = f"cannot ask {broker.web_service_url} ({str(error).lower()})"
+        raise ConnectionLost("E7001", where, what, "", "Look at web_service_url") from error
+
+
+def _refused(where: str, broker: Broker, status: int) -> ConnectionLost:
+    what = f"{broker.web_service_url} answered {status}"
+    if status == HTTPStatus.UNAUTHORIZED:
+        return ConnectionLost("E7002", where, what, "", "Check token or token_file")
+    if status == HTTPStatus.FORBIDDEN:
+        return ConnectionLost("E7007", where, what, "", "Grant the permission on the namespace")
+    return ConnectionLost("E7025", where, what)

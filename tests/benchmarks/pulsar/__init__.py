@@ -1,0 +1,1 @@
+"""Benchmarks of the Pulsar connector against the bare client, on one broker."""

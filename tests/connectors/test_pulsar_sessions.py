@@ -1,0 +1,149 @@
+"""Sessions over a real broker: the rows that hold over every broker, and what is its own."""
+
+import pytest
+
+from connectors.messaging import AcknowledgeMode
+from connectors.pulsar import PulsarConnection
+from correlator.errors import ConnectionLost, UsageError
+from correlator.events import Message, Outgoing
+from correlator.settings import SenderSettings
+from tests.connectors import test_messaging
+from tests.connectors.rabbit import opened
+from tests.connectors.test_messaging import Rows, World, bodies, numbered, receive, rest, send
+from tests.connectors.test_pulsar_selectors import drained, packing
+from tests.pulsar_server import PulsarServer
+from tests.servers import free_port
+
+pytestmark = pytest.mark.pulsar
+INDIVIDUAL = AcknowledgeMode.CLIENT_INDIVIDUAL
+
+
+def world_of(pulsar: PulsarServer, **options):
+    web = {"web_service_url": f"http://127.0.0.1:{pulsar.web_port}"}
+    return World(PulsarConnection, {**pulsar.options, **web, **options}, queues=pulsar.name)
+
+
+class TestOverPulsar(Rows):
+    @pytest.fixture
+    def world(self, pulsar: PulsarServer):
+        return world_of(pulsar)
+
+    @pytest.fixture(autouse=True)
+    def _what_a_closed_consumer_held_is_not_marked(self, monkeypatch):
+        """The rows compare the marks of what `rest` finds; here they find all of it marked."""
+
+        def marked(session, destination):
+            return [(body, True) for body, _ in rest(session, destination)]
+
+        monkeypatch.setattr(test_messaging, "rest", marked)
+
+
+@pytest.fixture
+def connection(pulsar: PulsarServer):
+    with world_of(pulsar).factory().create_connection() as connection:
+        yield connection
+
+
+def test_what_a_closed_consumer_held_comes_again_and_does_not_say_so(pulsar: PulsarServer, connection):
+    """The broker counts what is given back, and not what it takes back itself."""
+    queue = f"queue:{pulsar.name()}"
+    session = connection.create_session()
+    send(session, queue, numbered(2))
+    with connection.create_session(AcknowledgeMode.CLIENT) as other:
+        receive(other.create_consumer(queue), 2)
+    assert rest(session, queue) == [("1", False), ("2", False)]
+
+
+def test_a_queue_is_selected_from_and_the_rest_stays(pulsar: PulsarServer, connection):
+    queue = f"queue:{pulsar.name()}"
+    session = connection.create_session()
+    send(session, queue, numbered(6))
+    consumer = session.create_consumer(queue, "n > 4 OR n = 1")
+    assert bodies(receive(consumer, 3)) == ["1", "5", "6"]
+    consumer.close()
+    assert sorted(body for body, _ in rest(session, queue)) == ["2", "3", "4"]
+
+
+# --- browsing ---
+
+
+def test_a_browser_shows_what_consumers_hold_and_not_what_they_have_acknowledged(pulsar: PulsarServer, connection):
+    topic = pulsar.name()
+    queue = f"queue:{topic}"
+    session = connection.create_session(INDIVIDUAL)
+    send(session, queue, numbered(9))
+    held = receive(session.create_consumer(queue), 9)
+    for at in (0, 1, 3, 4, 7):
+        session.acknowledge(held[at])
+    drained(pulsar, topic, "jms-queue", 4)
+    looking = connection.create_session().create_browser(queue)
+    for _ in range(2):
+        assert bodies(looking.enumerate()) == ["3", "6", "7", "9"]
+    with world_of(pulsar).factory(queue_browser_read_max=1).create_connection() as limited:
+        assert bodies(limited.create_session().create_browser(queue).enumerate()) == ["3"]
+    assert pulsar.subscriptions(topic)["jms-queue"]["unackedMessages"] == 4
+    assert list(pulsar.subscriptions(topic)) == ["jms-queue"]  # what it looked with is gone
+
+
+def test_a_browser_shows_each_message_of_an_entry(pulsar: PulsarServer, connection):
+    topic = pulsar.name()
+    queue = f"queue:{topic}"
+    session = connection.create_session(INDIVIDUAL)
+    with packing(pulsar, topic) as send_packed:
+        receiving = session.create_consumer(queue)
+        send_packed(3)
+        send_packed(2)
+        for message in receive(receiving, 3):
+            session.acknowledge(message)
+        drained(pulsar, topic, "jms-queue", 1)
+    assert bodies(session.create_browser(queue).enumerate()) == ["0", "1"]
+
+
+def test_a_browser_shows_all_partitions_in_the_order_of_sending(pulsar: PulsarServer, connection):
+    topic = pulsar.name()
+    pulsar.request("PUT", f"{pulsar.path(topic)}/partitions", 3)
+    queue = f"queue:{topic}"
+    session = connection.create_session()
+    send(session, queue, [Message(str(number).encode(), {}, f"key {number}") for number in range(20)])
+    messages = list(session.create_browser(queue).enumerate())
+    times = [message.headers.timestamp for message in messages]
+    assert times == sorted(times)
+    shown = bodies(messages)
+    assert sorted(shown, key=int) == [str(number) for number in range(20)]
+    with world_of(pulsar).factory(queue_browser_read_max=5).create_connection() as limited:
+        assert bodies(limited.create_session().create_browser(queue).enumerate()) == shown[:5]
+
+
+def test_a_queue_that_nobody_made_is_not_made_by_looking(pulsar: PulsarServer, connection):
+    topic = pulsar.name()
+    looking = connection.create_session().create_browser(f"queue:{topic}")
+    with pytest.raises(UsageError, match="^E2027"):
+        looking.enumerate()
+    assert f"persistent://public/default/{topic}" not in pulsar.request("GET", "persistent/public/default")
+
+
+def test_a_queue_that_nobody_has_received_from_is_shown_as_a_whole(pulsar: PulsarServer, connection):
+    topic = pulsar.name()
+    with opened(pulsar.connection().sink(SenderSettings(id="s", connection="pulsar"))) as sink:
+        assert not any(sink.send([Outgoing(1, "", f"topic:{topic}", Message(b"1"))]))
+    assert bodies(connection.create_session().create_browser(f"queue:{topic}").enumerate()) == ["1"]
+
+
+@pytest.mark.parametrize("destination", ["topic:t", "queue:regex:a.*", "queue:multi:a,b"])
+def test_only_queues_can_be_browsed(pulsar: PulsarServer, destination):
+    with pytest.raises(UsageError, match="^E2110"):
+        pulsar.connection(web_service_url="http://127.0.0.1:1").browse(destination, 1)
+
+
+def test_browsing_needs_the_address_of_the_rest_interface(pulsar: PulsarServer):
+    with pytest.raises(UsageError, match="^E2014 connections.pulsar: .*Set web_service_url"):
+        pulsar.connection().browse("queue:q", 1)
+
+
+def test_browsing_where_no_rest_interface_answers(pulsar: PulsarServer):
+    nowhere = pulsar.connection(web_service_url=f"http://127.0.0.1:{free_port()}")
+    with pytest.raises(ConnectionLost, match="^E7001 .*Look at web_service_url"):
+        nowhere.browse("queue:q", 1)
+    binary = pulsar.connection(web_service_url=f"http://127.0.0.1:{pulsar.port}")
+    with pytest.raises(ConnectionLost, match="^E7001 .*Look at web_service_url"):
+        binary.browse("queue:q", 1)

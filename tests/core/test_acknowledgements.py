@@ -1,0 +1,78 @@
+"""What a broker surely knows to be done, and what it may give again (RELIABILITY 1.7)."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from correlator.core.acknowledgements import FOLLOWED_BY, Acknowledgements
+
+
+def made(*, answered: bool = False, written_within_s: float = 0.0, sure_through: int = 10) -> Acknowledgements:
+    return Acknowledgements(sure_through, answered=answered, written_within_s=written_within_s)
+
+
+def test_a_broker_that_answers_has_what_it_was_told():
+    """Whatever else it is said to be: nothing stays in doubt behind the call."""
+    one = made(answered=True, written_within_s=5.0)
+    one.add(11, 3, 0.0, settles=True)
+    assert (one.sure_through, one.lose()) == (11, 0)
+
+
+def test_one_that_does_not_answer_has_it_with_the_next_two():
+    one = made()
+    sure = []
+    for number in range(11, 15):
+        one.add(number, 3, 0.0, settles=True)
+        sure.append(one.sure_through)
+    assert sure == [10, 10, 11, 12]
+    assert one.lose() == 2 * 3
+
+
+@pytest.mark.parametrize(("age", "sure"), [(1.9, 10), (2.0, 11)])
+def test_one_that_writes_late_needs_a_later_one_that_it_surely_has(age: float, sure: int):
+    """The last acknowledgement, however late, may itself have been lost: the one before it counts."""
+    one = made(written_within_s=2.0)
+    one.add(11, 1, 100.0, settles=True)
+    one.add(12, 1, 100.0 + age, settles=True)
+    assert one.sure_through == 10
+    one.add(13, 1, 1000.0, settles=True)
+    assert one.sure_through == sure
+
+
+def test_what_came_again_is_sure_when_its_repeat_is():
+    """Given a loss, then batches with what was in doubt: their acknowledgements may be lost as well."""
+    one = made()
+    for number, settles in ((11, True), (12, True)):
+        one.add(number, 4, 0.0, settles=settles)
+    assert one.lose() == 8
+    sure = []
+    for number, settles in ((13, False), (14, True), (15, True), (16, True)):
+        one.add(number, 4, 0.0, settles=settles)
+        sure.append(one.sure_through)
+    assert sure == [10, 10, 10, 14]
+
+
+@given(
+    st.booleans(),
+    st.floats(0, 3),
+    st.lists(st.tuples(st.integers(0, 9), st.floats(0, 2), st.booleans(), st.booleans()), max_size=40),
+)
+def test_nothing_is_sure_without_what_makes_it_so(answered, within, steps):
+    """Each batch is sure only behind two later ones of the same connection, the first of them so much younger."""
+    one = made(answered=answered, written_within_s=within, sure_through=0)
+    now, since_loss, sure = 0.0, [], 0
+    for number, (size, pause, settles, loses) in enumerate(steps, 1):
+        if loses:
+            one.lose()
+            since_loss.clear()
+        now += pause
+        one.add(number, size, now, settles=settles)
+        since_loss.append((number, now, settles))
+        assert one.sure_through >= sure
+        sure = one.sure_through
+        mine = [at for known, at, good in since_loss if known == sure and good]
+        if mine and not answered:
+            later = [at for known, at, _ in since_loss if known > sure]
+            assert len(later) >= FOLLOWED_BY
+            assert later[-FOLLOWED_BY] - mine[0] >= within
+        assert sure == number or not (answered and settles)

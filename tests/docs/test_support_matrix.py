@@ -1,0 +1,25 @@
+"""The tables that say what is supported: each line has a state, and a test that is there (FEATURES S5.7)."""
+
+import re
+from pathlib import Path
+
+TESTS = Path(__file__).parents[1]
+PAGE = TESTS.parent / "docs" / "pulsar-support.md"
+STATES = ("native", "emulated", "ignored", "refused", "warned of", "missing")
+UNTESTED = "missing"
+
+
+def lines():
+    rows = [line.strip("| ").split("|") for line in PAGE.read_text("utf-8").splitlines() if line.startswith("| ")]
+    return [[*(cell.strip() for cell in row), ""][:3] for row in rows[1:]]
+
+
+def test_each_line_has_a_state_and_a_test_that_is_there():
+    there = {
+        name for path in TESTS.rglob("test_*.py") for name in re.findall(r"def (test_\w+)\(", path.read_text("utf-8"))
+    }
+    assert len(lines()) > 40
+    for feature, state, test in lines():
+        assert state.startswith(STATES), f"{feature}: {state}"
+        if test or not state.startswith(UNTESTED):
+            assert test.strip("`") in there, f"{feature}: {test}"

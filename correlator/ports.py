@@ -24,8 +24,9 @@ class Features:
         redelivers: what was received and not acknowledged comes again after a lost connection.
         flags_redelivery: it says so in the headers.
         acknowledges_surely: when `acknowledge` returns, the broker has it on disk.
-        acknowledgements_written_within_s: a broker that dies forgets acknowledgements of its last so many seconds, and
-            older ones while no later one has arrived; only where it does not acknowledge surely.
+        acknowledgements_written_within_s: after so many seconds the broker has an acknowledgement, and one that comes
+            so much later is written together with it; until then a broker that dies forgets it. Of no meaning where it
+            acknowledges surely.
         deduplicates_sends: a repeat of (source, sequence) is stored once. What such a broker refuses it must refuse at
             every try: a later try of a number below the last stored one would count as a repeat (RELIABILITY T35).
         ends: a source may come to its end (a file).

@@ -39,6 +39,8 @@ _REFUSED = {
 }
 WAITED_FOR = frozenset({"TopicNotFound", "AuthorizationError"})
 """Refusals that end when somebody makes the topic or grants the permission."""
+_FINAL = frozenset({"TopicTerminated", "InvalidTopicName"})
+"""Refusals that never end."""
 
 
 def of_name(error: Exception) -> str:
@@ -70,9 +72,13 @@ def not_subscribed(where: str, topic: str, broker: Broker) -> ConnectionLost:
     return ConnectionLost("E7023", where, what, "", f"If it is up, make the subscription, or {_ALLOW}")
 
 
-def refused(where: str, name: str, topic: str) -> SendRejected | None:
-    """A failure that is that of messages to this topic, whatever becomes of others; `None` for any other failure."""
-    if name not in _REFUSED:
+def refused(where: str, name: str, topic: str, broker: Broker) -> SendRejected | None:
+    """A failure that is that of messages to this topic, whatever becomes of others; `None` for any other failure.
+
+    Where the broker drops repeats it must be so at every try: of a message that is refused once and let through later,
+    behind others, the broker would drop the first and only copy as a repeat (RELIABILITY T35).
+    """
+    if name not in _REFUSED or (broker.deduplication and name not in _FINAL):
         return None
     code, what = _REFUSED[name]
     return SendRejected(code, where, f"{quoted(topic)}: {what}")

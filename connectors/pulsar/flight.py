@@ -19,11 +19,13 @@ class Flight:
     """A batch.
 
     Attributes:
+        confirmed: places of messages that the broker has.
         too_large: places of messages that the client did not send for their size.
         failure: what went wrong first, by the client's name of it; "" while nothing has.
     """
 
     def __init__(self) -> None:
+        self.confirmed: set[int] = set()
         self.too_large: set[int] = set()
         self.failure = ""
         self._outstanding = 0
@@ -54,6 +56,8 @@ class Flight:
                 self.too_large.add(place)
             elif name != _CONFIRMED:
                 self.failure = self.failure or name
+            else:
+                self.confirmed.add(place)
             if self._awaited is not None and (self.failure or self._awaited()):
                 self._moved.notify()
 

@@ -6,6 +6,9 @@ from connectors.pulsar.content import Received, decode
 from connectors.pulsar.unsettled import Position
 from correlator.events import Message
 
+UNREADABLE = "correlator_unreadable"
+"""Property of a message whose properties or key are no text: it comes without them, and is not in the way of others."""
+
 
 def position_of(message: pulsar.Message) -> Position:
     """Where it lies."""
@@ -16,12 +19,13 @@ def position_of(message: pulsar.Message) -> Position:
 def decoded(message: pulsar.Message, namespace: str) -> Message:
     """What it says, to a connection of this namespace."""
     at = position_of(message)
+    properties, key = _texts(message)
     name = f"{at.ledger}:{at.entry}:{at.partition}"
     return decode(
         Received(
             None if message.has_null_value() else message.data(),
-            message.properties(),
-            message.partition_key(),
+            properties,
+            key,
             message.event_timestamp(),
             message.publish_timestamp(),
             message.redelivery_count(),
@@ -29,3 +33,11 @@ def decoded(message: pulsar.Message, namespace: str) -> Message:
         ),
         namespace,
     )
+
+
+def _texts(message: pulsar.Message) -> tuple[dict[str, str], str]:
+    """Properties and key. Clients in other languages may write bytes that are no text, which Python's cannot show."""
+    try:
+        return message.properties(), message.partition_key()
+    except UnicodeDecodeError:
+        return {UNREADABLE: "true", f"{UNREADABLE}_jsmtype": "boolean"}, ""

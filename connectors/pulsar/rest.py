@@ -36,7 +36,8 @@ def ask(where: str, broker: Broker, method: str, topic: str, *rest: str) -> Any:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         request = urllib.request.Request(address, headers=headers, method=method)  # noqa: S310  # see the options
         context = ssl.create_default_context(cafile=broker.trusted) if address.startswith("https:") else None
-        with urllib.request.urlopen(request, timeout=broker.timeout_s, context=context) as answer:  # noqa: S310
+        opener = urllib.request.build_opener(_Redirects, urllib.request.HTTPSHandler(context=context))
+        with opener.open(request, timeout=broker.timeout_s) as answer:
             content = answer.read()
         return json.loads(content) if content else None
     except urllib.error.HTTPError as error:
@@ -47,6 +48,14 @@ def ask(where: str, broker: Broker, method: str, topic: str, *rest: str) -> Any:
     except (OSError, ValueError) as error:
         what = f"cannot ask {broker.web_service_url} ({str(error).lower()})"
         raise ConnectionLost("E7001", where, what, "", "Look at web_service_url") from error
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """A broker sends whoever asks for a topic of another one there, whatever the method."""
+
+    def redirect_request(self, req: urllib.request.Request, *there: Any) -> urllib.request.Request:
+        *_, address = there
+        return urllib.request.Request(address, headers=req.headers, method=req.get_method())  # noqa: S310
 
 
 def _refused(where: str, broker: Broker, status: int) -> ConnectionLost:

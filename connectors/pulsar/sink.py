@@ -2,9 +2,9 @@
 
 There a producer is known to the broker by its name, and what it sends by its number: a number that is not above the
 highest one of its name is confirmed and not stored. So a producer is named by the source of its messages, which is the
-same after a crash, and numbers them as the engine does: from 1 on. After any doubt everything is dropped, and the whole
-batch sent again, beginning with the lowest number (RELIABILITY T35); under another name it would be no repeat. The name
-is busy while the broker still knows the producer of a connection that has gone: the engine tries again (T36).
+same after a crash, and numbers them as the engine does: from 1 on. After any doubt everything is dropped, and what was
+not confirmed sent again, beginning with the lowest number (RELIABILITY T35); under another name it would be no repeat.
+The name is busy while the broker still knows the producer of a connection that has gone: the engine tries again (T36).
 """
 
 import functools
@@ -60,6 +60,9 @@ class PulsarSink:
         self._topic_of = functools.lru_cache(MOST_PRODUCERS)(functools.partial(topic_of, broker=broker))
         self._link: Link | None = None
         self._producers: dict[tuple[str, str], pulsar.Producer] = {}
+        self._kept: set[str] = set()
+        self._confirmed: set[tuple[str, int]] = set()
+        """Source and number of what the broker has of a batch that failed, and will be asked for again."""
 
     def connect(self) -> None:
         """Connect, and look whether the sender's own topic can be sent to, where somebody can see to that."""
@@ -90,14 +93,24 @@ class PulsarSink:
             self._link.close()
         self._link = None
         self._producers = {}
+        self._kept = set()
 
     def _send(self, link: Link, batch: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
         flight = Flight()
+        try:
+            return self._fly(link, batch, flight)
+        except BaseException:
+            self._confirmed = {_id(one) for at, one in enumerate(batch) if at in flight.confirmed or self._has(one)}
+            raise
+
+    def _fly(self, link: Link, batch: Sequence[Outgoing], flight: Flight) -> Sequence[SendRejected | None]:
         results: list[SendRejected | None] = [None] * len(batch)
         refusals: dict[str, str] = {}  # the same for all messages of the batch, whatever happens meanwhile
         now_ms = time.time_ns() // 1_000_000
         topic = ""
         for place, outgoing in enumerate(batch):
+            if self._has(outgoing):
+                continue
             parcel = self._parcel(outgoing, now_ms)
             if isinstance(parcel, SendRejected):
                 results[place] = parcel
@@ -105,7 +118,7 @@ class PulsarSink:
             topic = parcel.topic
             producer = self._producer(link, flight, parcel, refusals)
             if producer is None:
-                results[place] = refused(_where(outgoing), refusals[topic], topic)
+                results[place] = refused(_where(outgoing), refusals[topic], topic, self._broker)
                 continue
             size = len(parcel.encoded.content or b"")
             self._go_on(flight.begin(size, self._broker.timeout_s), flight, topic)
@@ -114,6 +127,10 @@ class PulsarSink:
         for place in flight.too_large:
             results[place] = _too_large(_where(batch[place]))
         return results
+
+    def _has(self, outgoing: Outgoing) -> bool:
+        """Whether the broker has confirmed it in an earlier try, whatever it would say now."""
+        return _id(outgoing) in self._confirmed
 
     def _go_on(self, going: bool, flight: Flight, topic: str) -> None:
         if going:
@@ -130,7 +147,7 @@ class PulsarSink:
             self._open(link, topic, "", is_for_queue=is_for_queue)
         except pulsar.PulsarException as error:
             name = of_name(error)
-            if name in WAITED_FOR or refused(self._where, name, topic) is None:
+            if name in WAITED_FOR or refused(self._where, name, topic, self._broker) is None:
                 raise lost(self._where, name, topic, self._broker) from error
 
     def _producer(
@@ -138,9 +155,11 @@ class PulsarSink:
     ) -> pulsar.Producer | None:
         """That of a message; `None` where the topic refuses it, and `refusals` says how."""
         topic, name = parcel.topic, parcel.name
+        if topic in refusals:
+            return None
         known = self._producers.get((topic, name))
-        if known is not None or topic in refusals:
-            return None if topic in refusals else known
+        if known is not None:
+            return known
         if len(self._producers) >= MOST_PRODUCERS:
             self._go_on(flight.land(self._broker.timeout_s), flight, topic)
             oldest = next(iter(self._producers))
@@ -149,14 +168,15 @@ class PulsarSink:
             return self._open(link, topic, name, is_for_queue=parcel.is_for_queue)
         except pulsar.PulsarException as error:
             refusals[topic] = of_name(error)
-            if refused(self._where, refusals[topic], topic) is None:
+            if refused(self._where, refusals[topic], topic, self._broker) is None:
                 raise lost(self._where, refusals[topic], topic, self._broker) from error
             return None
 
     def _open(self, link: Link, topic: str, name: str, *, is_for_queue: bool) -> pulsar.Producer:
         """What nobody has subscribed to the broker may throw away: a queue is subscribed to first."""
-        if is_for_queue:
+        if is_for_queue and topic not in self._kept:
             link.keep(self._way.place_of_queue(topic))
+            self._kept.add(topic)
         self._producers[topic, name] = producer = link.producer(topic, name)
         return producer
 
@@ -185,6 +205,10 @@ class PulsarSink:
         except (ValueError, TypeError, AttributeError) as error:  # application code may put anything into a message
             return SendRejected("E8110", _where(outgoing), f"Pulsar cannot carry the message: {error}")
         return _Parcel(topic, name, outgoing.sequence, encoded, is_queue(outgoing.destination))
+
+
+def _id(outgoing: Outgoing) -> tuple[str, int]:
+    return outgoing.source, outgoing.sequence
 
 
 def _where(outgoing: Outgoing) -> str:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
+import msgspec
 import pulsar
 
 from connectors.pulsar.broker import Broker
@@ -14,7 +15,7 @@ from connectors.pulsar.places import Place
 from connectors.pulsar.received import decoded, position_of
 from connectors.pulsar.unsettled import Arrival, Position, Unsettled
 from correlator.errors import ConnectionLost
-from correlator.events import Message
+from correlator.events import Headers, Message
 from correlator.ports import Chunk
 from correlator.selector import Selector
 from correlator.settings import ReceiverSettings
@@ -115,7 +116,7 @@ class PulsarSource:
         consumer = self._connected()
         released = self._released(tokens)
         if not self._place.is_shared:
-            self._returned += released
+            self._returned += [taken._replace(message=_delivered_again(taken.message)) for taken in released]
             self._returned.sort(key=lambda taken: taken.number)
             return
         for taken in released:
@@ -178,7 +179,7 @@ class PulsarSource:
     def _one(self, consumer: pulsar.Consumer, deadline: float) -> pulsar.Message | None:
         """The next message; `None` when there was none until then. Meanwhile gives back what is due."""
         while True:
-            self._give_back(consumer)
+            self._give_back(self._connected())
             now = time.monotonic()
             left_s = max(0.0, deadline - now)
             due = self._unsettled.next_due()
@@ -226,3 +227,10 @@ def _received(consumer: pulsar.Consumer, wait_ms: int) -> pulsar.Message | None:
         return consumer.receive(wait_ms)
     except pulsar.exceptions.Timeout:
         return None
+
+
+def _delivered_again(message: Message) -> Message:
+    """As the broker marks what it gives once more."""
+    headers = message.headers or Headers()
+    again = msgspec.structs.replace(headers, redelivered=True, delivery_count=headers.delivery_count + 1)
+    return msgspec.structs.replace(message, headers=again)

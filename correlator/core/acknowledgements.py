@@ -1,13 +1,12 @@
 """Which acknowledgements a broker surely has, so that what was acknowledged never comes again (RELIABILITY 1.7).
 
-A broker that does not answer to an acknowledgement has it when it has taken the next two as well. One that writes them
-to disk from time to time needs more: of these two the first must be so much younger, too.
+A broker that does not answer to an acknowledgement has it when it has taken a later one; one that writes them to disk
+from time to time has written it when it has a later one. So two must follow. Where either takes a time, each must be so
+much younger than the one before it.
 """
 
 from collections import deque
 from typing import NamedTuple
-
-FOLLOWED_BY = 2
 
 
 class _Batch(NamedTuple):
@@ -28,9 +27,13 @@ class Acknowledgements:
 
     def __init__(self, sure_through: int, *, answered: bool, written_within_s: float) -> None:
         self.sure_through = sure_through
-        self._followed_by = 0 if answered else FOLLOWED_BY
-        self._written_within_s = 0.0 if answered else written_within_s
+        self._answered = answered
+        self._within_s = written_within_s
         self._unsure: deque[_Batch] = deque()
+        self._under_way: deque[_Batch] = deque()
+        """Those of them that the broker may not have taken yet."""
+        self._taken: _Batch | None = None
+        """The last one that it has."""
 
     def add(self, number: int, size: int, now: float, *, settles: bool) -> None:
         """A batch was acknowledged.
@@ -42,20 +45,29 @@ class Acknowledgements:
             settles: whether all that an earlier connection had left in doubt has come again by now, or never will. An
                 earlier one makes nothing sure: what came again may do so once more, until its repeat is surely done.
         """
-        self._unsure.append(_Batch(number, size, now, settles))
-        while len(self._unsure) > self._followed_by and self._is_written(self._unsure[0]):
-            batch = self._unsure.popleft()
-            if batch.settles:
-                self.sure_through = batch.number
+        batch = _Batch(number, size, now, settles)
+        if self._answered:
+            self._believe(batch)
+            return
+        while self._under_way and self._under_way[0].acknowledged_at <= now - self._within_s:
+            self._taken = self._under_way.popleft()
+        self._under_way.append(batch)
+        self._unsure.append(batch)
+        while self._taken is not None and self._is_written(self._unsure[0], self._taken):
+            self._believe(self._unsure.popleft())
 
     def lose(self) -> int:
         """The connection was lost: how many messages are in doubt by that; no longer counted here."""
         unsure = sum(batch.size for batch in self._unsure)
         self._unsure.clear()
+        self._under_way.clear()
+        self._taken = None
         return unsure
 
-    def _is_written(self, batch: _Batch) -> bool:
-        """Whether an acknowledgement that the broker has had for sure came late enough to be written with this one."""
-        return (
-            self._unsure[-max(1, self._followed_by)].acknowledged_at - batch.acknowledged_at >= self._written_within_s
-        )
+    def _is_written(self, batch: _Batch, taken: _Batch) -> bool:
+        """Whether the broker has taken one that came late enough to be written with this one."""
+        return batch.number < taken.number and batch.acknowledged_at <= taken.acknowledged_at - self._within_s
+
+    def _believe(self, batch: _Batch) -> None:
+        if batch.settles:
+            self.sure_through = batch.number

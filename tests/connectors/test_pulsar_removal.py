@@ -2,6 +2,8 @@
 
 import urllib.error
 from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 
 import pytest
 
@@ -97,3 +99,29 @@ def test_without_the_rest_interface_nothing_is_deleted(pulsar):
     nowhere = pulsar.connection(web_service_url=f"http://127.0.0.1:{free_port()}")
     with pytest.raises(ConnectionLost, match="^E7001 .*Look at web_service_url"):
         nowhere.delete("queue:q")
+
+
+def test_a_broker_of_a_cluster_sends_whoever_asks_to_the_one_that_has_the_topic(pulsar):
+    class Other(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(HTTPStatus.TEMPORARY_REDIRECT)
+            self.send_header("Location", f"http://127.0.0.1:{pulsar.web_port}{self.path}")
+            self.end_headers()
+
+        do_DELETE = do_GET  # noqa: N815
+
+        def log_message(self, *_):
+            """Nothing."""
+
+    name = pulsar.name()
+    with factory(pulsar).create_connection() as connection:
+        send(connection.create_session(), f"queue:{name}", numbered(1))
+    with ThreadingHTTPServer(("127.0.0.1", 0), Other) as other:
+        thread = Thread(target=other.serve_forever)
+        thread.start()
+        try:
+            pulsar.connection(web_service_url=f"http://127.0.0.1:{other.server_port}").delete(f"queue:{name}")
+        finally:
+            other.shutdown()
+            thread.join()
+    assert not is_there(pulsar, f"{pulsar.path(name)}/stats")

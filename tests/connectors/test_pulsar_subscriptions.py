@@ -155,8 +155,7 @@ def test_what_was_given_back_comes_again_and_nothing_else(pulsar: PulsarServer, 
         source.reject(tokens(second))
         again = take(source, 2)
         assert sorted(bodies(again)) == [b"2", b"3"]
-        redelivered = [message.headers.redelivered for chunk in again for message in chunk.messages]
-        assert redelivered == [kind == "queue"] * 2  # the only consumer of a subscription keeps it
+        assert all(message.headers.redelivered for chunk in again for message in chunk.messages)
         source.acknowledge(tokens(first + third + again))
         assert not source.receive(10, 0.2).messages
     assert read(connection, destination, 0) == []

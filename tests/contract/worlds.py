@@ -174,11 +174,16 @@ class StreamWorld(RabbitWorld):
         return True
 
 
-class _PulsarFromNowOn(PulsarConnection):
-    """A new subscriber of a topic gets what comes after it, as the contract has it, and not what is still there."""
+class _ImpatientPulsar(PulsarConnection):
+    """As the contract has it: a new subscriber of a topic gets what comes after it, and not what is still there.
+
+    What one consumer of a queue leaves to another does not stay away for longer and longer, since few take part.
+    """
 
     def source(self, receiver: ReceiverSettings) -> PulsarSource:
-        options = {"initial_position": "latest"} if receiver.destination.startswith("topic:") else {}
+        of_topics = {"initial_position": "latest"}
+        of_queues = {"negative_ack_delay": "100ms"}
+        options = of_topics if receiver.destination.startswith("topic:") else of_queues
         return super().source(replace(receiver, options=options))
 
 
@@ -194,7 +199,7 @@ class PulsarWorld(_BrokerWorld):
 
     def connection(self) -> PulsarConnection:
         mine = {"namespace": self._namespace, "deduplication": self.features.deduplicates_sends}
-        return _PulsarFromNowOn("pulsar", ConnectionSettings(type="pulsar", options={**self.server.options, **mine}))
+        return _ImpatientPulsar("pulsar", ConnectionSettings(type="pulsar", options={**self.server.options, **mine}))
 
     def destination(self, kind: str = "queue", label: str = "") -> str:
         destination = super().destination(kind, label)

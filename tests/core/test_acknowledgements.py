@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from correlator.core.acknowledgements import FOLLOWED_BY, Acknowledgements
+from correlator.core.acknowledgements import Acknowledgements
 
 
 def made(*, answered: bool = False, written_within_s: float = 0.0, sure_through: int = 10) -> Acknowledgements:
@@ -28,15 +28,27 @@ def test_one_that_does_not_answer_has_it_with_the_next_two():
     assert one.lose() == 2 * 3
 
 
-@pytest.mark.parametrize(("age", "sure"), [(1.9, 10), (2.0, 11)])
-def test_one_that_writes_late_needs_a_later_one_that_it_surely_has(age: float, sure: int):
-    """The last acknowledgement, however late, may itself have been lost: the one before it counts."""
+@pytest.mark.parametrize(
+    ("follower", "last", "sure"), [(1.9, 9.0, 10), (2.0, 3.9, 10), (2.0, 4.0, 11), (2.0, 9.0, 11), (9.0, 9.0, 10)]
+)
+def test_one_that_takes_and_writes_late_needs_a_later_one_for_each(follower: float, last: float, sure: int):
+    """The last one may itself be lost; the one before it proves something only when the broker has taken it."""
     one = made(written_within_s=2.0)
     one.add(11, 1, 100.0, settles=True)
-    one.add(12, 1, 100.0 + age, settles=True)
+    one.add(12, 1, 100.0 + follower, settles=True)
     assert one.sure_through == 10
-    one.add(13, 1, 1000.0, settles=True)
+    one.add(13, 1, 100.0 + last, settles=True)
     assert one.sure_through == sure
+
+
+def test_a_connection_proves_nothing_of_another_one():
+    one = made(written_within_s=2.0)
+    for number, at in ((11, 0.0), (12, 10.0)):
+        one.add(number, 1, at, settles=True)
+    one.lose()
+    one.add(13, 1, 20.0, settles=True)
+    one.add(14, 1, 20.5, settles=True)
+    assert one.sure_through == 10
 
 
 def test_what_came_again_is_sure_when_its_repeat_is():
@@ -54,25 +66,22 @@ def test_what_came_again_is_sure_when_its_repeat_is():
 
 @given(
     st.booleans(),
-    st.floats(0, 3),
-    st.lists(st.tuples(st.integers(0, 9), st.floats(0, 2), st.booleans(), st.booleans()), max_size=40),
+    st.integers(0, 3),
+    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 2), st.booleans(), st.booleans()), max_size=40),
 )
 def test_nothing_is_sure_without_what_makes_it_so(answered, within, steps):
-    """Each batch is sure only behind two later ones of the same connection, the first of them so much younger."""
+    """A batch is sure behind two later ones of its connection, each so much younger than the one before it."""
     one = made(answered=answered, written_within_s=within, sure_through=0)
-    now, since_loss, sure = 0.0, [], 0
+    now, connection, best = 0.0, [], 0
     for number, (size, pause, settles, loses) in enumerate(steps, 1):
         if loses:
             one.lose()
-            since_loss.clear()
+            connection.clear()
         now += pause
         one.add(number, size, now, settles=settles)
-        since_loss.append((number, now, settles))
-        assert one.sure_through >= sure
-        sure = one.sure_through
-        mine = [at for known, at, good in since_loss if known == sure and good]
-        if mine and not answered:
-            later = [at for known, at, _ in since_loss if known > sure]
-            assert len(later) >= FOLLOWED_BY
-            assert later[-FOLLOWED_BY] - mine[0] >= within
-        assert sure == number or not (answered and settles)
+        connection.append((number, now, settles))
+        for at, (known, begun, good) in enumerate(connection):
+            proven = any(then - begun >= within and then <= now - within for _, then, _ in connection[at + 1 : -1])
+            if good and (answered or proven):
+                best = max(best, known)
+        assert one.sure_through == best

@@ -19,6 +19,7 @@ from correlator import Engine, Message, Monitor, Reliability, StateTable, on
 from correlator.settings import (
     CheckpointSettings,
     ConnectionSettings,
+    DuplicateDetectionSettings,
     EngineSettings,
     MonitorSettings,
     ReceiverSettings,
@@ -72,6 +73,7 @@ def settings(store: str, reliability: Reliability) -> EngineSettings:
                 max_batch_size=LARGEST_SENT,
             ),
         ),
+        duplicate_detection=DuplicateDetectionSettings(per_source_window_size=1, expiry_time=0.0),  # none to speak of
         monitors=(MonitorSettings(type="tests.connectors.pulsar_campaign.bridge:Bridges"),),
         connection_retry_interval=RETRY_S,
         status_interval=0.0,

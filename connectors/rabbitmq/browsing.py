@@ -3,6 +3,7 @@
 AMQP knows no way to look. `basic.get` would do without consumers, and leaves a quorum queue in another order.
 """
 
+import time
 from collections.abc import Sequence
 
 from connectors.rabbitmq.broker import Broker
@@ -17,13 +18,15 @@ MOST_HELD = 10_000
 before it gives 20,000 to one. Each has room for its share and no more, or it would get what the others give back."""
 _QUIET_S = 2.0
 """Silence after which what is still missing is taken to be with other consumers."""
+_LOOK_AGAIN_S = 0.05
 _PIECE = 1000
 
 
 def copies(where: str, broker: Broker, queue: str, limit: int) -> Sequence[Message]:
     """The oldest messages that no consumer holds. Raises `ConnectionLost`, E7010 for a queue that is not there."""
     place = Place(queue=queue, declare=False)
-    left = min(limit, _ready(where, broker, place))
+    ready = _ready(where, broker, place)
+    left = min(limit, ready)
     messages: list[Message] = []
     sources: list[RabbitSource] = []
     try:
@@ -38,7 +41,15 @@ def copies(where: str, broker: Broker, queue: str, limit: int) -> Sequence[Messa
     finally:
         for source in sources:
             source.close()
+    _wait_until_given_back(where, broker, place, ready)
     return messages
+
+
+def _wait_until_given_back(where: str, broker: Broker, place: Place, ready: int) -> None:
+    """A quorum queue hears of closed connections a little later. Others may have taken something: not for long."""
+    deadline = time.monotonic() + _QUIET_S
+    while _ready(where, broker, place) < ready and time.monotonic() < deadline:
+        time.sleep(_LOOK_AGAIN_S)
 
 
 def _ready(where: str, broker: Broker, place: Place) -> int:

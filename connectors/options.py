@@ -1,9 +1,10 @@
 """What every connector checks in its options and destinations, so that they all refuse in the same words."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
+from correlator.configuration.units import seconds
 from correlator.errors import ConfigError, quoted
 
 _LONGEST_NAME = 500
@@ -78,6 +79,21 @@ def whole_option(where: str, options: Mapping[str, Any], name: str, default: int
             "E1022", f"{where}.{name}", f"{quoted(value)} is not allowed", f"A whole number from 1 to {most}"
         )
     return value
+
+
+def duration(place: str, given: object, allowed: str, is_allowed: Callable[[float], bool]) -> float:
+    """The seconds of an option such as `200ms` or `5s`. Raises `ConfigError`.
+
+    Args:
+        place: of the option, for messages.
+        given: what stands there.
+        allowed: in words, which durations may.
+        is_allowed: the same of seconds.
+    """
+    duration_s = seconds(str(given))
+    if duration_s is None or not is_allowed(duration_s):
+        raise ConfigError("E1022", place, f"{quoted(given)} is not allowed", allowed)
+    return duration_s
 
 
 def secret_option(where: str, options: Mapping[str, Any], name: str, default: str) -> str:

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 import certifi
 
-from connectors.options import check_options, flag_option, secret_option, text_option, whole_option
-from correlator.configuration.units import seconds
+from connectors.options import check_options, duration, flag_option, secret_option, text_option, whole_option
 from correlator.errors import ConfigError, quoted
 
 _TOKENS = ("token", "token_file")
@@ -50,7 +49,7 @@ class Broker:
 
     Attributes:
         service_url: one broker, or several of one cluster, of which any will do.
-        web_service_url: where its REST interface is, for browsing; "" for unknown.
+        web_service_url: where its REST interface is, for browsing and deleting; "" for unknown.
         namespace: `TENANT/NAMESPACE` of the destinations that name none.
         token_file: holds the token, in the place of `token`, where it may change: a token that expires.
         timeout_s: longest wait for any answer: to connect, to subscribe, for the next confirm.
@@ -125,11 +124,13 @@ def _ack_timeout_s(where: str, options: Mapping[str, Any]) -> float | None:
     given = options.get("ack_timeout")
     if given is None:
         return None
-    timeout_s = seconds(str(given))
-    if timeout_s is None or not _SHORTEST_ACK_TIMEOUT_S <= timeout_s <= _LONGEST_ACK_TIMEOUT_S:
-        what = f"{quoted(given)} is not allowed"
-        raise ConfigError("E1022", f"{where}.ack_timeout", what, "One duration from 10s to 24h: it does not grow")
-    return timeout_s
+    allowed = "One duration from 10s to 24h: it does not grow"
+    return duration(
+        f"{where}.ack_timeout",
+        given,
+        allowed,
+        lambda time_s: _SHORTEST_ACK_TIMEOUT_S <= time_s <= _LONGEST_ACK_TIMEOUT_S,
+    )
 
 
 def _service_url(where: str, options: Mapping[str, Any], default: str) -> str:

@@ -1,6 +1,7 @@
 """Copies of what is in a queue: read beside its subscription, from behind what that has acknowledged."""
 
 import heapq
+import itertools
 from collections.abc import Iterator, Sequence
 
 import pulsar
@@ -23,7 +24,8 @@ def copies(where: str, broker: Broker, topic: str, subscription: str, limit: int
         link.open()
         parts = [_Part(where, broker, link, part).messages(subscription, limit) for part in link.partitions(topic)]
         in_order = heapq.merge(*parts, key=lambda message: message.publish_timestamp())
-        return [decoded(message, broker.namespace) for message, _ in zip(in_order, range(limit), strict=False)]
+        oldest = itertools.islice(in_order, limit)
+        return [decoded(message, position_of(message), broker.namespace) for message in oldest]
     finally:
         link.close()
 

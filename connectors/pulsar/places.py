@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from connectors.options import check_destination, check_options, flag_option, parse_destination, text_option
+from connectors.options import check_destination, check_options, duration, flag_option, parse_destination, text_option
 from connectors.pulsar.broker import Broker
 from connectors.pulsar.redelivery import (
     DEAD_LETTERS,
@@ -20,7 +20,6 @@ from connectors.pulsar.redelivery import (
     backoff_of,
     dead_letter_policy_of,
 )
-from correlator.configuration.units import seconds
 from correlator.errors import ConfigError, quoted
 from correlator.settings import ReceiverSettings, SenderSettings
 
@@ -226,21 +225,19 @@ def _delivery_delay(where: str, options: Mapping[str, Any]) -> timedelta | None:
     given = options.get(_DELIVERY_DELAY)
     if given is None:
         return None
-    delay_s = seconds(str(given))
-    if delay_s is None or not 0 < delay_s <= _LONGEST_DELIVERY_DELAY_S:
-        what = f"{quoted(given)} is not allowed"
-        raise ConfigError("E1022", f"{where}.{_DELIVERY_DELAY}", what, "A duration above 0s, up to 8760h")
-    return timedelta(seconds=delay_s)
+    allowed = "A duration above 0s, up to 8760h"
+    place = f"{where}.{_DELIVERY_DELAY}"
+    return timedelta(seconds=duration(place, given, allowed, lambda delay_s: 0 < delay_s <= _LONGEST_DELIVERY_DELAY_S))
 
 
 def _discovery_s(where: str, options: Mapping[str, Any]) -> int:
     """The client takes whole seconds."""
     given = options.get(_DISCOVERY, f"{_DISCOVERY_S}s")
-    period_s = seconds(str(given))
-    if period_s is None or not period_s.is_integer() or not 1 <= period_s <= _LONGEST_DISCOVERY_S:
-        allowed = "A duration of whole seconds, from 1s to 1h"
-        raise ConfigError("E1022", f"{where}.{_DISCOVERY}", f"{quoted(given)} is not allowed", allowed)
-    return int(period_s)
+    allowed = "A duration of whole seconds, from 1s to 1h"
+    place = f"{where}.{_DISCOVERY}"
+    return int(
+        duration(place, given, allowed, lambda time_s: time_s.is_integer() and 1 <= time_s <= _LONGEST_DISCOVERY_S)
+    )
 
 
 def _checked_topic(where: str, destination: str, broker: Broker) -> str:

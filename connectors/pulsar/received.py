@@ -16,9 +16,8 @@ def position_of(message: pulsar.Message) -> Position:
     return Position(name.ledger_id(), name.entry_id(), name.batch_index(), name.partition())
 
 
-def decoded(message: pulsar.Message, namespace: str) -> Message:
-    """What it says, to a connection of this namespace."""
-    at = position_of(message)
+def decoded(message: pulsar.Message, at: Position, namespace: str) -> Message:
+    """What it says, to a connection of this namespace; `at` is its position."""
     properties, key = _texts(message)
     name = f"{at.ledger}:{at.entry}:{at.partition}"
     return decode(

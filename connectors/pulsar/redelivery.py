@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from connectors.options import check_options, text_option, whole_option
-from correlator.configuration.units import seconds
+from connectors.options import check_options, duration, text_option, whole_option
 from correlator.errors import ConfigError, quoted
 
 SHORTEST_DELAY_S = 0.1
@@ -86,10 +85,8 @@ def dead_letter_policy_of(where: str, options: Mapping[str, Any]) -> DeadLetterP
 
 
 def _delay_s(place: str, given: object) -> float:
-    delay_s = seconds(str(given))
-    if delay_s is None or not SHORTEST_DELAY_S <= delay_s <= _LONGEST_DELAY_S:
-        raise ConfigError("E1022", place, f"{quoted(given)} is not allowed", "A duration from 100ms to 24h")
-    return delay_s
+    allowed = "A duration from 100ms to 24h"
+    return duration(place, given, allowed, lambda delay_s: SHORTEST_DELAY_S <= delay_s <= _LONGEST_DELAY_S)
 
 
 def _multiplier(place: str, given: object) -> float:

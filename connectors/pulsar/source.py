@@ -174,7 +174,7 @@ class PulsarSource:
             yield taken
             deadline = 0.0
             room -= 1
-            size += len(message.data())
+            size += len(taken.message.body)
 
     def _one(self, consumer: pulsar.Consumer, deadline: float) -> pulsar.Message | None:
         """The next message; `None` when there was none until then. Meanwhile gives back what is due."""
@@ -199,7 +199,7 @@ class PulsarSource:
             self._call(consumer.acknowledge, name)
         if arrival is not Arrival.NEW:
             return None
-        return _Taken(next(self._numbers), at, message.redelivery_count(), decoded(message, self._broker.namespace))
+        return _Taken(next(self._numbers), at, message.redelivery_count(), decoded(message, at, self._broker.namespace))
 
     def _is_selected(self, consumer: pulsar.Consumer, taken: _Taken) -> bool:
         if self._selector is None or self._selector.matches(taken.message):

@@ -26,6 +26,7 @@ from correlator.errors import ConnectionLost
 from correlator.events import Outgoing
 from correlator.settings import EngineSettings, MonitorSettings, ReceiverSettings, SenderSettings
 from tests.cli.commands import COMMAND, environment
+from tests.connectors.examples import check_what_it_says_of_itself
 from tests.connectors.rabbit import opened
 from tests.pulsar_server import PulsarServer
 from tests.rabbit_server import RabbitServer
@@ -388,16 +389,4 @@ def receiver(queue):
 
 @pytest.mark.parametrize("file", [THERE, BACK], ids=lambda file: file.stem)
 def test_what_the_examples_say_of_themselves(file, tmp_path):
-    """Nothing is wrong with them, and their own tests pass; no server is needed for either."""
-    for command in ("lint", "test"):
-        done = subprocess.run(
-            [COMMAND, command, str(file)],
-            cwd=tmp_path,
-            env=environment({"RABBITMQ_PASSWORD": "unused"}),
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("ok ") == file.read_text().count("    given:")
+    check_what_it_says_of_itself(file, tmp_path, PATIENCE_S)

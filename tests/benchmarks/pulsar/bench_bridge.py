@@ -25,6 +25,7 @@ from correlator import Engine, Message, Monitor, Reliability, on
 from correlator.events import Outgoing
 from correlator.settings import CheckpointSettings, EngineSettings, MonitorSettings, ReceiverSettings, SenderSettings
 from tests.benchmarks.bench_engine import profile_threads
+from tests.benchmarks.comparison import Result, Stopwatch
 from tests.benchmarks.pulsar.bench_client import (
     PATIENCE_S,
     Confirms,
@@ -33,7 +34,6 @@ from tests.benchmarks.pulsar.bench_client import (
     properties_of,
     topic_of,
 )
-from tests.benchmarks.rabbitmq.bench_client import Result, Stopwatch
 from tests.connectors.rabbit import opened
 from tests.pulsar_server import PulsarServer
 from tests.servers import running

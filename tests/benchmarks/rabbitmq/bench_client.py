@@ -11,10 +11,8 @@ a message is told, too.
 import argparse
 import cProfile
 import pstats
-import statistics
-import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import pika
 from pika import spec
@@ -23,32 +21,10 @@ from connectors.rabbitmq import RabbitConnection
 from connectors.rabbitmq.confirms import MOST_OUTSTANDING
 from correlator.events import Message, Outgoing
 from correlator.settings import ReceiverSettings, SenderSettings
+from tests.benchmarks.comparison import BODY, Result, Stopwatch, compare
 from tests.rabbit_server import RabbitServer
 
 PREFETCH = 1000
-BODY = bytes(256)
-
-
-class Result(NamedTuple):
-    """Messages a second, and microseconds of processor time of this process for each."""
-
-    rate: float
-    cost_us: float
-
-    def __str__(self) -> str:
-        return f"{self.rate:>7,.0f}/s {self.cost_us:>5.1f} us"
-
-
-class Stopwatch:
-    """Measures from its making to `result`."""
-
-    def __init__(self) -> None:
-        self._wall, self._processor = time.perf_counter(), time.process_time()
-
-    def result(self, count: int) -> Result:
-        """For so many messages."""
-        wall, processor = time.perf_counter() - self._wall, time.process_time() - self._processor
-        return Result(count / wall, processor / count * 1e6)
 
 
 class Bare:
@@ -174,26 +150,6 @@ def consume(connection: RabbitConnection, queue: str, count: int) -> Result:
     return result
 
 
-def compare(
-    name: str, rounds: int, before: Callable[[], object], bare: Callable[[], Result], ours: Callable[[], Result]
-) -> None:
-    """Rates of both in turn, each after the same preparation, and their ratios."""
-    ratios, costs = [], []
-    for number in range(rounds):
-        order = (bare, ours) if number % 2 else (ours, bare)
-        results = {}
-        for one in order:
-            before()
-            results[one] = one()
-        ratios.append(results[ours].rate / results[bare].rate)
-        costs.append(results[ours].cost_us / results[bare].cost_us)
-        print(f"{name:26} pika {results[bare]}  connector {results[ours]}  rate {ratios[-1]:.2f}  cost {costs[-1]:.2f}")
-    print(
-        f"{name:26} median of ratios: rate {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}), "
-        f"cost {statistics.median(costs):.2f} ({min(costs):.2f} to {max(costs):.2f})"
-    )
-
-
 def main() -> None:
     """All comparisons on one server."""
     parser = argparse.ArgumentParser()
@@ -228,16 +184,16 @@ def main() -> None:
             compare(
                 f"publish, batches of {batch}",
                 options.rounds,
-                empty,
                 lambda: bare_publish(server, queue, count),
                 lambda batch=batch: publish(connection, queue, count, batch),
+                before=empty,
             )
         compare(
             f"consume, batches of {PREFETCH}",
             options.rounds,
-            fill,
             lambda: bare_consume(server, queue, count),
             lambda: consume(connection, queue, count),
+            before=fill,
         )
     finally:
         server.close()

@@ -24,7 +24,7 @@ from rstream import AMQPMessage, Consumer, Producer, RawMessage, amqp_decoder
 from correlator import Engine, Message, Monitor, on
 from correlator.events import Outgoing
 from correlator.settings import SenderSettings
-from tests.benchmarks.rabbitmq.bench_client import BODY, Result, Stopwatch
+from tests.benchmarks.comparison import BODY, Result, Stopwatch
 from tests.connectors.rabbit import forwarding
 from tests.rabbit_server import RabbitServer
 

@@ -128,6 +128,7 @@ class RabbitWorld(_BrokerWorld):
         return destination
 
     def restart(self) -> None:
+        self.server.write_definitions()
         self.server.restart()
 
 

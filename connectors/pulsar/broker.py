@@ -12,12 +12,15 @@ import certifi
 from connectors.options import check_options, duration, flag_option, secret_option, text_option, whole_option
 from correlator.errors import ConfigError, quoted
 
-_TOKENS = ("token", "token_file")
+_TOKENS = ("token", "token_file", "password")
+"""Where a token may stand, one of them."""
+_TOKEN_IN_PASSWORD = "token:"
 OPTIONS = (
     "service_url",
     "web_service_url",
     "namespace",
     *_TOKENS,
+    "user",
     "tls_trust_certs_file",
     "timeout_s",
     "deduplication",
@@ -101,7 +104,7 @@ def broker(where: str, options: Mapping[str, Any]) -> Broker:
         service_url=_service_url(where, options, default.service_url),
         web_service_url=_web_service_url(where, options) if "web_service_url" in options else "",
         namespace=_namespace(where, options, default.namespace),
-        token=secret_option(where, options, "token", default.token),
+        token=_token(where, options),
         timeout_s=whole_option(where, options, "timeout_s", default.timeout_s, 3600),
         deduplication=flag_option(where, options, "deduplication"),
         ack_timeout_s=_ack_timeout_s(where, options),
@@ -111,12 +114,27 @@ def broker(where: str, options: Mapping[str, Any]) -> Broker:
             if name in options
         },
     )
-    if all(name in options for name in _TOKENS):
-        raise ConfigError("E1022", f"{where}.token_file", "is of no use beside 'token'", "", "Set one of them")
     if made.tls_trust_certs_file and not made.is_encrypted:
         todo = "Set a service_url that begins with pulsar+ssl://"
         raise ConfigError("E1022", f"{where}.tls_trust_certs_file", "is of no use without TLS", "", todo)
     return made
+
+
+def _token(where: str, options: Mapping[str, Any]) -> str:
+    """JMS has a user and a password; Pulsar's password is a token, which names its user itself (S5.5)."""
+    given = [name for name in _TOKENS if name in options]
+    if len(given) > 1:
+        raise ConfigError("E1022", f"{where}.{given[1]}", f"is of no use beside '{given[0]}'", "", "Set one of them")
+    if "user" in options:
+        text_option(where, options, "user")
+        if given != ["password"]:
+            raise ConfigError("E1022", f"{where}.user", "is of no use without 'password'", "", "Remove it")
+    if given != ["password"]:
+        return secret_option(where, options, "token", "")
+    password = secret_option(where, options, "password", "")
+    if not password.startswith(_TOKEN_IN_PASSWORD):
+        raise ConfigError("E1022", f"{where}.password", "holds no token", "token: and the token")
+    return password.removeprefix(_TOKEN_IN_PASSWORD)
 
 
 def _ack_timeout_s(where: str, options: Mapping[str, Any]) -> float | None:

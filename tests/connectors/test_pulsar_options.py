@@ -76,6 +76,14 @@ URLS = "Use pulsar://HOST:PORT or pulsar+ssl://HOST:PORT, several HOST:PORT sepa
             "E1022 connections.c.token_file: is of no use beside 'token'. Set one of them.",
         ),
         (
+            {"token_file": "f", "password": "token:t"},
+            "E1022 connections.c.password: is of no use beside 'token_file'. Set one of them.",
+        ),
+        ({"password": "topsecret"}, "E1022 connections.c.password: holds no token. token: and the token."),
+        ({"password": 7}, "E1022 connections.c.password: is not a text. A text; quote it."),
+        ({"user": "u"}, "E1022 connections.c.user: is of no use without 'password'. Remove it."),
+        ({"user": "", "password": "token:t"}, "E1022 connections.c.user: '' is not a text. A text, not empty."),
+        (
             {"tls_trust_certs_file": "ca.pem"},
             "E1022 connections.c.tls_trust_certs_file: is of no use without TLS. Set a service_url that begins with ",
         ),

@@ -63,6 +63,12 @@ def test_a_good_token(guarded: PulsarServer, key):
         assert not any(sink.send(MESSAGES))
 
 
+def test_s5_5_a_password_is_a_token(guarded: PulsarServer, key):
+    pair = {"user": "anybody", "password": f"token:{token(key, 'admin')}"}
+    with opened(guarded.connection(**pair).sink(SENDER)) as sink:
+        assert not any(sink.send(MESSAGES))
+
+
 @pytest.mark.parametrize("kind", ["none", "garbage", "another key", "expired"])
 def test_a_bad_token(guarded: PulsarServer, key, kind):
     options = {

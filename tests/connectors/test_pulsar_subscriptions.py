@@ -97,6 +97,18 @@ def test_a_queue_may_have_another_subscription_and_type(pulsar: PulsarServer):
     assert (name, one["type"]) == ("mine", "Key_Shared")
 
 
+@pytest.mark.parametrize(
+    ("options", "its_type"), [({}, "Exclusive"), ({"subscription_type": "shared"}, "Shared")], ids=["usual", "shared"]
+)
+def test_s1_10_a_receiver_of_a_topic_is_alone_unless_its_subscription_is_shared(
+    pulsar: PulsarServer, options, its_type
+):
+    topic = pulsar.name()
+    with opened(pulsar.connection().source(receiver(f"topic:{topic}", **options))):
+        (one,) = pulsar.subscriptions(topic).values()
+    assert one["type"] == its_type
+
+
 def test_s1_11_what_was_published_before_comes_unless_the_latest_is_asked_for(pulsar: PulsarServer):
     destination = f"topic:{pulsar.name()}"
     connection = pulsar.connection()

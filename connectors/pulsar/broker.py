@@ -14,7 +14,7 @@ from correlator.errors import ConfigError, quoted
 
 _TOKENS = ("token", "token_file", "password")
 """Where a token may stand, one of them."""
-_TOKEN_IN_PASSWORD = "token:"
+_SCHEME = "token:"
 OPTIONS = (
     "service_url",
     "web_service_url",
@@ -132,9 +132,9 @@ def _token(where: str, options: Mapping[str, Any]) -> str:
     if given != ["password"]:
         return secret_option(where, options, "token", "")
     password = secret_option(where, options, "password", "")
-    if not password.startswith(_TOKEN_IN_PASSWORD):
+    if not password.startswith(_SCHEME):
         raise ConfigError("E1022", f"{where}.password", "holds no token", "token: and the token")
-    return password.removeprefix(_TOKEN_IN_PASSWORD)
+    return password.removeprefix(_SCHEME)
 
 
 def _ack_timeout_s(where: str, options: Mapping[str, Any]) -> float | None:

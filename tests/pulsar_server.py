@@ -79,6 +79,7 @@ loadBalancerEnabled=false
 topicLevelPoliciesEnabled=true
 systemTopicEnabled=true
 brokerDeleteInactiveTopicsEnabled=false
+backlogQuotaCheckIntervalInSeconds=1
 activeConsumerFailoverDelayTimeMillis=0
 webSocketServiceEnabled=false
 ledgerStorageClass=org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage

@@ -1,0 +1,138 @@
+"""What operators do to topics that are in use: quotas, unloading, going back to the beginning (RELIABILITY F 179, 184)."""
+
+import threading
+import time
+
+import pytest
+
+from correlator import Engine, Message, Monitor, Reliability, on
+from correlator.errors import ConnectionLost
+from correlator.events import Outgoing
+from correlator.settings import EngineSettings, MonitorSettings, ReceiverSettings, SenderSettings
+from tests.connectors.rabbit import LONG_S, opened
+from tests.connectors.test_pulsar_faults import numbers, outgoing, received, sender, sent
+from tests.pulsar_server import PulsarServer
+
+pytestmark = pytest.mark.pulsar
+
+
+@pytest.fixture
+def namespace(pulsar: PulsarServer):
+    """Drops repeats."""
+    return pulsar.namespace(deduplication=True)
+
+
+@pytest.fixture
+def connection(pulsar: PulsarServer, namespace):
+    """To that namespace."""
+    return pulsar.connection(namespace=namespace, deduplication=True, timeout_s=3)
+
+
+@pytest.mark.parametrize("policy", ["producer_exception", "producer_request_hold"])
+def test_a_quota_is_waited_for_and_nothing_is_lost_or_doubled(pulsar: PulsarServer, namespace, connection, policy):
+    with opened(connection.sink(sender("queue:q"))) as sink:
+        assert not any(sink.send(outgoing("queue:q", 10)))
+        limit = {"limitSize": 1, "limitTime": -1, "policy": policy}
+        pulsar.request("POST", f"namespaces/{namespace}/backlogQuota?backlogQuotaType=destination_storage", limit)
+        number = refused_at(sink, 11)
+        pulsar.request("DELETE", f"namespaces/{namespace}/backlogQuota?backlogQuotaType=destination_storage")
+        assert not any(sent(sink, outgoing("queue:q", 10, first=number)))
+    assert received(connection, number + 9) == numbers(number + 9)
+
+
+def refused_at(sink, number):
+    """The first number that the broker does not take any more, because of the quota."""
+    deadline = time.monotonic() + LONG_S
+    while True:
+        assert time.monotonic() < deadline
+        try:
+            assert not any(sink.send(outgoing("queue:q", 1, first=number)))
+            number += 1
+        except ConnectionLost as error:
+            if quota_is_told(error, sink):
+                return number
+
+
+def quota_is_told(error, sink):
+    """At once, or when the sink connects again."""
+    try:
+        sink.connect()
+    except ConnectionLost as another:
+        error = another
+    return error.code == "E7026"
+
+
+class Counting(Monitor, persistent=True):
+    """Counts what it is given, and tells how many that are."""
+
+    count: int = 0
+
+    @on(Message)
+    def message(self, message: Message) -> None:
+        self.count += 1
+        self.send(Message(message.body, {"number": self.count}), to="out")
+
+
+def engine(connection, tmp_path) -> Engine:
+    """From queue `q` to queue `out`."""
+    mode = Reliability.EXACTLY_ONCE
+    settings = EngineSettings(
+        name="operators",
+        store=f"sqlite:///{tmp_path}/operators.db",
+        receivers=(ReceiverSettings(id="in", connection="pulsar", destination="queue:q", reliability=mode),),
+        senders=(SenderSettings(id="out", connection="pulsar", destination="queue:out", reliability=mode),),
+        monitors=(MonitorSettings(type=f"{__name__}:Counting"),),
+    )
+    return Engine(settings, connections={"pulsar": connection})
+
+
+def forwarded(connection, count):
+    """The bodies and numbers of so many messages of queue `out`, which holds no more."""
+    settings = ReceiverSettings(id="r", connection="pulsar", destination="queue:out", max_batch_size=10_000)
+    deadline = time.monotonic() + LONG_S
+    with opened(connection.source(settings)) as source:
+        got, more = [], ()
+        while len(got) < count or more:
+            assert time.monotonic() < deadline, f"{len(got)} of {count}"
+            chunk = source.receive(1000, 1.0)
+            more = chunk.messages
+            got += [(message.body, message.properties["number"]) for message in more]
+            source.acknowledge([chunk.token] if more else [])
+    return got
+
+
+def of_life(first, count):
+    """Messages that have ids, as those of an EXACTLY_ONCE sender."""
+    return [
+        Outgoing(number, "life", "queue:q", Message(b"%d" % number, {"uniqueMessageId": f"{number}:life"}))
+        for number in range(first, first + count)
+    ]
+
+
+def test_topics_that_are_unloaded_in_the_middle_of_traffic(pulsar: PulsarServer, namespace, connection, tmp_path):
+    with opened(connection.sink(sender("queue:q"))) as sink, engine(connection, tmp_path):
+
+        def send(first):
+            for one in range(first, first + 500, 100):
+                assert not any(sent(sink, of_life(one, 100)))
+
+        for first in range(1, 3000, 500):
+            thread = threading.Thread(target=send, args=[first])
+            thread.start()
+            pulsar.request("PUT", f"namespaces/{namespace}/unload")
+            thread.join(LONG_S)
+        assert forwarded(connection, 3000) == list(zip(numbers(3000), range(1, 3001), strict=True))
+
+
+def test_a_backlog_that_is_given_once_more_is_counted_once(pulsar: PulsarServer, namespace, connection, tmp_path):
+    with opened(connection.sink(sender("queue:q"))) as sink, engine(connection, tmp_path) as running:
+        assert not any(sent(sink, of_life(1, 500)))
+        once = list(zip(numbers(500), range(1, 501), strict=True))
+        assert forwarded(connection, 500) == once
+        cursor = f"{pulsar.path('q', namespace)}/subscription/jms-queue/resetcursor"
+        pulsar.request("POST", f"{cursor}/0")
+        deadline = time.monotonic() + LONG_S
+        while running.status().receivers["in"][1].duplicates < 500:
+            assert time.monotonic() < deadline
+        assert not any(sent(sink, of_life(501, 1)))
+        assert forwarded(connection, 1) == [(b"501", 501)]

@@ -1,6 +1,6 @@
 """What every connector checks in its options and destinations, so that they all refuse in the same words."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
@@ -67,6 +67,16 @@ def flag_option(where: str, options: Mapping[str, Any], name: str, *, default: b
     if not isinstance(value, bool):
         raise ConfigError("E1022", f"{where}.{name}", f"{quoted(value)} is not true or false")
     return value
+
+
+def choice_option(
+    where: str, options: Mapping[str, Any], name: str, allowed: Sequence[str], default: str | None = None
+) -> str:
+    """An option that is one of these texts. Raises `ConfigError`."""
+    value = options.get(name, default)
+    if value not in allowed:
+        raise ConfigError("E1022", f"{where}.{name}", f"{quoted(value)} is not allowed", ", ".join(allowed))
+    return str(value)
 
 
 def whole_option(where: str, options: Mapping[str, Any], name: str, default: int, most: int) -> int:

@@ -1,5 +1,6 @@
 """A connection: what sessions have in common."""
 
+import uuid
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self
@@ -29,6 +30,7 @@ class Connection:
         self._connect = connect
         self._queue_browser_read_max = queue_browser_read_max
         self._emulates_transactions = emulates_transactions
+        self._id = uuid.uuid4().hex
         self._sessions: dict[Session, Listening] = {}
         self._started = False
         self._closed = False
@@ -51,7 +53,7 @@ class Connection:
             raise UsageError("E7509", "session", what, allowed, "Let an engine do what must be atomic")
         listening = Listening(Owner(), started=self._started)
         # A session has a connection of the port to itself, since that belongs to one thread.
-        session = Session(self._connect(), mode, self._queue_browser_read_max, listening)
+        session = Session(self._connect(), self._id, mode, self._queue_browser_read_max, listening)
         self._sessions = {one: thread for one, thread in self._sessions.items() if not one.closed}
         self._sessions[session] = listening
         return session

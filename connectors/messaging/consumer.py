@@ -8,6 +8,7 @@ from typing import Any
 from connectors.messaging.deliveries import AcknowledgeMode, Delivery, Intake, Unacknowledged
 from connectors.messaging.failures import closed
 from connectors.messaging.listening import Listener, Listening
+from connectors.messaging.origin import read
 from connectors.messaging.wanted import is_wanted
 from correlator.errors import ConnectionLost, UsageError
 from correlator.events import Message
@@ -26,6 +27,7 @@ class Consumer:
         unacknowledged: of its session.
         mode: of its session.
         wanted: what is received of a topic; `None` for everything. Of a queue the broker selects.
+        unwanted_origin: the id of a connection whose messages are not received; `None` where all are.
         listening: of its session.
     """
 
@@ -36,6 +38,7 @@ class Consumer:
         unacknowledged: Unacknowledged,
         mode: AcknowledgeMode,
         wanted: Selector | None,
+        unwanted_origin: str | None,
         listening: Listening,
     ) -> None:
         self.where = where
@@ -43,6 +46,7 @@ class Consumer:
         self._unacknowledged = unacknowledged
         self._mode = mode
         self._wanted = wanted
+        self._unwanted_origin = unwanted_origin
         self._listening = listening
         self._listener: Listener | None = None
         self._gives = False
@@ -62,8 +66,8 @@ class Consumer:
     def receive(self, timeout_s: float) -> Message | None:
         """The next message, waiting at most so long for it; `None` when none came, or none will (the end of a file).
 
-        0 does not wait, and `math.inf` waits for ever. What does not match the selector of a topic, or has expired, is
-        acknowledged and left out.
+        0 does not wait, and `math.inf` waits for ever. What does not match the selector of a topic, comes from the own
+        connection and is not wanted for that, or has expired, is acknowledged and left out.
 
         In mode AUTO the message is acknowledged when this returns (Q9). When just that fails, the message is returned
         all the same and may come again.
@@ -81,8 +85,8 @@ class Consumer:
         while True:
             remaining_s = max(0.0, deadline - time.monotonic())
             chunk = self._intake.receive(min(remaining_s, _LONGEST_WAIT_S))
-            for message in chunk.messages:
-                if is_wanted(message, self._wanted):
+            for message in map(self._read, chunk.messages):
+                if message is not None:
                     return self._delivered(message, chunk.token)
                 self._intake.acknowledge([chunk.token])
             if chunk.ended or (time.monotonic() >= deadline and (timeout_s > 0 or not chunk.messages)):
@@ -109,8 +113,8 @@ class Consumer:
         """See `Listened`. Called by the thread of the listeners."""
         chunk = self._intake.receive(timeout_s)
         self._ended = chunk.ended
-        for message in chunk.messages:
-            if is_wanted(message, self._wanted):
+        for message in map(self._read, chunk.messages):
+            if message is not None:
                 self._give(message, chunk.token)
             else:
                 self._intake.acknowledge([chunk.token])
@@ -132,6 +136,12 @@ class Consumer:
         if self._closed:
             raise closed(self.where)
         self._listening.owner.check(self.where)
+
+    def _read(self, taken: Message) -> Message | None:
+        """What the program gets to see of it; `None` for nothing."""
+        message, origin = read(taken)
+        is_own = self._unwanted_origin is not None and origin == self._unwanted_origin
+        return None if is_own or not is_wanted(message, self._wanted) else message
 
     def _delivered(self, message: Message, token: Any) -> Message:
         if self._mode is AcknowledgeMode.AUTO:

@@ -6,6 +6,7 @@ from connectors.messaging.completions import Completion, Completions, Parcel
 from connectors.messaging.failures import closed
 from connectors.messaging.foreign import ForeignMessage, converted
 from connectors.messaging.listening import Listening
+from connectors.messaging.origin import stamped
 from correlator.errors import ConnectionLost, SendRejected
 from correlator.events import Message, Outgoing
 from correlator.ports import Sink
@@ -17,14 +18,18 @@ class Producer:
     Args:
         destination: `queue:NAME` or `topic:NAME`.
         sink: of the connector.
+        connection: the id of its connection, which messages to topics tell.
         completions: of its session.
         listening: of its session.
     """
 
-    def __init__(self, destination: str, sink: Sink, completions: Completions, listening: Listening) -> None:
+    def __init__(
+        self, destination: str, sink: Sink, connection: str, completions: Completions, listening: Listening
+    ) -> None:
         self._where = f"producer of {destination}"
         self._destination = destination
         self._sink = sink
+        self._connection = connection
         self._completions = completions
         self._listening = listening
         self._is_connected = False
@@ -48,9 +53,9 @@ class Producer:
     def send(self, message: ForeignMessage) -> None:
         """Send, and wait until the broker has confirmed it.
 
-        A `Message` goes as it is, without a copy; to its own `destination` if it names one. Anything else that has a
-        body and properties is converted (R13). It goes behind all that `send_async` was given before, and waits for
-        their completions.
+        A `Message` goes as it is, to its own `destination` if it names one; without a copy, but for a topic, where it
+        also tells from which connection it comes. Anything else that has a body and properties is converted (R13). It
+        goes behind all that `send_async` was given before, and waits for their completions.
 
         Raises `SendRejected` when the broker refuses the message: it was not stored, and this producer goes on.
         Raises `ConnectionLost` when the broker cannot be reached: the message may have arrived or not; sending it once
@@ -115,7 +120,9 @@ class Producer:
 
     def _outgoing(self, native: Message) -> Outgoing:
         # No source: a broker that deduplicates must not take another message for a repeat of one in doubt.
-        return Outgoing(self._sequence, "", native.destination or self._destination, native)
+        destination = native.destination or self._destination
+        message = stamped(native, self._connection) if destination.startswith("topic:") else native
+        return Outgoing(self._sequence, "", destination, message)
 
     def _send(self, batch: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
         try:

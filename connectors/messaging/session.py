@@ -40,15 +40,22 @@ class Session:
 
     Args:
         broker: a connection of the port for this session alone.
+        connection: the id of its connection.
         mode: who acknowledges.
         queue_browser_read_max: of its connection.
         listening: the thread of its listeners.
     """
 
     def __init__(
-        self, broker: ports.Connection, mode: AcknowledgeMode, queue_browser_read_max: int, listening: Listening
+        self,
+        broker: ports.Connection,
+        connection: str,
+        mode: AcknowledgeMode,
+        queue_browser_read_max: int,
+        listening: Listening,
     ) -> None:
         self._broker = broker
+        self._connection = connection
         self._mode = mode
         self._queue_browser_read_max = queue_browser_read_max
         self._listening = listening
@@ -69,7 +76,12 @@ class Session:
         return self._closed
 
     def create_consumer(
-        self, destination: str, selector: str | None = None, *, subscription: str | None = None
+        self,
+        destination: str,
+        selector: str | None = None,
+        *,
+        subscription: str | None = None,
+        no_local: bool = False,
     ) -> Consumer:
         """A consumer, connected: what is sent to a topic from now on is received.
 
@@ -80,17 +92,23 @@ class Session:
                 the first time that the name is used, and until somebody deletes the subscription at the broker;
                 where readers of a queue get every message each (streams), the position. Consumers of one name share
                 the messages.
+            no_local: leave out what sessions of this connection have sent to the topic; it is acknowledged, for all
+                consumers of that name.
 
         Raises `ConfigError` for what cannot be: E1215 for a destination, E1220 for a selector on a queue where the
-        broker cannot select, E1222 for a subscription of a queue that is shared out, E6003 to E6007 for a selector that
-        cannot be read. Raises `UsageError` E7503 where the name of a subscription is missing, E7501 when the session is
-        closed; `ConnectionLost` when the broker cannot be reached: there is no consumer then, try again.
+        broker cannot select, and for `no_local` on any queue, E1222 for a subscription of a queue that is shared out,
+        E6003 to E6007 for a selector that cannot be read. Raises `UsageError` E7503 where the name of a subscription is
+        missing, E7501 when the session is closed; `ConnectionLost` when the broker cannot be reached: there is no
+        consumer then, try again.
         """
         self._check()
         where = f"consumer of {destination}"
         is_topic = check_destination(where, destination).kind == "topic"
         wanted = Selector.optional(selector, f"{where}.selector")
         _check_reader(where, is_topic, wanted, subscription, self._broker.features)
+        if no_local and not is_topic:
+            what = "what this connection sends to a queue would be lost to the other consumers"
+            raise ConfigError("E1220", f"{where}.no_local", what, "Topics have it")
         most_held = 1 if self._mode is AcknowledgeMode.AUTO else MOST_UNACKNOWLEDGED
         receiver = ReceiverSettings(
             id=SOURCE_ID,
@@ -102,7 +120,13 @@ class Session:
         )
         intake = Intake(where, self._broker.source(receiver), self._unacknowledged, most_held)
         consumer = Consumer(
-            where, intake, self._unacknowledged, self._mode, wanted if is_topic else None, self._listening
+            where,
+            intake,
+            self._unacknowledged,
+            self._mode,
+            wanted if is_topic else None,
+            self._connection if no_local else None,
+            self._listening,
         )
         self._open(consumer, intake.connect)
         return consumer
@@ -116,7 +140,7 @@ class Session:
         self._check()
         check_destination(f"producer of {destination}", destination)
         sink = self._broker.sink(SenderSettings(id="producer", connection="", destination=destination))
-        producer = Producer(destination, sink, self._completions, self._listening)
+        producer = Producer(destination, sink, self._connection, self._completions, self._listening)
         self._open(producer, producer.connect)
         return producer
 
@@ -155,8 +179,8 @@ class Session:
     def unsubscribe(self, topic: str, subscription: str | None = None) -> None:
         """Delete what a broker keeps under this name for a reader of the topic: it is not kept any more, either.
 
-        Another selector of a durable reader needs a new subscription: delete the old one first. The topic must be
-        named, since subscriptions of one name on two topics are two (S1.3, S1.4).
+        Another selector or `no_local` of a durable reader needs a new subscription: delete the old one first. The topic
+        must be named, since subscriptions of one name on two topics are two (S1.3, S1.4).
 
         Raises `UsageError` E7510 when the topic or the name is missing, E7511 where the connector cannot delete
         subscriptions, E7512 for one that is not there, E7513 while somebody consumes from it, E7501 when the session is

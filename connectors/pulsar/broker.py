@@ -9,7 +9,16 @@ from typing import Any, NamedTuple
 
 import certifi
 
-from connectors.options import check_options, duration, flag_option, secret_option, text_option, whole_option
+from connectors.options import (
+    check_options,
+    choice_option,
+    duration,
+    flag_option,
+    secret_option,
+    text_option,
+    whole_option,
+)
+from connectors.pulsar.priorities import MAPPINGS
 from correlator.errors import ConfigError, quoted
 
 _TOKENS = ("token", "token_file", "password")
@@ -26,6 +35,7 @@ OPTIONS = (
     "deduplication",
     "client_id",
     "ack_timeout",
+    "priority_mapping",
 )
 _SHORTEST_ACK_TIMEOUT_S, _LONGEST_ACK_TIMEOUT_S = 10.0, 24 * 3600.0
 _SCHEMES = {"pulsar": 6650, "pulsar+ssl": 6651}
@@ -59,6 +69,7 @@ class Broker:
         deduplication: whether the namespaces are set to drop what a producer repeats.
         client_id: begins the names of the subscriptions of topics, as JMS has it; "" for none.
         ack_timeout_s: after so long the client gives back what is not acknowledged; `None` for never.
+        priority_mapping: to which partitions priorities go, one of `MAPPINGS`; "" where they have no effect.
     """
 
     service_url: str = "pulsar://127.0.0.1:6650"
@@ -71,6 +82,7 @@ class Broker:
     deduplication: bool = False
     client_id: str = ""
     ack_timeout_s: float | None = None
+    priority_mapping: str = ""
 
     @property
     def addresses(self) -> Sequence[Address]:
@@ -108,12 +120,18 @@ def broker(where: str, options: Mapping[str, Any]) -> Broker:
         timeout_s=whole_option(where, options, "timeout_s", default.timeout_s, 3600),
         deduplication=flag_option(where, options, "deduplication"),
         ack_timeout_s=_ack_timeout_s(where, options),
+        priority_mapping=_priority_mapping(where, options),
         **{
             name: text_option(where, options, name)
             for name in ("token_file", "tls_trust_certs_file", "client_id")
             if name in options
         },
     )
+    if made.priority_mapping and made.ack_timeout_s is not None:
+        what = (
+            "is of no use beside 'priority_mapping': the client would count the time that messages wait for their turn"
+        )
+        raise ConfigError("E1022", f"{where}.ack_timeout", what, "", "Remove one of them")
     if made.tls_trust_certs_file and not made.is_encrypted:
         todo = "Set a service_url that begins with pulsar+ssl://"
         raise ConfigError("E1022", f"{where}.tls_trust_certs_file", "is of no use without TLS", "", todo)
@@ -149,6 +167,11 @@ def _ack_timeout_s(where: str, options: Mapping[str, Any]) -> float | None:
         allowed,
         lambda time_s: _SHORTEST_ACK_TIMEOUT_S <= time_s <= _LONGEST_ACK_TIMEOUT_S,
     )
+
+
+def _priority_mapping(where: str, options: Mapping[str, Any]) -> str:
+    name = "priority_mapping"
+    return choice_option(where, options, name, MAPPINGS) if name in options else ""
 
 
 def _service_url(where: str, options: Mapping[str, Any], default: str) -> str:

@@ -25,7 +25,7 @@ def copies(where: str, broker: Broker, topic: str, subscription: str, limit: int
         parts = [_Part(where, broker, link, part).messages(subscription, limit) for part in link.partitions(topic)]
         in_order = heapq.merge(*parts, key=lambda message: message.publish_timestamp())
         oldest = itertools.islice(in_order, limit)
-        return [decoded(message, position_of(message), broker.namespace) for message in oldest]
+        return [decoded(message, position_of(message.message_id()), broker.namespace) for message in oldest]
     finally:
         link.close()
 
@@ -52,7 +52,7 @@ class _Part:
     def _next(self, reader: pulsar.Reader, backlog: Backlog) -> pulsar.Message | None:
         while self._link.call(self._topic, reader.has_message_available):
             message = self._link.call(self._topic, lambda: reader.read_next(self._broker.timeout_s * 1000))
-            at = position_of(message)
+            at = position_of(message.message_id())
             if (at.ledger, at.entry) > backlog.last:
                 return None
             if backlog.holds((at.ledger, at.entry)):

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from connectors.pulsar.bodies import SERIALIZED
+from connectors.pulsar.unsettled import Position
 from correlator.events import LONGEST_LIFE_MS, Headers, Message, Outgoing, PropertyValue
 
 MESSAGE_KIND = "jms_message_type"
@@ -30,17 +31,18 @@ NULLS = "correlator_nulls"
 TYPE_SUFFIX = "_jsmtype"
 _MISSPELT_SUFFIX = "_jmstype"
 """Others write it so (FEATURES Z3): it is read, where it stands beside the property, and never written."""
+_TYPE_SUFFIXES = (TYPE_SUFFIX, _MISSPELT_SUFFIX)
 BINARY = "base64:"
 """Begins a correlation id that is bytes and no text."""
 
 _TYPE = "JMSType"
 _CORRELATION_ID = "JMSCorrelationID"
 _KIND = "JMSPulsarMessageType"
-_MESSAGE_ID = "JMSMessageId"
+MESSAGE_ID = "JMSMessageId"
 _REPLY_TO = "JMSReplyTo"
 _REPLY_TO_TYPE = "JMSReplyToType"
 _DELIVERY_MODE = "JMSDeliveryMode"
-_PRIORITY = "JMSPriority"
+PRIORITY = "JMSPriority"
 _DELIVERY_TIME = "JMSDeliveryTime"
 _EXPIRATION = "JMSExpiration"
 _CONNECTION_ID = "JMSConnectionID"
@@ -50,11 +52,11 @@ _HIDDEN = frozenset(
         _TYPE,
         _CORRELATION_ID,
         _KIND,
-        _MESSAGE_ID,
+        MESSAGE_ID,
         _REPLY_TO,
         _REPLY_TO_TYPE,
         _DELIVERY_MODE,
-        _PRIORITY,
+        PRIORITY,
         _DELIVERY_TIME,
         _EXPIRATION,
         _CONNECTION_ID,
@@ -73,10 +75,10 @@ _IGNORED = frozenset(
 """Names that JMS keeps for providers and Starlight for JMS does nothing with."""
 _NOT_SENT = _HIDDEN | _IGNORED
 
-_TEXT, _BYTES, _HEADER = "text", "bytes", "header"
+TEXT, _BYTES, _HEADER = "text", "bytes", "header"
 _EMPTY_IS_NULL = frozenset({"map", "object", _HEADER})
 """Kinds of which Java writes an empty one as no body at all, and could not read an empty body."""
-_KINDS = _EMPTY_IS_NULL | {_TEXT, _BYTES, "stream"}
+_KINDS = _EMPTY_IS_NULL | {TEXT, _BYTES, "stream"}
 _OF_JAVA = _EMPTY_IS_NULL - {_HEADER}
 """Kinds of which Java itself has serialized the body."""
 
@@ -88,7 +90,7 @@ _FLOATING_POINT = re.compile(r"[+-]?(?:NaN|Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)
 _32_BITS = struct.Struct(">f")
 
 _DOMAIN = "persistent://"
-_DEFAULT_PRIORITY = 4
+DEFAULT_PRIORITY = 4
 _NON_PERSISTENT = "1"
 _NO_HEADERS = Headers()
 
@@ -109,7 +111,7 @@ class Encoded(NamedTuple):
     event_timestamp: int
 
 
-class Received(NamedTuple):
+class Received(msgspec.Struct, frozen=True, gc=False):
     """A message as Pulsar's client hands it over.
 
     Attributes:
@@ -119,7 +121,7 @@ class Received(NamedTuple):
         event_timestamp: in milliseconds since the epoch; 0 where there is none.
         publish_timestamp: when the producer sent it, in the same form.
         redeliveries: how often it was delivered before, as the broker counts.
-        message_id: its place, `LEDGER:ENTRY:PARTITION` or `LEDGER:ENTRY:PARTITION:BATCH`.
+        at: where it lies, which makes its id where it has none.
     """
 
     content: bytes | None
@@ -128,7 +130,7 @@ class Received(NamedTuple):
     event_timestamp: int
     publish_timestamp: int
     redeliveries: int
-    message_id: str
+    at: Position
 
 
 def encode(
@@ -164,11 +166,11 @@ def encode(
         raise TypeError(f"the body is a {type(message.body).__name__} and must be bytes")
     kind = _text(message.properties, MESSAGE_KIND)
     if kind is None:
-        kind = _TEXT if text else _BYTES
+        kind = TEXT if text else _BYTES
     key = _text(message.properties, _KEY) if message.key is None else message.key
     properties = _encoded_properties(message.properties)
     properties.update(_encoded_headers(message.headers or _NO_HEADERS, now_ms, namespace, durable=durable))
-    properties[_MESSAGE_ID] = message_id
+    properties[MESSAGE_ID] = message_id
     properties[_CONNECTION_ID] = connection_id
     properties[_DELIVERY_TIME] = str(now_ms)
     properties[_KIND] = kind
@@ -198,7 +200,7 @@ def _content(message: Message, kind: str) -> bytes | None:
         raise ValueError(f"the property '{NULL}' must be true or false")
     if kind in _OF_JAVA and message.body and not message.body.startswith(SERIALIZED):
         raise ValueError(f"the property '{MESSAGE_KIND}' is '{kind}', and the body is none")
-    return message.body or (None if kind in _EMPTY_IS_NULL or (null and kind == _TEXT) else b"")
+    return message.body or (None if kind in _EMPTY_IS_NULL or (null and kind == TEXT) else b"")
 
 
 def _encoded_properties(properties: Mapping[str, PropertyValue]) -> dict[str, str]:
@@ -206,7 +208,7 @@ def _encoded_properties(properties: Mapping[str, PropertyValue]) -> dict[str, st
     encoded: dict[str, str] = {}
     nulls = []
     for name, value in properties.items():
-        if name.endswith(TYPE_SUFFIX) or _is_misspelt(name, properties):
+        if _is_type(name, properties):
             raise ValueError(f"a property '{name}' would be the type of another one")
         if name in _NOT_SENT:
             continue
@@ -296,8 +298,8 @@ def _encoded_headers(headers: Headers, now_ms: int, namespace: str, *, durable: 
         encoded[_CORRELATION_ID] = base64.b64encode(_correlation_bytes(headers.correlation_id)).decode()
     if headers.reply_to is not None:
         encoded.update(_encoded_reply_to(headers.reply_to, namespace))
-    if headers.priority is not None and headers.priority != _DEFAULT_PRIORITY:
-        encoded[_PRIORITY] = _checked(headers.priority, 2**31 - 1, "a priority")
+    if headers.priority is not None and headers.priority != DEFAULT_PRIORITY:
+        encoded[PRIORITY] = _checked(headers.priority, 2**31 - 1, "a priority")
     if headers.persistent is False and not durable:
         encoded[_DELIVERY_MODE] = _NON_PERSISTENT
     if headers.time_to_live_ms:  # 0 is for ever
@@ -354,29 +356,27 @@ def _decoded_properties(sent: Mapping[str, str]) -> dict[str, PropertyValue]:
     properties: dict[str, PropertyValue] = {}
     narrow = {}
     for name, text in sent.items():
-        if _is_hidden(name) or _is_misspelt(name, sent):
+        if name in _HIDDEN or _is_type(name, sent):
             continue
         of_java = sent.get(name + TYPE_SUFFIX) or sent.get(name + _MISSPELT_SUFFIX, "")
-        value = _read(text, of_java)
+        value = _read(text, of_java) if of_java else text
         properties[name] = value
         if not isinstance(value, str) and of_java not in (_type_of(value), "integer"):
             narrow[name] = of_java
     for name in _nulls(sent.get(NULLS)):
-        if not _is_hidden(name):
+        if name not in _HIDDEN and not name.endswith(TYPE_SUFFIX):
             properties.setdefault(name, None)
     if narrow:
         properties[NARROW_TYPES] = msgspec.json.encode(narrow).decode()
     return properties
 
 
-def _is_misspelt(name: str, properties: Mapping[str, PropertyValue]) -> bool:
-    """Whether it tells the type of another property, by the other spelling."""
+def _is_type(name: str, properties: Mapping[str, PropertyValue]) -> bool:
+    """Whether it tells the type of another property: misspelt only where that one is there, and the text is a type."""
+    if not name.endswith(_TYPE_SUFFIXES):
+        return False
     base = name.removesuffix(_MISSPELT_SUFFIX)
-    return base != name and properties.get(base) is not None and properties[name] in _WORDS
-
-
-def _is_hidden(name: str) -> bool:
-    return name in _HIDDEN or name.endswith(TYPE_SUFFIX)
+    return base == name or (properties.get(base) is not None and properties[name] in _WORDS)
 
 
 def _read(text: str, of_java: str) -> bool | int | float | str | bytes:
@@ -423,8 +423,10 @@ _WORDS = frozenset({"string", *_READERS})
 
 
 def _nulls(text: str | None) -> list[str]:
+    if text is None:
+        return []
     try:
-        return msgspec.json.decode(text or "[]", type=list[str])
+        return msgspec.json.decode(text, type=list[str])
     except ValueError:
         return []
 
@@ -432,14 +434,14 @@ def _nulls(text: str | None) -> list[str]:
 def _decoded_headers(received: Received, namespace: str) -> Headers:
     sent = received.properties
     timestamp = received.event_timestamp or received.publish_timestamp or None
-    expiration = _read_whole_number(sent.get(_EXPIRATION, ""), 64) or 0
-    priority = _read_whole_number(sent.get(_PRIORITY, ""), 32)
+    expiration = _decoded_number(sent.get(_EXPIRATION), 64) or 0
+    priority = _decoded_number(sent.get(PRIORITY), 32)
     return Headers(
-        message_id=sent.get(_MESSAGE_ID) or f"ID:{received.message_id}",
+        message_id=sent.get(MESSAGE_ID) or f"ID:{received.at}",
         correlation_id=_decoded_correlation_id(sent.get(_CORRELATION_ID)),
         reply_to=_decoded_reply_to(sent.get(_REPLY_TO), sent.get(_REPLY_TO_TYPE), namespace),
         type=sent.get(_TYPE),
-        priority=_DEFAULT_PRIORITY if priority is None or priority < 0 else priority,
+        priority=DEFAULT_PRIORITY if priority is None or priority < 0 else priority,
         persistent=sent.get(_DELIVERY_MODE) != _NON_PERSISTENT,
         time_to_live_ms=_life(expiration, timestamp or 0) if expiration > 0 else None,
         expiration=expiration if expiration > 0 else None,
@@ -447,6 +449,10 @@ def _decoded_headers(received: Received, namespace: str) -> Headers:
         redelivered=received.redeliveries > 0,
         delivery_count=received.redeliveries + 1,
     )
+
+
+def _decoded_number(sent: str | None, bits: int) -> int | None:
+    return None if sent is None else _read_whole_number(sent, bits)
 
 
 def _life(expiration: int, timestamp: int) -> int:

@@ -14,9 +14,11 @@ from typing import Any, TypeVar
 import pulsar
 
 from connectors.pulsar.broker import Broker
+from connectors.pulsar.content import DEFAULT_PRIORITY, MESSAGE_ID, PRIORITY
 from connectors.pulsar.failures import lost, not_connected, not_subscribed, of_name
 from connectors.pulsar.handshake import shake_hands
 from connectors.pulsar.places import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, Place
+from connectors.pulsar.priorities import partition_of
 from connectors.pulsar.redelivery import DeadLetterPolicy
 from correlator.errors import ConnectionLost
 
@@ -28,6 +30,9 @@ _TYPES = {
 }
 _POSITIONS = {"earliest": pulsar.InitialPosition.Earliest, "latest": pulsar.InitialPosition.Latest}
 _READ_AHEAD = 100
+_HASHES = 2**32
+_ADVERTISED = {"jms.priority": "enabled"}
+"""What the broker shows of producers and consumers to which priorities mean something."""
 _NOWHERE = pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)
 """Errors tell what the client would print. A logger of Python's, called by its threads, could hang the process."""
 _T = TypeVar("_T")
@@ -95,16 +100,29 @@ class Link:
 
         Raises `PulsarException`: what it means depends on the message.
         """
-        client = self._connected()
-        if not name:
-            return client.create_producer(topic, send_timeout_millis=0, max_pending_messages=0)
-        return client.create_producer(
-            topic, name, send_timeout_millis=0, max_pending_messages=0, message_router=_router(name)
+        mapping = self._broker.priority_mapping
+        return self._connected().create_producer(
+            topic,
+            name or None,
+            send_timeout_millis=0,
+            max_pending_messages=0,
+            properties={**_ADVERTISED, "jms.priorityMapping": mapping} if mapping else None,
+            message_router=_router(name, mapping),
         )
 
     def partitions(self, topic: str) -> list[str]:
         """The topic's partitions; the topic itself where it has none. Raises `ConnectionLost`."""
         return list(self.call(topic, lambda: self._connected().get_topic_partitions(topic)))
+
+    def schema(self, topic: str, version: int) -> Any:
+        """What the registry has as a version of a topic's schema; `None` for nothing. Raises `ConnectionLost`."""
+        client = self._connected()._client  # noqa: SLF001  # the outer one has no such method
+        try:
+            return self.call(topic, lambda: client.get_schema_info(topic, version))
+        except ConnectionLost as error:
+            if isinstance(error.__cause__, pulsar.exceptions.TopicNotFound):
+                return None
+            raise
 
     def reader(self, topic: str, ledger: int, entry: int) -> pulsar.Reader:
         """Reads behind an entry, and takes nothing from any subscription. Raises `ConnectionLost`.
@@ -149,6 +167,7 @@ class Link:
             negative_ack_redelivery_delay_ms=round(place.backoff.min_delay_s * 1000),
             unacked_messages_timeout_ms=None if ack_timeout_s is None else round(ack_timeout_s * 1000),
             dead_letter_policy=_policy(place.dead_letters),
+            properties=_ADVERTISED if self._broker.priority_mapping else None,
         )
 
     def _token(self) -> str:
@@ -182,6 +201,21 @@ def _policy(policy: DeadLetterPolicy | None) -> pulsar.ConsumerDeadLetterPolicy 
     )
 
 
-def _router(name: str) -> Callable[[Any, int], int]:
+def _router(name: str, mapping: str) -> Callable[[pulsar.Message, int], int] | None:
     """Where a topic has partitions, each knows only its own repeats: the same message goes to the same partition."""
-    return lambda message, partitions: zlib.crc32((message.partition_key() or name).encode()) % partitions
+    if mapping:
+        return lambda message, partitions: _by_priority(message, partitions, mapping)
+    if name:
+        return lambda message, partitions: _hash(message.partition_key() or name) % partitions
+    return None
+
+
+def _by_priority(message: pulsar.Message, partitions: int, mapping: str) -> int:
+    """What has a key stays with it, within its priority; what has none is spread."""
+    properties = message.properties()
+    share = _hash(message.partition_key() or properties[MESSAGE_ID]) / _HASHES
+    return partition_of(int(properties.get(PRIORITY, DEFAULT_PRIORITY)), share, partitions, mapping)
+
+
+def _hash(text: str) -> int:
+    return zlib.crc32(text.encode())

@@ -8,9 +8,18 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
-from connectors.options import check_destination, check_options, duration, flag_option, parse_destination, text_option
+from connectors.options import (
+    check_destination,
+    check_options,
+    choice_option,
+    duration,
+    flag_option,
+    parse_destination,
+    text_option,
+)
 from connectors.pulsar.broker import Broker
 from connectors.pulsar.redelivery import (
     DEAD_LETTERS,
@@ -31,7 +40,8 @@ _DELIVERY_DELAY = "delivery_delay"
 _LONGEST_DELIVERY_DELAY_S = 8760 * 3600.0
 _DROPS = "acknowledge_rejected_messages"
 _OF_SHARED = (DELAY, DEAD_LETTERS, _DROPS)
-RECEIVER_OPTIONS = ("subscription_type", "initial_position", _OF_QUEUES, *_OF_SHARED, _DISCOVERY)
+_SCHEMA = "use_schema"
+RECEIVER_OPTIONS = ("subscription_type", "initial_position", _OF_QUEUES, *_OF_SHARED, _DISCOVERY, _SCHEMA)
 SENDER_OPTIONS = ("text", _DELIVERY_DELAY, _OF_QUEUES)
 SHARED, EXCLUSIVE, FAILOVER, KEY_SHARED = "shared", "exclusive", "failover", "key_shared"
 _TYPES = (SHARED, EXCLUSIVE, FAILOVER, KEY_SHARED)
@@ -59,6 +69,7 @@ class Place:
         backoff: how long what is given back stays away.
         dead_letters: what becomes of what comes again and again; `None` for nothing.
         leaves_others: whether what is not selected is given back for other consumers, and not acknowledged.
+        use_schema: whether bodies are read as the schema of their topic says.
     """
 
     topic: str
@@ -71,6 +82,7 @@ class Place:
     topics: Sequence[str] = ()
     pattern: str = ""
     discovery_s: int = _DISCOVERY_S
+    use_schema: bool = False
 
     @property
     def is_shared(self) -> bool:
@@ -117,7 +129,7 @@ def place_of_receiver(receiver: ReceiverSettings, broker: Broker) -> Place:
     if _OF_QUEUES in receiver.options and not queue:
         todo = "Set durable_topic_subscription_name"
         raise ConfigError("E1022", f"{where}.{_OF_QUEUES}", "is for queues", "", todo)
-    type_ = _choice(where, receiver.options, "subscription_type", _TYPES, _QUEUE_TYPE if queue else _OWN_TYPE)
+    type_ = choice_option(where, receiver.options, "subscription_type", _TYPES, _QUEUE_TYPE if queue else _OWN_TYPE)
     shared = type_ in _SHARING
     if not shared:
         _refuse_of_shared(where, receiver.options, type_)
@@ -133,10 +145,11 @@ def place_of_receiver(receiver: ReceiverSettings, broker: Broker) -> Place:
         discovery_s=_discovery_s(where, receiver.options),
         subscription=taken.subscription or own,
         subscription_type=type_,
-        initial_position=_choice(where, receiver.options, "initial_position", _POSITIONS, _POSITIONS[0]),
+        initial_position=choice_option(where, receiver.options, "initial_position", _POSITIONS, _POSITIONS[0]),
         backoff=backoff_of(where, receiver.options),
         dead_letters=_dead_letters(where, receiver.options, broker),
         leaves_others=leaves_others,
+        use_schema=_uses_schema(where, receiver.options),
     )
 
 
@@ -269,12 +282,14 @@ def _refuse_of_shared(where: str, options: Mapping[str, Any], type_: str) -> Non
             raise ConfigError("E1022", f"{where}.{name}", what, f"It is for {' and '.join(_SHARING)}")
 
 
+def _uses_schema(where: str, options: Mapping[str, Any]) -> bool:
+    """Told before anything is received: without its reader, each record would be one that cannot be read."""
+    uses = flag_option(where, options, _SCHEMA)
+    if uses and find_spec("fastavro") is None:
+        todo = "Install: pip install 'correlator[pulsar]'"
+        raise ConfigError("E1213", f"{where}.{_SCHEMA}", "needs the package 'fastavro'", "", todo)
+    return uses
+
+
 def _queue_subscription(where: str, options: Mapping[str, Any]) -> str:
     return text_option(where, options, _OF_QUEUES, QUEUE_SUBSCRIPTION)
-
-
-def _choice(where: str, options: Mapping[str, Any], name: str, allowed: Sequence[str], default: str) -> str:
-    value = options.get(name, default)
-    if value not in allowed:
-        raise ConfigError("E1022", f"{where}.{name}", f"{quoted(value)} is not allowed", ", ".join(allowed))
-    return str(value)

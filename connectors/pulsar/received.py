@@ -1,42 +1,55 @@
 """What the client gives, as a message and as the place where it lies."""
 
+from typing import Any
+
 import pulsar
 
-from connectors.pulsar.content import Received, decode
+from connectors.pulsar.content import MESSAGE_KIND, TEXT, Received, decode
+from connectors.pulsar.schemas import Schemas, Shown, body_of
 from connectors.pulsar.unsettled import Position
 from correlator.events import Message
 
 UNREADABLE = "correlator_unreadable"
-"""Property of a message whose properties or key are no text: it comes without them, and is not in the way of others."""
+"""Property that names what could not be read of a message, which comes without it, and is not in the way of others.
+
+Properties and key that are no text are missing then; a body that its schema does not show is as it was sent.
+"""
 
 
-def position_of(message: pulsar.Message) -> Position:
-    """Where it lies."""
-    name = message.message_id()
+def position_of(name: Any) -> Position:
+    """Where the message lies that has this name to the client."""
     return Position(name.ledger_id(), name.entry_id(), name.batch_index(), name.partition())
 
 
-def decoded(message: pulsar.Message, at: Position, namespace: str) -> Message:
-    """What it says, to a connection of this namespace; `at` is its position."""
-    properties, key = _texts(message)
-    name = f"{at.ledger}:{at.entry}:{at.partition}"
-    return decode(
+def decoded(message: pulsar.Message, at: Position, namespace: str, schemas: Schemas | None = None) -> Message:
+    """What it says, to a connection of this namespace; `at` is its position. Raises `ConnectionLost` with schemas."""
+    properties, key, unreadable = _texts(message)
+    shown = Shown(body_of(message)) if schemas is None else schemas.shown(message)
+    made = decode(
         Received(
-            None if message.has_null_value() else message.data(),
+            shown.body,
             properties,
             key,
             message.event_timestamp(),
             message.publish_timestamp(),
             message.redelivery_count(),
-            name if at.batch_index < 0 else f"{name}:{at.batch_index}",
+            at,
         ),
         namespace,
     )
+    if shown.is_text:
+        made.properties[MESSAGE_KIND] = TEXT
+    if unreadable or shown.unreadable:
+        made.properties[UNREADABLE] = "; ".join(filter(None, (unreadable, shown.unreadable)))
+    return made
 
 
-def _texts(message: pulsar.Message) -> tuple[dict[str, str], str]:
-    """Properties and key. Clients in other languages may write bytes that are no text, which Python's cannot show."""
+def _texts(message: pulsar.Message) -> tuple[dict[str, str], str, str]:
+    """Properties and key, and what cannot be read of them.
+
+    Clients in other languages may write bytes that are no text, which Python's cannot show.
+    """
     try:
-        return message.properties(), message.partition_key()
+        return message.properties(), message.partition_key(), ""
     except UnicodeDecodeError:
-        return {UNREADABLE: "true", f"{UNREADABLE}_jsmtype": "boolean"}, ""
+        return {}, "", "properties and key"

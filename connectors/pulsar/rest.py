@@ -28,9 +28,22 @@ def ask(where: str, broker: Broker, method: str, topic: str, *rest: str) -> Any:
 
     Raises `NotThere`, `InUse`, `ConnectionLost`.
     """
-    names = (*topic.removeprefix("persistent://").split("/", 2), *rest)
+    return _ask(where, broker, method, "persistent", topic, *rest)
+
+
+def ask_schema(where: str, broker: Broker, topic: str, version: int) -> Any:
+    """What it answers about a version of a topic's schema, which there is. Raises `ConnectionLost`."""
+    try:
+        return _ask(where, broker, "GET", "schemas", topic, "schema", str(version))
+    except NotThere as error:
+        what = f"{broker.web_service_url} answered 404 about schema {version} of {topic}, which there is"
+        raise ConnectionLost("E7025", where, what, "", "Look at web_service_url") from error
+
+
+def _ask(where: str, broker: Broker, method: str, part: str, topic: str, *rest: str) -> Any:
+    names = (part, *topic.removeprefix("persistent://").split("/", 2), *rest)
     path = "/".join(urllib.parse.quote(name, safe="") for name in names)
-    address = f"{broker.web_service_url.rstrip('/')}/admin/v2/persistent/{path}"
+    address = f"{broker.web_service_url.rstrip('/')}/admin/v2/{path}"
     try:
         token = broker.current_token()
         headers = {"Authorization": f"Bearer {token}"} if token else {}

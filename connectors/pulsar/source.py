@@ -2,17 +2,20 @@
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import msgspec
 import pulsar
 
 from connectors.pulsar.broker import Broker
-from connectors.pulsar.failures import not_connected
+from connectors.pulsar.content import DEFAULT_PRIORITY
+from connectors.pulsar.failures import lost, not_connected, of_name
 from connectors.pulsar.link import Link
 from connectors.pulsar.places import Place
+from connectors.pulsar.priorities import Waiting
 from connectors.pulsar.received import decoded, position_of
+from connectors.pulsar.schemas import Schemas
 from connectors.pulsar.unsettled import Arrival, Position, Unsettled
 from correlator.errors import ConnectionLost
 from correlator.events import Headers, Message
@@ -27,11 +30,10 @@ MOST_LEFT_OUT = 1000
 _MOST_AHEAD = 1000
 _tokens = itertools.count(1)
 """Of the whole process: a token never means another chunk after a reconnect (RELIABILITY T41)."""
-_T = TypeVar("_T")
 
 
-class _Taken(NamedTuple):
-    """A message that the broker waits to hear about; `number` counts them."""
+class _Taken(msgspec.Struct, frozen=True, gc=False):
+    """A message that the broker waits to hear about; `number` is its place in the order of handing out."""
 
     number: int
     at: Position
@@ -56,6 +58,9 @@ class PulsarSource:
     The broker knows no selectors. What is not selected goes back for other consumers of the subscription, each time for
     longer; where there are none, and where the place says so, it is acknowledged.
 
+    Where priorities have an effect, up to as many messages more as wait in the client wait here, and the foremost are
+    handed out. They are not acknowledged either: when the connection is lost they come again.
+
     Args:
         where: the receiver, for messages.
         broker: how the broker is spoken to.
@@ -76,6 +81,8 @@ class PulsarSource:
         self._ahead = max(1, min(self._most // 10, _MOST_AHEAD))
         self._link: Link | None = None
         self._consumer: pulsar.Consumer | None = None
+        self._schemas: Schemas | None = None
+        self._waiting: Waiting[_Taken] | None = None
         self._forget()
 
     def connect(self) -> None:
@@ -85,16 +92,20 @@ class PulsarSource:
         try:
             self._link.open()
             self._consumer = self._link.subscribe(self._place, self._ahead)
+            if self._place.use_schema:
+                self._schemas = Schemas(self._where, self._broker, self._link)
+            if self._broker.priority_mapping:
+                self._waiting = Waiting(self._most + self._ahead * self._parts(self._link))
         except BaseException:
             self.close()
             raise
 
     def receive(self, max_messages: int, timeout_s: float) -> Chunk:
         """The next messages; those that were given back come before others."""
-        consumer = self._connected()
         self._unselected = 0
         room = min(max_messages, self._most - sum(map(len, self._held.values())))
-        taken = self._again(room) or list(self._next(consumer, room, timeout_s))
+        with self._speaking() as consumer:
+            taken = self._again(room) or self._foremost(consumer, room, timeout_s)
         if not taken:
             return Chunk((), None, unselected=self._unselected)
         token = next(_tokens)
@@ -103,37 +114,38 @@ class PulsarSource:
 
     def acknowledge(self, tokens: Sequence[int]) -> None:
         """Tell the client, which tells the broker."""
-        consumer = self._connected()
-        for taken in self._released(tokens):
-            self._call(consumer.acknowledge, self._unsettled.acknowledged(taken.at))
-        self._give_back(consumer)
+        with self._speaking() as consumer:
+            for taken in self._released(tokens):
+                consumer.acknowledge(self._unsettled.acknowledged(taken.at))
+            self._give_back(consumer)
 
     def reject(self, tokens: Sequence[int]) -> None:
         """Give messages back where others share the subscription; otherwise hand them out again first.
 
         The broker would give all that are not acknowledged to the only consumer of a subscription.
         """
-        consumer = self._connected()
-        released = self._released(tokens)
-        if not self._place.is_shared:
-            self._returned += [taken._replace(message=_delivered_again(taken.message)) for taken in released]
-            self._returned.sort(key=lambda taken: taken.number)
-            return
-        for taken in released:
-            self._return(taken)
-        self._give_back(consumer)
+        with self._speaking() as consumer:
+            released = self._released(tokens)
+            if not self._place.is_shared:
+                self._returned += [_delivered_again(taken) for taken in released]
+                self._returned.sort(key=lambda taken: taken.number)
+                return
+            for taken in released:
+                self._return(taken)
+            self._give_back(consumer)
 
     def close(self) -> None:
         """Close the consumer behind the acknowledgements; what is not acknowledged comes again to the next one."""
         if self._link is not None:
             self._link.close()
-        self._link = self._consumer = None
+        self._link = self._consumer = self._schemas = None
         self._forget()
 
     def _forget(self) -> None:
         self._numbers = itertools.count()
         self._held: dict[int, list[_Taken]] = {}
         self._returned: list[_Taken] = []
+        self._waiting = None
         self._unsettled: Unsettled[object] = Unsettled(taken_back=self._broker.ack_timeout_s is not None)
         self._unselected = 0
 
@@ -147,9 +159,13 @@ class PulsarSource:
     def _lost(self, what: str) -> ConnectionLost:
         return ConnectionLost("E7001", self._where, f"{self._broker.service_url}: {what}")
 
-    def _call(self, function: Callable[..., _T], *arguments: object) -> _T:
-        assert self._link is not None
-        return self._link.call(self._place.topic, lambda: function(*arguments))
+    @contextmanager
+    def _speaking(self) -> Iterator[pulsar.Consumer]:
+        """With the consumer, which is connected; what the client raises becomes a `ConnectionLost`."""
+        try:
+            yield self._connected()
+        except pulsar.PulsarException as error:
+            raise lost(self._where, of_name(error), self._place.topic, self._broker) from error
 
     def _released(self, tokens: Sequence[int]) -> list[_Taken]:
         return [taken for token in tokens for taken in self._held.pop(token, ())]
@@ -159,12 +175,31 @@ class PulsarSource:
         del self._returned[: len(again)]
         return again
 
-    def _next(self, consumer: pulsar.Consumer, room: int, timeout_s: float) -> Iterator[_Taken]:
-        """Waits for the first that is selected; the others are those that are there."""
+    def _parts(self, link: Link) -> int:
+        """How many topics, or partitions, have messages waiting in the client; of a pattern nobody knows."""
+        if self._place.pattern:
+            return 1
+        return sum(len(link.partitions(topic)) for topic in self._place.topics or [self._place.topic])
+
+    def _foremost(self, consumer: pulsar.Consumer, room: int, timeout_s: float) -> list[_Taken]:
+        """What comes next: by priority where that has an effect, otherwise in the order of the broker."""
+        waiting = self._waiting
+        if waiting is None:
+            return list(self._next(consumer, room, timeout_s))
+        if room > 0:
+            places = waiting.room - sum(map(len, self._held.values()))
+            for taken in self._next(consumer, places, 0.0 if len(waiting) else timeout_s, waiting.size):
+                waiting.add(taken, _priority(taken.message), len(taken.message.body))
+        foremost = waiting.take(room, self._most_bytes)
+        return [msgspec.structs.replace(one, number=next(self._numbers)) for one in foremost]
+
+    def _next(self, consumer: pulsar.Consumer, room: int, timeout_s: float, size: int = 0) -> Iterator[_Taken]:
+        """Waits for the first that is selected; the others are those that are there, up to the bound for bytes."""
         deadline = time.monotonic() + timeout_s
-        size = left_out = 0
+        found = False
+        left_out = 0
         while room > 0 and size < self._most_bytes and left_out < MOST_LEFT_OUT:
-            message = self._one(consumer, deadline)
+            message = _received(consumer, 0) if found else self._awaited(consumer, deadline)
             if message is None:
                 return
             taken = self._taken(consumer, message)
@@ -172,11 +207,11 @@ class PulsarSource:
                 left_out += 1
                 continue
             yield taken
-            deadline = 0.0
+            found = True
             room -= 1
             size += len(taken.message.body)
 
-    def _one(self, consumer: pulsar.Consumer, deadline: float) -> pulsar.Message | None:
+    def _awaited(self, consumer: pulsar.Consumer, deadline: float) -> pulsar.Message | None:
         """The next message; `None` when there was none until then. Meanwhile gives back what is due."""
         while True:
             self._give_back(self._connected())
@@ -184,22 +219,23 @@ class PulsarSource:
             left_s = max(0.0, deadline - now)
             due = self._unsettled.next_due()
             wait_s = min(left_s, LONGEST_WAIT_S, left_s if due is None else due - now)
-            message = self._call(_received, consumer, round(max(0.0, wait_s) * 1000))
+            message = _received(consumer, round(max(0.0, wait_s) * 1000))
             if message is not None or left_s <= wait_s:
                 return message
 
     def _taken(self, consumer: pulsar.Consumer, message: pulsar.Message) -> _Taken | None:
         """`None` for what is held or done already, and came again together with something else."""
         name = message.message_id()
-        at = position_of(message)
+        at = position_of(name)
         arrival = self._unsettled.arrived(at, name)
         if arrival is Arrival.UNEXPECTED:
             raise self._lost("the connection was lost and made again; what is not acknowledged comes again")
         if arrival is Arrival.DONE:
-            self._call(consumer.acknowledge, name)
+            consumer.acknowledge(name)
         if arrival is not Arrival.NEW:
             return None
-        return _Taken(next(self._numbers), at, message.redelivery_count(), decoded(message, at, self._broker.namespace))
+        its_content = decoded(message, at, self._broker.namespace, self._schemas)
+        return _Taken(next(self._numbers), at, message.redelivery_count(), its_content)
 
     def _is_selected(self, consumer: pulsar.Consumer, taken: _Taken) -> bool:
         if self._selector is None or self._selector.matches(taken.message):
@@ -208,7 +244,7 @@ class PulsarSource:
         if self._place.leaves_others:
             self._return(taken)
         else:
-            self._call(consumer.acknowledge, self._unsettled.acknowledged(taken.at))
+            consumer.acknowledge(self._unsettled.acknowledged(taken.at))
         return False
 
     def _return(self, taken: _Taken) -> None:
@@ -219,7 +255,7 @@ class PulsarSource:
 
     def _give_back(self, consumer: pulsar.Consumer) -> None:
         for name in self._unsettled.leaving(time.monotonic()):
-            self._call(consumer.negative_acknowledge, name)
+            consumer.negative_acknowledge(name)
 
 
 def _received(consumer: pulsar.Consumer, wait_ms: int) -> pulsar.Message | None:
@@ -229,8 +265,13 @@ def _received(consumer: pulsar.Consumer, wait_ms: int) -> pulsar.Message | None:
         return None
 
 
-def _delivered_again(message: Message) -> Message:
+def _priority(message: Message) -> int:
+    headers = message.headers
+    return DEFAULT_PRIORITY if headers is None or headers.priority is None else headers.priority
+
+
+def _delivered_again(taken: _Taken) -> _Taken:
     """As the broker marks what it gives once more."""
-    headers = message.headers or Headers()
+    headers = taken.message.headers or Headers()
     again = msgspec.structs.replace(headers, redelivered=True, delivery_count=headers.delivery_count + 1)
-    return msgspec.structs.replace(message, headers=again)
+    return msgspec.structs.replace(taken, message=msgspec.structs.replace(taken.message, headers=again))

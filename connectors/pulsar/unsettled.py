@@ -23,6 +23,11 @@ class Position(NamedTuple):
     batch_index: int
     partition: int
 
+    def __str__(self) -> str:
+        """As JMS has it in the id of a message."""
+        place = f"{self.ledger}:{self.entry}:{self.partition}"
+        return place if self.batch_index < 0 else f"{place}:{self.batch_index}"
+
 
 class Arrival(Enum):
     """What a message is that the broker gives."""

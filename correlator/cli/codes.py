@@ -58,7 +58,7 @@ CODES = {
     "E1214": "The address of a broker is malformed.",
     "E1215": "A destination is neither queue:NAME or topic:NAME nor a logical name of 'destinations'.",
     "E1216": "A destination is not a file that a file connection can read or write.",
-    "E1220": "A selector on a queue, where the broker cannot leave what does not match for other consumers.",
+    "E1220": "A selector on a queue whose broker cannot leave the rest to others, or a session's no_local on a queue.",
     "I1221": "A selector on a topic is applied by the engine: what does not match is received and acknowledged.",
     "E1222": "The name of a subscription is given for a queue; only topics have subscriptions.",
     "E1224": "Receivers that share a topic's subscription take different messages, or do not know each other's ids.",

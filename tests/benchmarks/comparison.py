@@ -39,6 +39,7 @@ def compare(
     ours: Callable[[], Result],
     *,
     before: Callable[[], object] = lambda: None,
+    wanted: float = WANTED,
 ) -> None:
     """Rates of both in turn, each after the same preparation, and their ratios; which is first alternates."""
     ratios, costs = [], []
@@ -52,5 +53,5 @@ def compare(
         print(f"{name:26} bare {results[bare]}  ours {results[ours]}  rate {ratios[-1]:.2f}  cost {costs[-1]:.2f}")
     print(
         f"{name:26} median of ratios: rate {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}), "
-        f"cost {statistics.median(costs):.2f} ({min(costs):.2f} to {max(costs):.2f}), wanted: rate {WANTED:.2f}"
+        f"cost {statistics.median(costs):.2f} ({min(costs):.2f} to {max(costs):.2f}), wanted: rate {wanted:.2f}"
     )

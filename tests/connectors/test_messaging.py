@@ -6,6 +6,7 @@ import math
 import sys
 import time
 import weakref
+from queue import SimpleQueue
 
 import pytest
 
@@ -363,6 +364,52 @@ class Rows:
         send(session, topic, numbered(1, first=4))
         assert bodies(receive(session.create_consumer(topic, subscription="reader"), 1)) == ["4"]
 
+    def test_s4_2_what_its_own_connection_sends_is_not_received(self, world, connection, session):
+        """Given messages of two sessions of the connection, before and after it consumes, and of another connection."""
+        topic = world.queue().replace("queue:", "topic:")
+        for name in ("foreign", "all"):
+            session.create_consumer(topic, subscription=name).close()
+        with world.factory().create_connection() as stranger:
+            send(session, topic, numbered(2))
+            send(stranger.create_session(), topic, numbered(1, first=3))
+            foreign = session.create_consumer(topic, subscription="foreign", no_local=True)
+            assert bodies(receive(foreign, 1)) == ["3"]
+            send(connection.create_session(), topic, numbered(1, first=4))
+            send(stranger.create_session(), topic, numbered(2, first=5))
+        with connection.create_session(CLIENT) as other:
+            everything = receive(other.create_consumer(topic, subscription="all"), 6)
+        assert bodies(receive(foreign, 2)) == ["5", "6"]
+        assert [message.properties for message in everything] == [{"n": number} for number in range(1, 7)]
+        foreign.close()
+        last = session.create_consumer(topic, subscription="foreign")  # what was left out is acknowledged
+        send(session, topic, numbered(1, first=7))
+        assert bodies(receive(last, 1)) == ["7"]
+
+    def test_s4_2_what_is_sent_on_is_that_of_who_sends_it_on(self, world, connection, session):
+        first, second = (world.queue().replace("queue:", "topic:") for _ in range(2))
+        here = session.create_consumer(second, "n = 1", subscription="here", no_local=True)
+        with world.factory().create_connection() as stranger:
+            passing = stranger.create_session()
+            there = passing.create_consumer(first, subscription="there", no_local=True)
+            send(session, first, numbered(2))
+            send(passing, second, receive(there, 2))
+        assert [(message.body, message.properties) for message in receive(here, 1)] == [(b"1", {"n": 1})]
+
+    def test_s4_2_listeners_do_not_get_it_either(self, world, connection):
+        topic = world.queue().replace("queue:", "topic:")
+        found = SimpleQueue()
+        listening = connection.create_session()
+        listening.create_consumer(topic, subscription="reader", no_local=True).set_listener(found.put)
+        connection.start()
+        send(connection.create_session(), topic, numbered(2))
+        with world.factory().create_connection() as stranger:
+            send(stranger.create_session(), topic, numbered(1, first=3))
+        assert found.get(timeout=PATIENCE_S).body == b"3"
+
+    def test_s4_2_what_goes_to_a_queue_is_for_all(self, session):
+        with pytest.raises(ConfigError, match="^E1220 consumer of queue:q.no_local: .* Topics have it.$"):
+            session.create_consumer("queue:q", no_local=True)
+
 
 class Foreign:
     """A message of some other library."""
@@ -574,6 +621,20 @@ def as_sent(message):
 
 def test_r13_a_native_message_is_not_copied():
     message = Message(b"x", {"n": 1}, "key", None, Headers(reply_to="queue:answers"))
+    assert as_sent(message).message is message
+
+
+def test_s4_2_what_goes_to_a_topic_tells_its_connection():
+    message = Message(b"x", {"n": 1}, "key", "topic:t", Headers(type="t"))
+    first = as_sent(message).message
+    again = as_sent(first).message  # by another connection
+    names = [one.properties.pop("correlator_connection") for one in (first, again)]
+    assert names[0] != names[1]
+    assert first == again == message
+
+
+def test_s4_2_properties_that_are_none_are_for_the_connector_to_refuse():
+    message = Message(b"x", None, destination="topic:t")
     assert as_sent(message).message is message
 
 

@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connectors.pulsar.content import Received, decode, encode
+from connectors.pulsar.unsettled import Position
 from correlator.events import LONGEST_LIFE_MS, Headers, Message, Outgoing
 
 NOW = 1_700_000_000_123
-PLACE = "12:3:-1"
+PLACE = Position(12, 3, -1, -1)
 NAMESPACE = "public/default"
 GOLDEN = {
     one["tag"]: one
@@ -404,6 +405,12 @@ def test_s3_3_what_is_as_usual_is_not_written():
     usual = Headers(priority=4, persistent=True, time_to_live_ms=0)
     assert set(encoded(out(headers=usual)).properties) == ALWAYS
     assert set(encoded(out()).properties) == ALWAYS
+
+
+@pytest.mark.parametrize(("batch_index", "expected"), [(-1, "ID:12:3:0"), (0, "ID:12:3:0:0"), (7, "ID:12:3:0:7")])
+def test_a_message_without_an_id_has_that_of_its_place(batch_index, expected):
+    message = decode(Received(b"", {}, "", NOW, NOW, 0, Position(12, 3, batch_index, 0)), NAMESPACE)
+    assert message.headers.message_id == expected
 
 
 def test_s3_3_what_is_not_written_is_as_usual():

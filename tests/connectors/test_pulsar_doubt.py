@@ -88,6 +88,19 @@ def test_a_connection_that_is_lost_within_a_long_wait_is_noticed(pulsar: PulsarS
             assert time.monotonic() - begun < PATIENCE_S
 
 
+@pytest.mark.parametrize("call", ["receive", "acknowledge"])
+def test_a_consumer_that_ends_between_the_look_at_it_and_the_call_is_lost(pulsar: PulsarServer, monkeypatch, call):
+    destination = f"queue:{pulsar.name()}"
+    with opened(pulsar.connection().sink(sender(destination))) as sink:
+        assert not any(sink.send(outgoing(destination, [b"1"])))
+    with opened(pulsar.connection().source(receiver(destination))) as one:
+        chunks = take(one, 1)
+        one._consumer.close()
+        monkeypatch.setattr(one._consumer, "is_connected", lambda: True)
+        calls = {"receive": lambda: one.receive(1, 0.0), "acknowledge": lambda: one.acknowledge(tokens(chunks))}
+        assert lost(calls[call]).code == "E7001"
+
+
 def test_a_message_whose_properties_are_no_text_comes_without_them(pulsar: PulsarServer, monkeypatch):
     """Clients in other languages may write any bytes; Python's cannot, so that what it raises is raised here."""
     destination = f"queue:{pulsar.name()}"
@@ -108,4 +121,4 @@ def test_a_message_whose_properties_are_no_text_comes_without_them(pulsar: Pulsa
     with opened(pulsar.connection().source(receiver(destination))) as one:
         chunks = [one.receive(1, PATIENCE_S), one.receive(1, PATIENCE_S)]
     assert bodies(chunks) == [b"1", b"2"]
-    assert [chunk.messages[0].properties for chunk in chunks] == [{UNREADABLE: True}] * 2
+    assert [chunk.messages[0].properties for chunk in chunks] == [{UNREADABLE: "properties and key"}] * 2

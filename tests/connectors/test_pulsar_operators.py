@@ -7,7 +7,7 @@ import pytest
 
 from correlator import Engine, Message, Monitor, Reliability, on
 from correlator.errors import ConnectionLost
-from correlator.events import Outgoing
+from correlator.events import Headers, Outgoing
 from correlator.settings import EngineSettings, MonitorSettings, ReceiverSettings, SenderSettings
 from tests.connectors.rabbit import LONG_S, opened
 from tests.connectors.test_pulsar_faults import numbers, outgoing, received, sender, sent
@@ -101,12 +101,16 @@ def forwarded(connection, count):
     return got
 
 
-def of_life(first, count):
-    """Messages that have ids, as those of an EXACTLY_ONCE sender."""
+def of_life(first, count, priorities=1):
+    """Messages that have ids, as those of an EXACTLY_ONCE sender, and in turn so many priorities."""
     return [
-        Outgoing(number, "life", "queue:q", Message(b"%d" % number, {"uniqueMessageId": f"{number}:life"}))
-        for number in range(first, first + count)
+        Outgoing(number, "life", "queue:q", of_number(number, priorities)) for number in range(first, first + count)
     ]
+
+
+def of_number(number, priorities):
+    properties = {"uniqueMessageId": f"{number}:life"}
+    return Message(b"%d" % number, properties, headers=Headers(priority=number % priorities))
 
 
 def test_topics_that_are_unloaded_in_the_middle_of_traffic(pulsar: PulsarServer, namespace, connection, tmp_path):
@@ -122,6 +126,18 @@ def test_topics_that_are_unloaded_in_the_middle_of_traffic(pulsar: PulsarServer,
             pulsar.request("PUT", f"namespaces/{namespace}/unload")
             thread.join(LONG_S)
         assert forwarded(connection, 3000) == list(zip(numbers(3000), range(1, 3001), strict=True))
+
+
+def test_each_message_of_each_priority_is_counted_once_although_topics_are_unloaded(pulsar, namespace, tmp_path):
+    connection = pulsar.connection(namespace=namespace, deduplication=True, priority_mapping="linear")
+    pulsar.request("PUT", f"{pulsar.path('q', namespace)}/partitions", 5)
+    with opened(connection.sink(sender("queue:q"))) as sink, engine(connection, tmp_path):
+        for first in range(1, 2000, 500):
+            assert not any(sent(sink, of_life(first, 500, priorities=10)))
+            pulsar.request("PUT", f"namespaces/{namespace}/unload")
+        there = forwarded(connection, 2000)
+    assert sorted(int(body) for body, _ in there) == list(range(1, 2001))
+    assert sorted(number for _, number in there) == list(range(1, 2001))
 
 
 def test_a_backlog_that_is_given_once_more_is_counted_once(pulsar: PulsarServer, namespace, connection, tmp_path):

@@ -106,7 +106,16 @@ URLS = "Use pulsar://HOST:PORT or pulsar+ssl://HOST:PORT, several HOST:PORT sepa
             {"ack_timeout": {"min_delay": "10s"}},
             "E1022 connections.c.ack_timeout: '{'min_delay': '10s'}' is not allowed.",
         ),
+        (
+            {"ack_timeout": "10s", "priority_mapping": "linear"},
+            "E1022 connections.c.ack_timeout: is of no use beside 'priority_mapping': the client would count the time ",
+        ),
         ({"ack_timeout": 10}, "E1022 connections.c.ack_timeout: '10' is not allowed."),
+        (
+            {"priority_mapping": "nonlinear"},
+            "E1022 connections.c.priority_mapping: 'nonlinear' is not allowed. linear, non-linear.",
+        ),
+        ({"priority_mapping": True}, "E1022 connections.c.priority_mapping: 'True' is not allowed."),
     ],
 )
 def test_options_of_connections(options, text):

@@ -1,6 +1,7 @@
 """Subscriptions of a real broker: their names and types, where they begin, what is given back, what bounds them."""
 
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -284,6 +285,15 @@ def test_s5_6_a_sink_has_a_bounded_number_of_producers(pulsar: PulsarServer, mon
         for name in names:
             assert codes(sink.send(outgoing(f"queue:{name}", b"1"))) == [None]
         assert sum(len(pulsar.stats(name)["publishers"]) for name in names) == 2
+
+
+def test_what_is_there_does_not_wait_for_more(pulsar: PulsarServer):
+    destination = f"queue:{pulsar.name()}"
+    send(pulsar.connection(), destination, b"1")
+    with opened(pulsar.connection().source(receiver(destination))) as source:
+        begun = time.monotonic()
+        assert bodies([source.receive(10, PATIENCE_S)]) == [b"1"]
+        assert time.monotonic() - begun < PATIENCE_S
 
 
 def test_clients_leave_no_threads(pulsar: PulsarServer):

@@ -25,15 +25,8 @@ from correlator import Engine, Message, Monitor, Reliability, on
 from correlator.events import Outgoing
 from correlator.settings import CheckpointSettings, EngineSettings, MonitorSettings, ReceiverSettings, SenderSettings
 from tests.benchmarks.bench_engine import profile_threads
-from tests.benchmarks.comparison import Result, Stopwatch
-from tests.benchmarks.pulsar.bench_client import (
-    PATIENCE_S,
-    Confirms,
-    bare_client,
-    compare,
-    properties_of,
-    topic_of,
-)
+from tests.benchmarks.comparison import Result, Stopwatch, compare
+from tests.benchmarks.pulsar.bench_client import PATIENCE_S, Confirms, bare_client, properties_of, topic_of
 from tests.connectors.rabbit import opened
 from tests.pulsar_server import PulsarServer
 from tests.servers import running
@@ -183,7 +176,7 @@ def main() -> None:
             moved(engine)
             profile_threads(lambda: moved(engine))
             return
-        compare("topic to topic", options.rounds, lambda: moved(run_bare), lambda: moved(engine), 0.5)
+        compare("topic to topic", options.rounds, lambda: moved(run_bare), lambda: moved(engine), wanted=0.5)
 
 
 if __name__ == "__main__":

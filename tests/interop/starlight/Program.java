@@ -32,8 +32,10 @@ import java.util.stream.Stream;
  * <p>Its arguments are steps, each of some words. {@code subscribe TOPIC NAME}: make a durable subscription.
  * {@code send DESTINATION}: the fixed messages. {@code receive DESTINATION NUMBER [NAME]}: so many messages of a queue,
  * or of a topic's durable subscription. {@code return QUEUE}: take one message, give it back, take it again and let go
- * of it. {@code DESTINATION} is {@code queue:NAME} or {@code topic:NAME}. The broker is in the environment variables
- * BROKER_URL and WEB_URL, the namespace of the destinations in NAMESPACE, the identifier of the client in CLIENT_ID.
+ * of it. {@code rank DESTINATION NUMBER}: send so many messages of each priority. {@code DESTINATION} is
+ * {@code queue:NAME} or {@code topic:NAME}. The broker is in the environment variables BROKER_URL and WEB_URL, the
+ * namespace of the destinations in NAMESPACE, the identifier of the client in CLIENT_ID, and how priorities are mapped to
+ * partitions in PRIORITY_MAPPING, where they are.
  */
 final class Program {
     private static final String TEXT = "Gr\u00fc\u00dfe, 5 \u20ac \ud83d\ude00";
@@ -48,12 +50,17 @@ final class Program {
     }
 
     public static void main(String[] steps) throws JMSException {
-        Map<String, Object> configuration = Map.of(
+        Map<String, Object> configuration = new LinkedHashMap<>(Map.of(
                 "brokerServiceUrl", System.getenv("BROKER_URL"),
                 "webServiceUrl", System.getenv("WEB_URL"),
                 "jms.clientId", System.getenv("CLIENT_ID"),
                 "jms.systemNamespace", System.getenv("NAMESPACE"),
-                "consumerConfig", Map.of("negativeAckRedeliveryDelayMicros", 100_000));
+                "consumerConfig", Map.of("negativeAckRedeliveryDelayMicros", 100_000)));
+        String mapping = System.getenv("PRIORITY_MAPPING");
+        if (mapping != null) {
+            configuration.put("jms.enableJMSPriority", "true");
+            configuration.put("jms.priorityMapping", mapping);
+        }
         try (PulsarConnectionFactory factory = new PulsarConnectionFactory(configuration);
                 Connection connection = factory.createConnection();
                 Session session = connection.createSession(Session.CLIENT_ACKNOWLEDGE)) {
@@ -89,6 +96,7 @@ final class Program {
                     }
                 }
             }
+            case "rank" -> rank(destination, Integer.parseInt(step[2]));
             default -> throw new IllegalArgumentException(step[0]);
         }
     }
@@ -116,6 +124,17 @@ final class Program {
             for (Map.Entry<String, Message> one : plain().entrySet()) {
                 producer.send(named(one.getValue(), one.getKey()));
                 print(label, one.getValue());
+            }
+        }
+    }
+
+    private void rank(Destination destination, int times) throws JMSException {
+        try (MessageProducer producer = session.createProducer(destination)) {
+            for (int priority = 0; priority <= 9; priority++) {
+                for (int left = times; left > 0; left--) {
+                    Message message = session.createTextMessage(String.valueOf(priority));
+                    producer.send(message, DeliveryMode.PERSISTENT, priority, 0);
+                }
             }
         }
     }

@@ -1,0 +1,175 @@
+"""Bodies in Avro, read without harm whatever schema somebody has put into a registry, and decimals with all digits."""
+
+import io
+import json
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+import msgspec
+
+MOST_GROWTH = 100
+"""Characters of JSON for each byte of a record; names are long, and a field may take one byte."""
+_MOST_BESIDE = 1_000_000
+"""More than that, for what takes no bytes."""
+_MOST_DEPTH = 100
+_MOST_DIGITS = 1000
+"""Of a decimal: no sender's type has more, and turning many digits into a text takes for ever."""
+_DECIMAL = "exact-decimal"
+"""Decimals by the name of a reader of our own: that of the package rounds, and takes minutes for many bytes."""
+_PRIMITIVE = frozenset({"boolean", "bytes", "double", "float", "int", "long", "null", "string"})
+_NAMED = frozenset({"record", "error", "enum", "fixed"})
+
+
+class Refused(Exception):
+    """A schema that is not applied; why."""
+
+
+def decoder(definition: str) -> Callable[[bytes], Any]:
+    """Makes of a body what JSON can hold, and raises anything for one that does not fit.
+
+    Raises `Refused`, and anything else for a schema that is malformed.
+    """
+    import fastavro  # noqa: PLC0415  # a tenth of a second, for those that need it
+
+    fastavro.read.LOGICAL_READERS.update({f"{kind}-{_DECIMAL}": _decimal for kind in ("bytes", "fixed")})
+    schema = fastavro.parse_schema(json.loads(definition, object_hook=_adapted))
+    _check_bounds(schema)
+
+    def decode(body: bytes) -> Any:
+        data = io.BytesIO(body)
+        value = fastavro.schemaless_reader(data, schema, None)
+        if data.tell() != len(body):
+            raise ValueError("there is something behind the value")
+        return value
+
+    return decode
+
+
+def _adapted(part: dict[str, Any]) -> dict[str, Any]:
+    """Without what is not for those that only read, and with decimals that are read here.
+
+    Defaults are for readers with another schema, and some registries hold such as do not fit. With the mark the package
+    believes that it has looked at a schema.
+    """
+    part.pop("default", None)
+    part.pop("__fastavro_parsed", None)
+    if part.get("logicalType") == "decimal":
+        part["logicalType"] = _DECIMAL
+    return part
+
+
+def _decimal(content: bytes, schema: Any, _reader: Any) -> str:
+    """Called by the package, with the number without its point."""
+    if not content:
+        raise ValueError("a number has a byte at least")
+    unscaled = int.from_bytes(content, "big", signed=True)
+    if abs(unscaled) >= 10 ** schema["precision"]:
+        raise ValueError("it has more digits than the schema allows")
+    return format(Decimal(f"{unscaled}e-{schema.get('scale', 0)}"), "f")
+
+
+class _Bounds(NamedTuple):
+    """Of the values of a type.
+
+    Attributes:
+        beside: characters by which the JSON of a value may be longer than `MOST_GROWTH` times its bytes. Below 0 for
+            what never is so long, as are items of arrays and maps: of them there may be any number.
+        depth: how deeply it is nested.
+    """
+
+    beside: int
+    depth: int = 1
+
+
+def _check_bounds(schema: Any) -> None:
+    """Raises `Refused` for schemas with which a few bytes could take all time and memory, and end the process.
+
+    The reader counts no depth, and believes any number of values that need no bytes.
+    """
+    bounds = _bounds(schema, {})
+    _check_growth(bounds.beside, _MOST_BESIDE)
+    if bounds.depth > _MOST_DEPTH:
+        raise Refused("it is nested too deeply")
+
+
+def _check_growth(beside: int, most: int) -> None:
+    if beside > most:
+        raise Refused("its JSON may be too long")
+
+
+def _bounds(schema: Any, named: dict[str, _Bounds | None]) -> _Bounds:
+    """`named` are those of named types so far, `None` within the type itself."""
+    if isinstance(schema, list):
+        branches = [_bounds(branch, named) for branch in schema]
+        return _around(max(branch.beside for branch in branches) - MOST_GROWTH, branches)
+    if isinstance(schema, str):
+        return _of_primitive(schema) if schema in _PRIMITIVE else _of_name(schema, named)
+    if schema["type"] not in _NAMED:
+        return _of_unnamed(schema, named)
+    name = schema["name"]
+    if name in named:
+        raise Refused(f"{name} is there twice")
+    named[name] = None
+    named[name] = bounds = _of_named(schema, named)
+    return bounds
+
+
+def _of_name(name: str, named: dict[str, _Bounds | None]) -> _Bounds:
+    bounds = named[name]
+    if bounds is None:
+        raise Refused(f"{name} contains itself")
+    return bounds
+
+
+def _of_unnamed(schema: dict[str, Any], named: dict[str, _Bounds | None]) -> _Bounds:
+    kind = schema["type"]
+    if kind == "array":
+        items = _bounds(schema["items"], named)
+        _check_growth(items.beside + len(","), 0)
+        return _around(len("[]") - MOST_GROWTH, [items])
+    if kind == "map":
+        values = _bounds(schema["values"], named)
+        _check_growth(values.beside + len('"":,') - MOST_GROWTH, 0)
+        return _around(len("{}") - MOST_GROWTH, [values])
+    plain = _of_primitive(kind)
+    return _Bounds(plain.beside + _scale(schema)) if kind == "bytes" else plain
+
+
+def _of_primitive(kind: str) -> _Bounds:
+    return _Bounds(len("null") if kind == "null" else _PLAIN - MOST_GROWTH)
+
+
+_PLAIN = 32
+"""Nothing of one byte is longer than a moment, and further bytes bring six characters at most."""
+
+
+def _of_named(schema: dict[str, Any], named: dict[str, _Bounds | None]) -> _Bounds:
+    kind = schema["type"]
+    if kind == "enum":
+        return _Bounds(max(map(_length, schema["symbols"])) - MOST_GROWTH)
+    if kind == "fixed":
+        return _Bounds(_PLAIN + _scale(schema) - (MOST_GROWTH - 3) * schema["size"])
+    fields = [_bounds(field["type"], named) for field in schema["fields"]]
+    names = sum(_length(field["name"]) + len(":,") for field in schema["fields"])
+    return _around(len("{}") + names + sum(field.beside for field in fields), fields)
+
+
+def _around(beside: int, parts: list[_Bounds]) -> _Bounds:
+    return _Bounds(beside, 1 + max((part.depth for part in parts), default=0))
+
+
+def _length(name: str) -> int:
+    return len(msgspec.json.encode(name))
+
+
+def _scale(schema: dict[str, Any]) -> int:
+    """Of decimals; others have none. Raises `Refused`."""
+    if schema.get("logicalType") != _DECIMAL:
+        return 0
+    precision, scale = schema.get("precision"), schema.get("scale", 0)
+    if not (isinstance(precision, int) and 1 <= precision <= _MOST_DIGITS):
+        raise Refused(f"its decimals are not of 1 to {_MOST_DIGITS} digits")
+    if not (isinstance(scale, int) and 0 <= scale <= precision):
+        raise Refused("its decimals have another scale than one of 0 to their digits")
+    return scale

@@ -1,7 +1,8 @@
 """What is under way of one batch, between the thread that sends and the client's, which tells what became of it."""
 
+import math
 import threading
-from collections.abc import Callable
+from collections import deque
 from typing import Any
 
 from connectors.pulsar.failures import TOO_LARGE
@@ -10,13 +11,16 @@ MOST_OUTSTANDING = 1000
 """Messages sent and not confirmed."""
 MOST_OUTSTANDING_BYTES = 8 * 1024 * 1024
 """Their bytes; a larger message goes alone."""
-_REFILLED_AT = 0.9
-"""Who waits for room waits until only that part is taken: to be woken for each message costs more than to send it."""
+_REFILLED_BY = 10
+"""Who waits for room waits until that part of it is free: to be woken for each message costs more than to send it."""
 _CONFIRMED = "Ok"
 
 
 class Flight:
     """A batch.
+
+    Both threads pass here for every message. So they hold no lock while none waits for the other: the client's thread
+    only adds to what the other one takes, and each of these steps is one for the interpreter.
 
     Attributes:
         confirmed: places of messages that the broker has.
@@ -30,35 +34,35 @@ class Flight:
         self.failure = ""
         self._outstanding = 0
         self._bytes = 0
-        self._settled = 0
+        self._settled: deque[int] = deque()
+        """Sizes of messages that are settled and still counted as outstanding."""
+        self._enough: float = math.inf
+        """So many of these wake the thread that sends, while it waits."""
         self._moved = threading.Condition(threading.Lock())
-        self._awaited: Callable[[], bool] | None = None
-        """What the thread that sends waits for, while it does."""
 
     def begin(self, size: int, timeout_s: float) -> bool:
         """Count one more, once there is room for it. Returns as `land`."""
-        with self._moved:
-            going = not self.failure
-            if self._outstanding and not self._has_room(size, 1):
-                going = self._wait(lambda: not self._outstanding or self._has_room(size, _REFILLED_AT), timeout_s)
-            self._outstanding += 1
-            self._bytes += size
-        return going
+        if not self._has_room(size):
+            self._count()
+        while not self._has_room(size):
+            if not self._wait(max(1, self._outstanding // _REFILLED_BY), timeout_s):
+                return False
+        self._outstanding += 1
+        self._bytes += size
+        return not self.failure
 
     def settle(self, place: int, size: int, result: Any, _: object) -> None:
         """Called by the client, by a thread of its own or from within a send; must not raise."""
         name = result.name
-        with self._moved:
-            self._outstanding -= 1
-            self._bytes -= size
-            self._settled += 1
-            if name == TOO_LARGE:
-                self.too_large.add(place)
-            elif name != _CONFIRMED:
-                self.failure = self.failure or name
-            else:
-                self.confirmed.add(place)
-            if self._awaited is not None and (self.failure or self._awaited()):
+        if name == _CONFIRMED:
+            self.confirmed.add(place)
+        elif name == TOO_LARGE:
+            self.too_large.add(place)
+        else:
+            self.failure = self.failure or name
+        self._settled.append(size)
+        if len(self._settled) >= self._enough or self.failure:
+            with self._moved:
                 self._moved.notify()
 
     def land(self, timeout_s: float) -> bool:
@@ -66,21 +70,30 @@ class Flight:
 
         False when something has gone wrong: `failure` tells what, or is empty when nothing was settled for so long.
         """
+        return self._wait(self._outstanding, timeout_s)
+
+    def _has_room(self, size: int) -> bool:
+        return not self._outstanding or (
+            self._outstanding < MOST_OUTSTANDING and self._bytes + size <= MOST_OUTSTANDING_BYTES
+        )
+
+    def _wait(self, enough: int, timeout_s: float) -> bool:
+        """Until so many more are settled; the time counts from the last one. They count as outstanding no more."""
+        self._enough = enough  # before the look: who settles one meanwhile has not been seen, or sees this
         with self._moved:
-            return self._wait(lambda: not self._outstanding, timeout_s)
-
-    def _has_room(self, size: int, part: float) -> bool:
-        """Within a part of the bounds."""
-        return self._outstanding < part * MOST_OUTSTANDING and self._bytes + size <= part * MOST_OUTSTANDING_BYTES
-
-    def _wait(self, reached: Callable[[], bool], timeout_s: float) -> bool:
-        """The time counts from the last message that was settled."""
-        settled = -1
-        self._awaited = reached
-        while not (self.failure or reached()):
-            if settled == self._settled:
-                return False
-            settled = self._settled
-            self._moved.wait_for(lambda: bool(self.failure) or reached(), timeout_s)
-        self._awaited = None
+            while not self._is_over(enough):
+                settled = len(self._settled)
+                self._moved.wait_for(lambda: self._is_over(enough), timeout_s)
+                if len(self._settled) == settled and not self.failure:
+                    return False
+        self._enough = math.inf
+        self._count()
         return not self.failure
+
+    def _is_over(self, enough: int) -> bool:
+        return bool(self.failure) or len(self._settled) >= enough
+
+    def _count(self) -> None:
+        while self._settled:
+            self._bytes -= self._settled.popleft()
+            self._outstanding -= 1

@@ -130,7 +130,7 @@ class PulsarSink:
 
     def _has(self, outgoing: Outgoing) -> bool:
         """Whether the broker has confirmed it in an earlier try, whatever it would say now."""
-        return _id(outgoing) in self._confirmed
+        return bool(self._confirmed) and _id(outgoing) in self._confirmed
 
     def _go_on(self, going: bool, flight: Flight, topic: str) -> None:
         if going:

@@ -56,7 +56,7 @@ def test_a_message_waits_until_a_tenth_of_the_room_is_free(flight, waiting, monk
     monkeypatch.setattr(flight._moved, "notify", lambda: (woken.append(True), original()))
     begin(flight, MOST_OUTSTANDING)
     future = waiting(flight.begin, 1, LONG_S)
-    settle(flight, MOST_OUTSTANDING // 10)
+    settle(flight, MOST_OUTSTANDING // 10 - 1)
     assert not woken
     settle(flight, 1)
     assert future.result(LONG_S / 2)

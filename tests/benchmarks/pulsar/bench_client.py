@@ -2,7 +2,8 @@
 
 The bare client does what its documentation shows: `send_async` with its default settings, waiting only when a thousand
 messages are not confirmed, and `receive` and `acknowledge` for each message. The messages have 256 bytes and the
-properties of an EXACTLY_ONCE sender, no others where the bare client sends them; it makes nothing of what it receives.
+properties of an EXACTLY_ONCE sender, no others where the bare client sends them; once it also sends those four that make
+a message of it to JMS, which the connector always does. It makes nothing of what it receives.
 Both run in turn, several rounds; the ratio of each round is printed, and its median. Broker and client share the
 processor: so the processor time that the client needs for a message is told, too.
 
@@ -14,7 +15,7 @@ import cProfile
 import os
 import pstats
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -56,6 +57,17 @@ def properties_of(number: int) -> dict[str, str]:
     return {"uniqueMessageId": f"{number}:bench", "messageSourceId": "bench"}
 
 
+def properties_of_jms(number: int) -> dict[str, str]:
+    """These, and what the connector puts into it."""
+    return {
+        **properties_of(number),
+        "JMSMessageId": f"ID:{number}:bench",
+        "JMSConnectionID": "0123456789abcdef0123456789abcdef",
+        "JMSDeliveryTime": "1790000000000",
+        "JMSPulsarMessageType": "bytes",
+    }
+
+
 class Confirms:
     """Those of so many messages, told by the client's threads."""
 
@@ -75,7 +87,9 @@ class Confirms:
         assert self._all.wait(PATIENCE_S), f"{self._left} messages are not confirmed"
 
 
-def bare_publish(server: PulsarServer, name: str, count: int) -> Result:
+def bare_publish(
+    server: PulsarServer, name: str, count: int, properties: Callable[[int], dict[str, str]] = properties_of
+) -> Result:
     """As fast as the client takes them."""
     with bare_client(server) as client:
         producer = client.create_producer(
@@ -84,7 +98,7 @@ def bare_publish(server: PulsarServer, name: str, count: int) -> Result:
         confirms = Confirms(count)
         stopwatch = Stopwatch()
         for number in range(count):
-            producer.send_async(BODY, confirms.one, properties=properties_of(number))
+            producer.send_async(BODY, confirms.one, properties=properties(number))
         confirms.wait()
         return stopwatch.result(count)
 
@@ -167,8 +181,8 @@ def main() -> None:
             pstats.Stats(profiler).sort_stats("tottime").print_stats(30)
             return
 
-        def bare_publishing() -> Result:
-            return bare_publish(server, server.name(), count)
+        def bare_publishing(properties: Callable[[int], dict[str, str]]) -> Result:
+            return bare_publish(server, server.name(), count, properties)
 
         def publishing(batch: int) -> Result:
             return publish(connection, server.name(), count, batch)
@@ -180,7 +194,9 @@ def main() -> None:
             return consume(connection, filled(), count, batch)
 
         for batch in (500, 5000):
-            compare(f"publish, batches of {batch}", options.rounds, bare_publishing, partial(publishing, batch))
+            for what, properties in (("", properties_of), (", the same properties", properties_of_jms)):
+                title = f"publish, batches of {batch}{what}"
+                compare(title, options.rounds, partial(bare_publishing, properties), partial(publishing, batch))
         for batch in (1000, 5000):
             compare(f"consume, batches of {batch}", options.rounds, bare_consuming, partial(consuming, batch))
 

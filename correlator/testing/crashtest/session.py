@@ -2,7 +2,7 @@
 
 import argparse
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ from correlator.testing.crashtest import replay
 from correlator.testing.crashtest.levels import known, opened, seconds
 from correlator.testing.crashtest.runs import Level, Plan
 from correlator.testing.crashtest.served import ENVIRONMENT, on_this_machine
-from correlator.testing.plugin import MakeWorld
 from correlator.testing.schedule import Fault
 from correlator.testing.worlds import World
 
@@ -40,7 +39,7 @@ def database(config: pytest.Config) -> str | None:
     return config.option.crash_store or os.environ.get(ENVIRONMENT)
 
 
-def worlds(request: pytest.FixtureRequest, level: str) -> Iterator[MakeWorld]:
+def worlds(request: pytest.FixtureRequest, level: str) -> Iterator[Callable[..., World]]:
     """What the fixtures of the plugin are; everything ends with the test."""
     with ExitStack() as stack:
         levels: dict[Path, Level] = {}

@@ -50,7 +50,7 @@ _QUEUE_TYPE, _OWN_TYPE = SHARED, EXCLUSIVE
 """Where nothing else is configured."""
 _POSITIONS = ("earliest", "latest")
 _DISCOVERY_S, _LONGEST_DISCOVERY_S = 10, 3600
-_VIRTUAL = re.compile(r"(regex|multi):(.+)", re.DOTALL)
+_VIRTUAL = re.compile(r"(regex|multi):(.*)", re.DOTALL)
 _NAMES = "NAME without slashes or as persistent://TENANT/NAMESPACE/NAME"
 _FULL_NAME = re.compile(r"persistent://[\w=:.-]+/[\w=:.-]+/(.+)", re.ASCII)
 
@@ -147,7 +147,7 @@ def place_of_receiver(receiver: ReceiverSettings, broker: Broker) -> Place:
         subscription_type=type_,
         initial_position=choice_option(where, receiver.options, "initial_position", _POSITIONS, _POSITIONS[0]),
         backoff=backoff_of(where, receiver.options),
-        dead_letters=_dead_letters(where, receiver.options, broker),
+        dead_letters=_dead_letters(where, receiver.options, [taken.topic, *taken.topics], broker),
         leaves_others=leaves_others,
         use_schema=_uses_schema(where, receiver.options),
     )
@@ -212,6 +212,8 @@ def _taken_from(where: str, text: str, broker: Broker) -> _Taken:
 
 
 def _pattern(where: str, text: str, pattern: str, broker: Broker) -> str:
+    if not pattern:
+        raise ConfigError("E1215", f"{where}.destination", f"{quoted(text)} has no regular expression")
     try:
         re.compile(pattern)
     except re.error as error:
@@ -262,15 +264,19 @@ def _checked_topic(where: str, destination: str, broker: Broker) -> str:
     return topic
 
 
-def _dead_letters(where: str, options: Mapping[str, Any], broker: Broker) -> DeadLetterPolicy | None:
+def _dead_letters(
+    where: str, options: Mapping[str, Any], own: Sequence[str], broker: Broker
+) -> DeadLetterPolicy | None:
     """With the full name of its topic, which the client would look for in another namespace."""
     policy = dead_letter_policy_of(where, options)
     if policy is None or policy.dead_letter_topic is None:
         return policy
-    topic = topic_of(f"topic:{policy.dead_letter_topic}", broker)
+    place, name = f"{where}.{DEAD_LETTERS}.dead_letter_topic", policy.dead_letter_topic
+    topic = None if parse_destination(name) else topic_of(f"topic:{name}", broker)
     if topic is None:
-        what = f"{quoted(policy.dead_letter_topic)} is no topic"
-        raise ConfigError("E1022", f"{where}.{DEAD_LETTERS}.dead_letter_topic", what, _NAMES)
+        raise ConfigError("E1022", place, f"{quoted(name)} is no topic", _NAMES)
+    if topic in own:
+        raise ConfigError("E1022", place, f"{quoted(name)} is what it receives from: nothing would ever leave it")
     return replace(policy, dead_letter_topic=topic)
 
 

@@ -233,6 +233,23 @@ NO_TOPIC = "is no topic. Use queue:NAME or topic:NAME, NAME without slashes or a
             {"subscription_type": "failover", "negative_ack_delay": "1s"},
             "E1022 receivers.r.negative_ack_delay: is of no use with subscription_type failover: ",
         ),
+        (
+            "queue:q",
+            {"dead_letter_policy": {"max_redeliver_count": 1, "dead_letter_topic": "queue:bad"}},
+            "E1022 receivers.r.dead_letter_policy.dead_letter_topic: 'queue:bad' is no topic. NAME without slashes or as ",
+        ),
+        (
+            "queue:q",
+            {"dead_letter_policy": {"max_redeliver_count": 1, "dead_letter_topic": "q"}},
+            "E1022 receivers.r.dead_letter_policy.dead_letter_topic: 'q' is what it receives from: nothing would ever ",
+        ),
+        (
+            "queue:multi:p,q",
+            {"dead_letter_policy": {"max_redeliver_count": 1, "dead_letter_topic": "persistent://public/default/q"}},
+            "E1022 receivers.r.dead_letter_policy.dead_letter_topic: 'persistent://public/default/q' is what it receives ",
+        ),
+        ("queue:multi:", {}, "E1215 receivers.r.destination: 'queue:' is not a destination."),
+        ("queue:regex:", {}, "E1215 receivers.r.destination: 'queue:regex:' has no regular expression."),
         ("queue:multi:a,b/c", {}, f"E1215 receivers.r.destination: 'queue:b/c' {NO_TOPIC}"),
         (
             "topic:multi:a,b:s",
@@ -292,6 +309,7 @@ def test_options_of_senders(destination, options, text):
         ("x:q", None),
         ("queue:multi:a,b", None),
         ("topic:regex:a", None),
+        ("queue:multi:", None),
     ],
 )
 def test_destinations_are_topics(destination, topic):

@@ -69,15 +69,18 @@ def contents(pulsar: PulsarServer, topic, count, namespace=NAMESPACE):
 
 @pytest.fixture
 def all_here(monkeypatch):
-    """Lets a source see nothing until so many messages wait in the client."""
+    """Lets the first consumer of a source see nothing until so many messages wait in the client."""
 
     receives = source._received
 
     def wait_for(count):
-        here, missing = deque(), count
+        here, missing, first = deque(), count, None
 
         def take_one(consumer, wait_ms):
-            nonlocal missing
+            nonlocal missing, first
+            first = first or consumer
+            if consumer is not first:
+                return receives(consumer, wait_ms)
             while missing:
                 here.append(consumer.receive(round(PATIENCE_S * 1000)))
                 missing -= 1

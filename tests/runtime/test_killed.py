@@ -201,14 +201,16 @@ def test_a1_6_exactly_once_survives_a_kill_at_every_point_of_a_recovery(children
 def test_a1_6_exactly_once_survives_a_kill_at_every_point_of_a_stop(children, tmp_path, store):
     """A stop that begins with a batch in hand: it is not stored, then stored, then handled, then sent."""
     queues, flow = a_flow(tmp_path, store=store)
-    queues.publish(numbered(COUNT))
+    messages = numbered(COUNT)
     stops = {"wanted": 0, "interval": 3600.0, "hold": {"stop.begin:1": ["rx.submit"], "rx.submit:1": ["stop.begin"]}}
     seen = []
-    for point in POINTS["stop"]:
+    for point, batches in zip(POINTS["stop"], (1, 0, 1, 1), strict=True):
+        queues.publish([messages.pop(0) for _ in range(7 * batches)])  # no more, or it might take them before it stops
         ended = children.run(**{**flow, **stops}, kill=point)
         assert ended["killed"], (point, ended)
         seen.append((*in_flight(store)[:2], len(queues.bodies())))
     assert seen == [(0, 0, 0), (7, 0, 0), (14, 0, 0), (0, 0, 21)]
+    queues.publish(messages)
     assert children.run(**flow)["exit"] == 0
     assert_all_went_through(queues, store)
 

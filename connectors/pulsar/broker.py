@@ -145,9 +145,9 @@ def _token(where: str, options: Mapping[str, Any]) -> str:
         raise ConfigError("E1022", f"{where}.{given[1]}", f"is of no use beside '{given[0]}'", "", "Set one of them")
     if "user" in options:
         text_option(where, options, "user")
-        if given != ["password"]:
+        if "password" not in given:
             raise ConfigError("E1022", f"{where}.user", "is of no use without 'password'", "", "Remove it")
-    if given != ["password"]:
+    if "password" not in given:
         return secret_option(where, options, "token", "")
     password = secret_option(where, options, "password", "")
     if not password.startswith(_SCHEME):

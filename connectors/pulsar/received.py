@@ -24,7 +24,7 @@ def position_of(name: Any) -> Position:
 def decoded(message: pulsar.Message, at: Position, namespace: str, schemas: Schemas | None = None) -> Message:
     """What it says, to a connection of this namespace; `at` is its position. Raises `ConnectionLost` with schemas."""
     properties, key, unreadable = _texts(message)
-    shown = Shown(body_of(message)) if schemas is None else schemas.shown(message)
+    shown = Shown(body_of(message)) if schemas is None else schemas.shown(message, at.ledger)
     made = decode(
         Received(
             shown.body,

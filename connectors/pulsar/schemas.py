@@ -31,8 +31,8 @@ _NULL_LENGTH = -1
 
 _Decode = Callable[[bytes], Any]
 """Bytes as something that JSON can hold. Raises anything where they do not fit."""
-_Read = Callable[[pulsar.Message], bytes | None]
-"""The text of a message; `None` is a null value. Raises anything where it does not fit."""
+_Read = Callable[[bytes | None, pulsar.Message], bytes | None]
+"""The text of a message with this body; `None` is a null value. Raises anything where it does not fit."""
 
 
 class Shown(msgspec.Struct, frozen=True, gc=False):
@@ -78,20 +78,20 @@ class Schemas:
         self._link = link
         self._schema = lru_cache(MOST_KEPT)(self._asked)
 
-    def shown(self, message: pulsar.Message) -> Shown:
-        """What a message holds, by its schema. Raises `ConnectionLost`."""
+    def shown(self, message: pulsar.Message, ledger: int) -> Shown:
+        """What a message of this ledger holds, by its schema. Raises `ConnectionLost`."""
         body = body_of(message)
         version = message._message.int_schema_version()  # noqa: SLF001  # the public one fails from 128 on
         if version < 0:
             return Shown(body)
-        schema = self._schema(message.topic_name(), version, message.message_id().ledger_id())
+        schema = self._schema(message.topic_name(), version, ledger)
         name = f"schema {version} ({schema.kind})" if schema.kind else f"schema {version}"
         if schema.problem:
             return Shown(body, unreadable=f"{name}: {schema.problem}")
         if schema.read is None:
             return Shown(body)
         try:
-            return Shown(schema.read(message), is_text=True)
+            return Shown(schema.read(body, message), is_text=True)
         except Exception:  # noqa: BLE001  # whatever the reader of Avro stumbles over
             return Shown(body, unreadable=f"{name}: the body does not fit it")
 
@@ -136,8 +136,7 @@ def _made(kind: str, make: Callable[[], _Read]) -> _Schema:
 def _reader(kind: str, definition: str) -> _Read:
     decode = _decoder(kind, definition)
 
-    def read(message: pulsar.Message) -> bytes | None:
-        body = body_of(message)
+    def read(body: bytes | None, _message: pulsar.Message) -> bytes | None:
         if body is None:
             return None
         value = decode(body)
@@ -170,8 +169,8 @@ def _reader_of_pairs(told: Any) -> _Read:
     key, value = (_decoder(properties[f"{part}.schema.type"], json.dumps(parts[part])) for part in ("key", "value"))
     split = {"INLINE": _inline, "SEPARATED": _separated}[properties["kv.encoding.type"]]
 
-    def read(message: pulsar.Message) -> bytes | None:
-        pair = split(message)
+    def read(body: bytes | None, message: pulsar.Message) -> bytes | None:
+        pair = split(body, message)
         if pair is None:
             return None
         its_key, its_value = pair
@@ -187,18 +186,17 @@ def _optional(decode: _Decode, content: bytes | None) -> Any:
 _Pair = tuple[bytes | None, bytes | None]
 
 
-def _inline(message: pulsar.Message) -> _Pair | None:
-    body = body_of(message)
+def _inline(body: bytes | None, _message: pulsar.Message) -> _Pair | None:
     return None if body is None else taken_apart(body)
 
 
-def _separated(message: pulsar.Message) -> _Pair:
+def _separated(body: bytes | None, message: pulsar.Message) -> _Pair:
     """The key is that of the message, which is empty where there is none."""
     key = message.partition_key()
-    return base64.b64decode(key, validate=True) if key else None, body_of(message)
+    return base64.b64decode(key, validate=True) if key else None, body
 
 
-def taken_apart(body: bytes) -> tuple[bytes | None, bytes | None]:
+def taken_apart(body: bytes) -> _Pair:
     """Key and value of a body that holds both, each behind its length. Raises `ValueError` for any other."""
     try:
         key, behind = _counted(body, 0)

@@ -64,16 +64,21 @@ def sent(sink, batch):
 
 
 def received(connection, count):
-    """All that is in the queue `q`, in order, at least so many."""
-    with opened(connection.source(receiver("queue:q"))) as source:
+    """The bodies of all that is in the queue `q`, in order, at least so many."""
+    return [message.body for message in messages_of(connection, "queue:q", count)]
+
+
+def messages_of(connection, queue, count, patience_s=START_TIMEOUT_S):
+    """All that is in a queue, in order, at least so many."""
+    with opened(connection.source(receiver(queue))) as source:
         chunks = []
-        deadline = time.monotonic() + START_TIMEOUT_S
+        deadline = time.monotonic() + patience_s
         while chunks[-1:] != [()] or sum(map(len, chunks)) < count:
             assert time.monotonic() < deadline, f"{sum(map(len, chunks))} of {count}"
             chunk = source.receive(1000, 1.0)
             chunks.append(chunk.messages)
             source.acknowledge([chunk.token] if chunk.messages else [])
-    return [message.body for messages in chunks for message in messages]
+    return [message for messages in chunks for message in messages]
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from correlator.errors import ConnectionLost
 from correlator.events import Headers, Outgoing
 from correlator.settings import EngineSettings, MonitorSettings, ReceiverSettings, SenderSettings
 from tests.connectors.rabbit import LONG_S, opened
-from tests.connectors.test_pulsar_faults import numbers, outgoing, received, sender, sent
+from tests.connectors.test_pulsar_faults import messages_of, numbers, outgoing, received, sender, sent
 from tests.pulsar_server import PulsarServer
 
 pytestmark = pytest.mark.pulsar
@@ -88,17 +88,8 @@ def engine(connection, tmp_path) -> Engine:
 
 def forwarded(connection, count):
     """The bodies and numbers of so many messages of queue `out`, which holds no more."""
-    settings = ReceiverSettings(id="r", connection="pulsar", destination="queue:out", max_batch_size=10_000)
-    deadline = time.monotonic() + LONG_S
-    with opened(connection.source(settings)) as source:
-        got, more = [], ()
-        while len(got) < count or more:
-            assert time.monotonic() < deadline, f"{len(got)} of {count}"
-            chunk = source.receive(1000, 1.0)
-            more = chunk.messages
-            got += [(message.body, message.properties["number"]) for message in more]
-            source.acknowledge([chunk.token] if more else [])
-    return got
+    messages = messages_of(connection, "queue:out", count, LONG_S)
+    return [(message.body, message.properties["number"]) for message in messages]
 
 
 def of_life(first, count, priorities=1):

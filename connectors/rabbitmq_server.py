@@ -9,6 +9,7 @@ from typing import Any
 from connectors.options import flag_option, secret_option, text_option, whole_option
 from correlator.errors import ConfigError, ConnectionLost, quoted
 
+_NO_ADDRESSES = ("", "topic:")
 _TLS_FILES = ("ca_file", "certificate_file", "key_file")
 _PASSWORDS = ("password", "password_file")
 SERVER_OPTIONS = ("host", "port", "virtual_host", "user", *_PASSWORDS, "tls", *_TLS_FILES, "heartbeat_s", "timeout_s")
@@ -128,12 +129,17 @@ def reason(error: BaseException) -> str:
 
 
 def address_of(reply_to: str | None) -> str | None:
-    """A destination as the address that clients of RabbitMQ reply to: `queue:NAME` is NAME."""
-    return None if reply_to is None else reply_to.removeprefix("queue:")
+    """A destination as the address that clients of RabbitMQ reply to: `queue:NAME` is NAME. Raises `ValueError`."""
+    if reply_to is None:
+        return None
+    address = reply_to.removeprefix("queue:")
+    if address in _NO_ADDRESSES:
+        raise ValueError(f"the reply_to '{reply_to}' has no name")
+    return address
 
 
 def destination_of(address: str | None) -> str | None:
-    """The other way round."""
-    if address is None or address.startswith("topic:"):
-        return address
-    return f"queue:{address}"
+    """The other way round; an address without a name is none."""
+    if address is None or address in _NO_ADDRESSES:
+        return None
+    return address if address.startswith("topic:") else f"queue:{address}"

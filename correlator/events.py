@@ -15,6 +15,10 @@ CUT_FROM = "cut_from_bytes"
 """Property by which a source tells the size of a message that is too large to be taken whole: the body begins it."""
 
 
+UNREADABLE = "correlator_unreadable"
+"""Property by which a source says what it could not read of a message, which comes as it was sent."""
+
+
 LONGEST_LIFE_MS = 2**53
 """Most of a `time_to_live_ms`, some 285,000 years: the moment at which it ends has still a number of 64 bits."""
 
@@ -84,7 +88,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A message that could not be mapped, handled or sent, with the reason (FEATURES Z7, Z8).
 
     Attributes:
-        kind: `mapping`, `handler`, `step`, `send`, or `poison` (it ended the process).
+        kind: `mapping`, `handler`, `step`, `send`, `poison` (it ended the process), or `unhandled`.
         origin: the id of the receiver, monitor, pipeline or sender where it failed.
         reason: the error text, beginning with its code.
         message: the message as it was.

@@ -7,12 +7,29 @@ one message). Each object is used by one thread at a time, its owner's; `close` 
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from correlator.core.commit import Recovered, StateEntry, StateSegment, Write
+from correlator.core.steps import ConfiguredStep
 from correlator.errors import SendRejected
 from correlator.events import DeadLetter, Message, Outgoing
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
+
+
+class Order(Enum):
+    """In which order messages come when some of them come again: what a broker promises its consumers.
+
+    POSITION: one consumer at a time, which begins with the oldest message that is not acknowledged. So messages come in
+        their order, whatever dies; what comes again is followed by all that is behind it.
+    PLACE: what a lost consumer held waits in its place, before what is behind it. Only what another consumer has taken
+        meanwhile is ahead of it.
+    ANY: what a lost consumer held may come later than what is behind it, since the broker may notice the loss late.
+    """
+
+    POSITION = "position"
+    PLACE = "place"
+    ANY = "any"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +39,8 @@ class Features:
     Attributes:
         durable: a confirmed message survives a restart of the broker.
         redelivers: what was received and not acknowledged comes again after a lost connection.
+        order: in which order messages come when some of them come again; that of the weakest receiver, where a
+            connection is `Ordering`.
         flags_redelivery: it says so in the headers.
         acknowledges_surely: when `acknowledge` returns, the broker has it on disk.
         acknowledgements_written_within_s: after so many seconds the broker has an acknowledgement, and one that comes
@@ -43,6 +62,7 @@ class Features:
 
     durable: bool = True
     redelivers: bool = True
+    order: Order = Order.ANY
     flags_redelivery: bool = False
     acknowledges_surely: bool = False
     acknowledgements_written_within_s: float = 0.0
@@ -141,6 +161,20 @@ class Connection(Protocol):
 
 
 @runtime_checkable
+class Ordering(Protocol):
+    """A connection whose receivers differ in the order in which messages come again."""
+
+    def order(self, receiver: ReceiverSettings) -> Order:
+        """That of a receiver; raises `ConfigError` as `Connection.source`."""
+        ...
+
+
+def order_of(connection: Connection, receiver: ReceiverSettings) -> Order:
+    """In which order messages come to a receiver when some of them come again. Raises as `Connection.source`."""
+    return connection.order(receiver) if isinstance(connection, Ordering) else connection.features.order
+
+
+@runtime_checkable
 class Browsable(Protocol):
     """A connection whose broker can show a queue without giving its messages to anybody."""
 
@@ -212,6 +246,14 @@ class Store(Protocol):
         """After `CommitUnknown`: whether transaction `number` was committed. Raises as `commit`."""
         ...
 
+    def confirm_lock(self) -> float | None:
+        """While nothing is to be committed: make sure that this engine still owns the store, where that can end.
+
+        Returns the seconds until it is to be asked again, `None` for never. Raises as `commit`; after `CommitUnknown`
+        `resolve` is asked for the transaction that would come next.
+        """
+        ...
+
     def read_state(self, numbers: Sequence[int]) -> Sequence[StateSegment]:
         """State segments by number, for cleaning."""
         ...
@@ -262,12 +304,25 @@ class Processor(Protocol):
 
     `process` must be a function of its arguments alone: after a crash the same messages come again, perhaps cut into
     other batches. It changes nothing itself; the engine applies the effects. An exception stops the engine.
+
+    Attributes:
+        name: of the pipeline; part of the names of its state.
+        receivers: ids of the receivers whose messages it is given.
+        senders: ids of the senders that it may send to; none of them can be removed while it runs.
+        max_rows: most messages of one batch.
+        max_bytes: bytes of bodies that close a batch.
     """
 
     name: str
     receivers: Sequence[str]
+    senders: Sequence[str]
     max_rows: int
     max_bytes: int
+
+    @property
+    def steps(self) -> Sequence[ConfiguredStep]:
+        """The steps that keep state, once it is open; their names begin with that of the processor and a '/'."""
+        ...
 
     def open(self) -> None:
         """Start what processing needs, before the store lets the engine write; raises `ConfigError`."""

@@ -3,17 +3,18 @@
 Durations are seconds as `float` and sizes bytes as `int` here; the configuration file writes them with units.
 """
 
+import builtins
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
 from correlator.core.reliability import Reliability
 
-Seconds = Annotated[float, msgspec.Meta(extra={"unit": "duration"})]
+Seconds = Annotated[float, msgspec.Meta(ge=0, extra={"unit": "duration"})]
 SomeSeconds = Annotated[float, msgspec.Meta(ge=0.001, extra={"unit": "duration"})]
-Bytes = Annotated[int, msgspec.Meta(extra={"unit": "size"})]
+Bytes = Annotated[int, msgspec.Meta(ge=0, extra={"unit": "size"})]
 Count = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
 FewThreads = Annotated[int, msgspec.Meta(ge=0, le=64)]
 CountOrZero = Annotated[int, msgspec.Meta(ge=0, le=100_000_000)]
@@ -24,6 +25,7 @@ ImportPath = Annotated[str, msgspec.Meta(extra={"import_path": True})]
 RemainingKeys = Annotated[Mapping[str, Any], msgspec.Meta(extra={"remaining_keys": True})]
 OnError = Literal["stop", "dead_letter", "skip"]
 OnMappingError = Literal["dead_letter", "stop", "drop"]
+OnUnhandled = Literal["dead_letter", "warn", "ignore"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +86,8 @@ class ReceiverSettings:
         max_message_bytes: a larger message becomes a dead letter (E5001).
         on_mapping_error: what happens with a message that cannot be mapped (Z8).
         mapping: for each field of `event` where its value is (docs/mapping.md); without it the body is the event.
+        unhandled: what happens with a message that no monitor listens for: it becomes a dead letter, or it is counted
+            and warned of, or nothing.
         flow_control: deliver only as far as the application allows by `update_flow_control_window` (A9.1).
         no_local: drop what this engine's own senders sent.
         selector: take only messages for which this condition on headers and properties is true (docs/receiving.md).
@@ -101,13 +105,14 @@ class ReceiverSettings:
     event: ImportPath | None = None
     unique_message_id: Template = "${property.uniqueMessageId}"
     message_source_id: Template = "${property.messageSourceId}"
-    dup_detection_domain_id: str | None = None
+    dup_detection_domain_id: Identifier | None = None
     max_batch_size: Count = 1000
     max_batch_bytes: Bytes = 16 * 1024 * 1024
     max_batch_interval_ms: CountOrZero = 20
     max_message_bytes: Bytes = 10 * 1024 * 1024
     on_mapping_error: OnMappingError = "dead_letter"
     mapping: Mapping[str, Template] = field(default_factory=dict)
+    unhandled: OnUnhandled = "warn"
     flow_control: bool = False
     no_local: bool = False
     selector: SelectorText | None = None
@@ -118,7 +123,7 @@ class ReceiverSettings:
 
     @property
     def subscription(self) -> str:
-        """The name of its durable subscription, if it receives from a topic."""
+        """The name under which its place is kept where each reader gets every message: of a topic, stream or file."""
         return self.durable_topic_subscription_name or self.id
 
 
@@ -136,8 +141,12 @@ class SenderSettings:
         max_batch_size: most messages handed to the broker before their confirms are awaited (A2.15).
         max_batch_interval_ms: how long a batch waits for more after its first message; a checkpoint releases
             sends together, so 0 (do not wait) is the default.
-        max_tries: tries of a message that the broker refuses, before it becomes a dead letter (A2.11).
-        max_outstanding: messages that wait for the broker; beyond it receivers and contexts pause (T24).
+        max_tries: tries of a message that the broker refuses, before it becomes a dead letter (A2.11). A broker that
+            stores a repeat once gets one: there a number that comes after higher ones counts as a repeat.
+        retry_interval: time before the second try; it doubles with each further one, less a random part of up to half.
+        max_retry_interval: the longest time between two tries.
+        max_outstanding: messages that wait for a checkpoint or for the broker; beyond it receivers and contexts pause
+            (T24), and a checkpoint is taken at once where half of them wait for one.
         persistent: have the broker keep what a BEST_EFFORT sender sends on disk, as it keeps that of the others (A5.8).
         time_to_live: how long the broker may keep a message that says nothing itself; without it, for ever (A6.5).
         mapping: for each part of a message where an event has it (docs/mapping.md); without it the event is the body.
@@ -154,6 +163,8 @@ class SenderSettings:
     max_batch_size: Count = 500
     max_batch_interval_ms: CountOrZero = 0
     max_tries: Count = 3
+    retry_interval: SomeSeconds = 0.5
+    max_retry_interval: SomeSeconds = 30.0
     max_outstanding: Count = 200_000
     persistent: bool = False
     time_to_live: SomeSeconds | None = None
@@ -167,7 +178,7 @@ class MonitorSettings:
     """A monitor class that the engine creates at start.
 
     Attributes:
-        type: import path `module:Class`.
+        type: import path `module:Class`, or the class itself, which then has its import path here.
         context: the context (one thread) that it lives in.
         on_error: what an exception in one of its handlers does (DESIGN 7).
         options: keyword arguments of the class: initial values of its attributes.
@@ -177,6 +188,21 @@ class MonitorSettings:
     context: Identifier = "main"
     on_error: OnError = "stop"
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            type: str | builtins.type[Any],  # noqa: A002  # as in the file
+            context: str = ...,
+            on_error: OnError = ...,
+            options: Mapping[str, Any] = ...,
+        ) -> None: ...
+
+    def __post_init__(self) -> None:
+        if isinstance(self.type, builtins.type):
+            object.__setattr__(self, "type", f"{self.type.__module__}:{self.type.__qualname__}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +215,9 @@ class EngineSettings:
         witness_directory: where this machine notes the last checkpoint of a PostgreSQL store, so that a start refuses
             one that went back (E4311): an older replica, a backup. SQLite needs none.
         max_queued: events that may wait in the queue of one context before receiving pauses.
-        connection_retry_interval: time between two attempts to connect (A9.5).
+        connection_retry_interval: time between the first two attempts to connect (A9.5); it doubles with each further
+            one, less a random part of up to half, and begins anew after a connection that held longer than that.
+        max_connection_retry_interval: the longest time between two attempts to connect.
         stop_timeout: how long an orderly stop may wait for brokers.
         fail_fast: stop with an error instead of waiting when a broker cannot be reached at start.
         status_interval: time between two lines `Messaging Status:` of the log; 0 for none (A9.2).
@@ -197,6 +225,8 @@ class EngineSettings:
         input_log: file that records what monitors take in, for `correlator replay`; each start begins a new one, with
             a number behind the name (A7).
         handler_warning_after: how long a handler may run before the log says so (W5501); 0 for any time.
+        discard_state: state of keyed steps that are not configured any more, which the next start deletes: each
+            `PIPELINE/STEP FINGERPRINT`, as the refused start tells it (E4331).
     """
 
     name: Identifier
@@ -211,9 +241,11 @@ class EngineSettings:
     duplicate_detection: DuplicateDetectionSettings = DuplicateDetectionSettings()
     max_queued: Count = 20_000
     connection_retry_interval: Seconds = 1.0
+    max_connection_retry_interval: SomeSeconds = 30.0
     stop_timeout: Seconds = 30.0
     fail_fast: bool = False
     status_interval: Seconds = 5.0
     performance_breakdown_interval: Seconds = 60.0
     handler_warning_after: Seconds = 30.0
     input_log: str | None = None
+    discard_state: tuple[str, ...] = ()

@@ -75,6 +75,24 @@ class PostgresServer:
         self.stop(signal.SIGQUIT)
         self.start()
 
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Let every process of it stand still: what is sent to it is taken by the system, and nobody answers."""
+        assert self._process is not None
+        postmaster = self._process.pid
+        pids = [postmaster]
+        try:
+            os.kill(postmaster, signal.SIGSTOP)  # first: it starts no other process from now on
+            pids += _children(postmaster)
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGSTOP)
+            yield
+        finally:
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+
     def close(self) -> None:
         """Stop it at once (nobody needs its last checkpoint) and remove its data."""
         self.stop(signal.SIGQUIT)
@@ -250,6 +268,52 @@ def install_postgres() -> None:
     install_packages(f"postgresql-{_POSTGRES_VERSION}")
 
 
+class PgBouncer:
+    """A connection pooler before a PostgreSQL server."""
+
+    def __init__(self, server: PostgresServer, mode: str) -> None:
+        if not shutil.which("pgbouncer"):
+            install_packages("pgbouncer")
+        self.port = free_port()
+        self._directory = Path(tempfile.mkdtemp(prefix="correlator-pgbouncer-"))
+        self._file = self._directory / "pgbouncer.ini"
+        users = self._directory / "users.txt"
+        users.write_text(f'"{server.user}" "{server.password}"\n')
+        self._server = server
+        self._file.write_text(
+            f"[databases]\n* = host={HOST} port={server.port}\n"
+            f"[pgbouncer]\nlisten_addr = {HOST}\nlisten_port = {self.port}\nunix_socket_dir =\n"
+            f"auth_type = plain\nauth_file = {users}\npool_mode = {mode}\n"
+        )
+        _give_to_postgres(self._directory, self._file, users)
+        self._process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        """Start, and wait until it says that it is up."""
+        command = _as_postgres(["pgbouncer", self._file])
+        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        assert self._process.stderr is not None
+        lines: list[str] = []
+        for line in self._process.stderr:
+            lines.append(line)
+            if "process up" in line:
+                return
+        raise RuntimeError(f"pgbouncer ended: {''.join(lines)}")
+
+    def url(self, url: str) -> str:
+        """The address of a database by way of the pooler."""
+        return url.replace(f":{self._server.port}/", f":{self.port}/")
+
+    def close(self) -> None:
+        """End it at once."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(START_TIMEOUT_S)
+            assert self._process.stderr is not None
+            self._process.stderr.close()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+
 def install_java() -> None:
     """Install a compiler and Maven when they are absent."""
     if not (shutil.which("javac") and shutil.which("mvn")):
@@ -268,6 +332,11 @@ def install_packages(*names: str) -> None:
         subprocess.run(["apt-get", "update", "-q"], check=True, env=environment)
         options = ["--no-install-recommends", "-o", "Dpkg::Options::=--force-confold"]
         subprocess.run(["apt-get", "install", "-y", "-q", *options, *names], check=True, env=environment)
+
+
+def _children(pid: int) -> list[int]:
+    """The processes that a process with one thread has started."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def _as_postgres(command: Sequence[object]) -> list[str]:

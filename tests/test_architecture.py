@@ -14,16 +14,39 @@ PACKAGES = ("correlator", "connectors", "migrations")
 
 LAYERS = {
     "errors": set(),
+    "processes": {"errors"},
     "events": {"errors"},
+    "handlers": {"errors"},
     "selector": {"events", "errors"},
     "settings": {"core"},
-    "core": {"events", "errors", "selector", "settings"},
+    "core": {"events", "errors", "handlers", "selector", "settings"},
     "ports": {"core", "events", "errors", "settings"},
     "configuration": {"core", "events", "errors", "selector", "settings"},
-    "storage": {"configuration", "ports", "core", "events", "errors", "settings"},
-    "runtime": {"storage", "configuration", "ports", "core", "events", "errors", "selector", "settings"},
-    "pipeline": {"runtime", "storage", "configuration", "ports", "core", "events", "errors", "settings"},
-    "cli": {"pipeline", "runtime", "storage", "configuration", "ports", "core", "events", "errors", "settings"},
+    "storage": {"configuration", "ports", "processes", "core", "events", "errors", "settings"},
+    "runtime": {
+        "storage",
+        "configuration",
+        "ports",
+        "processes",
+        "core",
+        "events",
+        "errors",
+        "selector",
+        "settings",
+    },
+    "pipeline": {"runtime", "storage", "configuration", "ports", "core", "events", "errors", "handlers", "settings"},
+    "cli": {
+        "pipeline",
+        "runtime",
+        "storage",
+        "configuration",
+        "ports",
+        "core",
+        "events",
+        "errors",
+        "handlers",
+        "settings",
+    },
 }
 """What each part of `correlator` may import besides itself. `testing` may import all; nothing may import `testing`."""
 
@@ -160,10 +183,13 @@ def test_connectors_see_ports_and_values_only():
         "correlator.ports",
         "correlator.events",
         "correlator.errors",
+        "correlator.handlers",
+        "correlator.processes",
         "correlator.selector",
         "correlator.settings",
         "correlator.configuration.units",
         "correlator.storage.database",
+        "correlator.storage.files",
     )
     wrong = [
         str(one)

@@ -11,7 +11,7 @@ from connectors.embedded.source import EmbeddedSource, message_of
 from connectors.options import check_destination, check_options, text_option
 from correlator.errors import ConfigError, UsageError
 from correlator.events import Message
-from correlator.ports import Features
+from correlator.ports import Features, Order
 from correlator.selector import Selector
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
 from correlator.storage.database import parse, reading
@@ -27,7 +27,12 @@ class EmbeddedConnection:
     """
 
     features = Features(
-        flags_redelivery=True, acknowledges_surely=True, deduplicates_sends=True, selects=True, selects_in_place=True
+        order=Order.PLACE,
+        flags_redelivery=True,
+        acknowledges_surely=True,
+        deduplicates_sends=True,
+        selects=True,
+        selects_in_place=True,
     )
 
     def __init__(self, name: str, settings: ConnectionSettings) -> None:
@@ -53,7 +58,7 @@ class EmbeddedConnection:
         check_options(where, sender.options, ())
         if sender.destination is not None:
             check_destination(where, sender.destination)
-        return EmbeddedSink(where, self._store)
+        return EmbeddedSink(where, self._store, lasting=sender.reliability != "BEST_EFFORT")
 
     def browse(self, destination: str, limit: int) -> Sequence[Message]:
         """Copies of the oldest messages of a queue, also of those that a consumer holds; removes and changes nothing.

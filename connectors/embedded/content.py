@@ -2,6 +2,7 @@
 
 import msgspec
 
+from connectors.decoding import readable
 from correlator.events import LONGEST_LIFE_MS, Headers, Message
 
 MAX_CONTENT_BYTES = 256 * 1024 * 1024
@@ -39,13 +40,10 @@ def _of_sender(headers: Headers | None) -> Headers | None:
 def decode(content: bytes, *, destination: str, number: int, sent_at: int, deliveries: int) -> Message:
     """The message as its consumer sees it, with the headers that the broker sets.
 
-    Content that is none of ours is the body of the message as it lies there: a receiver of events makes a dead letter
-    of it (E5101), and what was stored behind it is delivered.
+    Content that is none of ours is the body of the message as it lies there, marked: a receiver of events makes a dead
+    letter of it (E5101), and what was stored behind it is delivered.
     """
-    try:
-        message = _decoder.decode(content)
-    except (ValueError, RecursionError):
-        message = Message(content)
+    message = readable(lambda: _read(content), lambda: Message(content, {}), "content")
     sent = message.headers or Headers()
     lives = sent.time_to_live_ms
     headers = Headers(
@@ -56,9 +54,18 @@ def decode(content: bytes, *, destination: str, number: int, sent_at: int, deliv
         priority=sent.priority,
         persistent=sent.persistent,
         time_to_live_ms=lives,
-        expiration=sent_at + min(lives, LONGEST_LIFE_MS) if lives else None,
+        expiration=sent_at + lives if lives else None,
         timestamp=sent_at,
         redelivered=deliveries > 1,
         delivery_count=deliveries,
     )
     return Message(message.body, message.properties, message.key, None, headers)
+
+
+def _read(content: bytes) -> Message:
+    """A life beyond the longest is the longest, so that the message can be sent on."""
+    message = _decoder.decode(content)
+    headers = message.headers
+    if headers is None or headers.time_to_live_ms is None or headers.time_to_live_ms <= LONGEST_LIFE_MS:
+        return message
+    return msgspec.structs.replace(message, headers=msgspec.structs.replace(headers, time_to_live_ms=LONGEST_LIFE_MS))

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, create_engine, event
 from sqlalchemy.pool import NullPool
 
 from correlator.errors import ConnectionLost
-from correlator.storage.database import CONNECT_TIMEOUT_S, parse
+from correlator.storage.database import connect_server, location, parse, postgres_engine
 
 APPLICATION_ID = 0x636F7262
 """What a SQLite file of a broker carries in its header: "corb"."""
@@ -61,6 +61,7 @@ def _settle(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("PRAGMA fullfsync = ON")  # macOS: without it a sync stops at the cache of the disk
     if pragma("journal_mode = WAL") != "wal" or pragma("synchronous") != 2:
         raise ConnectionLost("E3106", str(path), "SQLite does not accept WAL with synchronous=FULL")
+    connection.execute("SELECT count(*) FROM sqlite_master")  # makes the log, for `files.Place`
 
 
 def _begin(connection: Connection) -> None:
@@ -68,6 +69,13 @@ def _begin(connection: Connection) -> None:
 
 
 def connect_postgres(store: str) -> Connection:
-    """A session with `synchronous_commit=on`, whatever the server's default is."""
-    arguments = {"connect_timeout": CONNECT_TIMEOUT_S, "options": "-c synchronous_commit=on"}
-    return create_engine(parse(store), poolclass=NullPool, connect_args=arguments).connect()
+    """A session of a server that is not a pooler, and whose commits are durable whatever the server's default is.
+
+    The address may choose more than that (`synchronous_commit=remote_apply`); it is only never `off`.
+    """
+    connection = connect_server(postgres_engine(parse(store)), location(store))
+    connection.exec_driver_sql(
+        "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
+    )
+    connection.commit()
+    return connection

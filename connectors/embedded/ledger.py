@@ -10,7 +10,7 @@ from functools import cache
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Dialect, delete, insert, select, update
+from sqlalchemy import Connection, Dialect, delete, func, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
@@ -26,6 +26,15 @@ from connectors.embedded.tables import (
 )
 from connectors.embedded.tables import senders as senders_table
 from correlator.storage.database import Statement
+
+MOST_LIVES = 100
+"""Sources of one life whose numbers are kept for a destination: a BEST_EFFORT sender has a new one in each life."""
+_ONE_LIFE = "one life: "
+
+
+def of_one_life(source: str) -> str:
+    """What a source is stored as that no later life of its sender uses: it is forgotten after others of its kind."""
+    return f"{_ONE_LIFE}{source}"
 
 
 class Entry(NamedTuple):
@@ -161,6 +170,16 @@ def _remember(connection: Connection, destination: int, source: str, sequence: i
     changed = connection.execute(update(senders_table).where(*there).values(last_sequence=sequence))
     if not changed.rowcount:
         connection.execute(insert(senders_table).values(destination=destination, source=source, last_sequence=sequence))
+        if source.startswith(_ONE_LIFE):
+            _forget_other_lives(connection, destination, source)
+
+
+def _forget_other_lives(connection: Connection, destination: int, source: str) -> None:
+    """Nearly all of them have ended; who goes on is remembered again with its next message."""
+    lives = (senders_table.c.destination == destination, senders_table.c.source.startswith(_ONE_LIFE))
+    count = connection.execute(select(func.count()).select_from(senders_table).where(*lives)).scalar_one()
+    if count > MOST_LIVES:
+        connection.execute(delete(senders_table).where(*lives, senders_table.c.source != source))
 
 
 def _append(connection: Connection, there: _There, fresh: Sequence[Entry], now_ms: int) -> None:

@@ -8,35 +8,34 @@ A consumer must be known to be dead at once when its process was killed, without
 on a file of its own, on PostgreSQL an advisory lock of its session; both are freed by the system with the process.
 """
 
-import fcntl
-import os
 import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import ColumnElement, Connection, func, select
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
 from connectors.embedded import ledger
-from connectors.embedded.database import connect_postgres, connect_sqlite
+from connectors.embedded.database import APPLICATION_ID, connect_postgres, connect_sqlite
 from connectors.embedded.neighbours import neighbours
 from connectors.embedded.tables import SCHEMA_VERSION
 from correlator.errors import ConnectionLost, StoreError
+from correlator.processes import LockFile, Maker, never_finalize
+from correlator.storage import files
 
 GATE_TIMEOUT_S = 10.0
 _LONGEST_GATE_PAUSE_S = 0.01
-_CONSUMER_LOCKS = 0x636F7262
-"""First key of the advisory locks of consumers."""
 
 
 class Link(Protocol):
-    """An open connection. Used by one thread at a time."""
+    """An open connection. Used by one thread at a time of the process that made it."""
 
     connection: Connection
+    maker: Maker
 
     def transaction(self) -> AbstractContextManager[Connection]:
         """One writing transaction: commits at the end, rolls back when an exception passes."""
@@ -55,7 +54,7 @@ class Link(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go; never raises."""
+        """Let go; never raises. In a child that was forked since it does nothing: the parent's stays open."""
         ...
 
 
@@ -106,13 +105,17 @@ class SqliteLink:
 
     def __init__(self, store: str) -> None:
         path = sqlite_path(store)
-        self._life: _LockFile | None = None
+        self.maker = Maker()
+        self._life: LockFile | None = None
         self._lives = Path(f"{path}.consumers")
         self._neighbours = neighbours(store)
-        self._gate = _LockFile.open(Path(f"{path}.gate"))
+        files.refuse_network(path)
+        self._gate = LockFile(Path(f"{path}.gate"))
         try:
             with self._alone():
                 self.connection = connect_sqlite(path)
+            never_finalize(self.connection)
+            self._place = files.Place(path)
         except BaseException:
             self._gate.close()
             raise
@@ -120,8 +123,10 @@ class SqliteLink:
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
         """BEGIN IMMEDIATE to COMMIT, and the checkpoint of the log that may follow it, all behind the gate."""
-        with self._alone(), self.connection.begin():
-            yield self.connection
+        with self._alone():
+            with self.connection.begin():
+                yield self.connection
+            self._place.check()
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -149,66 +154,42 @@ class SqliteLink:
     def announce(self, consumer: int) -> None:
         """Lock the consumer's file; the gate keeps out whoever might take it for a dead one's."""
         self._lives.mkdir(mode=0o700, exist_ok=True)
-        self._life = _LockFile.open(self._lives / str(consumer))
+        self._life = LockFile(self._lives / str(consumer))
         self._life.try_lock()
 
     def is_dead(self, consumer: int) -> bool:
         """Whether nobody holds the lock on the consumer's file; a dead one's file is removed."""
         try:
-            life = _LockFile(self._lives / str(consumer), os.open(self._lives / str(consumer), os.O_RDWR))
+            life = LockFile(self._lives / str(consumer), 0)
         except FileNotFoundError:
             return True
         try:
             dead = life.try_lock()
             if dead:
-                life.remove()
+                life.path.unlink(missing_ok=True)
             return dead
         finally:
             life.close()
 
     def close(self) -> None:
         """Close the database, then the locks."""
+        if self.maker.is_parent:
+            return
         # The last connection to close checkpoints the log, so it goes through the gate like every writer.
         with suppress(SQLAlchemyError, OSError), self._alone():
             self.connection.close()
         if self._life is not None:
-            self._life.remove()
+            self._life.path.unlink(missing_ok=True)
             self._life.close()
             self._life = None
         self._gate.close()
-
-
-class _LockFile(NamedTuple):
-    """A file that is locked as a whole; the lock ends with the process at the latest."""
-
-    path: Path
-    descriptor: int
-
-    @classmethod
-    def open(cls, path: Path) -> "_LockFile":
-        return cls(path, os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-
-    def try_lock(self) -> bool:
-        try:
-            fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
-
-    def unlock(self) -> None:
-        fcntl.flock(self.descriptor, fcntl.LOCK_UN)
-
-    def remove(self) -> None:
-        self.path.unlink(missing_ok=True)
-
-    def close(self) -> None:
-        os.close(self.descriptor)
 
 
 class PostgresLink:
     """A session of a PostgreSQL server."""
 
     def __init__(self, store: str) -> None:
+        self.maker = Maker()
         self.connection = connect_postgres(store)
 
     @contextmanager
@@ -219,17 +200,25 @@ class PostgresLink:
 
     def lock_schema(self) -> None:
         """Two sessions that both find a table missing would both make it, and one would fail."""
-        self.connection.execute(select(func.pg_advisory_xact_lock(_CONSUMER_LOCKS, 0)))
+        self.connection.execute(select(func.pg_advisory_xact_lock(_lock_of("tables"))))
 
     def announce(self, consumer: int) -> None:
         """Take the consumer's lock; it outlives the transaction and ends with the session."""
-        self.connection.execute(select(func.pg_advisory_lock(_CONSUMER_LOCKS, consumer)))
+        self.connection.execute(select(func.pg_advisory_lock(_lock_of(consumer))))
 
     def is_dead(self, consumer: int) -> bool:
         """Whether no session holds the consumer's lock."""
-        return bool(self.connection.execute(select(func.pg_try_advisory_xact_lock(_CONSUMER_LOCKS, consumer))).scalar())
+        return bool(self.connection.execute(select(func.pg_try_advisory_xact_lock(_lock_of(consumer)))).scalar())
 
     def close(self) -> None:
         """End the session."""
+        if self.maker.is_parent:
+            return
         with suppress(SQLAlchemyError):
             self.connection.close()
+
+
+def _lock_of(what: int | str) -> ColumnElement[int]:
+    """The key of an advisory lock: those of a database are shared by all its schemas, so the schema is part of it."""
+    name = func.concat("correlator broker ", func.current_schema(), " ", str(what))
+    return func.hashtextextended(name, APPLICATION_ID)

@@ -1,7 +1,10 @@
 """What the threads of this process share about one broker, so that they neither collide nor poll for each other."""
 
+import os
 import threading
 from weakref import WeakValueDictionary
+
+from correlator.processes import not_forking
 
 
 class Neighbours:
@@ -28,14 +31,15 @@ class Neighbours:
             return self._bell.wait_for(lambda: self._rung != rung, timeout_s)
 
 
-_neighbours: "WeakValueDictionary[str, Neighbours]" = WeakValueDictionary()
+_neighbours: "WeakValueDictionary[tuple[int, str], Neighbours]" = WeakValueDictionary()
 _neighbours_lock = threading.Lock()
 
 
 def neighbours(store: str) -> Neighbours:
-    """The one object of this process for the broker."""
-    with _neighbours_lock:
-        found = _neighbours.get(store)
+    """The one object of this process for the broker; a forked child has its own, since its parent's may be locked."""
+    key = os.getpid(), store
+    with not_forking(), _neighbours_lock:
+        found = _neighbours.get(key)
         if found is None:
-            found = _neighbours[store] = Neighbours()
+            found = _neighbours[key] = Neighbours()
         return found

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from connectors.embedded.content import encode
-from connectors.embedded.ledger import Entry, store
+from connectors.embedded.ledger import Entry, of_one_life, store
 from connectors.embedded.link import Link, open_link, translated
 from connectors.embedded.neighbours import neighbours
 from connectors.options import is_name, parse_destination
@@ -25,9 +25,15 @@ class EmbeddedSink:
     """Refuses what no database could hold, always the same messages; stores the rest once per (source, sequence).
 
     A refused message is refused before its sequence is looked at: a later try of it is never taken for a repeat.
+
+    Args:
+        where: names it in messages.
+        store_url: the broker's database.
+        lasting: whether the next life of the sender goes on with its source.
     """
 
-    def __init__(self, where: str, store_url: str) -> None:
+    def __init__(self, where: str, store_url: str, *, lasting: bool) -> None:
+        self._lasting = lasting
         self._where = where
         self._store = store_url
         self._neighbours = neighbours(store_url)
@@ -45,6 +51,7 @@ class EmbeddedSink:
         results = [self._prepare(out, entries) for out in batch]
         if self._link is None:
             raise ConnectionLost("E7003", self._where, "not connected")
+        self._link.maker.check(self._where)
         try:
             self._store_all(self._link, entries)
         except BaseException:
@@ -70,7 +77,8 @@ class EmbeddedSink:
             content = encode(out.message)
         except ValueError as error:
             return self._refused(out, "E8110", f"the message cannot be stored: {error}")
-        entries.setdefault(out.destination, []).append(Entry(out.source, out.sequence, content))
+        source = out.source if self._lasting or not out.source else of_one_life(out.source)
+        entries.setdefault(out.destination, []).append(Entry(source, out.sequence, content))
         return None
 
     def _refused(self, out: Outgoing, code: str, what: str, allowed: str = "") -> SendRejected:

@@ -99,7 +99,7 @@ class EmbeddedSource:
 
     def close(self) -> None:
         """Strike this consumer off; what it held waits again."""
-        if self._link is None:
+        if self._link is None or self._link.maker.is_parent:
             return
         with suppress(ConnectionLost), self._transaction() as (_, connection):
             ledger.lock_subscription(connection, self._subscription)
@@ -112,6 +112,7 @@ class EmbeddedSource:
         """A transaction of the open link; when it fails the link is closed and nothing is held any more."""
         if self._link is None:
             raise ConnectionLost("E7003", self._where, "not connected")
+        self._link.maker.check(self._where)
         try:
             with translated(self._where), self._link.transaction() as connection:
                 yield self._link, connection

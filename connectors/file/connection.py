@@ -1,15 +1,18 @@
 """The connector's entry point: checks the options, opens nothing."""
 
+import re
 from pathlib import Path
 
+from connectors.file.journal import Manner
 from connectors.file.places import Directory, file_name
 from connectors.file.sink import WRITABLE, FileSink
 from connectors.file.source import FileSource
 from connectors.options import check_destination, check_options, flag_option, text_option
 from correlator.errors import ConfigError, quoted
-from correlator.ports import Features
+from correlator.ports import Features, Order
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
 
+_MODE = re.compile("0?[67][0-7][0-7]")
 READABLE = (".csv", ".jsonl")
 
 
@@ -18,10 +21,13 @@ class FileConnection:
 
     Option `path`: the directory. Option `state`: where positions and confirmed lengths are kept, `PATH/.positions` by
     default. Receivers read `queue:NAME.csv` and `queue:NAME.jsonl` and have the option `follow`: wait for more at the
-    end of the file (false). Senders write `queue:NAME.jsonl`.
+    end of the file (false). Senders write `queue:NAME.jsonl` and have the option `mode`, the permissions of
+    files that they make ("0600").
     """
 
-    features = Features(acknowledges_surely=True, deduplicates_sends=True, ends=True, topics=False)
+    features = Features(
+        order=Order.POSITION, acknowledges_surely=True, deduplicates_sends=True, ends=True, shares=False, topics=False
+    )
 
     def __init__(self, name: str, settings: ConnectionSettings) -> None:
         where = f"connections.{name}"
@@ -40,12 +46,22 @@ class FileConnection:
     def sink(self, sender: SenderSettings) -> FileSink:
         """A writer of the file."""
         where = f"senders.{sender.id}"
-        check_options(where, sender.options, ())
+        check_options(where, sender.options, ("mode",))
         named = sender.destination
-        return FileSink(where, self._directory, None if named is None else _file(where, named, WRITABLE))
+        manner = Manner(_mode(where, sender), sender.reliability != "BEST_EFFORT")
+        return FileSink(where, self._directory, None if named is None else _file(where, named, WRITABLE), manner)
 
     def close(self) -> None:
         """Nothing is shared."""
+
+
+def _mode(where: str, sender: SenderSettings) -> int:
+    """Permissions, as `chmod` takes them. Raises `ConfigError`."""
+    given = sender.options.get("mode", "0600")
+    if not isinstance(given, str) or not _MODE.fullmatch(given):
+        allowed = 'Three octal digits, quoted, as in "0640"; the owner can read and write: the first is 6 or 7'
+        raise ConfigError("E1022", f"{where}.mode", f"{quoted(given)} is not a mode of a file", allowed)
+    return int(given, 8)
 
 
 def _file(where: str, destination: str, endings: tuple[str, ...]) -> str:

@@ -1,6 +1,5 @@
 """Where the files and their sidecars are: nothing outside the configured directory is ever read or written."""
 
-import fcntl
 import hashlib
 import os
 from collections.abc import Collection
@@ -11,6 +10,7 @@ from urllib.parse import quote
 
 from connectors.options import parse_destination
 from correlator.errors import ConnectionLost, quoted
+from correlator.processes import LockFile
 
 _LONGEST_FILE_NAME = 180
 """Leaves room for the endings of sidecars within the 255 bytes of a file name."""
@@ -54,23 +54,16 @@ def file_name(destination: str, endings: Collection[str]) -> str | None:
     return parsed.name if plain and path.suffix in endings and str(path) == parsed.name else None
 
 
-class Lock:
-    """A locked file: there is one owner of what it protects, and the lock ends with the owner's process."""
-
-    def __init__(self, path: Path, what: str) -> None:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            os.close(self._descriptor)
-            raise ConnectionLost(
-                "E7012", what, "is in use by another receiver or sender", "One at a time", "Wait, or stop the other"
-            ) from error
-
-    def release(self) -> None:
-        """Let the next owner in."""
-        os.close(self._descriptor)
+def lock(path: Path, what: str) -> LockFile:
+    """Be the one owner of what a file protects until it is closed. Raises `ConnectionLost` E7012 for another one."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    taken = LockFile(path)
+    if not taken.try_lock():
+        taken.close()
+        raise ConnectionLost(
+            "E7012", what, "is in use by another receiver or sender", "One at a time", "Wait, or stop the other"
+        )
+    return taken
 
 
 def read_whole(path: Path) -> bytes | None:

@@ -1,20 +1,22 @@
-"""The acknowledged position of a receiver in a file, kept in a sidecar that is replaced at each acknowledgement."""
+"""The acknowledged position of a receiver in its files, kept in a sidecar that is replaced at each acknowledgement."""
 
 import hashlib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 from connectors.file.places import read_whole, replace_durably
 from connectors.file.records import Place
+from connectors.file.rotation import Identity
 from connectors.progress import Progress, Span
 from correlator.errors import ConnectionLost
 
 _COMPARED_BYTES = 4096
 
 
-class _Extract(msgspec.Struct, frozen=True):
+class Extract(msgspec.Struct, frozen=True):
     """Bytes of the file before the position, by which it is known again."""
 
     offset: int
@@ -22,60 +24,88 @@ class _Extract(msgspec.Struct, frozen=True):
     sha256: str
 
 
-class _Position(msgspec.Struct, frozen=True):
+class Kept(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How far one file is read.
+
+    Attributes:
+        offset, line: everything before is acknowledged.
+        done: what is acknowledged beyond.
+        extracts: by which the content is known again.
+        file: by which the file is known again when it is renamed; versions without `follow` by rename wrote none.
+        history: a digest of the files that had the name before, "" for the first.
+        ended_at: bytes that it had when the next one was begun; 0 for the newest one.
+    """
+
     offset: int
     line: int
     done: list[tuple[int, int, int, int]]
-    extracts: list[_Extract]
+    extracts: list[Extract]
+    file: Identity | None = None
+    history: str = ""
+    ended_at: int = 0
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether everything was acknowledged that it had when the next one was begun."""
+        return 0 < self.ended_at <= self.offset
+
+
+class _Position(Kept, frozen=True, omit_defaults=True):
+    earlier: list[Kept] = []
 
 
 class PositionFile:
-    """The sidecar of one receiver and one file."""
+    """The sidecar of one receiver and one name."""
 
     def __init__(self, path: Path, where: str) -> None:
         self._path = path
         self._where = where
 
-    def load(self, descriptor: int, beginning: Place) -> Progress[Place]:
-        """Where to go on in the open file: at `beginning` when there is no sidecar.
-
-        Raises `ConnectionLost` when the file is not the one that was read before.
-        """
+    def load(self) -> list[Kept]:
+        """The files, the oldest first; none when nothing was acknowledged yet. Raises `ConnectionLost` E7011."""
         content = read_whole(self._path)
         if content is None:
-            return Progress(beginning)
+            return []
         try:
-            kept = msgspec.json.decode(content, type=_Position)
+            newest = msgspec.json.decode(content, type=_Position)
         except msgspec.MsgspecError as error:
-            raise self._refused("its position file is damaged") from error
-        for extract in kept.extracts:
-            if _extract(descriptor, extract.offset, extract.length) != extract:
-                raise self._refused(f"the content before line {kept.line} is not what was read before")
-        done = [Span(Place(a, b), Place(c, d)) for a, b, c, d in kept.done]
-        return Progress(Place(kept.offset, kept.line), done)
+            raise self.refused("its position file is damaged") from error
+        return [*newest.earlier, newest]
 
-    def save(self, descriptor: int, progress: Progress[Place]) -> None:
-        """Keep the acknowledged position: durable when it returns."""
-        read_through = progress.done[-1].end.offset if progress.done else progress.position.offset
-        length = min(_COMPARED_BYTES, read_through)
-        offsets = sorted({0, read_through - length})
-        kept = _Position(
-            offset=progress.position.offset,
-            line=progress.position.line,
-            done=[(*span.start, *span.end) for span in progress.done],
-            extracts=[_extract(descriptor, offset, length) for offset in offsets],
-        )
-        replace_durably(self._path, msgspec.json.encode(kept))
+    def save(self, files: Sequence[Kept]) -> None:
+        """Keep the positions: durable when it returns."""
+        *earlier, newest = files
+        replace_durably(self._path, msgspec.json.encode(_Position(**msgspec.structs.asdict(newest), earlier=earlier)))
 
-    def _refused(self, what: str) -> ConnectionLost:
+    def progress(self, kept: Kept, descriptor: int) -> Progress[Place]:
+        """Where to go on in the open file. Raises `ConnectionLost` E7011 when it is not the one that was read."""
+        if not is_same(kept, descriptor):
+            raise self.refused(f"the content before line {kept.line} is not what was read before")
+        return Progress(Place(kept.offset, kept.line), [Span(Place(a, b), Place(c, d)) for a, b, c, d in kept.done])
+
+    def refused(self, what: str) -> ConnectionLost:
+        """The file is not the one that was read before, or is no more."""
         return ConnectionLost(
             "E7011",
             self._where,
             what,
-            "A file may only grow",
+            "A file may only grow, or be renamed and followed by a new one",
             f"Put it back, give the new file another name, or remove {self._path} to read it from its beginning",
         )
 
 
-def _extract(descriptor: int, offset: int, length: int) -> _Extract:
-    return _Extract(offset, length, hashlib.sha256(os.pread(descriptor, length, offset)).hexdigest())
+def is_same(kept: Kept, descriptor: int) -> bool:
+    """Whether an open file is the one of a position, by its content."""
+    return all(extract(descriptor, one.offset, one.length) == one for one in kept.extracts)
+
+
+def extracts(descriptor: int, progress: Progress[Place]) -> list[Extract]:
+    """Of the beginning, and before the last place that is acknowledged."""
+    read_through = progress.done[-1].end.offset if progress.done else progress.position.offset
+    length = min(_COMPARED_BYTES, read_through)
+    return [extract(descriptor, offset, length) for offset in sorted({0, read_through - length})]
+
+
+def extract(descriptor: int, offset: int, length: int) -> Extract:
+    """Of these bytes."""
+    return Extract(offset, length, hashlib.sha256(os.pread(descriptor, length, offset)).hexdigest())

@@ -20,6 +20,7 @@ from correlator.errors import ConnectionLost
 BLOCK_BYTES = 512 * 1024
 MAX_RECORD_BYTES = 64 * 1024 * 1024
 """What is longer and has no end yet is cut, unless the reader is to keep more."""
+_COMPARED_BYTES = 4096
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 _REST_OF_QUOTED = re.compile(rb'[^"]*(?:""[^"]*)*("?)')
@@ -76,6 +77,7 @@ class RecordReader:
         self._rest = b""
         self._rest_place = place
         self._passed = 0
+        self._seen, self._seen_to = b"", place.offset
 
     def take(self, limit: int, max_bytes: int, until: int | None, *, final: bool) -> Records:
         """Up to `limit` records and `max_bytes`, at least one if there is any before the offset `until`.
@@ -106,9 +108,11 @@ class RecordReader:
         size = max(
             BLOCK_BYTES, len(self._rest)
         )  # twice as much each time, so that a long record is not cut up for ever
-        block = os.pread(self._descriptor, size, self._rest_place.offset + len(self._rest) + self._passed)
+        offset = self._rest_place.offset + len(self._rest) + self._passed
+        self._check_only_grown(offset)
+        block = os.pread(self._descriptor, size, offset)
+        self._seen, self._seen_to = (self._seen + block)[-_COMPARED_BYTES:], offset + len(block)
         if not block:
-            self._check_not_cut()
             if not (final and self._rest):
                 return False
             if self._passed:
@@ -152,10 +156,20 @@ class RecordReader:
         self._ready = Records([self._rest], [place.line], [behind], size)
         self._rest, self._rest_place, self._passed = b"", behind, 0
 
-    def _check_not_cut(self) -> None:
+    def _check_only_grown(self, offset: int) -> None:
+        """What is read goes on behind what was read: that is still there, as it was."""
+        if offset != self._seen_to:
+            self._seen = b""
         size = os.fstat(self._descriptor).st_size
-        if size < self._rest_place.offset:
-            raise ConnectionLost("E7011", self._where, f"was cut to {size} bytes while it was being read")
+        if size < offset:
+            what = f"the file was cut to {size} bytes while it was being read"
+        elif os.pread(self._descriptor, len(self._seen), offset - len(self._seen)) != self._seen:
+            what = f"the file was written over before byte {offset} while it was being read"
+        else:
+            return
+        raise ConnectionLost(
+            "E7011", self._where, what, "A file may only grow, or be renamed and followed by a new one"
+        )
 
 
 def whole(rest: bytes, place: Place) -> tuple[Records, Place]:

@@ -6,10 +6,11 @@ from functools import lru_cache
 
 import msgspec
 
-from connectors.file.journal import Journal
+from connectors.file.journal import Journal, Manner
 from connectors.file.places import Directory, file_name
 from correlator.errors import ConnectionLost, SendRejected, quoted
 from correlator.events import Outgoing
+from correlator.processes import Maker
 
 WRITABLE = (".jsonl",)
 _MOST_OPEN_FILES = 64
@@ -18,16 +19,19 @@ _MOST_OPEN_FILES = 64
 class FileSink:
     """Appends to the sender's file, if it has one, and to others that single messages name as their destination."""
 
-    def __init__(self, where: str, directory: Directory, name: str | None) -> None:
+    def __init__(self, where: str, directory: Directory, name: str | None, manner: Manner) -> None:
         self._where = where
+        self._manner = manner
         self._directory = directory
         self._name = name
         self._journals: dict[str, Journal] = {}
+        self._maker = Maker()
         self._connected = False
 
     def connect(self) -> None:
-        """Open the sender's file and cut off what was never confirmed."""
+        """Open the sender's file."""
         self.close()
+        self._maker = Maker()
         if self._name is not None:
             with self._translated():
                 self._journal(self._name)
@@ -37,6 +41,7 @@ class FileSink:
         """Append what is not refused, one write and sync per file."""
         lines: dict[str, list[tuple[Outgoing, bytes]]] = {}
         results = [self._prepare(out, lines) for out in batch]
+        self._maker.check(self._where)
         if not self._connected:
             raise ConnectionLost("E7003", self._where, "not connected")
         with self._translated():
@@ -45,7 +50,9 @@ class FileSink:
         return results
 
     def close(self) -> None:
-        """Close all files."""
+        """Close all files. In a forked child it does nothing."""
+        if self._maker.is_parent:
+            return
         for journal in self._journals.values():
             journal.close()
         self._journals.clear()
@@ -65,10 +72,13 @@ class FileSink:
 
     def _journal(self, name: str) -> Journal:
         journal = self._journals.get(name)
+        if journal is not None and not journal.is_in_place:
+            self._journals.pop(name).close()
+            journal = None
         if journal is None:
             if len(self._journals) >= _MOST_OPEN_FILES:
                 self._journals.pop(next(iter(self._journals))).close()
-            journal = self._journals[name] = Journal(self._where, self._directory, name)
+            journal = self._journals[name] = Journal(self._where, self._directory, name, self._manner)
         return journal
 
     def _prepare(self, out: Outgoing, lines: dict[str, list[tuple[Outgoing, bytes]]]) -> SendRejected | None:

@@ -1,26 +1,30 @@
-"""The source of the file connector: each record of a CSV or JSON lines file is a message."""
+"""The source of the file connector: each record of a CSV or JSON lines file is a message.
 
-import hashlib
-import os
+A receiver that follows its file goes on to the file that takes its name, once the old one is read to its end and all
+of it is acknowledged. The old one stays open until the next change of files: who still writes to it is still read.
+"""
+
 import time
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
-from connectors.file.columns import ReadColumns, csv_columns, json_columns, mentioned_columns
-from connectors.file.places import Directory, Lock, close_quietly
-from connectors.file.position import PositionFile
-from connectors.file.records import BYTE_ORDER_MARK, Place, RecordReader, Records
-from connectors.progress import Progress
+import msgspec
+
+from connectors.decoding import readable
+from connectors.file.columns import mentioned_columns
+from connectors.file.opened import OpenedFile, Reading
+from connectors.file.places import Directory, lock
+from connectors.file.position import Kept, PositionFile
+from connectors.file.records import Records
+from connectors.file.rotation import find, following, identity_of, missing
 from correlator.errors import ConnectionLost
 from correlator.events import CUT_FROM, Headers, Message, PropertyValue
 from correlator.ports import Chunk
+from correlator.processes import LockFile, Maker
 from correlator.settings import ReceiverSettings
 
 _LOOK_AGAIN_S = 0.05
-_TOLD_APART_BY_BYTES = 4096
-_DIGEST_CHARACTERS = 8
 
 
 class FileSource:
@@ -30,10 +34,10 @@ class FileSource:
     for the default templates `uniqueMessageId` (`file:line:digest`) and `messageSourceId` (`file`), by which a batch
     that is read again after a crash is recognised.
 
-    The digest is of the file's first 4096 bytes, or of what there is up to the end of the line. So the lines of the
-    same file have the same ids however often it is read and however it grows, and those of another file that takes its
-    name have others, from the first line on that differs among those bytes. Files that begin alike for longer, and are
-    not the same, need a template for ids of their own.
+    The digest is of the file's first 4096 bytes, or of what there is up to the end of the line, and of the files that
+    had the name before. So the lines of the same file have the same ids however often it is read and however it grows,
+    and those of another file that takes its name have others. Only where a file takes the place of another one while no
+    position is kept may ids be the same, as far as both begin with the same 4096 bytes.
 
     A record that is too large to be kept, or of CSV that does not end, comes as its beginning, larger than
     `max_message_bytes`, and has the property `cut_from_bytes`: the engine makes a dead letter E5001 of it.
@@ -46,42 +50,40 @@ class FileSource:
         self._directory = directory
         self._name = name
         self._receiver = receiver
-        self._follow = follow
-        self._csv = name.endswith(".csv")
-        self._position = PositionFile(directory.sidecar("position", name, receiver.id), str(directory.path / name))
         templates = (receiver.unique_message_id, receiver.message_source_id)
-        self._columns = mentioned_columns(*templates)
+        self._reading = Reading(where, name, receiver, mentioned_columns(*templates), follow)
+        self._position = PositionFile(
+            directory.sidecar("position", name, receiver.subscription), str(directory.path / name)
+        )
         self._wants_id = any("property.uniqueMessageId" in template for template in templates)
         self._wants_source = any("property.messageSourceId" in template for template in templates)
-        self._lock: Lock | None = None
-        self._descriptor = -1
-        self._reader: RecordReader | None = None
-        self._beginning = b""
-        self._progress: Progress[Place] | None = None
-        self._read_columns: ReadColumns | None = None
+        self._maker = Maker()
+        self._lock: LockFile | None = None
+        self._files: list[OpenedFile] = []
 
     def connect(self) -> None:
         """Open the file and go on at the acknowledged position. `ConnectionLost` while the file is missing."""
         self.close()
+        self._maker = Maker()
         with self._translated():
-            path = self._directory.file(self._name)
-            sidecar = self._directory.sidecar("position.lock", self._name, self._receiver.id)
-            self._lock = Lock(sidecar, self._where)
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            kept = self._receiver.max_message_bytes + 1
-            self._reader = RecordReader(self._where, self._descriptor, quotes=self._csv, kept=kept)
-            self._beginning = b""
-            self._progress = self._begin(self._reader)
+            sidecar = self._directory.sidecar("position.lock", self._name, self._receiver.subscription)
+            self._lock = lock(sidecar, self._where)
+            kept = self._position.load()
+            for one in kept[:-1]:
+                self._open_earlier(one)
+            self._open_newest(kept[-1] if kept else None)
+            if self._reading.follow:
+                self._save()
 
     def receive(self, max_messages: int, timeout_s: float) -> Chunk:
         """The next records; the end is told once everything was given out, in a chunk without messages."""
-        limit = min(max_messages, self._receiver.max_batch_size - (self._progress.held if self._progress else 0))
+        limit = min(max_messages, self._receiver.max_batch_size - sum(file.held for file in self._files))
         deadline = time.monotonic() + timeout_s
         while True:
             chunk = self._take(limit) if limit > 0 else None
             if chunk is not None:
                 return chunk
-            if limit > 0 and not self._follow:
+            if limit > 0 and not self._reading.follow:
                 return Chunk((), None, ended=True)
             remaining_s = deadline - time.monotonic()
             if remaining_s <= 0:
@@ -90,30 +92,30 @@ class FileSource:
 
     def acknowledge(self, tokens: Sequence[Any]) -> None:
         """Move the position, durably. A token from before a reconnect acknowledges nothing."""
-        self._check_connected()
-        if self._progress is not None:
-            with self._translated():
-                self._progress.acknowledge(tokens)
-                self._position.save(self._descriptor, self._progress)
+        with self._translated():
+            for file in self._connected():
+                file.acknowledge(tokens)
+            self._save()
 
     def reject(self, tokens: Sequence[Any]) -> None:
         """Read these records again."""
-        self._check_connected()
-        if self._progress is not None:
-            self._progress.reject(tokens)
+        for file in self._connected():
+            file.reject(tokens)
 
     def close(self) -> None:
-        """Close the file; the position stays where it was acknowledged."""
-        if self._descriptor >= 0:
-            close_quietly(self._descriptor)
+        """Close the files; the position stays where it was acknowledged. In a forked child it does nothing."""
+        if self._maker.is_parent:
+            return
+        for file in self._files:
+            file.close()
+        self._files.clear()
         if self._lock is not None:
-            self._lock.release()
-        self._descriptor = -1
-        self._lock = self._reader = self._progress = self._read_columns = None
+            self._lock.close()
+            self._lock = None
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        """What goes wrong closes the file and becomes `ConnectionLost`."""
+        """What goes wrong closes the files and becomes `ConnectionLost`."""
         try:
             yield
         except FileNotFoundError as error:
@@ -128,75 +130,115 @@ class FileSource:
             self.close()
             raise
 
-    def _check_connected(self) -> RecordReader:
-        if self._reader is None:
+    def _connected(self) -> list[OpenedFile]:
+        self._maker.check(self._where)
+        if not self._files:
             raise ConnectionLost("E7003", self._where, "not connected")
-        return self._reader
+        return self._files
 
-    def _begin(self, reader: RecordReader) -> Progress[Place] | None:
-        """Read the header and the position; nothing while there is no header yet."""
-        mark = os.pread(self._descriptor, len(BYTE_ORDER_MARK), 0)
-        beginning = Place(len(mark) if mark == BYTE_ORDER_MARK else 0, 1)
-        reader.seek(beginning)
-        if not self._csv:
-            self._read_columns = json_columns(self._columns) if self._columns else None
-            return self._position.load(self._descriptor, beginning)
-        header = reader.take(1, 1, None, final=not self._follow)
-        if not header.bodies:
-            self._position.load(self._descriptor, beginning)  # refuses a file that has been emptied
-            return None
-        if header.cut_from is not None:
-            what = f"the header has no end within {header.cut_from} bytes"
-            raise ConnectionLost("E7014", self._where, what, "", "Look for a quote that is not closed")
-        self._read_columns = csv_columns(self._where, header.bodies[0], self._columns) if self._columns else None
-        return self._position.load(self._descriptor, header.ends[0])
+    def _save(self) -> None:
+        self._position.save([file.kept() for file in self._files])
+
+    # --- which files ---
+
+    def _open_earlier(self, kept: Kept) -> None:
+        """A file that had the name before: it may have grown since. It may be gone when it was read to its end."""
+        path = find(self._directory.file(self._name).parent, kept.file) if kept.file else None
+        is_open = path is not None and self._reopened(OpenedFile(self._reading, path), kept)
+        if not is_open and not kept.is_finished:
+            what = f"the file that was read before, up to line {kept.line}, was renamed and is not there any more"
+            raise missing(self._where, what)
+
+    def _open_newest(self, kept: Kept | None) -> None:
+        """The file that has the name, or had it when the position was kept and was renamed since."""
+        path = self._directory.file(self._name)
+        if kept is not None and kept.file and self._reading.follow and identity_of(path) != kept.file:
+            renamed = find(path.parent, kept.file)
+            if renamed is not None and self._reopened(OpenedFile(self._reading, renamed), kept):
+                return
+        self._files.append(OpenedFile(self._reading, path))
+        if kept is None:
+            self._files[-1].begin()
+        else:
+            self._files[-1].resume(self._position, kept)
+
+    def _reopened(self, file: OpenedFile, kept: Kept) -> bool:
+        """Go on in a file that has another name now; false when another file has got its inode."""
+        self._files.append(file)
+        with suppress(ConnectionLost):
+            file.resume(self._position, kept)
+            return True
+        self._files.pop().close()
+        return False
+
+    def _go_on(self) -> bool:
+        """When another file has taken the name: end the newest one, then begin that; whether there may be records."""
+        newest = self._files[-1]
+        path = self._directory.file(self._name)
+        there = identity_of(path)
+        if there == newest.identity or any(file.held for file in self._files):
+            return False
+        if newest.successor is None:
+            if newest.is_removed:
+                raise self._position.refused("the file that is read was removed, or replaced by another one")
+            if there is None:
+                return False  # it has no successor yet
+            newest.successor = identity_of(following(self._where, path, newest.identity))
+        if newest.successor is None:
+            return False  # it was renamed in this moment
+        successor = path if there == newest.successor else find(path.parent, newest.successor)
+        if successor is None:
+            raise missing(self._where, f"a file that had the name {path} for a while was not read and is not there")
+        file = OpenedFile(self._reading, successor, newest.next_history)
+        if file.size == 0 and successor == path:
+            file.close()  # who writes has not gone on to it
+            return False
+        if newest.ended_at != newest.size:
+            file.close()
+            newest.ended_at = newest.size  # what was written since the last look, and a last line without its end
+            return True
+        for earlier in self._files[:-1]:
+            earlier.close()
+        self._files = [newest, file]
+        self._save()
+        return True
+
+    # --- messages ---
 
     def _take(self, limit: int) -> Chunk | None:
-        reader = self._check_connected()
         with self._translated():
-            self._progress = progress = self._progress or self._begin(reader)
-            if progress is None:
-                return None
-            place, until = progress.next()
-            reader.seek(place)
-            end = None if until is None else until.offset
-            records = reader.take(limit, self._receiver.max_batch_bytes, end, final=not self._follow)
-            if not records.bodies:
-                return None
-            token = progress.take(records.ends[-1], len(records.bodies))
-            return Chunk(self._messages(records), token)
+            while True:
+                for file in self._connected():
+                    taken = file.take(limit)
+                    if taken is not None:
+                        records, token = taken
+                        return Chunk(self._messages(file, records), token)
+                if not self._reading.follow or not self._go_on():
+                    return None
 
-    def _messages(self, records: Records) -> list[Message]:
+    def _messages(self, file: OpenedFile, records: Records) -> list[Message]:
         messages = [
-            Message(body, self._properties(body, line, unique), None, None, Headers(message_id=unique))
-            for body, line, unique in zip(records.bodies, records.lines, self._ids(records), strict=True)
+            self._message(file, body, line, unique)
+            for body, line, unique in zip(records.bodies, records.lines, file.ids(records), strict=True)
         ]
         if records.cut_from is not None:
             messages[0].properties[CUT_FROM] = records.cut_from
         return messages
 
-    def _ids(self, records: Records) -> list[str]:
-        name = self._name
-        if len(self._beginning) < _TOLD_APART_BY_BYTES:
-            self._beginning = os.pread(self._descriptor, _TOLD_APART_BY_BYTES, 0)
-        within = bisect_left(records.ends, _TOLD_APART_BY_BYTES, key=lambda place: place.offset)
-        first = [
-            f"{name}:{line}:{self._digest(end.offset)}"
-            for line, end in zip(records.lines[:within], records.ends[:within], strict=True)
-        ]
-        digest = self._digest(_TOLD_APART_BY_BYTES)
-        return first + [f"{name}:{line}:{digest}" for line in records.lines[within:]]
+    def _message(self, file: OpenedFile, body: bytes, line: int, unique: str) -> Message:
+        properties = self._properties(line, unique)
+        message = Message(body, properties, None, None, Headers(message_id=unique))
+        read = file.read_columns
+        if read is None:
+            return message
+        return readable(
+            lambda: msgspec.structs.replace(message, properties=properties | read(body)), lambda: message, "columns"
+        )
 
-    def _digest(self, end: int) -> str:
-        """Of the file's beginning up to the end of a line, which is the same before and after it has its line end."""
-        return hashlib.sha256(self._beginning[:end].rstrip(b"\r\n")).hexdigest()[:_DIGEST_CHARACTERS]
-
-    def _properties(self, body: bytes, line: int, unique: str) -> dict[str, PropertyValue]:
+    def _properties(self, line: int, unique: str) -> dict[str, PropertyValue]:
         properties: dict[str, PropertyValue] = {"file": self._name, "line": line}
         if self._wants_id:
             properties["uniqueMessageId"] = unique
         if self._wants_source:
             properties["messageSourceId"] = self._name
-        if self._read_columns is not None:
-            properties.update(self._read_columns(body))
         return properties

@@ -11,6 +11,7 @@ from connectors.messaging.foreign import ForeignMessage
 from connectors.messaging.owner import Owner
 from correlator.errors import SendRejected
 from correlator.events import Outgoing
+from correlator.handlers import refuse_result
 
 Completion = Callable[[ForeignMessage, Exception | None], object]
 """What is called with a message that `Producer.send_async` was given, and what went wrong with it."""
@@ -102,7 +103,7 @@ class Completions:
 
     def _complete(self, parcel: Parcel, error: Exception | None) -> None:
         try:
-            parcel.on_completion(parcel.message, error)
+            refuse_result(parcel.on_completion(parcel.message, error), parcel.on_completion, "completion")
         except BaseException as failure:  # noqa: BLE001  # code of others; whoever flushes waits for those behind it
             _log.warning("A completion failed: %s", failure, exc_info=failure)
         with self._changed:

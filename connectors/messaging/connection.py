@@ -12,6 +12,7 @@ from connectors.messaging.owner import Owner
 from connectors.messaging.session import Session
 from correlator import ports
 from correlator.errors import UsageError
+from correlator.processes import Maker
 
 
 class Connection:
@@ -30,6 +31,7 @@ class Connection:
         self._connect = connect
         self._queue_browser_read_max = queue_browser_read_max
         self._emulates_transactions = emulates_transactions
+        self._maker = Maker()
         self._id = uuid.uuid4().hex
         self._sessions: dict[Session, Listening] = {}
         self._started = False
@@ -82,6 +84,8 @@ class Connection:
 
         Raises nothing but `UsageError` E7506, as `stop`.
         """
+        if self._maker.is_parent:
+            return
         self._stop()
         self._closed = True
         for session in self._sessions:
@@ -99,6 +103,7 @@ class Connection:
     def _check(self) -> None:
         if self._closed:
             raise closed("connection")
+        self._maker.check("connection")
 
     def _stop(self) -> None:
         for listening in self._sessions.values():

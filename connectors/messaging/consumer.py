@@ -12,6 +12,7 @@ from connectors.messaging.origin import read
 from connectors.messaging.wanted import is_wanted
 from correlator.errors import ConnectionLost, UsageError
 from correlator.events import Message
+from correlator.handlers import refuse_deferred, refuse_result
 from correlator.selector import Selector
 
 _LONGEST_WAIT_S = 3600.0
@@ -102,9 +103,12 @@ class Consumer:
         comes again, as often as the broker gives it. In the other modes it stays unacknowledged and the next one
         follows; the listener acknowledges, recovers, commits or rolls back. What it raises is logged.
 
-        Raises `UsageError` E7501 when it is closed, E7505 in a thread that does not own the session.
+        Raises `UsageError` E7501 when it is closed, E7505 in a thread that does not own the session, E4117 for a
+        listener that is `async def` or a generator.
         """
         self._check()
+        if listener is not None:
+            refuse_deferred(listener, f"listener of {self.where}")
         self._listener = listener
         if listener is not None:
             self._listening.add(self)
@@ -126,6 +130,8 @@ class Consumer:
         Waits until no listener of the session runs, unless it is one of them that calls. May be repeated. Raises
         nothing but `UsageError` E7506, within a completion of the session.
         """
+        if self._listening.owner.maker.is_parent:
+            return
         self._listening.owner.check_may_await_completions(self.where)
         with self._listening.paused():
             self._closed = True
@@ -158,11 +164,11 @@ class Consumer:
     def _give(self, message: Message, token: Any) -> None:
         assert self._listener is not None
         if self._mode is not AcknowledgeMode.AUTO:
-            self._listener(self._noted(message, token))
+            refuse_result(self._listener(self._noted(message, token)), self._listener, f"listener of {self.where}")
             return
         self._gives = True
         try:
-            self._listener(message)
+            refuse_result(self._listener(message), self._listener, f"listener of {self.where}")
         except BaseException:
             self._intake.reject([token])
             raise

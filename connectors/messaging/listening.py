@@ -11,7 +11,7 @@ from connectors.messaging.owner import Owner
 from correlator.events import Message
 
 Listener = Callable[[Message], object]
-"""What is called with each message, by the thread of its session; what it returns is ignored."""
+"""What is called with each message, by the thread of its session; what it returns is ignored, but for a coroutine."""
 
 _LONGEST_WAIT_S = 0.05
 """For a message, before looking at whether to stop: no source can be woken."""

@@ -3,6 +3,7 @@
 from threading import Thread, current_thread
 
 from correlator.errors import UsageError
+from correlator.processes import Maker
 
 
 class Owner:
@@ -12,13 +13,18 @@ class Owner:
     """
 
     def __init__(self) -> None:
+        self.maker = Maker()
         self.listening: Thread | None = None
         """Calls the listeners; may have ended."""
         self.completing: Thread | None = None
         """Calls the completions."""
 
     def check(self, where: str) -> None:
-        """Raises `UsageError` E7505 when the session belongs to another thread than the calling one."""
+        """Raises `UsageError` E7505 when the session belongs to another thread than the calling one, E2050 in a child.
+
+        What a process has opened is not for the children that it forks; to close it does nothing there.
+        """
+        self.maker.check(where)
         if self.listening is None and self.completing is None:
             return
         if self.is_completing:

@@ -9,6 +9,7 @@ from connectors.messaging.listening import Listening
 from connectors.messaging.origin import stamped
 from correlator.errors import ConnectionLost, SendRejected
 from correlator.events import Message, Outgoing
+from correlator.handlers import refuse_deferred
 from correlator.ports import Sink
 
 
@@ -87,9 +88,10 @@ class Producer:
 
         At most 1,000 messages of a session are outstanding; with so many the call waits.
 
-        Raises `UsageError` as `send`.
+        Raises `UsageError` as `send`, and E4117 for a completion that is `async def` or a generator.
         """
         self._check()
+        refuse_deferred(on_completion, f"completion of {self._where}")
         native = converted(message)
         self._sequence += 1
         self._in_doubt = None
@@ -102,6 +104,8 @@ class Producer:
         Waits until no listener of the session runs, unless it is one of them that calls. Raises nothing but
         `UsageError` E7506, within a completion of the session.
         """
+        if self._listening.owner.maker.is_parent:
+            return
         self._listening.owner.check_may_await_completions(self._where)
         with self._listening.paused():
             self._closed = True

@@ -12,6 +12,9 @@ import struct
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from connectors.singles import shortest
+from correlator.errors import quoted
+
 Value = None | bool | int | float | str | bytes
 """What streams and maps hold."""
 
@@ -99,7 +102,7 @@ _OF_PYTHON: tuple[tuple[type, _Type], ...] = (
 def _pack(its_type: _Type, value: Any) -> bytes:
     try:
         if its_type is _CHARACTER:
-            value = ord(_checked_text(value))
+            value = ord(value)
         return its_type.form.pack(value)
     except (struct.error, OverflowError, TypeError) as error:
         raise ValueError(f"{value!r} is no {its_type.java}") from error
@@ -107,19 +110,19 @@ def _pack(its_type: _Type, value: Any) -> bytes:
 
 def _unpack(its_type: _Type, data: bytes) -> Value:
     (value,) = its_type.form.unpack(data)
-    return _checked_text(chr(value)) if its_type is _CHARACTER else value
-
-
-def _checked_text(text: str) -> str:
-    text.encode()
-    return text
+    if its_type is _FLOAT:
+        return shortest(value)
+    return chr(value) if its_type is _CHARACTER else value
 
 
 def _encode_text(text: str) -> bytes:
-    """Java's own UTF-8: zero has two bytes, and what has more than 16 bits is a pair of surrogates of three each."""
+    """Java's own UTF-8: zero has two bytes, and what has more than 16 bits is a pair of surrogates of three each.
+
+    Java allows halves of such pairs, and so does Python: what comes from Java goes back as it was.
+    """
     if text.isascii() and "\0" not in text:
         return text.encode()
-    encoded = text.encode("utf-16-be")
+    encoded = text.encode("utf-16-be", "surrogatepass")
     units = struct.unpack(f">{len(encoded) // 2}H", encoded)
     return "".join(map(chr, units)).encode(errors="surrogatepass").replace(b"\0", b"\xc0\x80")
 
@@ -128,7 +131,7 @@ def _decode_text(data: bytes) -> str:
     if data.isascii():
         return data.decode()
     text = data.replace(b"\xc0\x80", b"\0").decode(errors="surrogatepass")
-    return text.encode("utf-16-be", "surrogatepass").decode("utf-16-be")
+    return text.encode("utf-16-be", "surrogatepass").decode("utf-16-be", "surrogatepass")
 
 
 def _short_text(text: str) -> bytes:
@@ -292,7 +295,7 @@ class _MapReader:
         for _ in range(self._count()):
             name = _take_text(self._take)
             if not self._block.is_empty:
-                raise ValueError(f"there is data between the name '{name}' and its value")
+                raise ValueError(f"there is data between the name {quoted(name)} and its value")
             entries[name] = self._value()
         if not (self._block.is_empty and self._data.is_empty):
             raise ValueError("there is something behind the last entry")

@@ -20,7 +20,7 @@ from connectors.pulsar.sink import PulsarSink
 from connectors.pulsar.source import PulsarSource
 from correlator.errors import UsageError
 from correlator.events import Message
-from correlator.ports import Features
+from correlator.ports import Features, Order
 from correlator.selector import Selector
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
 
@@ -57,6 +57,12 @@ class PulsarConnection:
         selects = place.is_shared or is_queue(receiver.destination)
         selector = Selector.optional(receiver.selector, f"{where}.selector") if selects else None
         return PulsarSource(where, self._broker, place, receiver, selector)
+
+    def order(self, receiver: ReceiverSettings) -> Order:
+        """Of one topic that one consumer takes from at a time, by no priority; see `ports.Ordering`."""
+        place = place_of_receiver(receiver, self._broker)
+        mixed = place.is_shared or place.topics or place.pattern or self._broker.priority_mapping
+        return Order.ANY if mixed else Order.POSITION
 
     def sink(self, sender: SenderSettings) -> PulsarSink:
         """Producers."""

@@ -16,18 +16,18 @@ from typing import NamedTuple
 
 import msgspec
 
-from connectors.pulsar.bodies import SERIALIZED
+from connectors.decoding import NULLS, add_nulls, check_names, readable
+from connectors.jms import HIGHEST_PRIORITY, MESSAGE_KIND, TEXT
+from connectors.pulsar.bodies import SERIALIZED, read_map, read_stream
 from connectors.pulsar.unsettled import Position
 from correlator.events import LONGEST_LIFE_MS, Headers, Message, Outgoing, PropertyValue
 
-MESSAGE_KIND = "jms_message_type"
-"""Property with the kind of a JMS message: `text`, `map`, `object`, `stream` or `header`; bytes where there is none."""
 NULL = "jms_null"
 """Property that is true where a message has no body, which for Java is something else than an empty one."""
 NARROW_TYPES = "jms_types"
 """Property with the types that Java gave to numbers and that the numbers do not tell: JSON, `{"name":"short"}`."""
-NULLS = "correlator_nulls"
-"""Property of Pulsar with the names of the properties that have no value, as JSON."""
+CORRELATION_BYTES = "jms_correlation_bytes"
+"""Property that is true where the correlation id is bytes and no text: `base64:` and the bytes."""
 TYPE_SUFFIX = "_jsmtype"
 _MISSPELT_SUFFIX = "_jmstype"
 """Others write it so (FEATURES Z3): it is read, where it stands beside the property, and never written."""
@@ -66,6 +66,7 @@ _HIDDEN = frozenset(
         MESSAGE_KIND,
         NULL,
         NARROW_TYPES,
+        CORRELATION_BYTES,
     }
 )
 """Names in Pulsar that are no properties of the application."""
@@ -75,10 +76,10 @@ _IGNORED = frozenset(
 """Names that JMS keeps for providers and Starlight for JMS does nothing with."""
 _NOT_SENT = _HIDDEN | _IGNORED
 
-TEXT, _BYTES, _HEADER = "text", "bytes", "header"
-_EMPTY_IS_NULL = frozenset({"map", "object", _HEADER})
+_BYTES, _HEADER, _STREAM, _MAP = "bytes", "header", "stream", "map"
+_EMPTY_IS_NULL = frozenset({_MAP, "object", _HEADER})
 """Kinds of which Java writes an empty one as no body at all, and could not read an empty body."""
-_KINDS = _EMPTY_IS_NULL | {TEXT, _BYTES, "stream"}
+_KINDS = _EMPTY_IS_NULL | {TEXT, _BYTES, _STREAM}
 _OF_JAVA = _EMPTY_IS_NULL - {_HEADER}
 """Kinds of which Java itself has serialized the body."""
 
@@ -169,7 +170,7 @@ def encode(
         kind = TEXT if text else _BYTES
     key = _text(message.properties, _KEY) if message.key is None else message.key
     properties = _encoded_properties(message.properties)
-    properties.update(_encoded_headers(message.headers or _NO_HEADERS, now_ms, namespace, durable=durable))
+    properties.update(_encoded_headers(message, now_ms, namespace, durable=durable))
     properties[MESSAGE_ID] = message_id
     properties[_CONNECTION_ID] = connection_id
     properties[_DELIVERY_TIME] = str(now_ms)
@@ -198,12 +199,25 @@ def _content(message: Message, kind: str) -> bytes | None:
     null = message.properties.get(NULL)
     if null is not None and not isinstance(null, bool):
         raise ValueError(f"the property '{NULL}' must be true or false")
-    if kind in _OF_JAVA and message.body and not message.body.startswith(SERIALIZED):
-        raise ValueError(f"the property '{MESSAGE_KIND}' is '{kind}', and the body is none")
+    _check_body(kind, message.body)
     return message.body or (None if kind in _EMPTY_IS_NULL or (null and kind == TEXT) else b"")
 
 
+def _check_body(kind: str, body: bytes) -> None:
+    problem = "" if kind not in _OF_JAVA or not body or body.startswith(SERIALIZED) else "it is not serialized by Java"
+    try:
+        if kind == _STREAM:
+            read_stream(body)
+        elif kind == _MAP:
+            read_map(body)
+    except ValueError as error:
+        problem = str(error)
+    if problem:
+        raise ValueError(f"the property '{MESSAGE_KIND}' is '{kind}', and the body is none: {problem}")
+
+
 def _encoded_properties(properties: Mapping[str, PropertyValue]) -> dict[str, str]:
+    check_names(properties)
     narrow = _narrow_types(_text(properties, NARROW_TYPES))
     encoded: dict[str, str] = {}
     nulls = []
@@ -290,16 +304,19 @@ def _is_single(value: float) -> bool:
     return math.isnan(value) or any(float(f"{single:.{digits}g}") == value for digits in range(1, 10))
 
 
-def _encoded_headers(headers: Headers, now_ms: int, namespace: str, *, durable: bool) -> dict[str, str]:
+def _encoded_headers(message: Message, now_ms: int, namespace: str, *, durable: bool) -> dict[str, str]:
+    headers = message.headers or _NO_HEADERS
     encoded: dict[str, str] = {}
     if headers.type is not None:
         encoded[_TYPE] = headers.type
     if headers.correlation_id is not None:
-        encoded[_CORRELATION_ID] = base64.b64encode(_correlation_bytes(headers.correlation_id)).decode()
+        is_binary = message.properties.get(CORRELATION_BYTES) is True
+        content = _correlation_bytes(headers.correlation_id) if is_binary else headers.correlation_id.encode()
+        encoded[_CORRELATION_ID] = base64.b64encode(content).decode()
     if headers.reply_to is not None:
         encoded.update(_encoded_reply_to(headers.reply_to, namespace))
     if headers.priority is not None and headers.priority != DEFAULT_PRIORITY:
-        encoded[PRIORITY] = _checked(headers.priority, 2**31 - 1, "a priority")
+        encoded[PRIORITY] = _checked(min(headers.priority, HIGHEST_PRIORITY), HIGHEST_PRIORITY, "a priority")
     if headers.persistent is False and not durable:
         encoded[_DELIVERY_MODE] = _NON_PERSISTENT
     if headers.time_to_live_ms:  # 0 is for ever
@@ -327,6 +344,8 @@ def _encoded_reply_to(reply_to: str, namespace: str) -> dict[str, str]:
     """A destination that does not say what it is is a queue; a name with a namespace has only to get its domain."""
     is_topic = reply_to.startswith("topic:")
     name = reply_to.removeprefix("topic:" if is_topic else "queue:")
+    if not name:
+        raise ValueError(f"the reply_to '{reply_to}' has no name")
     if "/" not in name:
         name = f"{_DOMAIN}{namespace}/{name}"
     elif "://" not in name:
@@ -340,6 +359,14 @@ def decode(received: Received, namespace: str) -> Message:
     Whatever the properties are, nothing is raised: values that are not of the type that they are said to be stay texts,
     and headers that cannot be read are those of a message without them.
     """
+    return readable(
+        lambda: _decoded(received, namespace),
+        lambda: Message(received.content or b"", {}, None, None, Headers(message_id=f"ID:{received.at}")),
+        "properties",
+    )
+
+
+def _decoded(received: Received, namespace: str) -> Message:
     sent = received.properties
     kind = sent.get(_KIND, _BYTES)
     properties = _decoded_properties(sent)
@@ -347,9 +374,15 @@ def decode(received: Received, namespace: str) -> Message:
         properties[MESSAGE_KIND] = kind if kind in _KINDS else _HEADER  # as Java takes a kind that it does not know
     if received.content is None:
         properties[NULL] = True
+    correlation_id = _from_base64(sent.get(_CORRELATION_ID, ""))
+    if correlation_id is not None and not _is_text(correlation_id):
+        properties[CORRELATION_BYTES] = True
     # Pulsar does not tell an empty key from none
     key = received.key or ("" if sent.get(_KEY) == "" else None)
-    return Message(received.content or b"", properties, key, None, _decoded_headers(received, namespace))
+    message = Message(received.content or b"", properties, key, None, _decoded_headers(received, namespace))
+    if NULLS in sent:
+        add_nulls(message, _nulls(sent[NULLS]))
+    return message
 
 
 def _decoded_properties(sent: Mapping[str, str]) -> dict[str, PropertyValue]:
@@ -363,9 +396,6 @@ def _decoded_properties(sent: Mapping[str, str]) -> dict[str, PropertyValue]:
         properties[name] = value
         if not isinstance(value, str) and of_java not in (_type_of(value), "integer"):
             narrow[name] = of_java
-    for name in _nulls(sent.get(NULLS)):
-        if name not in _HIDDEN and not name.endswith(TYPE_SUFFIX):
-            properties.setdefault(name, None)
     if narrow:
         properties[NARROW_TYPES] = msgspec.json.encode(narrow).decode()
     return properties
@@ -422,13 +452,13 @@ _READERS: dict[str, Callable[[str], bool | int | float | bytes | None]] = {
 _WORDS = frozenset({"string", *_READERS})
 
 
-def _nulls(text: str | None) -> list[str]:
-    if text is None:
-        return []
+def _nulls(text: str) -> list[str] | str:
+    """The names of the properties that have no value; what is no list of them as it is."""
     try:
-        return msgspec.json.decode(text, type=list[str])
-    except ValueError:
-        return []
+        names = msgspec.json.decode(text, type=list[str])
+    except (ValueError, RecursionError):
+        return text
+    return [name for name in names if name not in _HIDDEN and not name.endswith(TYPE_SUFFIX)]
 
 
 def _decoded_headers(received: Received, namespace: str) -> Headers:
@@ -479,4 +509,6 @@ def _decoded_reply_to(topic: str | None, kind: str | None, namespace: str) -> st
     if topic is None:
         return None
     name = topic.removeprefix(f"{_DOMAIN}{namespace}/")
+    if not name:
+        return None
     return f"{'topic' if kind == 'topic' else 'queue'}:{topic if '/' in name else name}"

@@ -4,16 +4,12 @@ from typing import Any
 
 import pulsar
 
-from connectors.pulsar.content import MESSAGE_KIND, TEXT, Received, decode
+from connectors.decoding import mark
+from connectors.jms import MESSAGE_KIND, TEXT
+from connectors.pulsar.content import Received, decode
 from connectors.pulsar.schemas import Schemas, Shown, body_of
 from connectors.pulsar.unsettled import Position
 from correlator.events import Message
-
-UNREADABLE = "correlator_unreadable"
-"""Property that names what could not be read of a message, which comes without it, and is not in the way of others.
-
-Properties and key that are no text are missing then; a body that its schema does not show is as it was sent.
-"""
 
 
 def position_of(name: Any) -> Position:
@@ -22,7 +18,11 @@ def position_of(name: Any) -> Position:
 
 
 def decoded(message: pulsar.Message, at: Position, namespace: str, schemas: Schemas | None = None) -> Message:
-    """What it says, to a connection of this namespace; `at` is its position. Raises `ConnectionLost` with schemas."""
+    """What it says, to a connection of this namespace; `at` is its position. Raises `ConnectionLost` with schemas.
+
+    What cannot be read is not in the way of other messages: properties and key that are no text are missing then, a
+    body that its schema does not show is as it was sent, and the message is marked.
+    """
     properties, key, unreadable = _texts(message)
     shown = Shown(body_of(message)) if schemas is None else schemas.shown(message, at.ledger)
     made = decode(
@@ -39,8 +39,8 @@ def decoded(message: pulsar.Message, at: Position, namespace: str, schemas: Sche
     )
     if shown.is_text:
         made.properties[MESSAGE_KIND] = TEXT
-    if unreadable or shown.unreadable:
-        made.properties[UNREADABLE] = "; ".join(filter(None, (unreadable, shown.unreadable)))
+    for what in filter(None, (unreadable, shown.unreadable)):
+        mark(made, what)
     return made
 
 

@@ -63,6 +63,13 @@ class PulsarSink:
         self._kept: set[str] = set()
         self._confirmed: set[tuple[str, int]] = set()
         """Source and number of what the broker has of a batch that failed, and will be asked for again."""
+        self._max_tries = sender.max_tries
+        self._too_large: dict[tuple[str, int], int] = {}
+        """Source and number of what was refused for its size, and how often its sender was told.
+
+        Where the broker drops repeats it stays refused until its sender gives it up: the broker has stored numbers
+        behind it, and would drop it as a repeat if it took larger messages by then.
+        """
 
     def connect(self) -> None:
         """Connect, and look whether the sender's own topic can be sent to, where somebody can see to that."""
@@ -98,10 +105,26 @@ class PulsarSink:
     def _send(self, link: Link, batch: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
         flight = Flight()
         try:
-            return self._fly(link, batch, flight)
+            results = self._fly(link, batch, flight)
         except BaseException:
             self._confirmed = {_id(one) for at, one in enumerate(batch) if at in flight.confirmed or self._has(one)}
             raise
+        finally:
+            if self._broker.deduplication:
+                self._too_large.update((_id(batch[place]), 0) for place in flight.too_large)
+        if self._too_large:
+            self._count_tries(batch, results)
+        return results
+
+    def _count_tries(self, batch: Sequence[Outgoing], results: Sequence[SendRejected | None]) -> None:
+        for outgoing, result in zip(batch, results, strict=True):
+            tries = self._too_large.get(_id(outgoing))
+            if result is None or tries is None:
+                continue
+            if tries + 1 < self._max_tries:
+                self._too_large[_id(outgoing)] = tries + 1
+            else:
+                del self._too_large[_id(outgoing)]
 
     def _fly(self, link: Link, batch: Sequence[Outgoing], flight: Flight) -> Sequence[SendRejected | None]:
         results: list[SendRejected | None] = [None] * len(batch)
@@ -110,6 +133,9 @@ class PulsarSink:
         topic = ""
         for place, outgoing in enumerate(batch):
             if self._has(outgoing):
+                continue
+            if self._too_large and _id(outgoing) in self._too_large:
+                results[place] = _too_large(_where(outgoing))
                 continue
             parcel = self._parcel(outgoing, now_ms)
             if isinstance(parcel, SendRejected):

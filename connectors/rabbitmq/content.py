@@ -4,13 +4,14 @@ Written so that RabbitMQ's own JMS client reads it: a header without a value, or
 make that client fail and lose the message.
 """
 
-import struct
 from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
 import msgspec
 
+from connectors.decoding import NULLS, add_nulls, check_names, readable
+from connectors.jms import MESSAGE_KIND, TEXT
 from connectors.rabbitmq.wire import Fields, decode_fields, encode_fields
 from connectors.rabbitmq_server import address_of, destination_of
 from correlator.events import Headers, Message, Outgoing, PropertyValue
@@ -22,9 +23,7 @@ MESSAGE_ID = "JMSMessageID"
 CORRELATION_ID = "JMSCorrelationID"
 BODY_KINDS = ("TextMessage", "BytesMessage")
 """Values of the header `JMSType` by which the JMS client tells text from bytes."""
-NULLS = "correlator_nulls"
-"""Header with the names of the properties that have no value."""
-UNREADABLE = "amqp_unreadable"
+PROPERTIES = "amqp_properties"
 """Property with the whole encoded properties of a message, where they cannot be decoded."""
 _OF_JMS = ("JMSDeliveryMode", "JMSPriority", "JMSExpiration")
 """Headers in which the JMS client repeats what AMQP properties say."""
@@ -44,6 +43,7 @@ _ROUTING = ("CC", "BCC")
 _OCTETS = "application/octet-stream"
 _TEXT = "text/plain; charset=utf-8"
 _PRIORITY = 4
+_HIGHEST_PRIORITY = 255
 _LONGEST_LIFE_MS = 2**32 - 1
 _NO_HEADERS = Headers()
 _SIMPLE = frozenset({type(None), bool, int, float, str, bytes})
@@ -69,7 +69,8 @@ def encode(outgoing: Outgoing, message_id: str, now_ms: int, *, text: bool, dura
     properties = message.properties
     content_type = _text(properties, "amqp_content_type") or (_TEXT if text else _OCTETS)
     table = _table(properties)
-    table[TYPE] = _kind(headers, text=text or content_type.startswith("text/"))
+    kind = properties.get(MESSAGE_KIND)
+    table[TYPE] = _kind(headers, text=text or content_type.startswith("text/") if kind is None else kind == TEXT)
     table[TIMESTAMP] = now_ms
     if message.key is not None:
         table[KEY] = message.key
@@ -79,7 +80,7 @@ def encode(outgoing: Outgoing, message_id: str, now_ms: int, *, text: bool, dura
             content_encoding=_text(properties, "amqp_content_encoding"),
             headers=table,
             delivery_mode=1 if headers.persistent is False and not durable else 2,
-            priority=_PRIORITY if headers.priority is None else headers.priority,
+            priority=_PRIORITY if headers.priority is None else min(headers.priority, _HIGHEST_PRIORITY),
             correlation_id=headers.correlation_id,
             reply_to=address_of(headers.reply_to),
             expiration=_expiration(headers.time_to_live_ms),
@@ -105,6 +106,7 @@ def _text(properties: Mapping[str, PropertyValue], name: str) -> str | None:
 
 
 def _table(properties: Mapping[str, PropertyValue]) -> dict[str, Any]:
+    check_names(properties)
     table: dict[str, Any] = {}
     nulls = []
     for name, value in properties.items():
@@ -114,7 +116,7 @@ def _table(properties: Mapping[str, PropertyValue]) -> dict[str, Any]:
             continue
         if value is None:
             nulls.append(name)
-        else:
+        elif name != MESSAGE_KIND or value != TEXT:  # the header for the JMS client tells that
             table[name] = value
     if nulls:
         table[NULLS] = nulls
@@ -134,10 +136,11 @@ def decode(encoded: bytes, body: bytes, *, redelivered: bool) -> Message:
 
     `expiration` stays unset: the broker takes out what has expired, by its own clock and from the time of its arrival.
     """
-    try:
-        return _message(decode_fields(encoded), body, redelivered=redelivered)
-    except (ValueError, IndexError, struct.error, RecursionError):
-        return Message(body, {UNREADABLE: encoded}, None, None, Headers(redelivered=redelivered))
+    return readable(
+        lambda: _message(decode_fields(encoded), body, redelivered=redelivered),
+        lambda: Message(body, {PROPERTIES: encoded}, None, None, Headers(redelivered=redelivered)),
+        "properties",
+    )
 
 
 def _message(fields: Fields, body: bytes, *, redelivered: bool) -> Message:
@@ -157,9 +160,15 @@ def _message(fields: Fields, body: bytes, *, redelivered: bool) -> Message:
         time_to_live_ms=_number(fields.expiration),
         timestamp=_timestamp(sent_at, fields.timestamp),
         redelivered=redelivered,
-        delivery_count=deliveries + 1 if isinstance(deliveries, int) else 1 + redelivered,
+        delivery_count=deliveries + 1 if type(deliveries) is int else 1 + redelivered,
     )
-    return Message(body, _properties(fields, table), key, None, headers)
+    nulls = table.pop(NULLS, None)
+    message = Message(body, _properties(fields, table), key, None, headers)
+    if kind == BODY_KINDS[0]:
+        message.properties.setdefault(MESSAGE_KIND, TEXT)
+    if nulls is not None:
+        add_nulls(message, nulls)
+    return message
 
 
 def _take_text(table: dict[str, Any], name: str) -> str | None:
@@ -170,10 +179,7 @@ def _take_text(table: dict[str, Any], name: str) -> str | None:
 def _properties(fields: Fields, table: dict[str, Any]) -> dict[str, PropertyValue]:
     for name in _OF_JMS:
         table.pop(name, None)
-    nulls = table.pop(NULLS, ())
     properties = {name: value if type(value) in _SIMPLE else _plain(value) for name, value in table.items()}
-    for name in nulls:
-        properties[name] = None
     if fields.content_type != _OCTETS or fields.content_encoding or fields.app_id:
         given = {name: getattr(fields, field) for name, field in _AS_PROPERTIES.items()}
         properties.update((name, value) for name, value in given.items() if value not in (None, _OCTETS))
@@ -190,6 +196,6 @@ def _number(text: str | None) -> int | None:
 
 
 def _timestamp(milliseconds: Any, seconds: int | None) -> int | None:
-    if isinstance(milliseconds, int):
+    if type(milliseconds) is int:
         return milliseconds
     return None if seconds is None else seconds * 1000

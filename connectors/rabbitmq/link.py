@@ -19,6 +19,7 @@ from connectors.rabbitmq.broker import Broker
 from connectors.rabbitmq.failures import of_channel, of_closing, of_opening
 from connectors.rabbitmq.frames import FRAME_OVERHEAD, Delivery, largest_properties, small_deliveries
 from connectors.rabbitmq_server import NOT_CONNECTED, Fault, of_credentials
+from correlator.processes import keep
 
 CLOSE_TIMEOUT_S = 5.0
 """How long an orderly close may take before the connection is cut."""
@@ -46,6 +47,11 @@ class _Wire(SelectConnection):  # type: ignore[misc]  # pika has no types
     def cut(self) -> None:
         """End it without a word to the server."""
         self._terminate_stream(exceptions.StreamLostError("given up"))
+
+    def fileno(self) -> int:
+        """The descriptor of its socket, -1 when it has none."""
+        sock = None if self._transport is None else self._transport._sock  # noqa: SLF001
+        return -1 if sock is None else int(sock.fileno())
 
     def write(self, frames: bytes) -> None:
         """Send frames."""
@@ -233,6 +239,7 @@ class Link:
     def _start(self, parameters: Any) -> None:
         self._wire = _Wire(parameters, self._on_open, self._on_open_error, self._on_close, custom_ioloop=self._loop)
         self._wire.deliver = self._deliver
+        keep(self._wire)
         self._wire.add_on_connection_blocked_callback(self._on_blocked)
         self._wire.add_on_connection_unblocked_callback(self._on_unblocked)
 

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any, NamedTuple
 
+from connectors.singles import shortest
+
 SHORTEST_UNUSABLE = 256
 """Bytes from which on a short string (names, ids, keys of tables) cannot be written."""
 
@@ -128,6 +130,7 @@ _FIXED = {
 }
 
 
+_SINGLE = ord("f")
 _LONG = (ord("S"), ord("x"), ord("A"))
 
 
@@ -166,7 +169,8 @@ def _read_value(encoded: bytes, offset: int) -> tuple[Any, int]:
         return _read_long(kind, encoded, offset + 4, end), end
     fixed = _FIXED.get(kind)
     if fixed is not None:
-        return fixed.unpack_from(encoded, offset)[0], offset + fixed.size
+        (value,) = fixed.unpack_from(encoded, offset)
+        return shortest(value) if kind == _SINGLE else value, offset + fixed.size
     if kind == ord("F"):
         return _read_table(encoded, offset)
     if kind == ord("T"):

@@ -10,7 +10,7 @@ from connectors.rabbitmq_stream.sink import StreamSink
 from connectors.rabbitmq_stream.source import StreamSource
 from correlator.errors import ConnectionLost, UsageError, quoted
 from correlator.events import Message
-from correlator.ports import Features
+from correlator.ports import Features, Order
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
 
 
@@ -20,7 +20,7 @@ class StreamConnection:
     Each source and each sink has a connection of its own, to the node that leads its stream.
     """
 
-    features = Features(deduplicates_sends=True, shares=False, topics=False)
+    features = Features(order=Order.POSITION, deduplicates_sends=True, shares=False, topics=False)
 
     def __init__(self, name: str, settings: ConnectionSettings) -> None:
         self._where = f"connections.{name}"

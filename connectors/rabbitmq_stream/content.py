@@ -1,13 +1,14 @@
 """A message as a stream holds it, and back: what becomes a property, a section, a body (docs/rabbitmq-streams.md)."""
 
-import struct
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
+from connectors.decoding import readable
 from connectors.rabbitmq_server import address_of, destination_of
+from connectors.rabbitmq_stream.chunk import Packed
 from connectors.rabbitmq_stream.wire import (
     APPLICATION_PROPERTIES,
     DATA,
@@ -17,6 +18,7 @@ from connectors.rabbitmq_stream.wire import (
     VALUE,
     Milliseconds,
     Octet,
+    Section,
     Symbol,
     Unsigned,
     decode_sections,
@@ -32,6 +34,7 @@ UNIQUE_ID, SOURCE_ID = "uniqueMessageId", "messageSourceId"
 """Properties of the default templates: set for messages that come without."""
 CONTENT_TYPE, CONTENT_ENCODING = "amqp_content_type", "amqp_content_encoding"
 _NO_HEADERS = Headers()
+_HIGHEST_PRIORITY = 255
 _NOT_SENT = frozenset({OFFSET, CONTENT_TYPE, CONTENT_ENCODING})
 _SIMPLE = frozenset({type(None), bool, int, float, str, bytes})
 _BODIES = (DATA, SEQUENCE, VALUE)
@@ -82,7 +85,7 @@ def _encoded_header(headers: Headers) -> bytes:
         HEADER,
         (
             headers.persistent,
-            None if headers.priority is None else Octet(headers.priority),
+            None if headers.priority is None else Octet(min(headers.priority, _HIGHEST_PRIORITY)),
             Unsigned(headers.time_to_live_ms) if headers.time_to_live_ms else None,  # 0 is for ever
         ),
     )
@@ -116,7 +119,7 @@ def _symbol(properties: Mapping[str, PropertyValue], name: str) -> Symbol | None
 
 
 def decode(encoded: bytes, place: Place, *, wants_id: bool, wants_source: bool) -> Message:
-    """What lies in the stream, as its receiver sees it; what is no message of AMQP 1.0 is a body as a whole.
+    """What lies in the stream, as its receiver sees it; what is no message of AMQP 1.0 is a body as a whole, marked.
 
     Args:
         encoded: the entry of the stream.
@@ -124,11 +127,27 @@ def decode(encoded: bytes, place: Place, *, wants_id: bool, wants_source: bool) 
         wants_id: whether a message without a property `uniqueMessageId` gets one, made of its place.
         wants_source: the same for `messageSourceId`.
     """
-    try:
-        sections = decode_sections(encoded)
-        body = _body(sections)
-    except (ValueError, KeyError, IndexError, struct.error, RecursionError):
-        body, sections = encoded, []
+    message = readable(
+        lambda: _decoded(_sections(encoded), place),
+        lambda: Message(bytes(encoded), {}, None, None, Headers(message_id=place.unique_id, timestamp=place.timestamp)),
+        "entry of the stream",
+    )
+    properties = message.properties
+    if wants_id:
+        properties.setdefault(UNIQUE_ID, place.unique_id)
+    if wants_source:
+        properties.setdefault(SOURCE_ID, place.stream)
+    properties[OFFSET] = place.offset
+    return message
+
+
+def _sections(encoded: bytes) -> list[Section]:
+    if isinstance(encoded, Packed):
+        raise ValueError(encoded.why)  # noqa: TRY004  # it is its content that is wrong
+    return decode_sections(encoded)
+
+
+def _decoded(sections: Sequence[Section], place: Place) -> Message:
     header: Sequence[Any] = ()
     standard: Sequence[Any] = ()
     properties: dict[str, PropertyValue] = {}
@@ -139,12 +158,8 @@ def decode(encoded: bytes, place: Place, *, wants_id: bool, wants_source: bool) 
             header = value
         elif code == APPLICATION_PROPERTIES:
             properties = {name: one if type(one) in _SIMPLE else _plain(one) for name, one in value.items()}
-    if wants_id and UNIQUE_ID not in properties:
-        properties[UNIQUE_ID] = place.unique_id
-    if wants_source and SOURCE_ID not in properties:
-        properties[SOURCE_ID] = place.stream
-    properties[OFFSET] = place.offset
-    return _message(body, properties, _Header(*_padded(header, 3)), _Standard(*_padded(standard, 11)), place)
+    described = _Header(*_padded(header, 3)), _Standard(*_padded(standard, 11))
+    return _message(_body(sections), properties, *described, place)
 
 
 class _Header(NamedTuple):
@@ -169,7 +184,7 @@ class _Standard(NamedTuple):
 
 def _padded(values: Sequence[Any], width: int) -> Sequence[Any]:
     if not isinstance(values, list | tuple):
-        return (None,) * width
+        raise TypeError("a section that should be a list is none")
     return (*values[:width], *(None,) * (width - len(values)))
 
 
@@ -220,4 +235,4 @@ def _identifier(value: Any) -> str | None:
 
 
 def _number(value: Any) -> int | None:
-    return value if isinstance(value, int) else None
+    return value if type(value) is int else None

@@ -28,6 +28,7 @@ from connectors.rabbitmq_stream.failures import (
 )
 from connectors.rabbitmq_stream.places import Place
 from correlator.errors import quoted
+from correlator.processes import keep
 
 CLOSE_TIMEOUT_S = 5.0
 """How long an orderly close may take before the connection is cut."""
@@ -87,6 +88,12 @@ class Wire(Client):
         """By which address the node calls itself."""
         properties = self.server_properties or {}
         return Address(properties.get("advertised_host", ""), int(properties.get("advertised_port", 0)))
+
+    def fileno(self) -> int:
+        """The descriptor of its socket, -1 when it has none."""
+        writer = None if self._conn is None else self._conn._writer  # noqa: SLF001
+        sock = None if writer is None else writer.get_extra_info("socket")
+        return -1 if sock is None else int(sock.fileno())
 
     async def listen(self, handle: Callable[[schema.Deliver], Awaitable[None]]) -> None:
         """Hand every delivery to the handler, one after the other."""
@@ -251,6 +258,7 @@ class Link:
         except OSError as error:
             raise of_credentials(error, address).error(self._where) from error
         self._wire = wire = Wire(self._broker, address, tls, self._on_lost)
+        keep(wire)
         try:
             await wire.start()
             await wire.authenticate(Utf8(self._broker.virtual_host), self._broker.user, password)

@@ -1,6 +1,7 @@
 """The source: one subscription of a stream, whose progress the server keeps as an offset under the receiver's name."""
 
 import contextlib
+import struct
 from collections.abc import Sequence
 from concurrent.futures import Future
 
@@ -10,6 +11,7 @@ from rstream.constants import OffsetType
 from connectors.progress import Progress
 from connectors.rabbitmq_server import Fault
 from connectors.rabbitmq_stream.broker import Broker
+from connectors.rabbitmq_stream.chunk import entries_of
 from connectors.rabbitmq_stream.content import SOURCE_ID, UNIQUE_ID, decode
 from connectors.rabbitmq_stream.content import Place as MessagePlace
 from connectors.rabbitmq_stream.feed import Feed, Run
@@ -243,10 +245,10 @@ class StreamSource:
         if chunk.subscription_id != feed.subscription or self._unreadable is not None:
             return
         try:
-            entries = chunk.get_messages()
-        except Exception as error:  # noqa: BLE001  # of a codec of rstream, or for want of one
+            entries = entries_of(chunk.data, chunk.num_entries)
+        except (ValueError, struct.error) as error:
             what = f"the chunk at offset {chunk.chunk_first_offset} of '{self._stream}' cannot be read ({error})"
-            self._unreadable = Fault("E7028", what, "Compression: none or gzip")
+            self._unreadable = Fault("E7028", what, "", "The server's files may be damaged: look at its log")
             feed.end()  # what lies before it is handed out first
             return
         feed.put(Run(chunk.chunk_first_offset, chunk.timestamp, entries))

@@ -8,12 +8,15 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from connectors.singles import shortest
+
 HEADER, PROPERTIES, APPLICATION_PROPERTIES = 0x70, 0x73, 0x74
 DATA, SEQUENCE, VALUE = 0x75, 0x76, 0x77
 _INT8 = range(-128, 128)
 _INT64 = range(-(2**63), 2**63)
 _DESCRIBED, _SMALL_DESCRIPTOR, _DESCRIPTOR = 0x00, 0x53, 0x80
 
+_SINGLE = struct.Struct(">f")
 _TOO_LONG = "a value is longer than what holds it"
 
 Section = tuple[int, Any]
@@ -279,7 +282,7 @@ _READERS: Mapping[int, Callable[[bytes, int], tuple[Any, int]]] = {
     0x61: _fixed(">h"),
     0x70: _fixed(">I"),
     0x71: _fixed(">i"),
-    0x72: _fixed(">f"),
+    0x72: lambda encoded, at: (shortest(_SINGLE.unpack_from(encoded, at)[0]), at + 4),
     0x73: lambda encoded, at: (encoded[at : at + 4].decode("utf-32-be"), at + 4),
     0x74: _opaque(4),
     0x80: _fixed(">Q"),

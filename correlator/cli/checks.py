@@ -3,6 +3,7 @@
 Nothing is opened, and Spark is not started: mistakes in expressions are found when the engine starts.
 """
 
+import contextlib
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator
@@ -15,7 +16,8 @@ from correlator.core.mapping import Template
 from correlator.core.monitor import Monitor
 from correlator.core.receiving import refuse_beside, selection
 from correlator.core.reliability import Reliability
-from correlator.errors import ConfigError
+from correlator.errors import ConfigError, UsageError
+from correlator.handlers import refuse_deferred
 from correlator.pipeline.spec import MonitorStep, PipelineFile, PythonStep, RouteStep, Step
 from correlator.ports import Connection
 from correlator.runtime.names import connector
@@ -142,7 +144,9 @@ def _check_classes(settings: PipelineFile, findings: Findings) -> None:
             place, what = f"{path}.monitor.class", "a KeyedMonitor class"
             _check_import("E1503", place, step.class_, what, _is_a(KeyedMonitor), findings)
         elif isinstance(step, PythonStep):
-            _check_import("E1504", f"{path}.python.function", step.function, "a function", callable, findings)
+            place = f"{path}.python.function"
+            _check_import("E1504", place, step.function, "a function", callable, findings)
+            _report(findings, _check_function, step.function, place)
 
 
 def _check_import(
@@ -183,6 +187,9 @@ def _check_mappings(settings: PipelineFile, findings: Findings) -> None:
         if receiver.flow_control and receiver.id in taken:
             what = "needs a monitor; a pipeline updates no window"
             findings.error("E1068", f"{path}.flow_control", what, "", "Leave it out")
+        if receiver.unhandled == "dead_letter" and receiver.id in taken:
+            what = "needs a monitor; a pipeline handles every message"
+            findings.error("E1069", f"{path}.unhandled", what, "", "Leave it out")
     for index, sender in enumerate(settings.senders):
         _report(findings, check_targets, sender.mapping, f"senders[{index}].mapping")
 
@@ -199,10 +206,15 @@ def _check_receive_mapping(receiver: ReceiverSettings, path: str) -> None:
         FieldMapping(receiver.mapping, event_type, receiver.destination, path)
 
 
+def _check_function(name: str, path: str) -> None:
+    with contextlib.suppress(ConfigError):  # told by the reader, which imports everything
+        refuse_deferred(import_object(name), path)
+
+
 def _report(findings: Findings, check: Callable[..., None], *arguments: Any) -> None:
     try:
         check(*arguments)
-    except ConfigError as error:
+    except (ConfigError, UsageError) as error:
         findings.error(error.code, error.where, error.what, error.allowed, error.todo)
 
 
@@ -244,7 +256,11 @@ def _check_endpoint(
     except ConfigError as error:
         kind = path.partition("[")[0]
         place = error.where.replace(f"{kind}.{endpoint.id}", path, 1)
-        findings.error(error.code, place, error.what, error.allowed, error.todo)
+        option = place.replace(path, f"{path}.options", 1)
+        if place not in findings.positions and option in findings.positions:
+            place = option
+        if not findings.told_at(error.code, place):
+            findings.error(error.code, place, error.what, error.allowed, error.todo)
 
 
 def _endpoints(settings: PipelineFile) -> Iterator[tuple[str, ReceiverSettings | SenderSettings]]:

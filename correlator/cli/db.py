@@ -11,9 +11,10 @@ from correlator.cli.arguments import Target
 from correlator.cli.failures import say
 from correlator.cli.loading import store_and_settings, store_url
 from correlator.cli.output import write_line, write_table
-from correlator.errors import StoreError, UsageError
+from correlator.errors import StoreError, UsageError, quoted
 from correlator.storage import checking, migrate
 from correlator.storage.database import copy_while_running, location, parse, reading
+from correlator.storage.forget import forget, holds
 from correlator.storage.inspect import exists
 from correlator.storage.reset import Contents, contents, reset
 from correlator.storage.witness import witness_of
@@ -26,6 +27,7 @@ def add_to(app: typer.Typer) -> None:
     group.command("current")(current)
     group.command("check")(check)
     group.command("reset")(empty)
+    group.command("forget")(forget_part)
     group.command("backup")(backup)
     app.add_typer(group, name="db")
 
@@ -79,6 +81,26 @@ def empty(
         raise UsageError("E2020", location(url), "is not empty: all of this would be lost", "", "If you mean it: --yes")
     directory = None if settings is None else settings.witness_directory
     reset(url, witness_of(directory, settings.name if settings is not None else "", url))
+    _show("Removed", loss)
+
+
+def forget_part(
+    target: Target,
+    part_id: Annotated[str, typer.Argument(metavar="ID", help="Of the receiver or sender.", show_default=False)],
+    yes: Annotated[bool, typer.Option("--yes", help="Really do it.")] = False,
+) -> None:
+    """Remove a receiver or sender that code added, with what it holds; shows what would be lost without --yes.
+
+    For one that no start accepts any more; a running engine removes its own by 'remove'. The engine must be stopped.
+    """
+    url = store_url(target)
+    loss = holds(url, part_id)
+    if not yes:
+        _show("Would be lost", loss)
+        raise UsageError(
+            "E2020", location(url), f"all of this of {quoted(part_id)} would be lost", "", "If you mean it: --yes"
+        )
+    forget(url, part_id)
     _show("Removed", loss)
 
 

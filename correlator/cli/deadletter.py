@@ -31,6 +31,7 @@ class Kind(StrEnum):
     STEP = "step"
     SEND = "send"
     POISON = "poison"
+    UNHANDLED = "unhandled"
 
 
 OfKind = Annotated[Kind | None, typer.Option("--kind", help="Only of this kind.", show_default=False)]

@@ -10,7 +10,8 @@ import typer
 from correlator.cli.arguments import Overrides
 from correlator.cli.checks import check_connectors
 from correlator.cli.codes import CODES, FAMILIES, SEVERITIES
-from correlator.cli.failures import telling
+from correlator.cli.effects import check_effects
+from correlator.cli.failures import say, telling
 from correlator.cli.loading import importable, load
 from correlator.cli.output import write_json, write_line, write_table
 from correlator.configuration.problems import OVERRIDDEN, Position
@@ -76,7 +77,9 @@ def _explain_code(code: str) -> None:
 
 def _explain_file(file: Path, overrides: Sequence[str], *, as_json: bool) -> None:
     with importable(file):
-        loaded = load(file, [check_connectors], overrides)
+        loaded = load(file, [check_connectors, check_effects], overrides)
+        for warning in loaded.warnings:
+            say(warning)
         with telling(loaded.secrets.redact):
             paths = [(path, guarantee(*path)) for path in paths_of(loaded.settings)]
             settings = list(settings_of(loaded.settings, loaded.positions))

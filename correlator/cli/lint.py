@@ -8,6 +8,7 @@ import typer
 
 from correlator.cli.checks import check_connectors, hint
 from correlator.cli.codes import SEVERITIES
+from correlator.cli.effects import check_effects
 from correlator.cli.loading import importable, load
 from correlator.cli.output import write_json, write_line
 from correlator.configuration import InvalidConfiguration
@@ -45,7 +46,7 @@ def _findings(file: Path) -> list[CorrelatorError]:
     """Errors and warnings of one file in the order of the file."""
     try:
         with importable(file):
-            found: list[CorrelatorError] = list(load(file, [check_connectors, hint]).warnings)
+            found: list[CorrelatorError] = list(load(file, [check_connectors, check_effects, hint]).warnings)
     except InvalidConfiguration as error:
         found = [*(ConfigError(*problem.args) for problem in error.problems), *error.warnings]
     return sorted(found, key=_place)

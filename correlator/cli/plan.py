@@ -1,5 +1,6 @@
 """`correlator plan FILE`: what the next start would find changed, and whether it would accept that."""
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated
 
@@ -7,12 +8,14 @@ import typer
 
 from correlator.cli.arguments import ConfigurationFile, Overrides
 from correlator.cli.checks import check_connectors
-from correlator.cli.failures import telling
-from correlator.cli.loading import importable, load
+from correlator.cli.effects import check_effects
+from correlator.cli.failures import say, telling
+from correlator.cli.loading import directory_of, importable, load
 from correlator.cli.output import Row, write_json, write_table
 from correlator.configuration.secrets import is_secret_name, url_passwords
-from correlator.core.commit import ContextCut, Endpoint
+from correlator.core.commit import Endpoint
 from correlator.core.dedup import DuplicateDetector
+from correlator.core.delivery import Received, compare_deliveries, layout_of
 from correlator.core.differences import (
     Difference,
     FieldChange,
@@ -24,11 +27,14 @@ from correlator.core.differences import (
 )
 from correlator.core.instances import restore_monitor
 from correlator.core.monitor import Monitor
-from correlator.core.recovery import compare_parts, default_senders
+from correlator.core.recovery import compare_parts, default_senders, registry_after
+from correlator.core.steps import ConfiguredStep, StepDifference, compare_steps, stored_steps
 from correlator.errors import CorrelatorError, RecoveryRefused, UsageError
+from correlator.pipeline.runner import processors_of
 from correlator.pipeline.spec import PipelineFile
 from correlator.runtime.names import resolve
 from correlator.runtime.restart import State, stored_monitor, stored_monitors, stored_tables
+from correlator.runtime.stored import compare_stored
 from correlator.settings import MonitorSettings, ReceiverSettings, SenderSettings
 from correlator.storage import inspect as store
 from correlator.storage.database import location
@@ -53,16 +59,18 @@ def plan(
 
     Exits with 0 when a start would be accepted and with 6 when it would be refused, which then says why and what to do.
     A rule is the row of the feature list that allows or refuses a change. --set takes the place of a setting of the
-    file, as with 'run'.
+    file, as with 'run'. Where the store holds state of pipelines, Spark starts to compile them.
     """
     with importable(file):
-        loaded = load(file, [check_connectors], overrides or ())
+        loaded = load(file, [check_connectors, check_effects], overrides or ())
+        for warning in loaded.warnings:
+            say(warning)
         with telling(loaded.secrets.redact):
             if loaded.settings.store is None:
                 raise UsageError(
                     "E2011", str(file), "has no store: this engine keeps nothing", "", "Name one in 'store'"
                 )
-            found = differences(loaded.settings, loaded.settings.store)
+            found = differences(loaded.settings, loaded.settings.store, directory_of(file))
             redact = loaded.secrets.redact
             if json:
                 write_json([_as_json(one, redact) for one in found])
@@ -77,30 +85,42 @@ class _Held:
     def __init__(self, url: str, settings: PipelineFile) -> None:
         self.instance = None
         self.endpoints: Sequence[Endpoint] = ()
-        self.contexts: Sequence[ContextCut] = ()
+        self.received = Received()
         self.state: State = {}
         self.detectors: Mapping[str, DuplicateDetector] = {}
         self.ids: Mapping[str, int] = {}
         if store.exists(url):
             self.instance = store.instance(url)
             self.endpoints = store.registry(url)
-            self.contexts = store.contexts(url)
+            self.received = store.received(url)
             self.state = store.state(url)
             self.detectors = store.detectors(url, settings.duplicate_detection)
             self.ids = {domain.domain: domain.ids for domain in store.domains(url)}
 
 
-def differences(settings: PipelineFile, url: str) -> list[Difference]:
-    """Every part of the file and of its store, as a start would find them, the instance itself first."""
+def differences(settings: PipelineFile, url: str, directory: str) -> list[Difference]:
+    """Every part of the file and of its store, as a start would find them, the instance itself first.
+
+    Args:
+        settings: of the file.
+        url: of the store.
+        directory: where modules that the file names are looked up beside the usual places.
+    """
     held = _Held(url, settings)
+    unusable = compare_stored(held.endpoints, settings)
+    usable = [one for one in held.endpoints if one.id not in {other.name for other in unusable}]
     static: list[ReceiverSettings | SenderSettings] = [*settings.receivers, *settings.senders]
-    monitors = _monitors(settings.monitors, held.state, _contexts_of_monitors(settings))
+    layout = layout_of(settings.monitors, {one.name: one.from_ for one in settings.pipelines})
+    monitors = _monitors(settings.monitors, held.state, layout.monitors)
+    parts = compare_parts(usable, static, default_senders(settings), settings.destinations)
     return [
         _instance(settings, url, held),
-        *compare_parts(held.endpoints, static, default_senders(settings), settings.destinations),
-        *compare_contexts(held.contexts, [*_contexts_of_monitors(settings), *(one.name for one in settings.pipelines)]),
+        *parts,
+        *unusable,
+        *compare_contexts(held.received.contexts, layout.contexts),
+        *compare_deliveries(registry_after(usable, parts), layout, held.received),
         *monitors,
-        *_keyed_state(settings, held.state),
+        *_steps(settings, directory, held.state),
         *_domains(settings, held),
     ]
 
@@ -117,12 +137,6 @@ def _instance(settings: PipelineFile, url: str, held: _Held) -> Difference:
             kind="instance", name=settings.name, verdict=Verdict.NEW, note="the store is made by the start"
         )
     return Difference(kind="instance", name=settings.name, verdict=Verdict.UNCHANGED)
-
-
-def _contexts_of_monitors(settings: PipelineFile) -> list[str]:
-    """An engine with nothing else has one context."""
-    names = dict.fromkeys(monitor.context for monitor in settings.monitors)
-    return list(names) if names or settings.pipelines else ["main"]
 
 
 def _monitors(configured: Sequence[MonitorSettings], state: State, contexts: Sequence[str]) -> list[Difference]:
@@ -146,21 +160,23 @@ def _monitors(configured: Sequence[MonitorSettings], state: State, contexts: Seq
     return [*found, *compare_tables(stored_tables(state), claimed)]
 
 
-def _keyed_state(settings: PipelineFile, state: State) -> Iterator[Difference]:
-    """State of keys by pipeline: it belongs to the pipeline's name and the place of the step."""
-    named = {pipeline.name for pipeline in settings.pipelines}
-    keys: dict[str, int] = {}
-    for owner, kept in state.items():
-        if owner.startswith("step:"):
-            name = owner.removeprefix("step:").partition("/")[0]
-            keys[name] = keys.get(name, 0) + len(kept)
-    for name, count in keys.items():
-        if name in named:
-            note = f"goes on with the state of {count} keys"
-            yield Difference(kind="pipeline", name=name, verdict=Verdict.UNCHANGED, note=note)
-        else:
-            note = f"not configured any more; the state of {count} keys stays in the store, unused"
-            yield Difference(kind="pipeline", name=name, verdict=Verdict.CHANGED, note=note)
+def _steps(settings: PipelineFile, directory: str, state: State) -> list[StepDifference]:
+    """Keyed steps. Only Spark knows the types of their rows, so it is started where there is something to compare."""
+    stored = stored_steps(state)
+    if stored:
+        return compare_steps(stored, _compiled(settings, directory), settings.discard_state)
+    names = [f"{pipeline.name}/{step}" for pipeline in settings.pipelines for step in pipeline.keyed_names().values()]
+    return [StepDifference(kind="step", name=name, verdict=Verdict.NEW) for name in names]
+
+
+def _compiled(settings: PipelineFile, directory: str) -> list[ConfiguredStep]:
+    with contextlib.ExitStack() as opened:
+        steps: list[ConfiguredStep] = []
+        for processor in processors_of(settings, [directory]):
+            processor.open()
+            opened.callback(processor.close)
+            steps += processor.steps
+        return steps
 
 
 def _domains(settings: PipelineFile, held: _Held) -> Iterator[Difference]:

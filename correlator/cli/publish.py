@@ -3,7 +3,7 @@
 import contextlib
 import itertools
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, BinaryIO
 
@@ -44,7 +44,7 @@ def publish(
     """Put lines into a queue or topic, each as the body of one message.
 
     Lines are JSON unless --text is given; blank ones are left out. Every line is confirmed by the broker, or named with
-    the reason: the exit status is then 2, and all others are published.
+    the reason (it is no JSON, too long, or refused): the exit status is then 2, and all others are published.
     """
     with importable(file):
         loaded = load(file)
@@ -76,19 +76,21 @@ class Publisher:
         self._destination = destination
         self._refused: list[str] = []
 
-    def publish(self, bodies: Iterator[tuple[int, bytes]]) -> None:
-        """Send (line number, body) in order; raises `ConnectionLost` with the lines that may have arrived."""
+    def publish(self, bodies: Iterable[tuple[int, bytes | UsageError]]) -> None:
+        """Send (line number, body) in order, or note why a line cannot be sent.
+
+        Raises `ConnectionLost` with the lines that may have arrived.
+        """
         self._sink.connect()
         batch: list[tuple[int, bytes]] = []
-        try:
-            for one in bodies:
-                batch.append(one)
-                if len(batch) == BATCH:
-                    self._send(batch)
-                    batch = []
-        except UsageError:
-            self._send(batch)  # the lines before one that cannot be used
-            raise
+        for number, body in bodies:
+            if isinstance(body, UsageError):
+                self._refused.append(str(body))
+                continue
+            batch.append((number, body))
+            if len(batch) == BATCH:
+                self._send(batch)
+                batch = []
         self._send(batch)
 
     def _send(self, batch: Sequence[tuple[int, bytes]]) -> None:
@@ -110,11 +112,11 @@ class Publisher:
                 self._refused.append(f"line {number}: {result}")
 
     def raise_refused(self) -> None:
-        """Raise `UsageError` E2029 with the lines that the broker refused, if there are any."""
+        """Raise `UsageError` E2029 with the lines that are not published, if there are any."""
         if self._refused:
             more = len(self._refused) - MOST_NAMED
             named = [*self._refused[:MOST_NAMED], *([f"and {more} more"] if more > 0 else [])]
-            what = f"{len(self._refused)} messages are refused by the broker"
+            what = f"{len(self._refused)} lines are not published"
             raise UsageError("E2029", quoted(self._destination), what, "", "\n".join(["They are:", *named]))
 
     def close(self) -> None:
@@ -144,27 +146,29 @@ def _lines_of(name: str) -> Iterator[BinaryIO]:
         yield opened
 
 
-def _bodies(lines: BinaryIO, *, text: bool) -> Iterator[tuple[int, bytes]]:
-    """Line numbers and bodies; raises `UsageError` E2028 for a line that is too long or no JSON."""
+def _bodies(lines: BinaryIO, *, text: bool) -> Iterator[tuple[int, bytes | UsageError]]:
+    """Line numbers with bodies, or with E2028 for a line that is too long or no JSON."""
     for number in itertools.count(1):
         line = lines.readline(LONGEST_LINE + 1)
         if not line:
             return
         if len(line) > LONGEST_LINE:
-            raise _unusable(number, f"is longer than {LONGEST_LINE} bytes")
+            while line and not line.endswith(b"\n"):
+                line = lines.readline(LONGEST_LINE)
+            yield number, _unusable(number, f"is longer than {LONGEST_LINE} bytes")
+            continue
         body = line.removesuffix(b"\n").removesuffix(b"\r")
         if text or body.strip():
             yield number, body if text else _checked(number, body)
 
 
-def _checked(number: int, body: bytes) -> bytes:
+def _checked(number: int, body: bytes) -> bytes | UsageError:
     try:
         msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _unusable(number, f"is not JSON: {error}") from error
+        return _unusable(number, f"is not JSON: {error}")
     return body
 
 
 def _unusable(number: int, what: str) -> UsageError:
-    todo = "The lines before it are published; mend it and publish the rest, or use --text for lines that are no JSON"
-    return UsageError("E2028", f"line {number}", what, "", todo)
+    return UsageError("E2028", f"line {number}", what)

@@ -19,6 +19,7 @@ from correlator.cli.output import Row, write_table
 from correlator.cli.signals import StopSignals
 from correlator.cli.watching import Watcher, watcher
 from correlator.configuration import Loaded
+from correlator.configuration.problems import Overridden
 from correlator.configuration.secrets import is_secret_name, url_passwords
 from correlator.errors import UsageError, quoted
 from correlator.pipeline.runner import build_engine
@@ -92,8 +93,10 @@ def run(
             say(warning)
         with telling(loaded.secrets.redact):
             logs.configure(level=str(log_level), json=log_json, redact=loaded.secrets.redact)
-            if overrides:
-                logs.get_logger().info("settings of the command line", overridden=_shown(overrides))
+            for one in loaded.overridden:
+                before, after = _shown(one)
+                log = logs.get_logger(setting=one.path, source="--set")
+                log.info("a setting of the file is overridden", before=before, after=after)
             if clear_state and loaded.settings.store is not None:
                 _clear(loaded.settings.store, loaded.settings, yes=yes)
             rows, status = _run(file, loaded, watcher(log_json=log_json))
@@ -112,11 +115,12 @@ def _client_options(options: Sequence[str]) -> dict[str, str]:
     return variables
 
 
-def _shown(overrides: Sequence[str]) -> str:
-    """The assignments that count, without secrets."""
-    last = dict(assignment.split("=", 1) for assignment in overrides)
-    hidden = {path for path, value in last.items() if is_secret_name(path) or url_passwords(value)}
-    return ", ".join(f"{path}={'***' if path in hidden else value}" for path, value in last.items())
+def _shown(one: Overridden) -> tuple[str, str]:
+    """Both values, without secrets; what stood nowhere had its default."""
+    values = ("the default" if one.before is None else one.before), one.after
+    if is_secret_name(one.path) or any(url_passwords(value) for value in values):
+        return "***", "***"
+    return values
 
 
 def _clear(store: str, settings: PipelineFile, *, yes: bool) -> None:

@@ -10,6 +10,7 @@ from correlator.cli.failures import say
 from correlator.cli.output import write_line
 from correlator.errors import ConfigError
 
+FIRST_SQLITE_WITH_BUG = (3, 7, 0)
 SAFE_SQLITE = (3, 51, 3)
 
 
@@ -25,7 +26,7 @@ def version() -> None:
     write_line(f"sqlite {sqlite3.sqlite_version}")
     if pyspark := _installed("pyspark"):
         write_line(f"pyspark {pyspark}")
-    if sqlite3.sqlite_version_info < SAFE_SQLITE:
+    if FIRST_SQLITE_WITH_BUG <= sqlite3.sqlite_version_info < SAFE_SQLITE:
         say(_old_sqlite())
 
 
@@ -41,7 +42,8 @@ def _old_sqlite() -> ConfigError:
     return ConfigError(
         "W3011",
         "sqlite",
-        f"{sqlite3.sqlite_version} is older than {safe}: two connections that write can damage a file",
-        "The engine writes through one connection only",
-        "Let no other program write to a store; upgrade SQLite when you can",
+        f"{sqlite3.sqlite_version} has the WAL-reset bug, mended in {safe}: two connections that write, or copy the "
+        "log into the file, at the same instant can damage it",
+        "No engine and no command does that: a store has one writer, and those of an embedded broker take turns",
+        "Let no other program write to such a file",
     )

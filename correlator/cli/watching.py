@@ -1,4 +1,4 @@
-"""What a run shows while it goes on: a bar on a terminal, a line of the log every few seconds elsewhere."""
+"""What a run shows on a terminal while it goes on: a bar. Elsewhere the engine's own status line tells."""
 
 import sys
 import time
@@ -8,10 +8,7 @@ from typing import Protocol, Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from correlator.runtime.logs import get_logger
 from correlator.runtime.status import Status
-
-LOG_EVERY_S = 5.0
 
 
 class Watcher(Protocol):
@@ -37,8 +34,6 @@ class Counts:
         self.received: int = totals["received"]
         self.processed = max(0, delivered - sum(status.contexts.values()))
         self.sent: int = totals["sent"]
-        self.dead_letters: int = totals["dead letters"]
-        self.waiting = sum(outstanding for _, _, outstanding in status.senders.values())
 
 
 class Bar:
@@ -67,12 +62,8 @@ class Bar:
         self._progress.update(self._task, received=now.received, processed=now.processed, sent=now.sent, rate=rate)
 
 
-class Lines:
-    """For a file, a pipe or a service manager."""
-
-    def __init__(self) -> None:
-        self._rate = Rate()
-        self._last = time.monotonic()
+class Nothing:
+    """For a file, a pipe or a service manager: the log has the engine's status line."""
 
     def __enter__(self) -> Self:
         return self
@@ -82,20 +73,7 @@ class Lines:
     ) -> None: ...
 
     def tick(self, status: Status) -> None:
-        """Log a line when it is time."""
-        if time.monotonic() - self._last < LOG_EVERY_S:
-            return
-        self._last = time.monotonic()
-        now = Counts(status)
-        get_logger().info(
-            "status",
-            received=now.received,
-            processed=now.processed,
-            sent=now.sent,
-            waiting=now.waiting,
-            dead_letters=now.dead_letters,
-            per_second=round(self._rate.of(now.received)),
-        )
+        """Show nothing."""
 
 
 class Rate:
@@ -115,4 +93,4 @@ class Rate:
 
 def watcher(*, log_json: bool) -> Watcher:
     """What fits where standard error goes."""
-    return Bar() if sys.stderr.isatty() and not log_json else Lines()
+    return Bar() if sys.stderr.isatty() and not log_json else Nothing()

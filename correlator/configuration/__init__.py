@@ -7,18 +7,24 @@ from correlator.configuration.files import EngineFile
 from correlator.configuration.imports import import_object
 from correlator.configuration.loading import Check, Loaded, read_file, read_text
 from correlator.configuration.problems import Findings, InvalidConfiguration, Position
+from correlator.configuration.programs import check_engine_settings, check_part_settings
+from correlator.configuration.rules import NOTHING_PROVIDED, Provided
 from correlator.configuration.schema import json_schema
 from correlator.configuration.secrets import Secrets
 from correlator.configuration.urls import check_url
 
 __all__ = [
+    "NOTHING_PROVIDED",
     "Check",
     "EngineFile",
     "Findings",
     "InvalidConfiguration",
     "Loaded",
     "Position",
+    "Provided",
     "Secrets",
+    "check_engine_settings",
+    "check_part_settings",
     "check_url",
     "import_object",
     "json_schema",

@@ -9,7 +9,7 @@ import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import cache
+from functools import cache, cached_property
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -18,7 +18,7 @@ _CAMEL_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _CLASS_SUFFIXES = ("Step", "Settings")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Kind:
     """An annotation taken apart.
 
@@ -41,33 +41,33 @@ class Kind:
     max_length: int | None = None
     marks: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def origin(self) -> Any:
         """The generic type (`tuple`, `Mapping`, `Literal`, `Union`), or the type itself."""
         origin = get_origin(self.bare)
         return Union if origin is types.UnionType else origin or self.bare
 
-    @property
+    @cached_property
     def arguments(self) -> tuple[Any, ...]:
         """The arguments of the generic type."""
         return get_args(self.bare)
 
-    @property
+    @cached_property
     def is_settings(self) -> bool:
         """Whether this is a settings class."""
         return isinstance(self.bare, type) and dataclasses.is_dataclass(self.bare)
 
-    @property
+    @cached_property
     def is_mapping(self) -> bool:
         """Whether this is a mapping from names to values."""
         return isinstance(self.origin, type) and issubclass(self.origin, Mapping)
 
-    @property
+    @cached_property
     def is_list(self) -> bool:
         """Whether this is a list of values."""
         return isinstance(self.origin, type) and issubclass(self.origin, Sequence) and not issubclass(self.origin, str)
 
-    @property
+    @cached_property
     def choices(self) -> Mapping[str, Any]:
         """What to write for each value of a `Literal` or an enumeration; empty for other kinds."""
         if self.origin is Literal:
@@ -76,14 +76,14 @@ class Kind:
             return {str(choice.value): choice for choice in self.bare}
         return {}
 
-    @property
+    @cached_property
     def alternatives(self) -> tuple["Kind", ...]:
         """The members of a union without `None`; the kind itself when it is no union."""
         if self.origin is not Union:
             return (self,)
         return tuple(kind_of(member) for member in self.arguments if member is not types.NoneType)
 
-    @property
+    @cached_property
     def optional(self) -> bool:
         """Whether `None` is allowed."""
         return self.bare is None or types.NoneType in (self.arguments if self.origin is Union else ())
@@ -100,6 +100,7 @@ class Setting:
     default: Any
 
 
+@cache
 def kind_of(annotation: Any) -> Kind:
     """Take an annotation apart; constraints of nested `Annotated` are joined, the outermost wins."""
     if get_origin(annotation) is not Annotated:

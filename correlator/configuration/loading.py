@@ -14,13 +14,22 @@ from typing import Generic, TypeVar, cast
 from correlator.configuration.document import MOST_BYTES, compose, decode
 from correlator.configuration.interpolation import Interpolation
 from correlator.configuration.overrides import override
-from correlator.configuration.problems import OVERRIDDEN, Findings, InvalidConfiguration, Position, printable
+from correlator.configuration.problems import (
+    OVERRIDDEN,
+    Findings,
+    InvalidConfiguration,
+    Overridden,
+    Position,
+    printable,
+)
 from correlator.configuration.reader import Reader
 from correlator.configuration.rules import (
+    Provided,
     check_engine,
     check_imports,
     check_plain_secrets,
     check_version,
+    public_passwords,
     with_default_reliabilities,
 )
 from correlator.configuration.secrets import Secrets
@@ -42,12 +51,14 @@ class Loaded(Generic[T]):
         warnings: what will work but is probably not meant; in the order of the file, to be printed, never raised.
         secrets: the values that no output may show.
         positions: `receivers[0].destination` to its place in the file.
+        overridden: which settings a later source has set, in the order of the sources.
     """
 
     settings: T
     warnings: tuple[ConfigError, ...]
     secrets: Secrets
     positions: Mapping[str, Position]
+    overridden: Sequence[Overridden] = ()
 
 
 def read_file(
@@ -159,17 +170,24 @@ def _read(
     check_version(tree, findings)
     values = Values(Interpolation(environment, findings), findings)
     settings = Reader(values, findings).read(tree, root)
-    in_file = [path for path in values.plain_secrets if findings.position(path) != OVERRIDDEN]
+    public = public_passwords(tree)
+    in_file = [one for one in values.plain_secrets if findings.position(one) != OVERRIDDEN and one not in public]
     check_plain_secrets(in_file, findings, others_read=others_read)
     if check_import is not None:
         check_imports(values.import_paths, check_import, findings)
     if isinstance(settings, EngineSettings):
         complete = with_default_reliabilities(settings, findings)
-        check_engine(complete, connectors, findings)
+        check_engine(complete, Provided(connectors=connectors), findings)
         settings = cast("T", complete)
     if settings is not None:
         for check in checks:
             check(settings, findings)
     findings.raise_errors()
     assert settings is not None, "nothing was refused, so everything was read"
-    return Loaded(settings=settings, warnings=findings.warnings, secrets=findings.secrets, positions=findings.positions)
+    return Loaded(
+        settings=settings,
+        warnings=findings.warnings,
+        secrets=findings.secrets,
+        positions=findings.positions,
+        overridden=findings.overridden,
+    )

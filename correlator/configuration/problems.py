@@ -26,6 +26,17 @@ OVERRIDDEN = Position(0, 0)
 """The place of what the command line gave instead of the file."""
 
 
+class Overridden(NamedTuple):
+    """A setting that a later source has set: where, what stood there (`None` for nothing), and what stands there now.
+
+    Both values are as they were written, and may be secret.
+    """
+
+    path: str
+    before: str | None
+    after: str
+
+
 class InvalidConfiguration(ConfigError):
     """A configuration that cannot be used.
 
@@ -50,15 +61,17 @@ class Findings:
     """Collects errors and warnings of one file; owned by the thread that reads it.
 
     Attributes:
-        file: the name of the file as messages show it.
+        file: the name of the file as messages show it; "" for settings that a program made.
         secrets: what must not appear in any message; values go through `show`.
         positions: path in the configuration, such as `receivers[0].destination`, to the place of its value.
+        overridden: which settings a later source has set.
     """
 
     def __init__(self, file: str) -> None:
         self.file = printable(file)
         self.secrets = Secrets()
         self.positions: dict[str, Position] = {}
+        self.overridden: list[Overridden] = []
         self._hints = 0
         self._errors: list[tuple[Position, ConfigError]] = []
         self._warnings: list[tuple[Position, ConfigError]] = []
@@ -73,6 +86,11 @@ class Findings:
     def warn(self, code: str, path: str, what: str, allowed: str = "", todo: str = "") -> None:
         """Report what will work but probably not as meant."""
         self._warnings.append((self.position(path), ConfigError(code, self.where(path), what, allowed, todo)))
+
+    def told_at(self, code: str, path: str) -> bool:
+        """Whether this error is told of this place already."""
+        where = self.where(path)
+        return any((error.code, error.where) == (code, where) for _, error in self._errors)
 
     def show(self, value: object) -> str:
         """A value for a message: without secrets, in quotes, short."""
@@ -94,12 +112,19 @@ class Findings:
         line, column = place = at or self.position(path)
         if place == OVERRIDDEN:
             return f"--set {printable(path)}".rstrip()
+        if not self.file:
+            return printable(path)
         return f"{self.file}:{line}:{column} {path}".rstrip()
 
     @property
     def warnings(self) -> tuple[ConfigError, ...]:
         """The warnings in the order of the file."""
         return self._told(self._warnings)
+
+    @property
+    def unusable(self) -> bool:
+        """Whether there is any error so far."""
+        return bool(self._errors)
 
     def raise_errors(self) -> None:
         """Raise `InvalidConfiguration` if there is any error."""

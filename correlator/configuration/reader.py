@@ -30,7 +30,7 @@ class Reader:
 
     def read(self, node: Node, root: type[T]) -> T | None:
         """The settings of a whole file; `None` when any of them was refused, which is then reported."""
-        settings = self._value(node, kind_of(root), "", "")
+        settings = self._value(node, Kind(bare=root), "", "")
         return settings if isinstance(settings, root) else None
 
     def _value(self, node: Node, kind: Kind, path: str, key: str) -> Any:

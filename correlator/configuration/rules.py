@@ -2,10 +2,12 @@
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from typing import Any
+
+import msgspec
 
 from correlator.configuration.document import Scalar, Table
 from correlator.configuration.imports import import_object
@@ -21,6 +23,9 @@ from correlator.settings import ConnectionSettings, EngineSettings, ReceiverSett
 VERSION = 1
 _MOST_SHOWN = 20
 _SENDER_MODES = "Use BEST_EFFORT, AT_LEAST_ONCE or EXACTLY_ONCE"
+_PUBLIC = "guest"
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_GUEST_URL = re.compile(r"\w+://[^:/@]*:guest@(localhost|127\.0\.0\.1|\[::1\])([:/?#]|$)")
 _DESTINATION = re.compile(r"(?:queue|topic):(?P<name>.+)", re.DOTALL)
 
 # Connectors whose broker needs a client that is not always installed: module and package. An extra has their name.
@@ -61,6 +66,21 @@ def check_plain_secrets(paths: Collection[str], findings: Findings, *, others_re
             findings.warn("W9001", path, "password in the config file", "", "Use ${NAME} or ${file:/path}")
 
 
+def public_passwords(tree: Table) -> set[str]:
+    """Where the password stands that every broker of this machine knows: "guest", which only loopback may use."""
+    connections = next((node for key, node in tree.entries if key.text == "connections"), None)
+    found = set()
+    for name, node in connections.entries if isinstance(connections, Table) else ():
+        entries = node.entries if isinstance(node, Table) else ()
+        options = {key.text: value.text for key, value in entries if isinstance(value, Scalar)}
+        path = member("connections", name.text)
+        if options.get("password") == _PUBLIC and options.get("host", "localhost") in _LOOPBACK:
+            found.add(member(path, "password"))
+        if _GUEST_URL.match(options.get("url", "")):
+            found.add(member(path, "url"))
+    return found
+
+
 def check_imports(paths: Mapping[str, str], accept: Callable[[str, object], None], findings: Findings) -> None:
     """Import every object that the file names, and let `accept` say whether it can be used for that."""
     for path, name in paths.items():
@@ -70,16 +90,34 @@ def check_imports(paths: Mapping[str, str], accept: Callable[[str, object], None
             findings.error(exc.code, path, findings.secrets.redact(exc.what), exc.allowed, exc.todo)
 
 
-def check_engine(settings: EngineSettings, connectors: Collection[str], findings: Findings) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provided:
+    """What the program that makes an engine gives it beside its settings.
+
+    Attributes:
+        connectors: connector types that are known beside the installed ones.
+        connections: names of connections.
+        store: whether it gives a store.
+    """
+
+    connectors: Collection[str] = ()
+    connections: Collection[str] = ()
+    store: bool = False
+
+
+NOTHING_PROVIDED = Provided()
+
+
+def check_engine(settings: EngineSettings, provided: Provided, findings: Findings) -> None:
     """Apply every rule over the settings of an engine."""
     if settings.store is not None:
         check_store(settings.store, findings)
-    _check_connections(settings.connections, connectors, findings)
+    made = {name: one for name, one in settings.connections.items() if name not in provided.connections}
+    _check_connections(made, provided.connectors, findings)
     _check_destinations(settings.destinations, findings)
     _check_ids(settings, findings)
     for path, endpoint in _endpoints(settings):
-        _check_endpoint(path, endpoint, settings, findings)
-        _check_reliability(path, endpoint, settings, findings)
+        check_endpoint(path, endpoint, settings, provided, findings)
     for index, receiver in enumerate(settings.receivers):
         _check_first_messages(item("receivers", index), receiver, findings)
         _check_dead_letters(item("receivers", index), receiver, findings)
@@ -91,6 +129,8 @@ def check_engine(settings: EngineSettings, connectors: Collection[str], findings
 def _check_connections(
     connections: Mapping[str, ConnectionSettings], connectors: Collection[str], findings: Findings
 ) -> None:
+    if not connections:
+        return
     known = {entry.name for entry in entry_points(group="correlator.connectors")} | set(connectors)
     for name, connection in connections.items():
         path = member("connections", name)
@@ -138,13 +178,13 @@ def _check_destination(path: str, destination: str, logical: Mapping[str, str], 
 
 
 def _check_ids(settings: EngineSettings, findings: Findings) -> None:
-    lines: dict[str, int] = {}
+    used: dict[str, str] = {}
     for path, endpoint in _endpoints(settings):
         place = member(path, "id")
-        if endpoint.id in lines:
-            what = f"{findings.show(endpoint.id)} is already used at line {lines[endpoint.id]}"
+        if endpoint.id in used:
+            what = f"{findings.show(endpoint.id)} is already used at {used[endpoint.id]}"
             findings.error("E1210", place, what, "Receivers and senders share one set of ids")
-        lines.setdefault(endpoint.id, findings.position(place).line)
+        used.setdefault(endpoint.id, f"line {findings.position(place).line}" if findings.file else place)
 
 
 def with_default_reliabilities(settings: EngineSettings, findings: Findings) -> EngineSettings:
@@ -172,24 +212,39 @@ def _endpoints(settings: EngineSettings) -> Iterator[tuple[str, Endpoint]]:
         yield item("senders", index), sender
 
 
-def _check_endpoint(path: str, endpoint: Endpoint, settings: EngineSettings, findings: Findings) -> None:
-    connections = settings.connections
+def check_endpoint(
+    path: str, endpoint: Endpoint, settings: EngineSettings, provided: Provided, findings: Findings
+) -> None:
+    """Apply the rules over one receiver or sender of an engine with these settings."""
+    connections = dict.fromkeys([*settings.connections, *provided.connections])
     if endpoint.connection not in connections:
         what = f"{findings.show(endpoint.connection)} is not defined"
         hint = findings.hint(endpoint.connection, connections)
         findings.error("E1211", member(path, "connection"), what, f"Defined: {_few(connections) or 'none'}", hint)
     if endpoint.destination is not None:
         _check_destination(member(path, "destination"), endpoint.destination, settings.destinations, findings)
+    _check_options(path, endpoint, findings)
+    _check_reliability(path, endpoint, findings, persistent=settings.store is not None or provided.store)
 
 
-def _check_reliability(path: str, endpoint: Endpoint, settings: EngineSettings, findings: Findings) -> None:
+def _check_options(path: str, endpoint: Endpoint, findings: Findings) -> None:
+    """The registry keeps them as JSON, and compares them at each start."""
+    try:
+        msgspec.json.encode(endpoint.options)
+    except (TypeError, ValueError) as error:
+        findings.error(
+            "E1022", member(path, "options"), f"cannot be stored: {error}", "Texts, numbers, booleans, lists"
+        )
+
+
+def _check_reliability(path: str, endpoint: Endpoint, findings: Findings, *, persistent: bool) -> None:
     place, mode = member(path, "reliability"), endpoint.reliability
     receives = isinstance(endpoint, ReceiverSettings)
     if not receives and mode not in SENDING:
         findings.error("E1204", place, f"{mode} is for receivers only", _SENDER_MODES)
         return
     promise = RECEIVING[mode] if receives else SENDING[mode]
-    if promise.needs_persistence and settings.store is None:
+    if promise.needs_persistence and not persistent:
         other = "BEST_EFFORT or APP_CONTROLLED" if receives else "BEST_EFFORT"
         what = f"{mode} needs a persistent engine ({findings.show(endpoint.id)})"
         findings.error("E1205", place, what, "", f"Set 'store', or use {other}")

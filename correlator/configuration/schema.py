@@ -9,9 +9,9 @@ import inspect
 import re
 from typing import Any
 
+from correlator.configuration.constraints import IMPORT_PATH_PATTERN
 from correlator.configuration.kinds import Kind, Setting, kind_of, remaining_keys, settings_of, shorthand_of, word_of
 from correlator.configuration.units import DURATION_PATTERN, SIZE_PATTERN
-from correlator.configuration.values import IMPORT_PATH_PATTERN
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _PLACEHOLDER = {"type": "string", "pattern": r"\$\{[^}]*\}"}

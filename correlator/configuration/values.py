@@ -6,21 +6,17 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from correlator.configuration import units
+from correlator.configuration.constraints import noun_of, problem_of, problem_of_choice, problem_of_name
 from correlator.configuration.document import Scalar
 from correlator.configuration.interpolation import Interpolation
 from correlator.configuration.kinds import Kind
 from correlator.configuration.problems import Findings
 from correlator.configuration.scalars import core_value, describe, other_boolean, other_reading
 from correlator.configuration.secrets import is_secret_name, url_passwords
-from correlator.core.reliability import Reliability
-from correlator.errors import ConfigError
-from correlator.selector import Selector
 
 INVALID: Final = object()
 """What reading returns for a value that was reported; never part of settings."""
 
-_IMPORT_PATH = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
-IMPORT_PATH_PATTERN = f"^{_IMPORT_PATH.pattern}$"
 _WHOLE = re.compile(r"[-+]?[0-9]{1,19}", re.ASCII)
 _BOOLEANS = {"true": True, "false": False}
 
@@ -73,37 +69,19 @@ class Values:
         return self._checked_text(word.text, kind, path)
 
     def _checked_text(self, text: str, kind: Kind, path: str) -> Any:
-        findings = self._findings
-        if "identifier" in kind.marks:
-            return self.identifier(text, path)
-        if "selector" in kind.marks:
-            return self._selector(text, path)
-        if "import_path" in kind.marks and not _IMPORT_PATH.fullmatch(text):
-            return self._refuse("E1501", path, f"{findings.show(text)} is not an import path", "Write module:Class")
-        if "import_path" in kind.marks:
+        value = self._checked(text, kind, path)
+        if "import_path" in kind.marks and value is not INVALID:
             self.import_paths[path] = text
-        if not (kind.min_length or 0) <= len(text) <= (kind.max_length or len(text)):
-            most = f" and at most {kind.max_length}" if kind.max_length else ""
-            what = f"{findings.show(text)} has {len(text)} characters, must have at least {kind.min_length or 0}{most}"
-            return self._refuse("E1022", path, what)
-        return text
+        return value
 
-    def _selector(self, text: str, path: str) -> Any:
-        try:
-            Selector.parse(text, path)
-        except ConfigError as error:
-            return self._refuse(error.code, path, error.what, error.allowed, error.todo)
-        return text
+    def _checked(self, value: Any, kind: Kind, path: str) -> Any:
+        problem = problem_of(value, kind, self._findings.show)
+        return value if problem is None else self._refuse(problem.code, path, *problem[1:])
 
     def identifier(self, text: str, path: str) -> Any:
-        """A name that code, messages and the store will use: 1 to 200 characters, printable."""
-        if not text.strip():
-            return self._refuse("E1210", path, "is empty, must be a name")
-        if len(text) > 200:
-            return self._refuse("E1210", path, f"{self._findings.show(text)} is longer than 200 characters")
-        if not text.isprintable():
-            return self._refuse("E1210", path, f"{self._findings.show(text)} contains control characters")
-        return text
+        """A name that code, messages and the store will use."""
+        problem = problem_of_name(text, self._findings.show)
+        return text if problem is None else self._refuse(problem.code, path, *problem[1:])
 
     def _ambiguous(self, word: "_Word", path: str) -> bool:
         """Report a word that YAML 1.1 and 1.2 read differently."""
@@ -137,42 +115,39 @@ class Values:
         value = core_value(word.text)
         whole = isinstance(value, int) and not isinstance(value, bool) and not word.quoted
         if not whole or not (word.plain or _WHOLE.fullmatch(word.text)):
-            return self._wrong_type(word, f"a whole number{_range(kind)}", path)
-        return self._in_range(value, kind, path, f"a whole number{_range(kind)}")
+            return self._wrong_type(word, noun_of(kind), path)
+        return self._checked(value, kind, path)
 
     def _number(self, word: "_Word", kind: Kind, path: str) -> Any:
         if word.plain and self._ambiguous(word, path):
             return INVALID
         value = core_value(word.text)
         if word.quoted or isinstance(value, bool | str) or value is None or not _finite(value):
-            return self._wrong_type(word, f"a number{_range(kind)}", path)
-        return self._in_range(float(value), kind, path, f"a number{_range(kind)}")
+            return self._wrong_type(word, noun_of(kind), path)
+        return self._checked(float(value), kind, path)
 
     def _duration(self, word: "_Word", kind: Kind, path: str) -> Any:
         value = units.seconds(word.text)
         if value is None:
             shown = self._findings.show(word.text)
             return self._refuse("E1025", path, f"{shown} is not a duration", "Examples: 200ms, 5s, 2m, 1h")
-        return self._in_range(value, kind, path, f"a duration{_range(kind, ' seconds')}", "E1025")
+        return self._checked(value, kind, path)
 
     def _size(self, word: "_Word", kind: Kind, path: str) -> Any:
         value = units.size(word.text)
         if value is None:
             shown = self._findings.show(word.text)
             return self._refuse("E1026", path, f"{shown} is not a size", "Examples: 64KiB, 10MiB, 1MB")
-        return self._in_range(value, kind, path, f"a size{_range(kind, ' bytes')}", "E1026")
+        return self._checked(value, kind, path)
 
     def _choice(self, word: "_Word", kind: Kind, path: str) -> Any:
         if word.plain and self._ambiguous(word, path):
             return INVALID
         if word.text in kind.choices:
             return kind.choices[word.text]
-        reliability = kind.bare is Reliability
-        code, noun = ("E1203", "a reliability mode") if reliability else ("E1022", "one of the possible values")
-        *others, last = kind.choices
-        allowed = f"Use {', '.join(others)} or {last}" if others else f"Use {last}"
-        shown = self._findings.show(word.text)
-        return self._refuse(code, path, f"{shown} is not {noun}", allowed, self._findings.hint(word.text, kind.choices))
+        findings = self._findings
+        problem = problem_of_choice(findings.show(word.text), kind, findings.hint(word.text, kind.choices))
+        return self._refuse(problem.code, path, *problem[1:])
 
     def _any(self, word: "_Word", _kind: Kind, path: str) -> Any:
         if not word.plain:
@@ -183,14 +158,6 @@ class Values:
         if isinstance(value, float) and not math.isfinite(value):
             return self._refuse("E1022", path, f"{self._findings.show(word.text)} is not a finite number")
         return value
-
-    def _in_range(self, value: Any, kind: Kind, path: str, noun: str, code: str = "E1022") -> Any:
-        low = kind.ge is None or value >= kind.ge
-        above = kind.gt is None or value > kind.gt
-        high = kind.le is None or value <= kind.le
-        if low and above and high:
-            return value
-        return self._refuse(code, path, f"{self._findings.show(str(value))} is out of range, must be {noun}")
 
     def _wrong_type(self, word: "_Word", noun: str, path: str) -> Any:
         shown = self._findings.show(word.text)
@@ -231,14 +198,3 @@ def _finite(value: float) -> bool:
         return math.isfinite(value)
     except OverflowError:  # a whole number that no float can hold
         return False
-
-
-def _range(kind: Kind, unit: str = "") -> str:
-    """The range of a kind as messages show it: ` 1..1000000`."""
-    low = kind.gt if kind.ge is None else kind.ge
-    if low is None and kind.le is None:
-        return ""
-    above = " above" if kind.ge is None and kind.gt is not None else ""
-    if kind.le is None:
-        return f"{above} {low:g}{unit}" if above else f" of at least {low:g}{unit}"
-    return f"{above} {'' if low is None else f'{low:.15g}'}..{kind.le:.15g}{unit}"

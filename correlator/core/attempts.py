@@ -8,6 +8,7 @@ Owner: the context's thread.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -26,6 +27,7 @@ from correlator.core.instances import (
     stored_parts,
 )
 from correlator.core.listeners import ListenerIndex
+from correlator.core.messages import apart, recorded
 from correlator.core.monitor import ListenerSpec
 from correlator.core.state import encode
 from correlator.core.timers import Timers
@@ -92,14 +94,29 @@ class Attempts:
         hit: dict[Attempt, list[int]] = {}
         for leaf in leaves:
             hit.setdefault(leaf.attempt, []).append(leaf.part)
+        kept = _Kept(event)
         for attempt, parts in sorted(hit.items(), key=_age):
             if attempt.alive and attempt.listener.instance.alive:
-                progress = attempt.listener.plan.step(attempt.progress, parts, event, self.moment)
-                if attempt.listener.plan.outcome(progress):
-                    self._stage(self._complete, attempt)
-                    self._call(attempt.listener, progress, event)
-                else:
-                    self._become(attempt, progress)
+                self._take(attempt, parts, kept)
+
+    def _take(self, attempt: Attempt, parts: list[int], kept: "_Kept") -> None:
+        """An event matches parts of an attempt; one that no store takes is what a failing handler makes of it."""
+        plan, instance = attempt.listener.plan, attempt.listener.instance
+        try:
+            event = kept.event if instance.monitor.persistent else kept.original
+            plan.check(parts, event)
+        except Exception as error:  # noqa: BLE001  # what the fields of an event hold is the application's
+            self._invoke(instance, partial(_fail, error), kept.original)
+            return
+        progress = plan.step(attempt.progress, parts, event, self.moment)
+        if plan.outcome(progress):
+            self._stage(self._complete, attempt)
+            self._call(attempt.listener, progress, kept.original)
+            return
+        if instance.monitor.persistent:
+            for part in parts:
+                attempt.recorded[part] = kept.data
+        self._become(attempt, progress)
 
     def look(self, attempt: Attempt) -> None:
         """Clocks of an attempt may have run out; what has run out has, even when the handler fails."""
@@ -256,10 +273,38 @@ class Attempts:
                 part: msgspec.msgpack.decode(event, type=plan.event_type(part)) for part, event in kept.events.items()
             }
             attempt = Attempt(listener, number, Progress(events, kept.elapsed, kept.due))
+            attempt.recorded = kept.events
             attempt.stored = True
             listener.attempts[attempt] = None
             instance.next_attempt = max(instance.next_attempt, number + 1)
             self._arm(attempt)
+
+
+class _Kept:
+    """An event as attempts keep it, made once for all of them.
+
+    Attributes:
+        original: the event.
+        data: as the store takes it, once `event` was asked for.
+    """
+
+    __slots__ = ("_event", "data", "original")
+
+    def __init__(self, event: Any) -> None:
+        self.original = event
+        self.data = b""
+
+    @property
+    def event(self) -> Any:
+        """The event, apart from what handlers may change; raises `StateError` when it cannot be stored."""
+        if not self.data:
+            self.data = recorded(self.original)
+            self._event = apart(self.original, self.data)
+        return self._event
+
+
+def _fail(error: Exception, _event: Any) -> None:
+    raise error
 
 
 def _age(hit: tuple[Attempt, list[int]]) -> tuple[int, int]:

@@ -15,6 +15,9 @@ from correlator.core.outbox import Outbox
 from correlator.core.queue import InputQueue
 from correlator.events import DeadLetter, Message
 
+LONGEST_UNSTORED_S = 10.0
+"""Engine time after which a checkpoint is taken for its sake alone, while state that lasts waits for time."""
+
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
 
 
@@ -38,6 +41,10 @@ class Cuttable(Protocol):
 
     def take_dead_letters(self) -> list[DeadLetter]:
         """Failures since the last cut."""
+        ...
+
+    def awaits_time(self) -> bool:
+        """Whether something that lasts waits for engine time."""
         ...
 
 
@@ -69,11 +76,17 @@ class Checkpoint:
     Args:
         number: the last checkpoint.
         digest: its chained digest.
+        changes: state that the start has changed, which the first cut writes.
+        engine_time: of the last checkpoint.
     """
 
-    def __init__(self, number: int, digest: bytes) -> None:
+    def __init__(
+        self, number: int, digest: bytes, changes: Sequence[StateEntry] = (), engine_time: float = 0.0
+    ) -> None:
         self.number = number
         self.digest = digest
+        self._stored_time = engine_time
+        self._begun_with = changes
         self._progress: object = None
 
     def cut(
@@ -97,14 +110,16 @@ class Checkpoint:
             absolved: suspects whose dead letters the contexts hold.
         """
         context_cuts = [context.cut() for context in contexts]
-        changes = [entry for context in contexts for entry in context.take_state()]
+        changes = self._take_state(contexts)
         dead = [letter for context in contexts for letter in context.take_dead_letters()]
         settled, outbound = self._cut_outboxes(contexts, outboxes, dead)
         senders = [cut for outbox, cut in settled if outbox.stored]
         progress = (context_cuts, senders)
-        if not (changes or dead or outbound or forced) and progress == self._progress:
+        overdue = engine_time - self._stored_time >= LONGEST_UNSTORED_S and any(one.awaits_time() for one in contexts)
+        if not (changes or dead or outbound or forced or overdue) and progress == self._progress:
             return None
         self._progress = progress
+        self._stored_time = engine_time
         self.number += 1
         self.digest = _chain(self.digest, self.number, progress, changes)
         commit = CheckpointCommit(
@@ -119,6 +134,13 @@ class Checkpoint:
             absolved=absolved,
         )
         return Cut(commit=commit, changes=changes, settled=settled)
+
+    def _take_state(self, contexts: Sequence[Cuttable]) -> list[StateEntry]:
+        """At most one entry for each key: what a context has changed since takes the place of what the start did."""
+        begun_with, self._begun_with = self._begun_with, ()
+        changes = [entry for context in contexts for entry in context.take_state()]
+        newer = {(entry.owner, entry.key) for entry in changes}
+        return [*(entry for entry in begun_with if (entry.owner, entry.key) not in newer), *changes]
 
     @staticmethod
     def _cut_outboxes(
@@ -139,14 +161,14 @@ class Checkpoint:
 
 
 def consumed(queues: Mapping[str, InputQueue], routes: Mapping[str, Sequence[str]]) -> dict[str, int]:
-    """For each receiver, the last number that every context it delivers to has handled."""
+    """For each receiver, the last number that every context it delivers to has handled, and no queue refers to."""
+    needed = {name: queue.needed_from() for name, queue in queues.items()}
     done: dict[str, int] = {}
     for receiver, names in routes.items():
-        through = [
-            queues[name].needed_from().get(receiver, queues[name].entered.get(receiver, 0) + 1) - 1 for name in names
-        ]
-        if through:
-            done[receiver] = min(through)
+        entered = [queues[name].entered.get(receiver, 0) for name in names]
+        waiting = [first[receiver] - 1 for first in needed.values() if receiver in first]
+        if entered:
+            done[receiver] = min([*entered, *waiting])
     return done
 
 

@@ -94,11 +94,20 @@ class StateSegment(msgspec.Struct, frozen=True, gc=False):
 
 
 class OutboundSegment(msgspec.Struct, frozen=True, gc=False):
-    """Sends of one sender that one checkpoint released, numbered from `first`."""
+    """Sends of one sender that one checkpoint released, numbered from `first`.
+
+    Attributes:
+        sender: its id.
+        first: number of the first message.
+        messages: each names the destination at the broker that it goes to, or none.
+        destination: at the broker, of messages that name none: where the sender sent to when they were stored. "" in
+            stores from before it was recorded: where the sender sends to now.
+    """
 
     sender: str
     first: int
     messages: list[Message]
+    destination: str = ""
 
 
 class QueueRun(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -202,6 +211,8 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         destination: as configured.
         domain: duplicate detection domain of a receiver, "" otherwise.
         source: messageSourceId of a reliable sender, "" otherwise.
+        delivers_to: contexts of a receiver whose messages are stored, each with the number of the last message that
+            it is not given (`correlator.core.delivery`).
         settings: its settings as JSON without secrets, to make a dynamic one again.
     """
 
@@ -213,6 +224,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     destination: str
     domain: str = ""
     source: str = ""
+    delivers_to: dict[str, int] = {}
     settings: bytes = b"{}"
 
 

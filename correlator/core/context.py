@@ -28,20 +28,22 @@ from correlator.core.instances import (
     type_name,
 )
 from correlator.core.listeners import ListenerIndex
-from correlator.core.messages import check_event, checked, encode_event, from_inside, to_message
+from correlator.core.messages import apart, checked, decode_event, encode_event, from_inside, recorded, to_message
 from correlator.core.monitor import ListenerSpec, Monitor
 from correlator.core.outbox import FlushRequest, Outbox
 from correlator.core.poison import dead_letter
 from correlator.core.queue import InputQueue, Run
-from correlator.core.routes import Routes
+from correlator.core.routes import Acknowledge, Routes, nothing_suspended
 from correlator.core.state import encode
 from correlator.core.timers import Timers
+from correlator.core.unhandled import Unhandled
 from correlator.errors import CorrelatorError, HandlerFailed, UsageError, quoted, storable
 from correlator.events import (
     DeadLetter,
     FlowControlMarker,
     Message,
 )
+from correlator.handlers import refuse_result
 
 MAX_EFFECTS = 100_000
 """Sends, listeners, timers and other effects of one handler for one event; beyond it the call raises E8010."""
@@ -53,6 +55,8 @@ CROWDED = MAX_WAITING_FROM_INSIDE // 10
 """Runs in a queue from which on those who send to it let it catch up: after any one event it still has room."""
 
 _NOTHING: dict[bytes, bytes] = {}
+_CONFIGURED = "0"
+"""Number of the instance that the configuration names."""
 
 
 class Context:
@@ -62,9 +66,13 @@ class Context:
         name: its name.
         routes: where sends go.
         resolve: the class behind a `type_name`.
-        failed: told of each handler failure that does not stop the engine.
+        failed: told of each handler failure that does not stop the engine, and of the message that it was about.
         engine_time: at this start: timers that begin with it count from here.
         wall_time: at this start, in seconds of the local calendar: what `at` counts from.
+
+    Attributes:
+        stored: whether cuts are taken, so that a later start must be able to read what contexts send each other.
+        unhandled: of each receiver for which it matters that nobody handles a message; replaced, never changed.
     """
 
     def __init__(
@@ -72,15 +80,17 @@ class Context:
         name: str,
         routes: Routes,
         resolve: Callable[[str], type[Any]],
-        failed: Callable[[OnError, CorrelatorError], None] = lambda _policy, _error: None,
+        failed: Callable[[OnError, CorrelatorError, str], None] = lambda _policy, _error, _about: None,
         engine_time: float = 0.0,
         wall_time: float = 0.0,
     ) -> None:
         self.name = name
         self.queue = InputQueue()
         self.cut_requested = False
+        self.stored = True
         self.handled = 0
         self.fired = 0
+        self.unhandled: Mapping[str, Unhandled] = {}
         self._routes = routes
         self._resolve = resolve
         self._failed = failed
@@ -100,6 +110,7 @@ class Context:
         self._effects: list[tuple[Callable[[Any], None], Any]] = []
         self._others_concerned = False
         self._sent_to: dict[InputQueue, int | None] = {}
+        self._named: set[type[Any]] = set()
         self._dirty: dict[Instance, None] = {}
         self._removed: list[StateEntry] = []
         self._dead: list[DeadLetter] = []
@@ -110,14 +121,17 @@ class Context:
         self,
         monitor: Monitor,
         on_error: OnError,
-        number: str = "0",
+        number: str = _CONFIGURED,
         stored: StoredMonitor | None = None,
         waiting: Mapping[bytes, bytes] = _NOTHING,
     ) -> None:
         """Put a monitor into the context, with its stored listeners, timers and subscriptions when it had any.
 
-        `waiting` is what the store holds under its `waiting_owner`.
+        `waiting` is what the store holds under its `waiting_owner`. Raises `StateError` and `UsageError` for one that
+        begins now and whose state, or what it waits for, no later start could read.
         """
+        if monitor.persistent and stored is None and number == _CONFIGURED:
+            self._refuse_unreadable(monitor, monitor)
         instance = Instance(monitor, number, on_error)
         self._instances[monitor] = instance
         monitor.bind(self)
@@ -178,13 +192,14 @@ class Context:
         return any(monitor.acknowledges() for monitor in self.monitors())
 
     def call_one(self, monitor: Monitor, hook: str) -> None:
-        """Call a life-cycle method of a monitor."""
-        self._call(self._instances[monitor], hook)
+        """Call a life-cycle method of a monitor, unless it has ended."""
+        if (instance := self._instances.get(monitor)) is not None:
+            self._call(instance, hook)
 
-    def call_restored(self, hook: str, fresh: Collection[Monitor]) -> None:
-        """Call a life-cycle method of every monitor but the fresh ones, in the order of loading."""
+    def call_all(self, hook: str, but: Collection[Monitor] = ()) -> None:
+        """Call a life-cycle method of every monitor but these, in the order of loading."""
         for monitor in list(self._instances):
-            if monitor not in fresh:
+            if monitor not in but:
                 self.call_one(monitor, hook)
 
     # --- work ---
@@ -226,10 +241,12 @@ class Context:
         end = min(len(run), begin + most)
         events, matching, invoke = run.events, self._index.matching, self._invoke
         attempted = self._attempts.index.matching
+        left: list[int] = []
         try:
             while position < end:
                 event = events[position]
-                for listener in matching(event):
+                listeners = matching(event)
+                for listener in listeners:
                     instance = listener.instance
                     if instance.alive:
                         if listener.once:
@@ -237,13 +254,24 @@ class Context:
                         invoke(instance, listener.method, event)
                 if leaves := attempted(event):
                     self._attempts.happened(leaves, event)
+                elif not listeners:
+                    left.append(position)
                 position += 1
                 if self.cut_requested or (self._sent_to and self.crowds()):
                     break
         finally:
             self.queue.advance(run, position)
             self.handled += position - begin
+            self._note_left(run, left)
         return position - begin
+
+    def _note_left(self, run: Run, left: Sequence[int]) -> None:
+        """Nothing here waited for these events of a run; `None` among them is a dead letter already."""
+        unhandled = self.unhandled.get(run.receiver)
+        if unhandled is not None and (left or unhandled.shared):
+            those = [(run.first + at, run.events[at], run.messages[at]) for at in left if run.events[at] is not None]
+            through = run.first + run.position - 1
+            self._dead.extend(unhandled.passed(self.name, through, those, self._engine_time))
 
     def leave_out(self, suspect: Suspect) -> str:
         """Do not handle the next event, which is condemned: it becomes a dead letter; returns the reason."""
@@ -253,6 +281,7 @@ class Context:
         letter = dead_letter(suspect, message, self._engine_time)
         self.queue.advance(run, run.position + 1)
         self._dead.append(letter)
+        self._note_left(run, ())
         return letter.reason
 
     def next_timer(self) -> float | None:
@@ -291,12 +320,13 @@ class Context:
         method = getattr(instance.monitor, name)
         self._invoke(instance, lambda _: method(), None)
 
-    def _invoke(self, instance: Instance, method: Callable[[Any], None], event: Any) -> None:
+    def _invoke(self, instance: Instance, method: Callable[[Any], object], event: Any) -> None:
         if instance.on_error != "stop":
             self._invoke_protected(instance, method, event)
             return
         try:
-            method(event)
+            if (result := method(event)) is not None:
+                refuse_result(result, method, f"handler {instance.monitor.state_name}")
         except Exception as error:
             self._effects.clear()
             raise _failure(instance.monitor, event, error) from error
@@ -305,26 +335,38 @@ class Context:
         if self._effects:
             self._take_effect()
 
-    def _invoke_protected(self, instance: Instance, method: Callable[[Any], None], event: Any) -> None:
+    def _invoke_protected(self, instance: Instance, method: Callable[[Any], object], event: Any) -> None:
         monitor = instance.monitor
-        before = monitor.state_codec().encode(monitor.attributes()) if monitor.persistent else b""
-        for table in monitor.tables():
+        if monitor.persistent and instance.kept is None:
+            instance.kept = monitor.state_codec().encode(monitor.attributes())
+        for table in instance.tables:
             table.begin_undo()
         try:
-            method(event)
+            if (result := method(event)) is not None:
+                refuse_result(result, method, f"handler {monitor.state_name}")
             if monitor.persistent:  # what cannot be stored is the handler's failure, not the next checkpoint's
-                monitor.state_codec().encode(monitor.attributes())
-            for table in monitor.tables():
-                table.check_changes()
+                monitor.check_tables(instance.tables)
+                for table in instance.tables:
+                    table.check_changes()
+                instance.kept = monitor.state_codec().encode(monitor.attributes())
         except Exception as error:  # noqa: BLE001  # whatever application code raises is the application's failure
-            self._undo(instance, before)
+            self._undo(instance)
+            cause = self._cause(event)
             if instance.on_error == "dead_letter":
-                self._dead.append(_dead_letter(monitor, event, error, self._engine_time, self._cause(event)))
-            self._failed(instance.on_error, _failure(monitor, event, error))
+                self._dead.append(_dead_letter(monitor, self._as_it_came(event), error, self._engine_time, cause))
+            about = f"message {cause[1]} of receiver '{cause[0]}'" if cause else "from inside the engine"
+            self._failed(instance.on_error, _failure(monitor, event, error), about)
             return
         if monitor.persistent:
             self._dirty[instance] = None
         self._take_effect()
+
+    def _as_it_came(self, event: Any) -> Any:
+        """The event in hand as another context sent it, whatever handlers have made of what it holds."""
+        run = self.queue.head() if event is not None else None
+        if run is None or run.recorded is None or run.events[0] is not event:
+            return event
+        return decode_event(self._resolve, run.recorded)
 
     def _cause(self, event: Any) -> tuple[str, int, Message] | None:
         """Receiver, number and message that the event in hand was mapped from; `None` for one from inside."""
@@ -336,15 +378,10 @@ class Context:
                 return run.receiver, run.first + position, run.messages[position]
         return None
 
-    def _undo(self, instance: Instance, before: bytes) -> None:
+    def _undo(self, instance: Instance) -> None:
         self._effects.clear()
-        monitor = instance.monitor
-        if before:
-            restored = monitor.state_codec().decode(before)
-            for name in monitor.attributes():
-                setattr(monitor, name, getattr(restored, name))
-        for table in monitor.tables():
-            table.undo()
+        if instance.kept is not None:
+            instance.monitor.take_back(instance.kept, instance.tables)
 
     def _take_effect(self) -> None:
         effects, self._effects = self._effects, []
@@ -415,28 +452,34 @@ class Context:
     def _unsendable(self, monitor: Monitor, to: str) -> UsageError:
         where = f"monitor {monitor.state_name}"
         if to in self._routes.closing:
-            return UsageError("E8002", where, f"sender '{to}' is being removed")
+            return UsageError("E8002", where, f"sender {quoted(to)} is being removed")
         known = ", ".join(sorted(self._routes.outboxes)) or "none"
-        return UsageError("E8001", where, f"no sender '{to}'", f"Senders: {known}")
+        return UsageError("E8001", where, f"no sender {quoted(to)}", f"Senders: {known}")
 
     def _send_to_channel(self, monitor: Monitor, event: Any, channel: str) -> None:
         queues = self._routes.channels.get(channel)
         where = f"monitor {monitor.state_name}"
         if not queues:
-            raise UsageError("E8001", where, f"no context receives channel '{channel}'", "A context receives its name")
-        check_event(event)  # what no start could read is this handler's failure
+            what = f"no context receives channel {quoted(channel)}"
+            raise UsageError("E8001", where, what, "A context receives its name")
+        data = recorded(event)  # what no start could read is this handler's failure
+        if self.stored:
+            self._refuse_unnamed(monitor, type(event))
         for queue in queues:
             waiting = len(queue)
             if waiting >= MAX_WAITING_FROM_INSIDE:
                 raise UsageError("E8010", where, f"{waiting} events wait in channel '{channel}'", "", "Send less")
             if queue is not self.queue:
                 self._sent_to[queue] = None
-            self._stage(monitor, queue.deliver, Run("", 0, (), (event,), stored=True))
+            run = Run("", 0, (), (apart(event, data),), stored=True, recorded=(type_name(type(event)), data))
+            self._stage(monitor, queue.deliver, run)
             self._others_concerned = True
 
     def listen(self, monitor: Monitor, spec: ListenerSpec) -> int:
-        """Add a dynamic listener."""
+        """Add a dynamic listener; raises `UsageError` E4118 for events that the store could not name."""
         instance = self._instances[monitor]
+        if monitor.persistent:
+            self._refuse_unnamed_events(monitor, spec)
         number = self._number(instance)
         if spec.plan is not None:
             waits = ExpressionListener(instance, number, spec.plan, spec.handler, once=spec.once, declared=False)
@@ -448,6 +491,9 @@ class Context:
 
     def unlisten(self, monitor: Monitor, number: int) -> None:
         """Stage the end of a dynamic listener or timer."""
+        if not isinstance(number, int):
+            where, todo = f"monitor {monitor.state_name}", "Keep what once(), on_all() or wait() returned"
+            raise UsageError("E4120", where, f"{quoted(number)} is no number of a listener or timer", "", todo)
         self._stage(monitor, self._cancel, (self._instances[monitor], number))
 
     def wait(self, monitor: Monitor, seconds: float, handler: str) -> int:
@@ -460,25 +506,19 @@ class Context:
 
     def subscribe(self, monitor: Monitor, channel: str) -> None:
         """Stage a subscription."""
-        if not channel or ":" in channel:
-            raise UsageError(
-                "E4115",
-                f"monitor {monitor.state_name}",
-                f"{quoted(channel)} is not the name of a channel",
-                "The name alone, as in subscribe('NAME') and send(event, to='channel:NAME')",
-            )
-        self._stage(monitor, self._join, (self._instances[monitor], channel))
+        self._stage(monitor, self._join, (self._instances[monitor], _channel(monitor, channel)))
 
     def unsubscribe(self, monitor: Monitor, channel: str) -> None:
         """Stage the end of a subscription."""
-        self._stage(monitor, self._leave, (self._instances[monitor], channel))
+        self._stage(monitor, self._leave, (self._instances[monitor], _channel(monitor, channel)))
 
     def spawn(self, monitor: Monitor, cls: type[Monitor], attributes: Mapping[str, Any]) -> None:
         """Stage another instance; it takes over what happens when a handler fails."""
         on_error = self._instances[monitor].on_error
         made = cls(**attributes)
-        if on_error != "stop" and made.persistent:
-            made.state_codec().encode(made.attributes())
+        if made.persistent:
+            self._refuse_unnamed(monitor, cls)
+            self._refuse_unreadable(monitor, made)
         self._stage(monitor, lambda _: self._begin(made, on_error), None)
 
     def stop(self, monitor: Monitor) -> None:
@@ -490,7 +530,7 @@ class Context:
         self._refuse_persistent(monitor, "request_flush")
         outbox = self._routes.outboxes.get(sender)
         if outbox is None:
-            raise UsageError("E8001", f"monitor {monitor.state_name}", f"no sender '{sender}'")
+            raise UsageError("E8001", f"monitor {monitor.state_name}", f"no sender {quoted(sender)}")
         if outbox.stored:
             raise UsageError(
                 "E8202", f"sender {sender}", "request_flush is for BEST_EFFORT senders", "", "A checkpoint does it here"
@@ -501,12 +541,15 @@ class Context:
         return request.request_id
 
     def acknowledge_and_resume(self, monitor: Monitor, receiver: str) -> None:
-        """Have a suspended batch acknowledged, at once: a handler that fails afterwards does not take it back (A4)."""
+        """Stage the acknowledgement of a suspended batch."""
         self._refuse_persistent(monitor, "acknowledge_and_resume")
         resume = self._routes.resume.get(receiver)
         if resume is None:
-            raise UsageError("E7103", f"receiver {receiver}", "is not an APP_CONTROLLED receiver")
-        resume(self.name)
+            raise UsageError("E7103", f"receiver {quoted(receiver)}", "is not an APP_CONTROLLED receiver")
+        acknowledge = resume(self.name)
+        if any(apply is _acknowledge and item[0] == receiver for apply, item in self._effects):
+            raise nothing_suspended(receiver)
+        self._stage(monitor, _acknowledge, (receiver, acknowledge))
 
     def update_flow_control_window(self, monitor: Monitor, marker: FlowControlMarker, window: int) -> None:
         """Stage a larger or smaller window of a receiver (FEATURES A9.1)."""
@@ -514,11 +557,43 @@ class Context:
         grant = self._routes.grant.get(marker.receiver)
         if grant is None:
             known = ", ".join(sorted(self._routes.grant)) or "none"
-            what = f"receiver '{marker.receiver}' has no flow control"
+            what = f"receiver {quoted(marker.receiver)} has no flow control"
             raise UsageError("E7104", where, what, f"Receivers with flow_control: {known}")
-        if window < 0:
-            raise UsageError("E7105", where, f"a flow control window of {window}", "0 or more messages")
+        if not (isinstance(window, int) and isinstance(marker.number, int)) or window < 0:
+            what = f"a flow control window of {quoted(window)} behind message {quoted(marker.number)}"
+            raise UsageError("E7105", where, what, "0 or more messages behind a marker that was received")
         self._stage(monitor, grant, marker.number + window)
+
+    def _refuse_unreadable(self, monitor: Monitor, made: Monitor) -> None:
+        """What no later start could make again: its attributes, and the events that its expressions wait for."""
+        made.settle()
+        for spec in made.listeners:
+            if spec.plan is not None:
+                self._refuse_unnamed_events(monitor, spec)
+
+    def _refuse_unnamed_events(self, monitor: Monitor, spec: ListenerSpec) -> None:
+        for part in spec.plan.parts if spec.plan is not None else (spec.expression,):
+            if isinstance(part, Pattern):
+                self._refuse_unnamed(monitor, part.event_type)
+
+    def _refuse_unnamed(self, monitor: Monitor, cls: type[Any]) -> None:
+        """The store holds the name of a class, by which a later start must find it; raises `UsageError` E4118."""
+        if cls in self._named:
+            return
+        name = type_name(cls)
+        try:
+            found = type_name(self._resolve(name))
+        except CorrelatorError:
+            found = ""
+        if found != name:
+            raise UsageError(
+                "E4118",
+                f"monitor {monitor.state_name}",
+                f"{quoted(name)} cannot be imported by this name, so that no later start could read it back",
+                "Classes of events and of spawned monitors stand at the top of a module, under their own name",
+                "Move the class there",
+            )
+        self._named.add(cls)
 
     def _refuse_persistent(self, monitor: Monitor, call: str) -> None:
         if monitor.persistent:
@@ -545,7 +620,10 @@ class Context:
             return
         del instance.subscriptions[channel]
         self._subscribed[channel] -= 1
-        if not self._subscribed[channel] and channel != self.name:
+        if self._subscribed[channel]:
+            return
+        del self._subscribed[channel]
+        if channel != self.name:
             self._routes.unsubscribe(channel, self.queue)
 
     def _keep_listener(self, listener: Listener) -> None:
@@ -595,7 +673,7 @@ class Context:
         self._dirty.pop(instance, None)
         if monitor.persistent:
             self._removed.append(StateEntry(instance.owner, instance.key, None))
-            for table in monitor.tables():
+            for table in instance.tables:
                 table.clear()
                 self._removed.extend(table.take_changes())
 
@@ -621,6 +699,10 @@ class Context:
 
     # --- the cut ---
 
+    def awaits_time(self) -> bool:
+        """Whether a timer or deadline of a monitor with lasting state is set."""
+        return any(one.instance.monitor.persistent for one in self.timers.living())
+
     def cut(self) -> ContextCut:
         """The queue and counters at this moment."""
         entered, queue = self.queue.cut(encode_event)
@@ -632,9 +714,11 @@ class Context:
         dirty, self._dirty = self._dirty, {}
         for instance in dirty:
             entries.append(self._stored(instance))
-            for table in instance.monitor.tables():
+            instance.monitor.check_tables(instance.tables)
+            for table in instance.tables:
                 entries.extend(table.take_changes())
-        return [*entries, *self._attempts.take_changes()]
+        undecided = [entry for ledger in self.unhandled.values() for entry in ledger.take_changes()]
+        return [*entries, *self._attempts.take_changes(), *undecided]
 
     def staged_for(self, sender: str) -> int:
         """Reliable sends to a sender since the last cut; any thread."""
@@ -668,7 +752,7 @@ class Context:
             type_name(type(monitor)),
             self.name,
             monitor.state_version,
-            monitor.state_codec().encode(monitor.attributes()),
+            monitor.state_codec().encode(monitor.attributes()) if instance.kept is None else instance.kept,
             listeners,
             timers,
             instance.next_number,
@@ -678,6 +762,29 @@ class Context:
         return StateEntry(instance.owner, instance.key, encode(stored, f"monitor {monitor.state_name}"))
 
 
+def _text_of(error: Exception) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001  # application code, too
+        return "an error that cannot be told as text"
+
+
+def _channel(monitor: Monitor, channel: str) -> str:
+    """The name as plain text, which the store takes; raises `UsageError` E4115 for what is none."""
+    if not isinstance(channel, str) or not channel or ":" in channel or storable(channel) != channel:
+        raise UsageError(
+            "E4115",
+            f"monitor {monitor.state_name}",
+            f"{quoted(channel)} is not the name of a channel",
+            "The name alone, as in subscribe('NAME') and send(event, to='channel:NAME')",
+        )
+    return str.__str__(channel)
+
+
+def _acknowledge(staged: tuple[str, Acknowledge]) -> None:
+    staged[1]()
+
+
 def _failure(monitor: Monitor, event: Any, error: Exception) -> CorrelatorError:
     if isinstance(error, CorrelatorError):
         return error
@@ -685,7 +792,7 @@ def _failure(monitor: Monitor, event: Any, error: Exception) -> CorrelatorError:
     return HandlerFailed(
         "E5500",
         f"monitor {monitor.state_name}",
-        f"{shown} raised {type(error).__name__}: {storable(str(error))}",
+        f"{shown} raised {storable(f'{type(error).__name__}: {_text_of(error)}')}",
         "",
         "Mend the handler, or set on_error: dead_letter or skip",
     )

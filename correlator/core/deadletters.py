@@ -8,7 +8,7 @@ sender. Several letters about one received message (one for each handler that fa
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from correlator.core.commit import ContextCut, Endpoint, OutboundSegment, ReceiveSegment, SenderCut
+from correlator.core.commit import Endpoint, OutboundSegment, ReceiveSegment, SenderCut
 from correlator.core.pieces import pieces, size_of
 from correlator.core.reliability import RECEIVING, SENDING, Reliability
 from correlator.errors import UsageError
@@ -22,25 +22,12 @@ class Segments(NamedTuple):
     outbound: list[OutboundSegment]
 
 
-def last_number(receiver: str, contexts: Iterable[ContextCut], consumed: Mapping[str, int], logged: int) -> int:
-    """The highest number that a receiver has ever given to a message; 0 for none.
-
-    Args:
-        receiver: its id.
-        contexts: of the last checkpoint.
-        consumed: for each receiver the last number deleted from the receive log.
-        logged: the last number in the receive log.
-    """
-    entered = max((context.entered.get(receiver, 0) for context in contexts), default=0)
-    return max(entered, consumed.get(receiver, 0), logged)
-
-
 class Replay:
     """Gives letters the next numbers, as a stopped engine's store has them.
 
     Args:
         endpoints: the registry.
-        last_numbers: for each receiver its `last_number`; 0 for one that is missing.
+        last_numbers: for each receiver the last number that it has given; 0 for one that is missing.
         senders: of the last checkpoint.
 
     Attributes:

@@ -25,7 +25,7 @@ import heapq
 import itertools
 import sys
 from collections import OrderedDict, deque
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import Any
 
@@ -471,10 +471,19 @@ class DuplicateDetector:
 
 
 def surely_acknowledged(
-    segment: IdSegment, confirmed: Mapping[str, int], receivers: Container[str]
+    segment: IdSegment, confirmed: Mapping[str, int], domains: Mapping[str, str]
 ) -> Mapping[str, int]:
-    """What `restore` is to take as acknowledged: a receiver that is in the registry no more is given nothing again."""
-    return confirmed if segment.receiver in receivers else {segment.receiver: segment.batch}
+    """What `restore` is to take as acknowledged.
+
+    A receiver that is in the registry no more is not given these messages again, nor is one that has another domain
+    there since its logical destination leads elsewhere.
+
+    Args:
+        segment: ids to restore.
+        confirmed: for each receiver the last batch surely acknowledged.
+        domains: of the receivers in the registry.
+    """
+    return confirmed if domains.get(segment.receiver) == segment.domain else {segment.receiver: segment.batch}
 
 
 def _ids_of(plans: Sequence[Plan]) -> dict[str, int]:

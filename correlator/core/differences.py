@@ -79,7 +79,10 @@ def joined(errors: Sequence[E]) -> E:
 
 
 def compare_contexts(cuts: Iterable[ContextCut], contexts: Collection[str]) -> list[Difference]:
-    """Contexts of the last checkpoint, of monitors and of pipelines, against those of the configuration (E4315)."""
+    """Contexts of the last checkpoint, of monitors and of pipelines, against those of the configuration (E4315).
+
+    Here only events from inside the engine keep a context; `correlator.core.delivery` looks at received messages.
+    """
     found = [_compare_context(cut, contexts) for cut in cuts]
     known = {difference.name for difference in found}
     fresh = [Difference(kind="context", name=name, verdict=Verdict.NEW) for name in contexts if name not in known]
@@ -87,13 +90,15 @@ def compare_contexts(cuts: Iterable[ContextCut], contexts: Collection[str]) -> l
 
 
 def _compare_context(cut: ContextCut, contexts: Collection[str]) -> Difference:
-    waiting = f"{len(cut.queue)} runs of events waiting"
+    inside = sum(1 for run in cut.queue if not run.receiver)
     if cut.context in contexts:
         return Difference(kind="context", name=cut.context, verdict=Verdict.UNCHANGED)
-    if cut.queue:
-        refusal = _not_configured("E4315", f"context '{cut.context}'", waiting)
+    if inside:
+        refusal = _not_configured(
+            "E4315", f"context '{cut.context}'", f"{inside} events from inside the engine waiting"
+        )
         return Difference(kind="context", name=cut.context, verdict=Verdict.REFUSED, refusals=[refusal])
-    note = "not configured any more; nothing waits in it, so it is left out"
+    note = "not configured any more; it is left out"
     return Difference(kind="context", name=cut.context, verdict=Verdict.CHANGED, note=note)
 
 

@@ -56,7 +56,7 @@ class Expression(msgspec.Struct, frozen=True):
 
     def within(self, seconds: float) -> "Within":
         """This in time: a sequence within `seconds` after its first step, all else after it began to wait."""
-        return Within(self, seconds)
+        return Within(self, _seconds("within", seconds))
 
     def __and__(self, other: "Expression | Not") -> "Expression":
         return self.and_(other)
@@ -100,6 +100,8 @@ class Pattern(Expression, frozen=True):
     @classmethod
     def of(cls, event_type: type[Any], fields: Mapping[str, Any]) -> "Pattern":
         """The pattern; raises `UsageError` E4108 for a field that the type, or a value that the field does not have."""
+        if not isinstance(event_type, type):
+            raise UsageError("E4108", "match", f"{quoted(event_type)} is no type of events", "A class", "Name it")
         for name in fields:
             _check_field(event_type, name)
             try:
@@ -191,8 +193,7 @@ def match(event_type: type[Any], /, **fields: Any) -> Pattern:
 
 def wait(seconds: float) -> Wait:
     """So many seconds of engine time, as a part of an expression; raises `UsageError` E4112 unless it is a time."""
-    _check_seconds("wait", seconds)
-    return Wait(seconds)
+    return Wait(_seconds("wait", seconds))
 
 
 def at(*, hour: int | None = None, minute: int = 0) -> At:
@@ -201,14 +202,17 @@ def at(*, hour: int | None = None, minute: int = 0) -> At:
     A minute that the engine did not run through (it was down, or the clock was put forward) counts when that is
     noticed, several of them as one; a minute that the clock shows a second time does not count again.
     """
-    if not 0 <= minute < 60 or not (hour is None or 0 <= hour < 24):
+    numbers = isinstance(minute, int) and isinstance(hour, int | None)
+    if not numbers or not 0 <= minute < 60 or not (hour is None or 0 <= hour < 24):
         raise UsageError("E4112", "at", f"there is no time {hour}:{minute}", "Hours 0 to 23, minutes 0 to 59")
-    return At(hour, minute)
+    return At(None if hour is None else int(hour), int(minute))
 
 
-def _check_seconds(where: str, seconds: float) -> None:
-    if not 0 < seconds <= LONGEST_WAIT_S:
-        raise UsageError("E4112", where, f"{seconds} s is no time to wait", "More than 0 seconds, at most 100 years")
+def _seconds(where: str, seconds: float) -> float:
+    if not isinstance(seconds, int | float) or not 0 < seconds <= LONGEST_WAIT_S:
+        what = f"{quoted(seconds)} s is no time to wait"
+        raise UsageError("E4112", where, what, "A number, more than 0 seconds, at most 100 years")
+    return float(seconds)
 
 
 def _check_field(event_type: type[Any], name: str) -> None:
@@ -223,11 +227,14 @@ def _check_value(event_type: type[Any], name: str, value: Any) -> None:
     """A value that the store could not give back would be found by the next start only."""
     if isinstance(value, Reference):
         return
+    where, what = f"event {event_type.__name__}", f"field '{name}' never has the value {quoted(value)}"
+    codec = _codec(event_type, name)  # type: ignore[arg-type]
     try:
-        _codec(event_type, name).encode(value)  # type: ignore[arg-type]
+        read_back = codec.decode(codec.encode(value))
     except StateError as error:
-        where = f"event {event_type.__name__}"
-        raise UsageError("E4108", where, f"field '{name}' never has the value {quoted(value)}", error.what) from error
+        raise UsageError("E4108", where, what, error.what) from error
+    if read_back != value:
+        raise UsageError("E4108", where, what, f"The store would make {quoted(read_back)} of it")
 
 
 @lru_cache(maxsize=1000)
@@ -281,6 +288,7 @@ class Plan:
         self._add(expression)
         self.arguments = tuple(self._matching(0))
         self._refer(0, ())
+        self._asked = {(source, field) for all_of in self._references.values() for _, source, field in all_of}
 
     # --- making ---
 
@@ -295,7 +303,7 @@ class Plan:
         if len(self.parts) == MAX_PARTS:
             raise UsageError("E4112", "expression", f"has more than {MAX_PARTS} parts", "", "Use several listeners")
         if isinstance(part, Within):
-            _check_seconds("within", part.seconds)
+            _seconds("within", part.seconds)
         number = len(self.parts)
         self.parts.append(part)
         self._below.append(())
@@ -384,6 +392,12 @@ class Plan:
     def references(self, number: int) -> tuple[tuple[int, int, str], ...]:
         """For a pattern: (position of the value, number of the part that it comes from, field there)."""
         return self._references[number]
+
+    def check(self, happened: Iterable[int], event: Any) -> None:
+        """Raise `TypeError` for an event whose values a later part cannot ask for, since they have no hash."""
+        for source, field in self._asked:
+            if source in happened:
+                hash(getattr(event, field))
 
     def step(self, progress: Progress, happened: Iterable[int], event: Any, moment: Moment) -> Progress:
         """The progress after the event matched these patterns, or (without one) these clocks ran out."""

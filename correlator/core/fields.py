@@ -2,15 +2,15 @@
 
 A receiver's mapping says for each field of its event where the value is: `${header.NAME}`, `${headers}`,
 `${property.NAME}`, `${properties}`, `${key}`, `${body}` or `${body.NAME}` (a member of a JSON body). A sender's mapping
-says for each part of a message (`header.NAME`, `property.NAME`, `properties`, `key`, `destination`, `body`) what of the
-event goes there: `${event.NAME}` or `${event}`, the whole as JSON.
+says for each part of a message (`header.NAME`, `property.NAME`, `properties`, `key`, `destination`, `body`) what goes
+there: `${event.NAME}` of the event, `${event}`, the whole as JSON, text, or text with these in it.
 """
 
 import re
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Any, NamedTuple, Union, get_args, get_origin
 
 import msgspec
 
@@ -37,6 +37,15 @@ _READABLE = (*RECEIVE_ONLY_HEADERS, *WRITABLE_HEADERS, "destination")
 _encode_json = msgspec.json.Encoder().encode
 
 Find = Callable[[Message, Any], Any]
+
+
+class _Field(NamedTuple):
+    """A field of the event; `None` for the whole."""
+
+    name: str | None
+
+
+Pieces = Sequence[str | _Field]
 
 
 class FieldMapping:
@@ -83,6 +92,20 @@ class FieldMapping:
             raise
         except Exception as error:
             raise MappingError("E5102", self._where, f"making the event raised {told(error)}") from error
+
+    def value(self, message: Message, name: str) -> Any:
+        """What one field of the event would be; `None` for one without a value. Raises as `event`."""
+        found = next((find for field, find in self._finds if field == name), None)
+        if found is None:
+            return None
+        value = found(message, self._json(message.body) if self._opens_body else None)
+        if value is None:
+            return None
+        kinds = {field.name: field.type for field in msgspec.structs.fields(self._event_type)}
+        try:
+            return msgspec.convert(self._fitting(name, value), kinds[name], strict=False)
+        except msgspec.ValidationError as error:
+            raise self._does_not_fit({name: value}, error) from error
 
     def _made(self, message: Message) -> Any:
         content = self._json(message.body) if self._opens_body else None
@@ -144,10 +167,10 @@ class SendMapping:
     def __init__(self, mapping: Mapping[str, str], where: str) -> None:
         check_targets(mapping, where)
         self._where = where
-        parts = {target: _field(source) for target, source in mapping.items()}
-        self._headers = [(name[7:], field) for name, field in parts.items() if name.startswith("header.")]
-        self._properties = [(name[9:], field) for name, field in parts.items() if name.startswith("property.")]
-        self._rest = {name: field for name, field in parts.items() if "." not in name}
+        parts = {target: _pieces(source) for target, source in mapping.items()}
+        self._headers = [(name[7:], pieces) for name, pieces in parts.items() if name.startswith("header.")]
+        self._properties = [(name[9:], pieces) for name, pieces in parts.items() if name.startswith("property.")]
+        self._rest = {name: pieces for name, pieces in parts.items() if "." not in name}
 
     def message(self, event: Any, key: str | None, properties: Mapping[str, Any] | None) -> Any:
         """The message that carries an event; messages and bytes stay as they are.
@@ -159,11 +182,11 @@ class SendMapping:
             return event
         rest = self._rest
         mapped = self._all_properties(event, rest["properties"]) if "properties" in rest else {}
-        for name, field in self._properties:
-            value = self._part(event, f"property.{name}", field)
+        for name, pieces in self._properties:
+            value = self._part(event, f"property.{name}", pieces)
             if value is not None:
                 mapped[name] = value
-        headers = {name: self._header(event, name, field) for name, field in self._headers}
+        headers = {name: self._header(event, name, pieces) for name, pieces in self._headers}
         if key is None and "key" in rest:
             key = self._text(event, "key", rest["key"])
         destination = self._text(event, "destination", rest["destination"]) if "destination" in rest else None
@@ -172,32 +195,46 @@ class SendMapping:
             body, {**mapped, **(properties or {})}, key, destination, Headers(**headers) if headers else None
         )
 
-    def _all_properties(self, event: Any, field: str | None) -> dict[str, Any]:
-        value = self._part(event, "properties", field)
+    def _all_properties(self, event: Any, pieces: Pieces) -> dict[str, Any]:
+        value = self._part(event, "properties", pieces)
         if not isinstance(value, dict | None):
             raise self._cannot("properties", f"{quoted(value)} is not a mapping")
         return dict(value or {})
 
-    def _part(self, event: Any, target: str, field: str | None) -> Any:
-        if field is None:
+    def _part(self, event: Any, target: str, pieces: Pieces) -> Any:
+        """A field as it is, or text with what the event gives; `None` when one of its fields is."""
+        values = [self._value(event, target, one) if isinstance(one, _Field) else one for one in pieces]
+        if len(pieces) == 1:
+            return values[0]
+        if any(value is None for value in values):
+            return None
+        return "".join(self._as_text(target, value) for value in values)
+
+    def _value(self, event: Any, target: str, field: "_Field") -> Any:
+        if field.name is None:
             return as_json(event, self._where).decode()
         try:
-            return getattr(event, field)
+            return getattr(event, field.name)
         except AttributeError as error:
-            raise self._cannot(target, f"{type(event).__name__} has no field '{field}'") from error
+            raise self._cannot(target, f"{type(event).__name__} has no field '{field.name}'") from error
 
-    def _text(self, event: Any, target: str, field: str | None) -> str | None:
-        value = self._part(event, target, field)
+    def _as_text(self, target: str, value: Any) -> str:
+        if isinstance(value, bytes):
+            raise self._cannot(target, "bytes cannot stand in a text")
+        return str(value).lower() if isinstance(value, bool) else str(value)
+
+    def _text(self, event: Any, target: str, pieces: Pieces) -> str | None:
+        value = self._part(event, target, pieces)
         return value if value is None else str(value)
 
-    def _body(self, event: Any, field: str | None) -> bytes:
-        value = event if field is None else self._part(event, "body", field)
+    def _body(self, event: Any, pieces: Pieces | None) -> bytes:
+        value = event if pieces is None else self._part(event, "body", pieces)
         if isinstance(value, bytes):
             return value
         return value.encode() if isinstance(value, str) else as_json(value, self._where)
 
-    def _header(self, event: Any, name: str, field: str | None) -> Any:
-        value = self._part(event, f"header.{name}", field)
+    def _header(self, event: Any, name: str, pieces: Pieces) -> Any:
+        value = self._part(event, f"header.{name}", pieces)
         if value is None:
             return None
         try:
@@ -244,8 +281,10 @@ def check_targets(mapping: Mapping[str, str], where: str) -> None:
     part, E1067 for a header that only brokers write.
     """
     for target, source in mapping.items():
-        if _OF_EVENT.fullmatch(source) is None:
-            allowed = "Sources: ${event.NAME}, ${event}"
+        if "${" in _OF_EVENT.sub("", source) or (target == "properties" and _OF_EVENT.fullmatch(source) is None):
+            allowed = (
+                "Sources: ${event.NAME}, ${event}, text, and text with these in it; one ${event.NAME} for properties"
+            )
             raise ConfigError("E1061", f"{where}.{target}", f"{quoted(source)} is not understood", allowed)
         kind, dot, name = target.partition(".")
         if kind == "header" and name in RECEIVE_ONLY_HEADERS:
@@ -297,11 +336,14 @@ def _admits(annotation: Any, kind: type) -> bool:
     return annotation is kind or (union and kind in get_args(annotation))
 
 
-def _field(source: str) -> str | None:
-    """The field of the event; `None` for the whole."""
-    found = _OF_EVENT.fullmatch(source)
-    assert found is not None, "checked before"
-    return found[1]
+def _pieces(source: str) -> Pieces:
+    """Text and fields in order."""
+    pieces: list[str | _Field] = []
+    at = 0
+    for found in _OF_EVENT.finditer(source):
+        pieces += [source[at : found.start()], _Field(found[1])]
+        at = found.end()
+    return [one for one in (*pieces, source[at:]) if one != ""] or [""]
 
 
 def _no_header(where: str, name: str, known: Iterable[str]) -> ConfigError:

@@ -19,7 +19,7 @@ from correlator.core.expressions import (
     Wait,
     Within,
 )
-from correlator.core.monitor import Monitor
+from correlator.core.monitor import Monitor, refuse_deferred_handler
 from correlator.core.state import encode
 from correlator.errors import StateError
 
@@ -124,6 +124,11 @@ class Deadline:
         self.number = attempt.number
         self.cancelled = False
 
+    @property
+    def instance(self) -> "Instance":
+        """Whose attempt it is."""
+        return self.attempt.listener.instance
+
     def __lt__(self, other: "Timer | Deadline") -> bool:
         return (self.due, self.number) < (other.due, other.number)
 
@@ -181,14 +186,18 @@ class ExpressionListener:
 
 
 class Attempt:
-    """One attempt at an expression: how far it has come, and what it has in the index and among the timers."""
+    """One attempt at an expression: how far it has come, and what it has in the index and among the timers.
 
-    __slots__ = ("alive", "deadline", "leaves", "listener", "number", "progress", "stored")
+    `recorded` holds the events of its progress as the store takes them, for a monitor with lasting state.
+    """
+
+    __slots__ = ("alive", "deadline", "leaves", "listener", "number", "progress", "recorded", "stored")
 
     def __init__(self, listener: ExpressionListener, number: int, progress: Progress) -> None:
         self.listener = listener
         self.number = number
         self.progress = progress
+        self.recorded: dict[int, bytes] = {}
         self.leaves: dict[int, Leaf] = {}
         self.deadline: Deadline | None = None
         self.stored = False
@@ -202,9 +211,7 @@ class Attempt:
     def encoded(self) -> bytes:
         """What the store holds."""
         where = f"monitor {self.listener.instance.monitor.state_name}"
-        progress = self.progress
-        events = {number: encode(event, where) for number, event in progress.events.items()}
-        return encode(StoredAttempt(events, progress.elapsed, progress.due), where)
+        return encode(StoredAttempt(self.recorded, self.progress.elapsed, self.progress.due), where)
 
 
 class Leaf:
@@ -228,6 +235,7 @@ def _method(instance: "Instance", handler: str, what: str) -> Callable[..., None
             "State is never guessed",
             "Put the method back under its old name",
         )
+    refuse_deferred_handler(type(instance.monitor), handler)
     return method
 
 
@@ -235,12 +243,17 @@ class Instance:
     """One monitor in the context, with what it waits for.
 
     Its number is "0" for one that the configuration names, and `CONTEXT.N` for the N-th that was spawned in a context.
+
+    Attributes:
+        tables: the state tables that were made for it.
+        kept: its attributes as the last handler left them, encoded; `None` where a failing handler stops the engine.
     """
 
     __slots__ = (
         "alive",
         "declared",
         "expressions",
+        "kept",
         "listeners",
         "monitor",
         "next_attempt",
@@ -248,6 +261,7 @@ class Instance:
         "number",
         "on_error",
         "subscriptions",
+        "tables",
         "timers",
     )
 
@@ -256,6 +270,8 @@ class Instance:
         self.number = number
         self.on_error = on_error
         self.alive = True
+        self.tables = monitor.tables()
+        self.kept: bytes | None = None
         self.declared: list[Listener] = []
         self.listeners: dict[int, Listener] = {}
         self.timers: dict[int, Timer] = {}
@@ -295,7 +311,7 @@ def restored_pattern(
 ) -> Pattern:
     """A pattern with its values as the types of the fields say."""
     cls = resolve(event_type)
-    types = {field.name: field.type for field in msgspec.structs.fields(cls)}
+    types = {field.name: field.type for field in msgspec.structs.fields(cls)} if fields else {}
     typed = (
         value if isinstance(value, Reference) else msgspec.convert(value, types[name], strict=False)
         for name, value in zip(fields, values, strict=True)

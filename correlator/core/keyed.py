@@ -27,7 +27,8 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, get_type_hints
 import msgspec
 
 from correlator.core.state import Codec, check_type
-from correlator.errors import CorrelatorError, StateError, UsageError
+from correlator.errors import CorrelatorError, StateError, UsageError, quoted, storable
+from correlator.handlers import refuse_deferred
 
 RowT = TypeVar("RowT")
 OutputT = TypeVar("OutputT")
@@ -52,7 +53,8 @@ class KeyedMonitor(Generic[RowT, OutputT]):
     columns of the next step. Annotated attributes are the state of one key; a value beside the annotation is where
     each key begins. Attributes without annotation are scratch and gone after the batch.
 
-    Handlers are functions of state and row: called again after a crash, they must do the same again.
+    Handlers are functions of state and row: called again after a crash, they must do the same again. A class whose
+    handler is `async def` is refused when it is made (`UsageError` E4117).
     """
 
     row_type: ClassVar[type[Any]] = dict
@@ -66,6 +68,8 @@ class KeyedMonitor(Generic[RowT, OutputT]):
             if typing.get_origin(base) is KeyedMonitor:
                 cls.row_type, cls.output_type = (typing.get_origin(part) or part for part in typing.get_args(base))
         _read_annotations(cls)
+        for name in ("on_event", "on_time"):
+            refuse_deferred(getattr(cls, name), f"handler {cls.__qualname__}.{name}", may_yield=True)
 
     def __init__(self, key: str = "") -> None:
         self._key = key
@@ -103,7 +107,18 @@ class KeyedMonitor(Generic[RowT, OutputT]):
         return self._time
 
     def wake_at(self, time: datetime, name: str = "") -> None:
-        """Call `on_time(name)` when event time reaches `time`; the same time and name twice are one timer."""
+        """Call `on_time(name)` when event time reaches `time`; the same time and name twice are one timer.
+
+        A time that has passed is reached with the next row; event time does not go back to it. Raises `UsageError`
+        E4109 for what is no time, or has a time zone where event time has none (or the other way round), and for a name
+        that is no text.
+        """
+        if not isinstance(time, datetime) or (self._time is not None and _zoned(time) != _zoned(self._time)):
+            raise self._no_timer(
+                f"{quoted(time)} is no event time", "A datetime, with a time zone if event time has one"
+            )
+        if not isinstance(name, str) or storable(name) != name:
+            raise self._no_timer(f"{quoted(name)} is no name of a timer", "Text")
         if (time, name) not in self._timers:
             insort(self._timers, (time, name))
 
@@ -111,12 +126,20 @@ class KeyedMonitor(Generic[RowT, OutputT]):
         """Forget this key after the handler: its state and timers are gone, its next row begins anew."""
         self._forgotten = True
 
+    def _no_timer(self, what: str, allowed: str) -> UsageError:
+        return UsageError("E4109", f"monitor {type(self).__name__}", what, allowed)
+
     # --- for a run ---
 
     def encode(self) -> bytes:
         """State, timers and event time; raises `StateError` E4102 or E4103 for a value that cannot be stored."""
         attributes = {name: getattr(self, name) for name in self._attributes}
         return _stored_codec.encode(_Stored(self._time, self._timers, self._codec.encode(attributes)))
+
+    @classmethod
+    def attributes(cls) -> dict[str, Any]:
+        """Name and type of each attribute that is state."""
+        return dict(cls._attributes)
 
     @classmethod
     def decode(cls, key: str, data: bytes | None) -> "KeyedMonitor[RowT, OutputT]":
@@ -226,6 +249,10 @@ class KeyedRun:
             list(unit(self._monitor) or ())
         if since:
             self._base = self._monitor.encode()
+
+
+def _zoned(time: datetime) -> bool:
+    return time.utcoffset() is not None
 
 
 def _handle_row(monitor: KeyedMonitor[Any, Any], row: Any, time: datetime | None) -> Iterable[Any] | None:

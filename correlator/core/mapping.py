@@ -5,7 +5,7 @@ A message that cannot be mapped becomes a dead letter; it never stops the batch 
 
 import re
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 import msgspec
@@ -17,19 +17,54 @@ from correlator.events import CUT_FROM, DeadLetter, Message
 MAX_ID_BYTES = 512
 """Longest unique id or source id (RELIABILITY T20)."""
 
-_PART = re.compile(r"\$\{(property|header|body|row)\.([^}]+)\}")
+_PART = re.compile(r"\$\{(?:(property|header|body|row)\.([^}]+)|(body|key))\}")
+PARTS = "Parts are ${property.NAME}, ${header.NAME}, ${body.NAME}, ${row.NAME}, ${body} and ${key}"
 Extract = Callable[[Message, Any], str]
 
 
 class Mapped(msgspec.Struct, gc=False):
-    """A batch after mapping: parallel lists of what could be mapped, and the dead letters."""
+    """A batch after mapping.
 
-    messages: list[Message]
-    events: list[Any]
-    ids: list[str]
-    sources: list[str]
-    digests: list[int]
-    dead_letters: list[DeadLetter]
+    Attributes:
+        messages: those that could be mapped.
+        events: parallel to them.
+        ids: of all messages of the batch in the order of receipt, "" for none; empty where nothing is deduplicated.
+        sources: parallel to the ids.
+        digests: parallel to the ids.
+        dead_letters: of the messages that could not be mapped, in the order of receipt.
+        failed: parallel to them: their places in the batch.
+    """
+
+    messages: list[Message] = []
+    events: list[Any] = []
+    ids: list[str] = []
+    sources: list[str] = []
+    digests: list[int] = []
+    dead_letters: list[DeadLetter] = []
+    failed: list[int] = []
+
+    def join(self, other: "Mapped") -> None:
+        """Append what comes after this in the same batch."""
+        before = len(self.messages) + len(self.dead_letters)
+        self.failed.extend(before + place for place in other.failed)
+        for column in ("messages", "events", "ids", "sources", "digests", "dead_letters"):
+            getattr(self, column).extend(getattr(other, column))
+
+    def forget_failed(self) -> None:
+        """Leave out what could not be mapped: nothing of it is to be stored."""
+        failed = set(self.failed)
+        for name in ("ids", "sources", "digests"):
+            column = getattr(self, name)
+            setattr(self, name, [value for place, value in enumerate(column) if place not in failed])
+        self.dead_letters, self.failed = [], []
+
+    def without(self, places: Container[int]) -> tuple[list[Message], list[Any], list[DeadLetter]]:
+        """Messages, events and dead letters, but for those at some places of the batch."""
+        failed = set(self.failed)
+        mapped = [place for place in range(len(self.messages) + len(failed)) if place not in failed]
+        kept = [at for at, place in enumerate(mapped) if place not in places]
+        letters = [letter for place, letter in zip(self.failed, self.dead_letters, strict=True) if place not in places]
+        return [self.messages[at] for at in kept], [self.events[at] for at in kept], letters
 
 
 class ReceiveMapping:
@@ -61,6 +96,7 @@ class ReceiveMapping:
         self._receiver = receiver
         self._fields = fields
         self._decoder = None if event_type is None else msgspec.json.Decoder(event_type)
+        self._event_type = event_type
         self._unique_id = Template(unique_id, f"receiver {receiver}.unique_message_id")
         self._source = Template(source, f"receiver {receiver}.message_source_id")
         self._deduplicated = deduplicated
@@ -73,21 +109,27 @@ class ReceiveMapping:
         except MappingError:
             return self._map_each(messages, engine_time)
 
-    def remap(self, messages: Sequence[Message], engine_time: float) -> tuple[list[Any], list[DeadLetter]]:
-        """Events of stored messages, parallel to them; one that no longer maps is `None` and a dead letter."""
+    def remap(self, messages: Sequence[Message], first: int, engine_time: float) -> tuple[list[Any], list[DeadLetter]]:
+        """Events of stored messages, parallel to them; one that no longer maps is `None` and a dead letter.
+
+        Args:
+            messages: in the order of their numbers.
+            first: the number of the first one.
+            engine_time: of the dead letters.
+        """
         mapped = self.map(messages, engine_time)
-        if not mapped.dead_letters:
-            return mapped.events, []
-        failed = {id(letter.message) for letter in mapped.dead_letters}
-        events = iter(mapped.events)
-        return [None if id(message) in failed else next(events) for message in messages], mapped.dead_letters
+        events = mapped.events
+        for place in mapped.failed:
+            events.insert(place, None)
+        letters = [
+            msgspec.structs.replace(letter, number=first + place)
+            for place, letter in zip(mapped.failed, mapped.dead_letters, strict=True)
+        ]
+        return events, letters
 
     def name_of(self, message: Message) -> str:
         """What to call a message in a line of the log: its unique id, or what the broker calls it."""
-        try:
-            name = self._unique_id.fill(message, message)
-        except MappingError:
-            name = ""
+        name = self._filled(self._unique_id, message, _Parts(message, self._event_type, self._fields))
         return name or (message.headers.message_id if message.headers is not None else None) or ""
 
     def _map_all(self, messages: Sequence[Message]) -> Mapped:
@@ -110,7 +152,7 @@ class ReceiveMapping:
                 what = f"making the event raised {told(error)}"
                 raise MappingError("E5102", f"receiver {self._receiver}", what) from error
         if not self._deduplicated:
-            return Mapped(list(messages), events, [], [], [], [])
+            return Mapped(list(messages), events)
         crc = zlib.crc32
         return Mapped(
             list(messages),
@@ -118,26 +160,43 @@ class ReceiveMapping:
             self._unique_id.column(messages, events),
             self._source.column(messages, events),
             [crc(message.body) for message in messages],
-            [],
         )
 
     def _map_each(self, messages: Sequence[Message], engine_time: float) -> Mapped:
-        mapped = Mapped([], [], [], [], [], [])
+        mapped = Mapped()
         for message in messages:
             try:
-                one = self._map_all([message])
+                mapped.join(self._map_all([message]))
             except MappingError as error:
-                reason = storable(str(self._explain(message, error)))
-                name = self._receiver
-                mapped.dead_letters.append(
-                    DeadLetter(
-                        kind="mapping", origin=name, reason=reason, message=message, time=engine_time, receiver=name
-                    )
-                )
-                continue
-            for column in ("messages", "events", "ids", "sources", "digests"):
-                getattr(mapped, column).extend(getattr(one, column))
+                mapped.join(self._failed(message, self._explain(message, error), engine_time))
         return mapped
+
+    def _failed(self, message: Message, error: MappingError, engine_time: float) -> Mapped:
+        """A message that cannot be mapped. Its id is known all the same, so that it becomes a dead letter only once."""
+        parts = _Parts(message, self._event_type, self._fields)
+        unique_id = self._filled(self._unique_id, message, parts)
+        letter = DeadLetter(
+            kind="mapping",
+            origin=self._receiver,
+            reason=storable(str(error)),
+            message=message,
+            unique_id=unique_id or None,
+            time=engine_time,
+            receiver=self._receiver,
+        )
+        failed = Mapped(dead_letters=[letter], failed=[0])
+        if self._deduplicated:
+            failed.ids = [unique_id]
+            failed.sources = [self._filled(self._source, message, parts)]
+            failed.digests = [zlib.crc32(message.body)]
+        return failed
+
+    @staticmethod
+    def _filled(template: "Template", message: Message, event: Any) -> str:
+        try:
+            return template.fill(message, event)
+        except MappingError:
+            return ""
 
     def _explain(self, message: Message, error: MappingError) -> MappingError:
         if error.code != "E5101":
@@ -161,8 +220,9 @@ class ReceiveMapping:
 class Template:
     """Text with parts to be filled in from a message.
 
-    `${property.NAME}`, `${header.NAME}`, `${body.NAME}` (a field of the event or of a JSON body) and `${row.NAME}`
-    (a column of a file's row) may stand among other text. Raises `ConfigError` E1060 for anything else.
+    `${property.NAME}`, `${header.NAME}`, `${body.NAME}` (a field of the event or of a JSON body), `${row.NAME}` (a
+    column of a file's row), `${body}` (the body as text) and `${key}` may stand among other text. Raises `ConfigError`
+    E1060 for anything else.
 
     Args:
         template: the text.
@@ -175,16 +235,16 @@ class Template:
                 "E1060",
                 where,
                 f"{quoted(template)} is not understood",
-                "Parts are ${property.NAME}, ${header.NAME}, ${body.NAME} and ${row.NAME}",
+                PARTS,
             )
         self._where = where
         whole = _PART.fullmatch(template)
-        self._property = _property_name(whole.group(1), whole.group(2)) if whole else None
+        self._property = _property_name(whole.group(1), whole.group(2)) if whole and whole.group(2) else None
         self._parts: list[str | Extract] = []
         at = 0
         for found in _PART.finditer(template):
             self._parts.append(template[at : found.start()])
-            self._parts.append(_part(found.group(1), found.group(2)))
+            self._parts.append(_WHOLE[found.group(3)] if found.group(3) else _part(found.group(1), found.group(2)))
             at = found.end()
         self._parts.append(template[at:])
 
@@ -216,6 +276,48 @@ def _property_name(kind: str, name: str) -> str | None:
     return {"property": name, "row": f"row.{name}"}.get(kind)
 
 
+class _Parts:
+    """Stands for the event of a message that could not be mapped: gives the fields that alone are as they should be.
+
+    A field has the value that it would have in the event, so that the id made of it stays the same once the message can
+    be mapped.
+
+    Args:
+        message: which.
+        event_type: of the event; `None` where the message itself is the event.
+        fields: what makes the event, if not its body alone.
+    """
+
+    def __init__(self, message: Message, event_type: type[Any] | None, fields: FieldMapping | None) -> None:
+        self._message = message
+        self._event_type = event_type
+        self._fields = fields
+
+    def __getattr__(self, name: str) -> Any:
+        """The value of a field, `None` for one that there is not; raises what making the value raises."""
+        if self._fields is not None:
+            return self._fields.value(self._message, name)
+        return _field_of_body(self._message.body, self._event_type, name)
+
+
+def _field_of_body(body: bytes, event_type: type[Any] | None, name: str) -> Any:
+    content = msgspec.json.decode(body)
+    if not isinstance(content, dict):
+        return None
+    if event_type is None or not issubclass(event_type, msgspec.Struct):
+        return content.get(name)
+    for field in msgspec.structs.fields(event_type):
+        if field.name == name and field.encode_name in content:
+            return msgspec.convert(content[field.encode_name], field.type)
+    return None
+
+
+_WHOLE: dict[str, Extract] = {
+    "key": lambda message, _: _text(message.key, "key"),
+    "body": lambda message, _: _body_text(message.body),
+}
+
+
 def _part(kind: str, name: str) -> Extract:
     if kind == "header":
         return lambda message, _: _text(getattr(message.headers, name, None), name)
@@ -233,6 +335,15 @@ def _field(message: Message, event: Any, name: str) -> Any:
             return None
         return body.get(name) if isinstance(body, dict) else None
     return getattr(event, name, None)
+
+
+def _body_text(body: bytes) -> str:
+    if len(body) > MAX_ID_BYTES:
+        raise MappingError("E5404", "body", f"a unique id of {len(body)} bytes", f"At most {MAX_ID_BYTES} bytes")
+    try:
+        return body.decode()
+    except UnicodeDecodeError as error:
+        raise MappingError("E5403", "body", "a unique id must be text, this body is not UTF-8") from error
 
 
 def _text(value: Any, name: str) -> str:

@@ -8,7 +8,7 @@ import msgspec
 
 from correlator.core.fields import as_json
 from correlator.core.instances import type_name
-from correlator.core.state import Codec, encode
+from correlator.core.state import Codec, encode, is_immutable
 from correlator.errors import MappingError, quoted
 from correlator.events import LONGEST_LIFE_MS, Headers, Message, PropertyValue
 
@@ -40,7 +40,7 @@ def to_message(event: Any, key: str | None, properties: Mapping[str, Any] | None
 
 def checked(message: Message) -> Message:
     """The message, if the store and every broker can carry it; raises `MappingError` E5201, E5202."""
-    if not isinstance(message.body, bytes):
+    if type(message.body) is not bytes:
         kind = type(message.body).__name__
         raise MappingError("E5201", "send", f"a message with a body of {kind}", "Bytes", "Encode the body")
     properties, headers = message.properties, message.headers
@@ -64,7 +64,7 @@ def checked(message: Message) -> Message:
             "Allowed: text for names, key and destination; None, bool, int of 64 bits, float, str, bytes for values; "
             f"0..{LONGEST_LIFE_MS} for time_to_live_ms",
         )
-    return message
+    return msgspec.structs.replace(message, properties=dict(properties)) if properties else message
 
 
 def encode_event(event: Any) -> tuple[str, bytes]:
@@ -72,9 +72,20 @@ def encode_event(event: Any) -> tuple[str, bytes]:
     return type_name(type(event)), encode(event, f"event {type(event).__name__}")
 
 
-def check_event(event: Any) -> None:
-    """Raises `StateError` E4102 for an event that cannot be stored, or could not be read again."""
-    _codec(type(event)).encode(event)  # type: ignore[arg-type]
+def recorded(event: Any) -> bytes:
+    """An event as a cut records it; raises `StateError` E4102 or E4103 for one that no store takes or gives back."""
+    data: bytes = _codec(type(event)).encode(event)  # type: ignore[arg-type]
+    return data
+
+
+def apart(event: Any, data: bytes) -> Any:
+    """The event, or a copy of its own where what it holds can change; `data` is what `recorded` made of it."""
+    return event if _never_changes(type(event)) else _codec(type(event)).decode(data)  # type: ignore[arg-type]
+
+
+@lru_cache(maxsize=1000)
+def _never_changes(event_type: Any) -> bool:
+    return is_immutable(event_type)
 
 
 @lru_cache(maxsize=1000)

@@ -9,7 +9,7 @@ import copy
 import difflib
 import inspect
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, Protocol, TypeVar, get_type_hints
 
@@ -17,8 +17,9 @@ import msgspec
 
 from correlator.core.expressions import LONGEST_WAIT_S, Expression, Pattern, Plan
 from correlator.core.state import Codec, StateTable, check_key_type, check_type
-from correlator.errors import StateError, UsageError
+from correlator.errors import StateError, UsageError, quoted
 from correlator.events import FlowControlMarker, ReceivingSuspended
+from correlator.handlers import refuse_deferred
 
 Handler = Callable[..., None]
 F = TypeVar("F", bound=Handler)
@@ -58,12 +59,13 @@ class TimerSpec(msgspec.Struct, frozen=True):
 def on(what: type[Any] | Expression, /, **fields: Any) -> Callable[[F], F]:
     """Call the method for every event of a type whose fields have these values, or as `Monitor.on_all` does.
 
-    Raises `UsageError` E4108 for a field that the type, or a value that the field does not have, and as `on_all` does
-    for an expression.
+    Raises `UsageError` E4108 for a field that the type, or a value that the field does not have, E4117 for a method
+    that is `async def` or a generator, and as `on_all` does for an expression.
     """
     expression = what if isinstance(what, Expression) else Pattern.of(what, fields)
 
     def decorate(method: F) -> F:
+        refuse_deferred(method, f"handler {method.__qualname__}")
         specs = method.__dict__.setdefault("_correlator_listeners", [])
         specs.append(ListenerSpec.of(expression, partial(method, None), method.__name__))
         return method
@@ -72,13 +74,17 @@ def on(what: type[Any] | Expression, /, **fields: Any) -> Callable[[F], F]:
 
 
 def every(seconds: float) -> Callable[[F], F]:
-    """Call the method again and again, `seconds` of engine time apart."""
-    if not 0 < seconds <= LONGEST_WAIT_S:
-        allowed = "More than 0 seconds, at most 100 years"
-        raise UsageError("E4109", "every", f"{seconds} s is no period of a timer", allowed)
+    """Call the method again and again, `seconds` of engine time apart.
+
+    Raises `UsageError` E4109 for what is no period, E4117 for a method that is `async def` or a generator.
+    """
+    if not isinstance(seconds, int | float) or not 0 < seconds <= LONGEST_WAIT_S:
+        allowed = "A number, more than 0 seconds, at most 100 years"
+        raise UsageError("E4109", "every", f"{quoted(seconds)} s is no period of a timer", allowed)
 
     def decorate(method: F) -> F:
-        method.__dict__.setdefault("_correlator_timers", []).append(TimerSpec(seconds, method.__name__))
+        refuse_deferred(method, f"handler {method.__qualname__}")
+        method.__dict__.setdefault("_correlator_timers", []).append(TimerSpec(float(seconds), method.__name__))
         return method
 
     return decorate
@@ -177,13 +183,19 @@ class Monitor:
         _refuse_strange_hooks(cls)
         cls.listeners = tuple(_declared(cls, "_correlator_listeners"))
         cls.timers = tuple(_declared(cls, "_correlator_timers"))
+        handlers = [*(spec.handler for spec in cls.listeners), *(spec.handler for spec in cls.timers)]
+        for called in (*_HOOKS.values(), "migrate_state", *handlers):
+            refuse_deferred_handler(cls, called)
         _read_annotations(cls)
 
     def __init__(self, **attributes: Any) -> None:
         unknown = attributes.keys() - self._attributes.keys()
         if unknown:
             raise UsageError(
-                "E4104", f"monitor {self.state_name}", f"has no attribute '{min(unknown)}'", _listed(self._attributes)
+                "E4104",
+                f"monitor {self.state_name}",
+                f"has no attribute {quoted(min(unknown))}",
+                _listed(self._attributes),
             )
         for attribute in self._attributes:
             if attribute in attributes:
@@ -226,7 +238,8 @@ class Monitor:
 
         `then` is called with one event for each `match()` that is not behind `not`, in the order of writing, `None` for
         one that has not matched. Raises `UsageError` E4112 for an expression that cannot be, E4113 for a reference to
-        what need not have happened, E4114 for a handler that does not take these events.
+        what need not have happened, E4114 for a handler that does not take these events, E4117 for one that is
+        `async def` or a generator.
         """
         return self._bound.listen(self, ListenerSpec.of(expression, then, self._own(then), once=True))
 
@@ -257,12 +270,14 @@ class Monitor:
     def wait(self, seconds: float, then: Handler) -> int:
         """Call `then` (a method of this monitor) once, after `seconds` of engine time.
 
-        Raises `UsageError` E4109 for less than 0 seconds, more than a hundred years, and what is no number.
+        Raises `UsageError` E4109 for less than 0 seconds, more than a hundred years, and what is no number, E4117 for
+        a method that is `async def` or a generator.
         """
-        if not 0 <= seconds <= LONGEST_WAIT_S:
-            where = f"monitor {self.state_name}"
-            raise UsageError("E4109", where, f"{seconds} s is no time to wait", "0 seconds or more, at most 100 years")
-        return self._bound.wait(self, seconds, self._own(then))
+        if not isinstance(seconds, int | float) or not 0 <= seconds <= LONGEST_WAIT_S:
+            what = f"{quoted(seconds)} s is no time to wait"
+            allowed = "A number, 0 seconds or more, at most 100 years"
+            raise UsageError("E4109", f"monitor {self.state_name}", what, allowed)
+        return self._bound.wait(self, float(seconds), self._own(then))
 
     def spawn(self, cls: "type[Monitor]", **attributes: Any) -> None:
         """Make another monitor in the same context, with these attributes; it begins after this handler."""
@@ -289,9 +304,10 @@ class Monitor:
         return self._bound.request_flush(self, sender)
 
     def acknowledge_and_resume(self, receiver: str) -> None:
-        """Acknowledge the batch that `ReceivingSuspended` announced, and receive on (A4).
+        """Acknowledge the batch that `ReceivingSuspended` announced, and receive on, when this handler has returned.
 
-        Raises `UsageError` E4110 in a persistent monitor, E7101 when nothing is suspended, E7102 in a wrong context.
+        A handler that fails acknowledges nothing, and what was lost with its connection comes again. Raises
+        `UsageError` E4110 in a persistent monitor, E7101 when nothing is suspended, E7102 in a wrong context.
         """
         self._bound.acknowledge_and_resume(self, receiver)
 
@@ -318,10 +334,10 @@ class Monitor:
         """Called when the monitor ends by `stop`."""
 
     def on_begin_recovery(self) -> None:
-        """Called after a restart on every persistent monitor, state restored, before queued events."""
+        """Called in a recovery before queued events: state is restored, and monitors that begin anew had `onload`."""
 
     def on_conclude_recovery(self) -> None:
-        """Called after a restart on every persistent monitor; receivers open when it has returned on all."""
+        """Called in a recovery after queued events; receivers open when it has returned on all monitors."""
 
     @classmethod
     def migrate_state(cls, version: int, data: dict[str, Any]) -> dict[str, Any] | None:
@@ -347,6 +363,19 @@ class Monitor:
             raise _unmakeable(cls, f"'__init__' does not keep the attribute '{lost[0]}' that the store has")
         return made
 
+    def settle(self) -> None:
+        """Give it the attributes that a start would read back: nobody else holds what is in them.
+
+        Raises `StateError` E4102 or E4103 for a value that cannot be stored, E4116 as `made_again`.
+        """
+        codec = self.state_codec()
+        restored = codec.decode(codec.encode(self.attributes()))
+        attributes = {name: getattr(restored, name) for name in self._attributes}
+        if type(self).__init__ is not Monitor.__init__:
+            self.made_again(attributes)
+        for name, value in attributes.items():
+            setattr(self, name, value)
+
     @classmethod
     def acknowledges(cls) -> bool:
         """Whether it may acknowledge batches, and declares to listen for those that are to be acknowledged."""
@@ -361,12 +390,34 @@ class Monitor:
         return cls._codec
 
     def attributes(self) -> dict[str, Any]:
-        """The annotated attributes and their values."""
-        return {name: getattr(self, name) for name in self._attributes}
+        """The annotated attributes and their values; raises `StateError` E4102 when one was deleted."""
+        try:
+            return {name: getattr(self, name) for name in self._attributes}
+        except AttributeError as error:
+            what = f"attribute {quoted(error.name)} was deleted"
+            raise StateError(
+                "E4102", f"monitor {self.state_name}", what, "", "Assign None or an empty value"
+            ) from error
 
     def tables(self) -> list[StateTable[Any, Any]]:
         """The state tables."""
         return [getattr(self, name) for name in self._tables]
+
+    def check_tables(self, made: Sequence[StateTable[Any, Any]]) -> None:
+        """Raise `StateError` E4119 when its tables are no longer those that the engine made."""
+        for name, table in zip(self._tables, made, strict=True):
+            if getattr(self, name, None) is not table:
+                where, todo = f"monitor {self.state_name}", f"Change what it holds: self.{name}.clear(), .update(…)"
+                raise StateError("E4119", where, f"another value took the place of its StateTable '{name}'", "", todo)
+
+    def take_back(self, attributes: bytes, tables: Sequence[StateTable[Any, Any]]) -> None:
+        """Make attributes and tables what they were; `attributes` as `state_codec` encoded them."""
+        restored = self.state_codec().decode(attributes)
+        for name in self._attributes:
+            setattr(self, name, getattr(restored, name))
+        for name, table in zip(self._tables, tables, strict=True):
+            setattr(self, name, table)
+            table.undo()
 
     def name_tables(self, instance: str) -> None:
         """Give each table its owner name in the store."""
@@ -390,7 +441,13 @@ class Monitor:
             raise UsageError(
                 "E4106", f"monitor {self.state_name}", "a handler must be a method of the same monitor", "", "Name it"
             )
+        refuse_deferred_handler(type(self), name)
         return name
+
+
+def refuse_deferred_handler(cls: type[Monitor], name: str) -> None:
+    """Raises `UsageError` E4117 for a method of the class that is `async def` or a generator."""
+    refuse_deferred(getattr(cls, name, None), f"handler {cls.__qualname__}.{name}")
 
 
 def _declared(cls: type, marker: str) -> list[Any]:

@@ -2,8 +2,9 @@
 
 Theory of operation. A reliable send is *staged* by a context, gets its number at the *cut* of a checkpoint, is
 *released* when that checkpoint is committed, *sent* in the order of the numbers, and *settled* when the broker has
-confirmed it or it has become a dead letter. The next checkpoint deletes what is settled. Numbers are contiguous from 1
-for the life of the store and are never used again (FEATURES A2.6); number and source make the unique id. A BEST_EFFORT
+confirmed it or it has become a dead letter. A send that the broker refused is tried again later and lets those behind
+it go on. The next checkpoint deletes what is settled together with all before it. Numbers are contiguous from 1 for
+the life of the store and are never used again (FEATURES A2.6); number and source make the unique id. A BEST_EFFORT
 send skips cut and release, and its source is new in each life, so that an id is never used for another body
 (RELIABILITY B2).
 
@@ -71,9 +72,12 @@ class Outbox:
         self._id_property = id_property
         self._source_property = source_property
         self._next_sequence = 1
-        self._waiting: deque[tuple[int, list[Message], int]] = deque()
+        self._waiting: deque[tuple[OutboundSegment, int]] = deque()  # each with what is settled of it
         self._live: deque[Message | FlushRequest] = deque()
+        self._taken_through = 0
         self._settled_through = 0
+        self._refused: dict[int, Outgoing] = {}
+        self._given_up: dict[int, DeadLetter] = {}
         self._dead: deque[tuple[int, DeadLetter]] = deque()
 
     # --- the checkpointer's side ---
@@ -82,25 +86,26 @@ class Outbox:
         """Take up numbers and unsettled sends as the last checkpoint left them."""
         self.source = cut.source
         self._next_sequence = cut.next_sequence
-        self._settled_through = cut.confirmed_through
+        self._taken_through = self._settled_through = cut.confirmed_through
         for segment in segments:
             skip = max(0, cut.confirmed_through + 1 - segment.first)
             if skip < len(segment.messages):
-                self._waiting.append((segment.first, segment.messages, skip))
+                self._waiting.append((self._placed_segment(segment), skip))
 
     def cut(self, staged: list[Message]) -> tuple[SenderCut, list[OutboundSegment], list[DeadLetter]]:
         """Give numbers to what was staged; returns progress, the segments to store, and dead letters to store."""
         settled = self._settled_through
         segments: list[OutboundSegment] = []
+        staged = [self._placed(message) for message in staged]
         for piece in pieces(staged, [size_of(one) if one.properties else len(one.body) for one in staged], len(staged)):
-            segments.append(OutboundSegment(self.sender, self._next_sequence, list(piece)))
+            segments.append(OutboundSegment(self.sender, self._next_sequence, list(piece), self.destination))
             self._next_sequence += len(piece)
         dead = [letter for sequence, letter in list(self._dead) if sequence <= settled]
         return SenderCut(self.sender, self.source, self._next_sequence, settled), segments, dead
 
     def release(self, segment: OutboundSegment) -> None:
         """The checkpoint that holds these sends is committed: they may leave."""
-        self._waiting.append((segment.first, segment.messages, 0))
+        self._waiting.append((segment, 0))
 
     def forget_settled(self, cut: SenderCut) -> None:
         """The checkpoint with this progress is committed: its dead letters are stored."""
@@ -117,8 +122,8 @@ class Outbox:
     def outstanding(self) -> int:
         """Sends that wait for the broker, without those still staged (FEATURES A2.17)."""
         if self.stored:
-            return self._next_sequence - 1 - self._settled_through
-        return len(self._live)
+            return self._next_sequence - 1 - self._taken_through + len(self._refused)
+        return len(self._live) + len(self._refused)
 
     # --- the sender's side ---
 
@@ -128,16 +133,17 @@ class Outbox:
             return self._take_live(most)
         batch: list[Outgoing] = []
         for index in range(len(self._waiting)):  # by index: the checkpointer may append meanwhile
-            first, messages, skip = self._waiting[index]
+            segment, skip = self._waiting[index]
+            messages, destination = segment.messages, segment.destination
             for position in range(skip, min(len(messages), skip + most - len(batch))):
-                batch.append(self._outgoing(first + position, messages[position]))  # noqa: PERF401
+                batch.append(self._outgoing(segment.first + position, messages[position], destination))  # noqa: PERF401
             if len(batch) == most:
                 break
         return batch
 
     def take_flush(self) -> FlushRequest | None:
         """The flush request that everything before has been settled for, if that is what comes next."""
-        if self._live and isinstance(self._live[0], FlushRequest):
+        if not self._refused and self._live and isinstance(self._live[0], FlushRequest):
             request = self._live.popleft()
             assert isinstance(request, FlushRequest)
             return request
@@ -148,24 +154,45 @@ class Outbox:
         for position in range(len(self._live)):  # by index: contexts may append meanwhile
             item = self._live[position]
             if isinstance(item, FlushRequest):
-                return item, position
+                return item, position + len(self._refused)
         return None
 
-    def settle(self, batch: Sequence[Outgoing], dead: Sequence[tuple[int, DeadLetter]]) -> None:
-        """Every send of the batch (as taken, from the beginning) is confirmed or in `dead`, by number."""
-        self._dead.extend(dead)
+    def settle(
+        self, batch: Sequence[Outgoing], dead: Sequence[tuple[int, DeadLetter]], refused: Sequence[Outgoing] = ()
+    ) -> None:
+        """Every send of the batch (as taken, from the beginning) is confirmed, in `dead` by number, or in `refused`.
+
+        What is refused is not taken again, and counts as settled when `settle_refused` says so.
+        """
+        self._refused.update((one.sequence, one) for one in refused)
         last = batch[-1].sequence
         if not self.stored:
             for _ in batch:
                 self._live.popleft()
             self._next_sequence = last + 1
         while self._waiting:
-            first, messages, _ = self._waiting[0]
-            if first + len(messages) - 1 > last:
-                self._waiting[0] = (first, messages, max(0, last + 1 - first))
+            segment, _ = self._waiting[0]
+            if segment.first + len(segment.messages) - 1 > last:
+                self._waiting[0] = (segment, max(0, last + 1 - segment.first))
                 break
             self._waiting.popleft()
-        self._settled_through = last
+        self._taken_through = last
+        self._advance(dead)
+
+    def settle_refused(self, sends: Sequence[Outgoing], dead: Sequence[tuple[int, DeadLetter]]) -> None:
+        """Sends that were refused before are confirmed now, or in `dead` by number."""
+        for one in sends:
+            del self._refused[one.sequence]
+        self._advance(dead)
+
+    def _advance(self, dead: Sequence[tuple[int, DeadLetter]]) -> None:
+        """Sends are settled up to the first one that is to be tried again; dead letters in the order of numbers."""
+        self._given_up.update(dead)
+        through = min(self._refused) - 1 if self._refused else self._taken_through
+        for sequence in sorted(self._given_up):
+            if sequence <= through:
+                self._dead.append((sequence, self._given_up.pop(sequence)))
+        self._settled_through = through
 
     def unplaced(self, outgoing: Outgoing) -> Message:
         """A taken message as a handler could send it again: with its destination where that is not the sender's."""
@@ -179,10 +206,23 @@ class Outbox:
             item = self._live[position]
             if isinstance(item, FlushRequest):
                 break
-            batch.append(self._outgoing(self._next_sequence + position, item))
+            batch.append(self._outgoing(self._next_sequence + position, self._placed(item), self.destination))
         return batch
 
-    def _outgoing(self, sequence: int, message: Message) -> Outgoing:
+    def _placed(self, message: Message) -> Message:
+        """With the destination at the broker: what a logical name leads to may change before the message leaves."""
+        if message.destination is None:
+            return message
+        return msgspec.structs.replace(message, destination=self._physical(message.destination))
+
+    def _placed_segment(self, segment: OutboundSegment) -> OutboundSegment:
+        """What names no destination at the broker, since it is older or a dead letter that was sent back, gets one."""
+        if segment.destination:
+            return segment
+        messages = [self._placed(message) for message in segment.messages]
+        return OutboundSegment(segment.sender, segment.first, messages, self.destination)
+
+    def _outgoing(self, sequence: int, message: Message, destination: str) -> Outgoing:
         properties = message.properties
         if self._stamps_id:
             stamp: dict[str, PropertyValue] = {
@@ -193,8 +233,7 @@ class Outbox:
         headers = self._headers if message.headers is None else self._completed(message.headers)
         stamped = Message(message.body, properties, message.key, None, headers)
         named = message.destination
-        destination = self.destination if named is None else self._physical(named)
-        return Outgoing(sequence, self.source, destination, stamped)
+        return Outgoing(sequence, self.source, destination if named is None else named, stamped)
 
     def _completed(self, headers: Headers) -> Headers:
         """Reliable sends are persistent, BEST_EFFORT ones if configured so, unless the message says it (A2.3, A5.8)."""

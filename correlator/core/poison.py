@@ -14,7 +14,7 @@ Pure; owner: whoever works through the queue.
 """
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from correlator.core.commit import Suspect
@@ -30,8 +30,8 @@ class Portion(NamedTuple):
     """The next events of a queue that may be handled together.
 
     Attributes:
-        size: how many.
-        suspects: they, as they are to be noted.
+        size: how many places in the queue.
+        suspects: what is handled of them, as it is to be noted.
         accused: whether they are (a part of) what a process died of: nothing else may be noted beside them.
         condemned: whether they are one event, not to be handled again.
     """
@@ -66,19 +66,20 @@ class Watchlist:
         self._halving = halving
 
     def portion(self, queue: InputQueue, most: int) -> Portion:
-        """The next portion, of at most so many events; `size` is 0 when nothing waits."""
+        """The next portion, of at most so many places in the queue; `size` is 0 when nothing waits."""
         queue.enter()
         suspects: list[Suspect] = []
         count = 0
         for run in queue.runs():
             for position in range(run.position, len(run)):
-                receiver, number = self._identity(run, position)
-                accused = self._accusation(receiver, number)
-                if accused is not None:
-                    return Portion(count, suspects) if count else self._part(accused, run, position, number)
                 if count == most:
                     return Portion(count, suspects)
-                self._append(suspects, receiver, number)
+                if run.events[position] is not None:  # `None` is a dead letter already: nobody handles it
+                    receiver, number = self._identity(run, position)
+                    accused = self._accusation(receiver, number)
+                    if accused is not None:
+                        return Portion(count, suspects) if count else self._part(accused, run, position, number)
+                    self._append(suspects, receiver, number)
                 count += 1
         return Portion(count, suspects)
 
@@ -108,6 +109,15 @@ class Watchlist:
             suspects[-1] = Suspect(self._context, receiver, last.first, number, 0)
         else:
             suspects.append(Suspect(self._context, receiver, number, number, 0))
+
+
+def up_to(suspects: Sequence[Suspect], through: Mapping[str, int]) -> list[Suspect]:
+    """What of the suspects is handled when those of each receiver are, up to these numbers."""
+    found = [
+        Suspect(one.context, one.receiver, one.first, min(one.last, through.get(one.receiver, 0)), one.deaths)
+        for one in suspects
+    ]
+    return [one for one in found if one.first <= one.last]
 
 
 def is_condemned(suspect: Suspect) -> bool:

@@ -28,16 +28,24 @@ class Run:
         position: index of the next one to handle.
     """
 
-    __slots__ = ("events", "first", "messages", "position", "receiver", "stored")
+    __slots__ = ("events", "first", "messages", "position", "receiver", "recorded", "stored")
 
     def __init__(
-        self, receiver: str, first: int, messages: Sequence[Message], events: Sequence[Any], *, stored: bool
+        self,
+        receiver: str,
+        first: int,
+        messages: Sequence[Message],
+        events: Sequence[Any],
+        *,
+        stored: bool,
+        recorded: tuple[str, bytes] | None = None,
     ) -> None:
         self.receiver = receiver
         self.first = first
         self.messages = messages
         self.events = events
         self.stored = stored
+        self.recorded = recorded
         self.position = 0
 
     def __len__(self) -> int:
@@ -120,7 +128,7 @@ class InputQueue:
             if run.stored and run.receiver:
                 recorded.append(QueueRun(run.receiver, run.first + run.position, len(run.messages) - run.position))
             elif run.stored:
-                recorded.append(QueueRun("", 0, 1, [encode(run.events[0])]))
+                recorded.append(QueueRun("", 0, 1, [run.recorded or encode(run.events[0])]))
         return dict(self._entered), recorded
 
     def needed_from(self) -> dict[str, int]:
@@ -131,6 +139,10 @@ class InputQueue:
                 needed.setdefault(run.receiver, run.first + run.position)
         return needed
 
+    def handled_through(self, receiver: str) -> int:
+        """The last number of a receiver's stored messages that is handled: as `cut` records it."""
+        return self.needed_from().get(receiver, self._entered.get(receiver, 0) + 1) - 1
+
     def restore(self, entered: dict[str, int], runs: Sequence[Run]) -> None:
         """Take up the queue as a checkpoint recorded it."""
         self._entered = dict(entered)
@@ -140,6 +152,11 @@ class InputQueue:
             self._runs.append(run)
             if run.receiver:
                 self._handled[run.receiver] = min(self._handled.get(run.receiver, 0), run.first - 1)
+
+    def begin(self, receiver: str, after: int) -> None:
+        """The first message of a receiver that enters has a number beyond `after`, unless more has entered already."""
+        for numbers in (self._entered, self._handled, self._delivered):
+            numbers[receiver] = max(numbers.get(receiver, after), after)
 
     def forget(self, receiver: str) -> None:
         """A receiver was removed: its numbers may begin anew."""

@@ -1,8 +1,8 @@
 """What a start may do with what the store holds: the rules of the registry, and the order of the receive log.
 
 Rules (FEATURES A1.7-A1.13): static parts may be added, never removed or changed, but for the destination of a static
-receiver whose duplicate detection domain is explicit. Dynamic parts come back as they were. Connections may change.
-Every difference is named before anything is written.
+receiver whose duplicate detection domain is explicit, and for what a logical destination leads to. Dynamic parts come
+back as they were. Connections may change. Every difference is named before anything is written.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from correlator.core.commit import Endpoint, QueueRun, ReceiveSegment, RegistryCommit
+from correlator.core.delivery import Layout, Received, compare_deliveries, deliveries, missing, with_deliveries
 from correlator.core.differences import Difference, FieldChange, Verdict, refuse
 from correlator.core.queue import Run
 from correlator.errors import RecoveryRefused
@@ -21,15 +22,19 @@ _NO_NAMES: Mapping[str, str] = {}
 
 
 def default_domain(settings: ReceiverSettings, destinations: Mapping[str, str] = _NO_NAMES) -> str:
-    """The duplicate detection domain of a receiver (FEATURES A8.7-A8.9); `destinations` are behind logical names.
+    """The duplicate detection domain of a receiver; `destinations` are behind logical names.
 
     A queue is named with its kind, `connection:queue:NAME`: a receiver of a topic whose id is the name of a queue has a
-    domain of its own (RELIABILITY E4).
+    domain of its own. A topic behind a logical name is part of its domain, since the name may lead to another one
+    later: a domain by default never covers two destinations of a broker (docs/guarantees.md, "Duplicate detection").
     """
     if settings.dup_detection_domain_id:
         return settings.dup_detection_domain_id
     destination = destinations.get(settings.destination, settings.destination)
-    return f"{settings.connection}:{settings.id if destination.startswith('topic:') else destination}"
+    if not destination.startswith("topic:"):
+        return f"{settings.connection}:{destination}"
+    of_receiver = f"{settings.connection}:{settings.id}"
+    return of_receiver if destination == settings.destination else f"{of_receiver}:{destination}"
 
 
 def endpoint_of(
@@ -44,14 +49,11 @@ def endpoint_of(
     Args:
         settings: as configured.
         dynamic: whether it was added by code.
-        known: its entry so far: the source of a reliable sender stays, and so does a domain by default, wherever a
-            logical destination leads to meanwhile (RELIABILITY T18).
+        known: its entry so far: the source of a reliable sender stays, and what a receiver delivers to.
         destinations: behind logical names.
     """
     receiver = isinstance(settings, ReceiverSettings)
     domain = default_domain(settings, destinations) if isinstance(settings, ReceiverSettings) else ""
-    if known is not None and _keeps_domain(known, settings):
-        domain = known.domain
     return Endpoint(
         id=settings.id,
         kind="receiver" if receiver else "sender",
@@ -61,13 +63,9 @@ def endpoint_of(
         destination=settings.destination or "",
         domain=domain,
         source=known.source if known is not None else "",
+        delivers_to=known.delivers_to if known is not None else {},
         settings=msgspec.json.encode(settings),
     )
-
-
-def _keeps_domain(known: Endpoint, settings: ReceiverSettings | SenderSettings) -> bool:
-    by_default = not _explicit(settings) and not _settings_of(known).get("dup_detection_domain_id")
-    return by_default and (known.connection, known.destination) == (settings.connection, settings.destination)
 
 
 def default_senders(settings: EngineSettings, connections: Iterable[str] = ()) -> list[SenderSettings]:
@@ -104,14 +102,38 @@ def reconcile(
     configured: Sequence[Settings],
     defaults: Iterable[SenderSettings] = (),
     destinations: Mapping[str, str] = _NO_NAMES,
+    *,
+    layout: Layout,
+    received: Received,
 ) -> RegistryCommit:
-    """Compare the static parts, and default senders that were made before, with the registry; returns what to write.
+    """Compare a configuration with the registry and with what was received; returns what to write.
 
-    Raises `RecoveryRefused` E4301-E4304 that names every difference and the way out; nothing has been written.
+    Args:
+        stored: the registry.
+        configured: the static parts of the configuration.
+        defaults: the default senders of its connections, which exist once they were sent to.
+        destinations: behind logical names.
+        layout: the contexts of the configuration.
+        received: what the store holds of received messages.
+
+    Raises `RecoveryRefused` E4301-E4304, E4315, E4316 that names every difference and the way out; nothing has been
+    written.
     """
-    differences = compare_parts(stored, configured, defaults, destinations)
-    refuse(differences)
-    return RegistryCommit(put=[difference.put for difference in differences if difference.put is not None])
+    known = {endpoint.id: endpoint for endpoint in stored}
+    parts = compare_parts(known.values(), configured, defaults, destinations)
+    endpoints = registry_after(known.values(), parts)
+    found = compare_deliveries(endpoints, layout, received)
+    refuse([*parts, *found])
+    given = deliveries(found)
+    after = [with_deliveries(one, given.get(one.id, {})) for one in endpoints]
+    return RegistryCommit(put=[endpoint for endpoint in after if known.get(endpoint.id) != endpoint])
+
+
+def registry_after(stored: Iterable[Endpoint], differences: Iterable[PartDifference]) -> list[Endpoint]:
+    """The registry as a start that accepts these differences leaves it."""
+    known = {endpoint.id: endpoint for endpoint in stored}
+    known.update({one.put.id: one.put for one in differences if one.put is not None})
+    return list(known.values())
 
 
 def compare_parts(
@@ -136,7 +158,8 @@ def compare_parts(
         if known is not None and known.origin == "dynamic":
             named.add(known.id)
             found.append(_compare_default(known, settings))
-    return [*found, *(_compare_unnamed(endpoint) for endpoint in by_id.values() if endpoint.id not in named)]
+    unnamed = [endpoint for endpoint in by_id.values() if endpoint.id not in named]
+    return [*found, *(_compare_unnamed(endpoint, destinations) for endpoint in unnamed)]
 
 
 def _compare(known: Endpoint | None, settings: Settings, destinations: Mapping[str, str]) -> PartDifference:
@@ -147,11 +170,15 @@ def _compare(known: Endpoint | None, settings: Settings, destinations: Mapping[s
         refusal = _refusal("E4304", known, "is configured now but was added by code before", "Rename it")
         return _part(known, Verdict.REFUSED, "A1.9", refusals=[refusal])
     topic = destinations.get(wanted.destination, wanted.destination).startswith("topic:")
-    refusals = [_changed(known, change, settings) for change in _forbidden(known, wanted, settings, topic=topic)]
+    led = _led_elsewhere(known, wanted)
+    forbidden = [one for one in _forbidden(known, wanted, settings, topic=topic) if not (led and one.field == "domain")]
+    refusals = [_changed(known, change, settings) for change in forbidden]
     changes = _changes(known, wanted)
     put = wanted if known != wanted and not refusals else None
     if refusals:
         return _part(known, Verdict.REFUSED, _rule_of(refusals, settings), changes=changes, refusals=refusals)
+    if led:
+        return _part(wanted, Verdict.MOVED, "A1.14", changes=changes, note=_LED_ELSEWHERE, put=put)
     if known.destination != wanted.destination:
         note = "receives from the new destination; the duplicate ids of its domain are kept"
         return _part(wanted, Verdict.MOVED, "A1.11", changes=changes, note=note, put=put)
@@ -165,12 +192,34 @@ def _compare_default(known: Endpoint, settings: SenderSettings) -> PartDifferenc
     return _part(known, verdict, "A1.20", changes=_changes(known, wanted) if refusals else (), refusals=refusals)
 
 
-def _compare_unnamed(known: Endpoint) -> PartDifference:
+_LED_ELSEWHERE = "its logical destination leads elsewhere now, where duplicates are detected anew"
+
+
+def _led_elsewhere(known: Endpoint, wanted: Endpoint) -> bool:
+    """Whether the logical destination of a receiver leads to another one of the broker than before."""
+    by_default = not any(_settings_of(one).get("dup_detection_domain_id") for one in (known, wanted))
+    same = (known.connection, known.destination) == (wanted.connection, wanted.destination)
+    return by_default and same and known.domain != wanted.domain
+
+
+def _compare_unnamed(known: Endpoint, destinations: Mapping[str, str]) -> PartDifference:
     if known.origin == "dynamic":
+        wanted = _again(known, destinations)
+        if wanted != known:
+            changes = list(_recorded(known, wanted))
+            return _part(wanted, Verdict.MOVED, "A1.14", changes=changes, note=_LED_ELSEWHERE, put=wanted)
         return _part(known, Verdict.UNCHANGED, "A1.5", note="was added by code; it comes back as it was")
     todo = f"Static {known.kind}s cannot be removed; remove is only possible for dynamic ones. Put it back"
     refusal = _refusal("E4301", known, "exists in the store but not in the configuration", todo)
     return _part(known, Verdict.REFUSED, "A1.7", refusals=[refusal])
+
+
+def _again(known: Endpoint, destinations: Mapping[str, str]) -> Endpoint:
+    """The entry of a part that code added, whose logical destination may lead elsewhere now."""
+    if known.kind == "sender":
+        return known
+    settings = msgspec.json.decode(known.settings, type=ReceiverSettings)
+    return msgspec.structs.replace(known, domain=default_domain(settings, destinations))
 
 
 def _part(endpoint: Endpoint, verdict: Verdict, rule: str, **more: Any) -> PartDifference:
@@ -294,15 +343,23 @@ class ReceiveLog:
             found.extend(segment.messages[begin:end] if begin < end else ())
         return found
 
-    def beyond(self, receiver: str, entered: int) -> Iterable[tuple[int, list[Message]]]:
-        """What had not entered a context's queue: (first number, messages) in order."""
+    def beyond(self, context: str, receiver: str, entered: int) -> Iterator[tuple[int, list[Message]]]:
+        """What had not entered a context's queue: (first number, messages) in order.
+
+        Raises `RecoveryRefused` E4204 when the receive log lacks some of it.
+        """
         for segment in self._segments.get(receiver, ()):
             skip = max(0, entered + 1 - segment.first)
             if skip < len(segment.messages):
+                if segment.first + skip != entered + 1:
+                    last = self.last_number(receiver)
+                    raise missing(context, receiver, last - entered, len(self.between(receiver, entered + 1, last)))
+                entered = segment.first + len(segment.messages) - 1
                 yield segment.first + skip, segment.messages[skip:]
 
 
 def restored_runs(
+    context: str,
     queue: Sequence[QueueRun],
     log: ReceiveLog,
     events_of: Mapping[str, Any],
@@ -311,18 +368,22 @@ def restored_runs(
     """The runs of a context's queue as the checkpoint recorded them.
 
     Args:
+        context: its name.
         queue: what the checkpoint recorded.
         log: the receive log.
-        events_of: for each receiver a function from messages to events, parallel.
+        events_of: for each receiver a function from the number of the first message and the messages to their events.
         decode: makes the event of one recorded by value.
+
+    Raises `RecoveryRefused` E4204 when the receive log lacks some of it.
     """
     runs: list[Run] = []
     for recorded in queue:
         if recorded.receiver:
-            messages = log.between(recorded.receiver, recorded.first, recorded.count)
-            runs.append(
-                Run(recorded.receiver, recorded.first, messages, events_of[recorded.receiver](messages), stored=True)
-            )
+            receiver, first = recorded.receiver, recorded.first
+            messages = log.between(receiver, first, recorded.count)
+            if len(messages) != recorded.count:
+                raise missing(context, receiver, recorded.count, len(messages))
+            runs.append(Run(receiver, first, messages, events_of[receiver](first, messages), stored=True))
         else:
             runs.extend(Run("", 0, (), (decode(one),), stored=True) for one in recorded.events)
     return runs

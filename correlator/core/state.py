@@ -141,7 +141,7 @@ class Codec(Generic[V]):
         data = encode(value, self._where)
         try:
             self._decoder.decode(data)
-        except msgspec.ValidationError as error:
+        except msgspec.DecodeError as error:
             raise StateError(
                 "E4103", self._where, f"value does not fit its annotation: {error}", "", "Assign only the declared type"
             ) from error
@@ -172,17 +172,30 @@ class StateTable(MutableMapping[K, V]):
     Owner: the context's thread.
     """
 
-    __slots__ = ("_changed", "_cold", "_keys", "_live", "_owner", "_tracks_reads", "_undo", "_values")
+    __slots__ = (
+        "_changed",
+        "_checked",
+        "_cold",
+        "_key_class",
+        "_keys",
+        "_live",
+        "_owner",
+        "_tracks_reads",
+        "_undo",
+        "_values",
+    )
 
     def __init__(self, key_type: Any = str, value_type: Any = object, owner: str = "") -> None:
         self._owner = owner
         self._keys: Codec[K] = Codec(key_type, owner)
         self._values: Codec[V] = Codec(value_type, owner)
+        self._key_class = key_type if isinstance(key_type, type) else None
         self._tracks_reads = not is_immutable(value_type)
         self._live: dict[K, V] = {}
         self._cold: dict[K, bytes] = {}
-        self._changed: dict[K, None] = {}
-        self._undo: dict[K, bytes | None] | None = None
+        self._changed: dict[K, bytes] = {}
+        self._checked: dict[K, bytes] = {}
+        self._undo: dict[K, tuple[bytes | None, bool]] | None = None
 
     @property
     def owner(self) -> str:
@@ -207,6 +220,8 @@ class StateTable(MutableMapping[K, V]):
         self._live[key] = value
 
     def __delitem__(self, key: K) -> None:
+        if key not in self:
+            raise KeyError(key)
         self._touch(key)
         if self._cold.pop(key, None) is None:
             del self._live[key]
@@ -227,14 +242,23 @@ class StateTable(MutableMapping[K, V]):
         return value
 
     def _touch(self, key: K) -> None:
-        self._changed[key] = None
+        """Count a key as changed; its bytes are made here, so that one that no store takes is refused at the call."""
+        new = key not in self._changed
+        if new or type(key) is not self._key_class:
+            encoded = self._keys.encode(key)
         if self._undo is not None and key not in self._undo:
-            self._undo[key] = self._encoded(key)
+            self._undo[key] = (self._encoded(key), new)
+        if new:
+            self._changed[key] = encoded
+        elif self._checked:
+            self._checked.pop(key, None)
 
     def _encoded(self, key: K) -> bytes | None:
-        if key in self._cold:
-            return self._cold[key]
-        return self._values.encode(self._live[key]) if key in self._live else None
+        if key in self._checked:
+            return self._checked[key]
+        if key in self._live:
+            return self._values.encode(self._live[key])
+        return self._cold.get(key)
 
     def clear(self) -> None:
         """Delete every key."""
@@ -244,11 +268,13 @@ class StateTable(MutableMapping[K, V]):
         self._cold.clear()
 
     def check_changes(self) -> None:
-        """Raise `StateError` for a value of this event that could not be stored; between `begin_undo` and `undo`."""
+        """Raise `StateError` for a value of this event that could not be stored; between `begin_undo` and `undo`.
+
+        The next cut takes the bytes that are made here.
+        """
         for key in self._undo or ():
-            self._keys.encode(key)
             if key in self._live:
-                self._values.encode(self._live[key])
+                self._checked[key] = self._values.encode(self._live[key])
 
     def begin_undo(self) -> None:
         """From now on remember what `undo` needs."""
@@ -257,11 +283,13 @@ class StateTable(MutableMapping[K, V]):
     def undo(self) -> None:
         """Take back every change since `begin_undo`."""
         changes, self._undo = self._undo or {}, None
-        for key, data in changes.items():
-            self._live.pop(key, None)
-            self._cold.pop(key, None)
+        for key, (data, new) in changes.items():
+            for kept in (self._live, self._cold, self._checked):
+                kept.pop(key, None)
             if data is not None:
                 self._cold[key] = data
+            if new:
+                del self._changed[key]
 
     def load(self, stored: Mapping[bytes, bytes]) -> None:
         """Take the content that the store holds."""
@@ -269,9 +297,6 @@ class StateTable(MutableMapping[K, V]):
 
     def take_changes(self) -> list[StateEntry]:
         """What changed since the last call, encoded; called at the cut."""
-        owner, keys, values, live, cold = self._owner, self._keys, self._values, self._live, self._cold
-        changed, self._changed = self._changed, {}
-        return [
-            StateEntry(owner, keys.encode(key), values.encode(live[key]) if key in live else cold.get(key))
-            for key in changed
-        ]
+        entries = [StateEntry(self._owner, encoded, self._encoded(key)) for key, encoded in self._changed.items()]
+        self._changed, self._checked = {}, {}
+        return entries

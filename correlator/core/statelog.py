@@ -27,6 +27,15 @@ class StatePlan(msgspec.Struct, frozen=True, gc=False):
     dropped: list[int]
 
 
+def put(values: dict[str, dict[bytes, bytes]], entry: StateEntry) -> None:
+    """Let an entry take place in values by owner and key."""
+    owned = values.setdefault(entry.owner, {})
+    if entry.value is None:
+        owned.pop(entry.key, None)
+    else:
+        owned[entry.key] = entry.value
+
+
 class StateLog:
     """The index of the state log."""
 
@@ -53,11 +62,7 @@ class StateLog:
         for segment in segments:
             self._enter(segment)
             for entry in segment.entries:
-                owned = values.setdefault(entry.owner, {})
-                if entry.value is None:
-                    owned.pop(entry.key, None)
-                else:
-                    owned[entry.key] = entry.value
+                put(values, entry)
         return values
 
     def to_clean(self, changed: int) -> list[int]:

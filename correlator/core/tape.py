@@ -19,7 +19,7 @@ from correlator.core.context import Context
 from correlator.core.messages import encode_event
 from correlator.core.outbox import Outbox
 from correlator.core.queue import InputQueue, Run
-from correlator.core.routes import Routes
+from correlator.core.routes import Acknowledge, Routes
 from correlator.errors import UsageError
 from correlator.events import Message
 
@@ -198,8 +198,9 @@ class View(Routes):
         self.woken = shared.woken
         self.outboxes, self.closing, self.channels, _, self.grant = seen
         self.resume = {name: self._asking(resume) for name, resume in shared.resume.items()}
-        channels = [name for name, queues in self.channels.items() if queues]
-        return Visible(list(self.outboxes), sorted(self.closing), channels, list(self.resume), list(self.grant))
+        return Visible(
+            list(self.outboxes), sorted(self.closing), list(self.channels), list(self.resume), list(self.grant)
+        )
 
     def subscribe(self, channel: str, queue: InputQueue) -> None:
         """Have the context receive a channel."""
@@ -212,8 +213,10 @@ class View(Routes):
         self._look_at(channel)
 
     def _look_at(self, channel: str) -> None:
-        self.channels = {**self.channels, channel: self._shared.channels[channel]}
-        self._answer(bool(self.channels[channel]))
+        queues = self._shared.channels.get(channel)
+        channels = {name: others for name, others in self.channels.items() if name != channel}
+        self.channels = {**channels, channel: queues} if queues else channels
+        self._answer(bool(queues))
 
     def _next_flush(self) -> int:
         number = self._shared.next_flush()
@@ -233,14 +236,15 @@ class View(Routes):
         self._answer(outbox is not None)
         return outbox
 
-    def _asking(self, resume: Callable[[str], None]) -> Callable[[str], None]:
-        def ask(context: str) -> None:
+    def _asking(self, resume: Callable[[str], Acknowledge]) -> Callable[[str], Acknowledge]:
+        def ask(context: str) -> Acknowledge:
             try:
-                resume(context)
+                acknowledge = resume(context)
             except UsageError as error:
                 self._answer([error.code, error.where, error.what, error.allowed, error.todo])
                 raise
             self._answer(None)
+            return acknowledge
 
         return ask
 
@@ -269,7 +273,7 @@ class Tape:
             self._append(Batch(run.receiver, run.first, run.messages))
             self._entries.append(Entry(run.receiver, run.first, len(run.messages), run.stored))
         else:
-            self._entries.append(Entry("", 0, 1, run.stored, encode_event(run.events[0])))
+            self._entries.append(Entry("", 0, 1, run.stored, run.recorded or encode_event(run.events[0])))
 
     def forgot(self, receiver: str) -> None:
         """The queue forgot a receiver that was removed."""

@@ -45,7 +45,13 @@ class Pairs(KeyedMonitor[dict[str, Any], dict[str, Any]]):
                 self._waiting(side).remove(entry)
                 if self.unmatched:
                     yield {side: entry[1], other: None}
+        self._wake_for_the_rest()
         self._forget_if_nothing_waits()
+
+    def _wake_for_the_rest(self) -> None:
+        """The timers of rows that wait are of the `within` that was configured when they came."""
+        if waiting := [time for time, _ in (*self.first, *self.second)]:
+            self.wake_at(min(waiting) + self.within + _JUST_AFTER)
 
     def _waiting(self, side: str) -> list[tuple[datetime, str]]:
         return self.first if side == "first" else self.second

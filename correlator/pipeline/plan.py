@@ -10,6 +10,7 @@ Compiling runs every step once on no rows, so that a mistake in an expression is
 
 # ruff: noqa: S608  the SQL is made of the pipeline file, which is trusted like a program
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
@@ -23,9 +24,12 @@ from pyspark.sql.types import DataType, StructType, _parse_datatype_string
 
 from correlator.configuration import import_object
 from correlator.core.keyed import KeyedMonitor
+from correlator.core.steps import ConfiguredStep, owner_of
 from correlator.errors import ConfigError
+from correlator.handlers import refuse_deferred
 from correlator.pipeline import steps as sql
 from correlator.pipeline.columns import ddl_of, fields_of, python_type
+from correlator.pipeline.facts import facts_of
 from correlator.pipeline.lookup import Lookup
 from correlator.pipeline.spark import first_line
 from correlator.pipeline.spec import (
@@ -72,7 +76,10 @@ INPUT = pa.schema(
         ("properties", pa.map_(pa.string(), pa.string())),
     ]
 )
-_NOT_ROW_BY_ROW = ("Window", "Aggregate", "GlobalLimit", "Sort", "Distinct", "Join", "Generate", "Union", "Sample")
+_ROW_BY_ROW = ("Project", "Filter", "SubqueryAlias", "WithCTE", "CTERelationDef", "View")
+_INPUT_ROWS = ("LogicalRDD", "LocalRelation")
+_READ_AGAIN = "CTERelationRef"
+_NODE = re.compile(r"^[ :]*[+:]- (\w+)", re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,20 +138,18 @@ class Plan:
 
     Attributes:
         stages: in order; the last has no work.
-        owners: step number to the name of its state.
+        keyed: step number to the keyed step, with its fingerprint.
         senders: step number of a route to its sender.
         decodes: step number to the decode step, to explain malformed bodies.
         lookups: files that are joined.
-        uses_properties: whether a step looks at the properties of messages.
     """
 
     session: SparkSession
     stages: list[Stage] = field(default_factory=list)
-    owners: dict[int, str] = field(default_factory=dict)
+    keyed: dict[int, ConfiguredStep] = field(default_factory=dict)
     senders: dict[int, str] = field(default_factory=dict)
     decodes: dict[int, DecodeStep] = field(default_factory=dict)
     lookups: list[Lookup] = field(default_factory=list)
-    uses_properties: bool = False
     _crowded: set[str] = field(default_factory=set)
 
     def run(self, table: pa.Table, state: StateView) -> pa.Table:
@@ -200,6 +205,18 @@ def compile_plan(session: SparkSession, pipeline: PipelineSettings, prefix: str,
     return _Compiler(session, pipeline, prefix, directories).compile()
 
 
+def not_row_by_row(explained: str) -> str:
+    """What in a query, by its EXPLAIN EXTENDED, looks at more than one row; empty when nothing does.
+
+    A node that is not known to work row by row is taken for one that does not, and so is a second look at the rows.
+    """
+    analyzed = explained.partition("== Analyzed Logical Plan ==")[2].partition("== Optimized Logical Plan ==")[0]
+    nodes = _NODE.findall(analyzed)
+    others = (node for node in nodes if node not in (*_ROW_BY_ROW, *_INPUT_ROWS, _READ_AGAIN))
+    reads = sum(node in _INPUT_ROWS for node in nodes), nodes.count(_READ_AGAIN)
+    return next(others, "" if reads in ((1, 0), (1, 1)) else "a subquery")
+
+
 class _Compiler:
     """Goes through the steps and keeps the columns that the next one sees."""
 
@@ -210,11 +227,12 @@ class _Compiler:
         self._pipeline = pipeline
         self._prefix = prefix
         self._directories = directories
-        self._plan = Plan(session=session, uses_properties=_mentions_properties(pipeline))
+        self._plan = Plan(session=session)
         self._parts: list[str] = []
         self._reads_twice = False
         self._hidden = ", ".join((*HIDDEN, MESSAGE))
         self._columns: dict[str, str] = {}
+        self._rows = sql.Rows.RECEIVED
         self._where = f"pipeline {pipeline.name}"
         self._views: list[str] = []
 
@@ -235,6 +253,7 @@ class _Compiler:
                 self._compile(step, number)
             except ConfigError as error:
                 raise ConfigError(error.code, self._where, error.what, error.allowed, error.todo) from error
+            self._rows = _rows_after(step, self._rows)
         self._end(f"SELECT _position, _part, inline(_out) FROM {self._last}", None)
         return self._plan
 
@@ -258,7 +277,7 @@ class _Compiler:
                 self._keyed(step, number)
             case RouteStep():
                 self._plan.senders[number] = step.to
-                self._add_checked(sql.route_sql(step, self._last, number, self._columns))
+                self._add_checked(sql.route_sql(step, self._last, number, self._columns, self._rows))
 
     @property
     def _view(self) -> str:
@@ -305,10 +324,8 @@ class _Compiler:
     def _check_row_by_row(self, text: str) -> None:
         self._analyzed(text)
         explained = self._session.sql(f"EXPLAIN EXTENDED {text}").collect()[0][0]
-        analyzed = explained.partition("== Analyzed Logical Plan ==")[2].partition("== Optimized")[0]
-        nodes = {line.lstrip(" :+-").partition(" ")[0].partition("[")[0] for line in analyzed.splitlines()}
-        found = next((node for node in _NOT_ROW_BY_ROW if node in nodes), None)
-        if found is not None:
+        found = not_row_by_row(explained)
+        if found:
             todo = "Use 'aggregate' for groups, 'explode' for arrays, 'lookup' for joins, 'monitor' for order"
             raise ConfigError("E1516", self._where, f"depends on other rows ({found})", "A step sees one row", todo)
 
@@ -370,7 +387,7 @@ class _Compiler:
         if step.schema is not None:
             hidden = [entry for entry in schema if entry.name in self._hidden.split(", ")]
             schema = StructType([*hidden, *self._parsed(step.schema)])
-        import_object(step.function)
+        refuse_deferred(import_object(step.function), f"{self._where} {step.function}")
         function = ArrowFunction(step.function, self._directories, number, self._where, _arrow(schema))
         self._end(f"SELECT * FROM {self._last}", PythonWork(function=function, schema=schema))
         self._add(f"SELECT * FROM {self._view}")
@@ -379,20 +396,30 @@ class _Compiler:
         values = sql.keyed_values(step, self._columns, self._wanted(step), self._where)
         text = sql.keyed_sql(step, self._last, number, values, self._where)
         self._check_row_by_row(text)
-        factory, output = self._machine(step, self._analyzed(text))
+        rows = self._analyzed(text)
+        factory, output = self._machine(step, rows)
         schema = StructType([*self._parsed(sql.HIDDEN_DDL), *self._parsed(output)])
-        owner = self._plan.owners[number] = self._owner(step)
-        function = self._function(factory, number, schema)
+        configured = self._plan.keyed[number] = self._configured(step, number, rows, factory())
+        owner, function = owner_of(configured.name), self._function(factory, number, schema)
         self._end(f"{text} {sql.GROUPED}", KeyedWork(number=number, owner=owner, schema=schema, function=function))
         before = self._columns
         self._hidden = ", ".join(HIDDEN)
         self._add(sql.unpack_sql(step, self._view, self._hidden, before))
 
-    def _owner(self, step: KeyedStep) -> str:
-        """A name that stays when other steps come and go: `step:PIPELINE/monitor:CLASS#0`, counting equal ones."""
-        label = f"monitor:{step.class_.rpartition(':')[2]}" if isinstance(step, MonitorStep) else step.word
-        name = f"step:{self._pipeline.name}/{label}#"
-        return f"{name}{sum(owner.startswith(name) for owner in self._plan.owners.values())}"
+    def _configured(
+        self, step: KeyedStep, number: int, rows: StructType, monitor: type[KeyedMonitor[Any, Any]]
+    ) -> ConfiguredStep:
+        prefix = f"{self._pipeline.name}/"
+        key_type = self._analyzed(f"SELECT {step.key} AS _key FROM {self._last}")["_key"].dataType.simpleString()
+        hidden = (*HIDDEN, "_key", "_time")
+        values = {entry.name: entry.dataType.simpleString() for entry in rows if entry.name not in hidden}
+        return ConfiguredStep(
+            name=f"{prefix}{self._pipeline.keyed_names()[number]}",
+            facts=facts_of(step, key_type, values, self._columns, monitor),
+            was=f"{prefix}{step.was}" if step.was is not None else "",
+            decision=step.state or "",
+            read=monitor.decode,
+        )
 
     def _function(
         self, factory: MonitorFactory, number: int, schema: StructType
@@ -441,6 +468,16 @@ class _Compiler:
         return factory, f"key STRING, window_start TIMESTAMP, window_end TIMESTAMP{values}"
 
 
+def _rows_after(step: Step, rows: sql.Rows) -> sql.Rows:
+    match step:
+        case WhereStep() | RouteStep():
+            return rows
+        case DecodeStep() | MonitorStep() | AggregateStep() | CorrelateStep():
+            return sql.Rows.MADE
+        case _:
+            return sql.Rows.MESSAGES if rows is sql.Rows.RECEIVED else rows
+
+
 def _is_monitor(found: object) -> bool:
     return isinstance(found, type) and issubclass(found, KeyedMonitor)
 
@@ -451,7 +488,3 @@ def _arrow(schema: StructType) -> pa.Schema:
 
 def _known(columns: Mapping[str, str]) -> str:
     return f"Columns: {', '.join(f'{name} {kind}' for name, kind in columns.items())}" if columns else ""
-
-
-def _mentions_properties(pipeline: PipelineSettings) -> bool:
-    return "properties" in repr(pipeline.steps)

@@ -25,14 +25,16 @@ from pyspark.errors import (
 )
 
 from correlator.core.commit import StateEntry
+from correlator.core.steps import ConfiguredStep, owner_of
 from correlator.errors import HandlerFailed
 from correlator.events import DeadLetter, Headers, Message
+from correlator.pipeline.halving import Overlay, in_halves, joined
 from correlator.pipeline.malformed import why_malformed
 from correlator.pipeline.plan import INPUT, KeyedWork, Plan, compile_plan
 from correlator.pipeline.spark import SharedSession, first_line
-from correlator.pipeline.spec import PipelineSettings
+from correlator.pipeline.spec import PipelineSettings, RouteStep
 from correlator.pipeline.steps import STANDARD_HEADERS
-from correlator.pipeline.worker import DEAD, SEND, make_importable
+from correlator.pipeline.worker import DEAD, FORWARD, REWRITE, SEND, make_importable
 from correlator.ports import Delivered, Effects, StateView
 
 CONCLUDED_AT_ONCE = 50_000
@@ -61,12 +63,18 @@ class SparkProcessor:
     def __init__(self, pipeline: PipelineSettings, session: SharedSession, directories: Iterable[str] = ()) -> None:
         self.name = pipeline.name
         self.receivers: Sequence[str] = pipeline.from_
+        self.senders: Sequence[str] = [step.to for step in pipeline.steps if isinstance(step, RouteStep)]
         self.max_rows = pipeline.max_batch_rows
         self.max_bytes = pipeline.max_batch_bytes
         self._pipeline = pipeline
         self._shared = session
         self._directories = tuple(directories)
         self._plan: Plan | None = None
+
+    @property
+    def steps(self) -> Sequence[ConfiguredStep]:
+        """The keyed steps, once it is open."""
+        return list(self._opened.keyed.values())
 
     def open(self) -> None:
         """Start Spark and compile the steps; raises `ConfigError` naming the step that cannot be used."""
@@ -94,7 +102,7 @@ class SparkProcessor:
                 keys = sorted(key.decode() for key, _ in Overlay(state, done.state).items(stage.work.owner))
                 for some in _slices(keys, CONCLUDED_AT_ONCE):
                     result = self._told(partial(plan.conclude, at, some, Overlay(state, done.state)))
-                    done = _joined(done, self._effects(result, [_stand_in(key) for key in some], engine_time))
+                    done = joined(done, self._effects(result, [_stand_in(key) for key in some], engine_time))
         return done
 
     def close(self) -> None:
@@ -109,20 +117,11 @@ class SparkProcessor:
         return self._plan
 
     def _process(self, batch: Sequence[Delivered], state: StateView, engine_time: float) -> Effects:
-        try:
-            table = input_table(batch, with_properties=self._opened.uses_properties)
-            result = self._told(lambda: self._opened.run(table, state))
-        except _DATA_ERRORS as error:
-            if len(batch) == 1:
-                return self._refused(batch[0], error, engine_time)
-            return self._halved(batch, state, engine_time)
-        return self._effects(result, batch, engine_time)
+        def run(some: Sequence[Delivered], seen: StateView) -> Effects:
+            table = input_table(some)
+            return self._effects(self._told(lambda: self._opened.run(table, seen)), some, engine_time)
 
-    def _halved(self, batch: Sequence[Delivered], state: StateView, engine_time: float) -> Effects:
-        half = len(batch) // 2
-        first = self._process(batch[:half], state, engine_time)
-        second = self._process(batch[half:], Overlay(state, first.state), engine_time)
-        return _joined(first, second)
+        return in_halves(batch, state, run, lambda one, error: self._refused(one, error, engine_time), _DATA_ERRORS)
 
     def _refused(self, cause: Delivered, error: Exception, engine_time: float) -> Effects:
         reason = f"E5103 pipeline {self.name}: {first_line(error)}"
@@ -144,15 +143,15 @@ class SparkProcessor:
         sends: list[tuple[str, Message]] = []
         state: list[StateEntry] = []
         dead: list[DeadLetter] = []
-        senders, owners = self._opened.senders, self._opened.owners
-        for position, kind, step, key, body, destination, headers in _in_order(result):
-            if kind == SEND:
-                sends.append((senders[step], _message(causes[position].message, key, body, destination, headers)))
+        senders, keyed = self._opened.senders, self._opened.keyed
+        for position, kind, step, key, body, *rest in _in_order(result):
+            if kind in (SEND, FORWARD, REWRITE):
+                sends.append((senders[step], _message(kind, causes[position].message, key, body, *rest)))
             elif kind == DEAD:
                 reason = self._explained(step, body.decode(), causes[position].message)
                 dead.append(self._dead_letter(causes[position], reason, engine_time))
             else:
-                state.append(StateEntry(owners[step], key.encode(), body))
+                state.append(StateEntry(owner_of(keyed[step].name), key.encode(), body))
         state.sort(key=lambda entry: (entry.owner, entry.key))
         return Effects(sends, state, dead)
 
@@ -175,29 +174,8 @@ class SparkProcessor:
         )
 
 
-class Overlay:
-    """A view of state with some entries changed."""
-
-    def __init__(self, below: StateView, changes: Sequence[StateEntry]) -> None:
-        self._below = below
-        self._changes: dict[str, dict[bytes, bytes | None]] = {}
-        for entry in changes:
-            self._changes.setdefault(entry.owner, {})[entry.key] = entry.value
-
-    def get(self, owner: str, key: bytes) -> bytes | None:
-        """The value of one key."""
-        changed = self._changes.get(owner, {})
-        return changed[key] if key in changed else self._below.get(owner, key)
-
-    def items(self, owner: str) -> Iterator[tuple[bytes, bytes]]:
-        """All keys of an owner."""
-        changed = self._changes.get(owner, {})
-        yield from ((key, value) for key, value in self._below.items(owner) if key not in changed)
-        yield from ((key, value) for key, value in changed.items() if value is not None)
-
-
-def input_table(batch: Sequence[Delivered], *, with_properties: bool) -> pa.Table:
-    """A batch as Spark takes it; properties as text, empty unless asked for since they cost much."""
+def input_table(batch: Sequence[Delivered]) -> pa.Table:
+    """A batch as Spark takes it; properties as text."""
     messages = [delivered.message for delivered in batch]
     headers = [message.headers for message in messages]
     columns = [
@@ -208,13 +186,21 @@ def input_table(batch: Sequence[Delivered], *, with_properties: bool) -> pa.Tabl
         [message.key for message in messages],
         [message.destination for message in messages],
         [None if one is None else one.correlation_id for one in headers],
-        [_texts(message.properties) for message in messages] if with_properties else [[]] * len(batch),
     ]
-    return pa.table([pa.array(column, kind) for column, kind in zip(columns, INPUT.types, strict=True)], schema=INPUT)
+    arrays = [pa.array(column, kind) for column, kind in zip(columns, INPUT.types, strict=False)]
+    return pa.table([*arrays, _texts(messages)], schema=INPUT)
 
 
-def _texts(properties: Mapping[str, Any]) -> list[tuple[str, str]]:
-    return [(name, _text(value)) for name, value in properties.items() if value is not None]
+def _texts(messages: Sequence[Message]) -> pa.Array:
+    """The properties of each message; made of flat lists, in a quarter of the time that one list for each takes."""
+    ends, names, texts = [0], [], []
+    for message in messages:
+        for name, value in message.properties.items():
+            if value is not None:
+                names.append(name)
+                texts.append(_text(value))
+        ends.append(len(names))
+    return pa.MapArray.from_arrays(ends, pa.array(names, pa.string()), pa.array(texts, pa.string()))
 
 
 def _text(value: Any) -> str:
@@ -228,20 +214,37 @@ def _in_order(result: pa.Table) -> Iterator[tuple[Any, ...]]:
     counted = result.append_column("_row", pa.array(range(result.num_rows), pa.int64()))
     order = [("_position", "ascending"), ("_part", "ascending"), ("_row", "ascending")]
     ordered = counted.take(pc.sort_indices(counted, sort_keys=order))
-    names = ("_position", "kind", "step", "key", "body", "destination", "headers")
+    names = ("_position", "kind", "step", "key", "body", "destination", "headers", "properties")
     return zip(*(ordered.column(name).to_pylist() for name in names), strict=True)
 
 
 def _message(
-    cause: Message, key: str | None, body: bytes | None, destination: str | None, headers: str | None
+    kind: int,
+    cause: Message,
+    key: str | None,
+    body: bytes | None,
+    destination: str | None,
+    headers: str | None,
+    properties: str | None,
 ) -> Message:
     named: dict[str, Any] = msgspec.json.decode(headers) if headers else {}
     standard = {name: named.pop(name) for name in STANDARD_HEADERS if name in named}
     made = Headers(**standard) if standard else None
-    if body is None:  # nothing decoded the message, so it goes on as it came
-        properties = {**cause.properties, **named}
-        return Message(cause.body, properties, cause.key if key is None else key, destination, made or _kept(cause))
-    return Message(body, named, key, destination, made)
+    if kind == FORWARD:
+        forwarded = {**cause.properties, **named}
+        return Message(cause.body, forwarded, cause.key if key is None else key, destination, made or _kept(cause))
+    if kind == REWRITE:
+        rewritten = {**_typed(properties, cause.properties), **named}
+        return Message(body or b"", rewritten, key, destination, made or _kept(cause))
+    return Message(body or b"", named, key, destination, made)
+
+
+def _typed(properties: str | None, before: Mapping[str, Any]) -> dict[str, Any]:
+    """Properties of a row; those whose text is still the same have the type that they came with."""
+    texts = msgspec.json.decode(properties, type=dict[str, str | None]) if properties else {}
+    unseen: dict[str, Any] = {name: None for name, value in before.items() if value is None}
+    same = {name: value for name, value in before.items() if value is not None and texts.get(name) == _text(value)}
+    return {**unseen, **{name: text for name, text in texts.items() if text is not None}, **same}
 
 
 def _kept(cause: Message) -> Headers | None:
@@ -255,15 +258,6 @@ def _kept(cause: Message) -> Headers | None:
 def _stand_in(key: str) -> Delivered:
     """Stands for the message of a dead letter that no message has caused but the end of all input."""
     return Delivered("", 0, Message(b"", key=key))
-
-
-def _joined(first: Effects, second: Effects) -> Effects:
-    state = {(entry.owner, entry.key): entry for entry in (*first.state, *second.state)}
-    return Effects(
-        [*first.sends, *second.sends],
-        [state[place] for place in sorted(state)],
-        [*first.dead_letters, *second.dead_letters],
-    )
 
 
 def _slices(keys: list[str], size: int) -> Iterator[list[str]]:

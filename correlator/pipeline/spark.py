@@ -19,6 +19,7 @@ from correlator.pipeline.spec import SparkSettings
 
 _LOOPBACK = "127.0.0.1"
 # What a Python worker raised, behind the frames of its traceback; of a chain the last.
+_SUGGESTED = re.compile(r"Did you mean one of the following\? \[(?P<names>[^\]]*)\]")
 _RAISED = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)+(\S.*)")
 _RULES = "org.apache.spark.sql.catalyst.optimizer"
 # Each of these evaluates decoding and JSON a second time, or in the driver instead of on all cores.
@@ -130,4 +131,10 @@ def first_line(error: BaseException) -> str:
     told = str(error).strip()
     raised = _RAISED.findall(told)
     line = raised[-1] if raised else told.partition("\n")[0]
-    return re.sub(r"\s*SQLSTATE: .*$", "", line).rstrip(".;")
+    return _SUGGESTED.sub(_visible, re.sub(r"\s*SQLSTATE: .*$", "", line)).rstrip(".; ")
+
+
+def _visible(suggestion: re.Match[str]) -> str:
+    """Suggested columns without those of the engine, whose names begin with `_`."""
+    names = [name for name in suggestion["names"].split(", ") if not name.rpartition(".")[2].startswith("`_")]
+    return f"Did you mean one of the following? [{', '.join(names)}]" if names else ""

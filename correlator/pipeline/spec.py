@@ -6,18 +6,20 @@ Expressions are Spark SQL over the columns of the row. Before `decode` these are
 `correlate`). A step sees one row at a time: nothing may depend on what else is in the batch.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
-from correlator.errors import ConfigError
+from correlator.errors import ConfigError, quoted
 from correlator.settings import Bytes, Count, EngineSettings, Identifier, ImportPath, Seconds
 
 Sql = Annotated[str, msgspec.Meta(min_length=1)]
 Format = Literal["json", "csv", "avro", "text"]
 FileFormat = Literal["csv", "json", "parquet"]
+_DECISION = re.compile(r"(keep|discard) [0-9a-f]{8}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +169,32 @@ class PythonStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MonitorStep:
+class KeyedSettings:
+    """What steps with state per key have in common.
+
+    Attributes:
+        name: names its state in the store, unique among the steps of the pipeline; its kind and its place among the
+            steps of that kind by default, such as `aggregate#0`. With a name steps may come and go before it.
+        was: the name, or the place, that the store holds its state under: the first start moves it to the new name.
+        state: what becomes of state that does not fit the step any more: `keep FINGERPRINT` goes on with it,
+            `discard FINGERPRINT` deletes it. The refusal of the start tells the fingerprint; the setting is for that
+            one change and does nothing afterwards.
+    """
+
+    name: Identifier | None = None
+    was: Identifier | None = None
+    state: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.name is not None and ("/" in self.name or "#" in self.name):
+            raise ConfigError("E1510", "name", f"{quoted(self.name)} has a '/' or '#' in it", "They are for places")
+        if self.state is not None and not _DECISION.fullmatch(self.state):
+            allowed = "Write keep FINGERPRINT or discard FINGERPRINT, as the refused start tells it"
+            raise ConfigError("E1510", "state", f"{quoted(self.state)} is no decision", allowed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MonitorStep(KeyedSettings):
     """A `KeyedMonitor`: state per key in the store; its outputs are the rows of the next step.
 
     Attributes:
@@ -184,7 +211,7 @@ class MonitorStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AggregateStep:
+class AggregateStep(KeyedSettings):
     """Windows per key in event time: one row for each window when it closes.
 
     The event time of a key is the latest that a row of this key had, in the order of arrival; a window closes when
@@ -212,7 +239,7 @@ class AggregateStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CorrelateStep:
+class CorrelateStep(KeyedSettings):
     """Pairs of rows of one key that belong together: a `first` and a `second` that are at most `within` apart.
 
     They may arrive in either order; a row pairs with the oldest one that waits, and only once. The row of a pair has
@@ -244,7 +271,8 @@ class RouteStep:
     Attributes:
         to: id of a sender.
         where: condition; other rows are not sent, but go on.
-        body: the body; the JSON of all columns by default, or the message as it came when nothing decoded it.
+        body: the body; NULL is an empty one. By default the JSON of all columns; rows that no step has made, with the
+            columns body, key and properties, are sent as the messages that they are.
         destination: another destination than the sender's; NULL for the sender's.
         key: the message key.
         headers: application properties, and the standard headers `correlation_id`, `reply_to`, `type`, `priority`,
@@ -295,6 +323,31 @@ class PipelineSettings:
     steps: tuple[Step, ...]
     max_batch_rows: Count = 100_000
     max_batch_bytes: Bytes = 64 * 1024 * 1024
+
+    def __post_init__(self) -> None:
+        for setting, taken in (("name", self.keyed_names().values()), ("was", self._renamed())):
+            names = list(taken)
+            twice = next((name for name in names if names.count(name) > 1), None)
+            if twice is not None:
+                raise ConfigError("E1510", f"pipeline {self.name}", f"two steps have {setting} {quoted(twice)}")
+
+    def keyed_names(self) -> dict[int, str]:
+        """Number and name of each keyed step: the one that it has, or its kind and place (`monitor:CLASS#0`)."""
+        names: dict[int, str] = {}
+        kinds: list[str] = []
+        for at, step in enumerate(self.steps):
+            if isinstance(step, KeyedStep):
+                kind = _kind(step)
+                names[at] = step.name or f"{kind}#{kinds.count(kind)}"
+                kinds.append(kind)
+        return names
+
+    def _renamed(self) -> list[str]:
+        return [step.was for step in self.steps if isinstance(step, KeyedStep) and step.was is not None]
+
+
+def _kind(step: KeyedStep) -> str:
+    return f"monitor:{step.class_.rpartition(':')[2]}" if isinstance(step, MonitorStep) else step.word
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

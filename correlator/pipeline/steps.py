@@ -14,6 +14,7 @@ Expressions of the user are evaluated for live rows only (`CASE WHEN _live`): a 
 # ruff: noqa: S608  all text here is SQL, made of the pipeline file, which is trusted like a program
 
 from collections.abc import Mapping
+from enum import Enum, auto
 
 from correlator.errors import ConfigError
 from correlator.pipeline.spec import (
@@ -30,14 +31,29 @@ from correlator.pipeline.spec import (
     WhereStep,
 )
 from correlator.pipeline.windows import Call, parse_call
-from correlator.pipeline.worker import DEAD, HIDDEN, MESSAGE, SEND
+from correlator.pipeline.worker import DEAD, FORWARD, HIDDEN, MESSAGE, REWRITE, SEND
 
-OUT = "ARRAY<STRUCT<kind: INT, step: INT, key: STRING, body: BINARY, destination: STRING, headers: STRING>>"
+OUT = (
+    "ARRAY<STRUCT<kind: INT, step: INT, key: STRING, body: BINARY, destination: STRING, headers: STRING, "
+    "properties: STRING>>"
+)
 NOTHING = f"CAST(array() AS {OUT})"
 HIDDEN_DDL = f"_position BIGINT, _part STRING, _live BOOLEAN, _out {OUT}"
 RESERVED = frozenset((*HIDDEN, MESSAGE, "_key", "_time", "_row", "_bad", "_index"))
 MESSAGE_COLUMNS = {"body": "binary", "key": "string", "properties": "map<string,string>"}
 STANDARD_HEADERS = ("correlation_id", "reply_to", "type", "priority", "persistent", "time_to_live_ms")
+
+
+class Rows(Enum):
+    """What the rows of a relation are."""
+
+    RECEIVED = auto()
+    """Messages as they came."""
+    MESSAGES = auto()
+    """Messages that a step may have changed."""
+    MADE = auto()
+    """Rows that a step has made of messages: what they are sent as is for the route to say."""
+
 
 _JSON = """map('timestampFormat', "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", 'ignoreNullFields', 'false')"""
 # Rows of one key meet in one worker, in order; those that only carry what they send are spread over all.
@@ -161,22 +177,27 @@ def lookup_sql(step: LookupStep, source: str, view: str, columns: list[str]) -> 
     return f"SELECT {hint}rows.*{added} FROM {source} AS rows LEFT JOIN {view} AS found ON {equal}"
 
 
-def route_sql(step: RouteStep, source: str, number: int, columns: Mapping[str, str]) -> str:
+def route_sql(step: RouteStep, source: str, number: int, columns: Mapping[str, str], rows: Rows) -> str:
     """A send in `_out` for each live row that the condition lets through."""
-    standard = [f"{SEND} AS kind", f"{number} AS step", f"CAST({step.key or 'NULL'} AS STRING) AS key"]
-    standard += [f"{_body(step, columns)} AS body", f"CAST({step.destination or 'NULL'} AS STRING) AS destination"]
-    entry = f"struct({', '.join(standard)}, {_headers(step)} AS headers)"
+    kind, key, body, properties = _sent(step, columns, rows)
+    standard = [f"{kind} AS kind", f"{number} AS step", f"{key} AS key", f"{body} AS body"]
+    standard += [f"CAST({step.destination or 'NULL'} AS STRING) AS destination", f"{_headers(step)} AS headers"]
+    entry = f"struct({', '.join(standard)}, {properties} AS properties)"
     condition = _true(step.where) if step.where else "_live"
     sending = f"CASE WHEN {condition} THEN concat(_out, array({entry})) ELSE _out END"
     return f"SELECT * EXCEPT (_out), CAST({sending} AS {OUT}) AS _out FROM {source}"
 
 
-def _body(step: RouteStep, columns: Mapping[str, str]) -> str:
+def _sent(step: RouteStep, columns: Mapping[str, str], rows: Rows) -> tuple[int, str, str, str]:
+    """Kind, key, body and properties of what a route sends."""
+    key, nothing = f"CAST({step.key or 'NULL'} AS STRING)", "CAST(NULL AS STRING)"
     if step.body is not None:
-        return f"CAST({step.body} AS BINARY)"
-    if columns == MESSAGE_COLUMNS:  # nothing decoded it: the processor takes the message itself
-        return "CAST(NULL AS BINARY)"
-    return f"CAST({json_of(columns)} AS BINARY)"
+        return SEND, key, f"CAST({step.body} AS BINARY)", nothing
+    if rows is Rows.RECEIVED:
+        return FORWARD, key, "CAST(NULL AS BINARY)", nothing
+    if rows is Rows.MESSAGES and columns == MESSAGE_COLUMNS:
+        return REWRITE, f"coalesce({key}, `key`)", "body", "to_json(properties)"
+    return SEND, key, f"CAST({json_of(columns)} AS BINARY)", nothing
 
 
 def json_of(columns: Mapping[str, str]) -> str:
@@ -258,5 +279,5 @@ def _true(condition: str) -> str:
 
 def _with_dead(condition: str, number: int, reason: str) -> str:
     entry = f"struct({DEAD} AS kind, {number} AS step, CAST(NULL AS STRING) AS key, CAST({reason} AS BINARY) AS body, "
-    entry += "CAST(NULL AS STRING) AS destination, CAST(NULL AS STRING) AS headers)"
+    entry += "CAST(NULL AS STRING) AS destination, CAST(NULL AS STRING) AS headers, CAST(NULL AS STRING) AS properties)"
     return f"CAST(CASE WHEN {condition} THEN concat(_out, array({entry})) ELSE _out END AS {OUT})"

@@ -83,8 +83,13 @@ class Windows(KeyedMonitor[dict[str, Any], dict[str, Any]]):
             self.wake_at(self._closes(start), str(start))
 
     def on_time(self, name: str) -> Iterator[dict[str, Any]]:
-        """Close a window."""
+        """Close a window; under a lateness that was changed meanwhile its timer may come too early, or once more."""
         start = int(name)
+        if start not in self.open:
+            return
+        if (closes := self._closes(start)) > self.time:
+            self.wake_at(closes, name)
+            return
         folded = self.open.pop(start)
         values = {f"v{at}": _result(function, folded[at]) for at, function in enumerate(self.functions)}
         yield {"key": self.key, "window_start": _moment(start), "window_end": _moment(start + self.length), **values}

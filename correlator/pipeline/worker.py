@@ -23,7 +23,8 @@ from correlator.errors import StateError
 from correlator.pipeline.correlation import pairs_class
 from correlator.pipeline.windows import EPOCH, windows_class
 
-SEND, DEAD, STATE = 0, 1, 2
+SEND, DEAD, STATE, FORWARD, REWRITE = range(5)
+"""Kinds of entries in `_out`: a row that is sent, a dead letter, state, a message as it came or as the row has it."""
 HIDDEN = ("_position", "_part", "_live", "_out")
 MESSAGE = "_message"
 _HIDDEN = frozenset((*HIDDEN, MESSAGE))
@@ -32,7 +33,8 @@ _MOST_ROWS = 10_000
 
 def out(kind: int, step: int, key: str | None, body: bytes | None) -> dict[str, Any]:
     """One entry of `_out` that is not a send."""
-    return {"kind": kind, "step": step, "key": key, "body": body, "destination": None, "headers": None}
+    nothing = dict.fromkeys(("destination", "headers", "properties"))
+    return {"kind": kind, "step": step, "key": key, "body": body, **nothing}
 
 
 def make_importable(directories: Iterable[str]) -> None:
@@ -182,9 +184,9 @@ class KeyedFunction:
 
 
 def _values(column: pa.Array) -> list[Any]:
-    """The values as Python has them; timestamps in a tenth of the time that Arrow takes."""
+    """The values as Python has them, maps as `dict`; timestamps in a tenth of the time that Arrow takes."""
     if not pa.types.is_timestamp(column.type) or column.type.tz is None:
-        return list(column.to_pylist())
+        return list(column.to_pylist(maps_as_pydicts="strict"))
     numbers = column.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).to_pylist()
     return [None if number is None else EPOCH + timedelta(microseconds=number) for number in numbers]
 

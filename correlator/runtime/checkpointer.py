@@ -112,6 +112,11 @@ class Checkpointer(Actor):
         self.wake()
         return number
 
+    def ask_once(self) -> None:
+        """Want a checkpoint as soon as possible, unless one is asked for already; any thread."""
+        if self._asked == self._answered:
+            self.ask()
+
     def answered(self, number: int) -> bool:
         """Whether everything up to that `ask` is durable and released."""
         return self._answered >= number

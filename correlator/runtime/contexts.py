@@ -1,5 +1,6 @@
 """The threads of contexts: one works through events with monitors, one hands whole batches to a processor."""
 
+import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -8,9 +9,10 @@ from correlator.core.checkpoint import Cuttable
 from correlator.core.commit import ContextCut, StateEntry, Suspect
 from correlator.core.context import MAX_TIMERS, Context
 from correlator.core.faults import point
-from correlator.core.poison import Portion, dead_letter
+from correlator.core.poison import Portion, dead_letter, up_to
 from correlator.core.queue import InputQueue, Run
 from correlator.core.routes import Routes
+from correlator.core.statelog import put
 from correlator.core.tape import Tape
 from correlator.errors import UsageError
 from correlator.events import DeadLetter, Message
@@ -119,14 +121,18 @@ class BatchContext:
     Owner: the processor's thread holds the lock to change it; the checkpointer to cut it.
     """
 
-    def __init__(self, name: str, state: Mapping[str, dict[bytes, bytes]]) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
         self.queue = InputQueue()
         self._began = 0.0
-        self._state = dict(state)
+        self._state: dict[str, dict[bytes, bytes]] = {}
         self._changes: dict[tuple[str, bytes], bytes | None] = {}
         self._staged: dict[str, list[Message]] = {}
         self._dead: list[DeadLetter] = []
+
+    def load(self, state: Mapping[str, dict[bytes, bytes]]) -> None:
+        """Take the keyed state that the store holds, or is to hold after the first checkpoint."""
+        self._state = dict(state)
 
     def get(self, owner: str, key: bytes) -> bytes | None:
         """The value of one key."""
@@ -136,28 +142,41 @@ class BatchContext:
         """All keys of an owner."""
         return list(self._state.get(owner, {}).items())
 
-    def take(self, max_rows: int, max_bytes: int) -> tuple[list[Delivered], list[tuple[Run, int]]]:
-        """What to process next, at most so much, and how far each run is handled when that is done."""
+    def take(
+        self, max_rows: int, max_bytes: int, most: int = sys.maxsize
+    ) -> tuple[list[Delivered], list[tuple[Run, int]]]:
+        """What to process next, and how far each run is handled when that is done.
+
+        At most so many rows and bytes, out of at most `most` places in the queue.
+        """
         self.queue.enter()
         batch: list[Delivered] = []
         reached: list[tuple[Run, int]] = []
         size = 0
         for run in self.queue.runs():
             position = run.position
-            while position < len(run) and len(batch) < max_rows and size < max_bytes:
+            while position < len(run) and len(batch) < max_rows and size < max_bytes and most > 0:
                 message = run.messages[position]
                 if not run.events or run.events[position] is not None:  # `None` is a dead letter already
                     batch.append(Delivered(run.receiver, run.first + position, message))
                     size += len(message.body)
                 position += 1
+                most -= 1
             reached.append((run, position))
             if position < len(run):
                 break
         return batch, reached
 
-    def apply(self, effects: Effects, reached: list[tuple[Run, int]], outboxes: Mapping[str, Any]) -> None:
-        """Let the effects of a batch take place, all at once; raises `UsageError` E8001 for an unknown sender."""
+    def apply(self, effects: Effects, reached: list[tuple[Run, int]], routes: Routes) -> None:
+        """Let the effects of a batch take place, all at once.
+
+        Raises:
+            UsageError: E8001 for an unknown sender, E8002 for one that is being removed; nothing has taken place.
+        """
+        outboxes, closing = routes.outboxes, routes.closing
         for sender, _ in effects.sends:
+            if sender in closing:
+                raise UsageError("E8002", f"pipeline {self.name}", f"sender '{sender}' is being removed")
             if sender not in outboxes:
                 raise UsageError("E8001", f"pipeline {self.name}", f"no sender '{sender}'")
         for sender, message in effects.sends:
@@ -173,11 +192,7 @@ class BatchContext:
             self.queue.advance(run, position)
 
     def _keep(self, entry: StateEntry) -> None:
-        owned = self._state.setdefault(entry.owner, {})
-        if entry.value is None:
-            owned.pop(entry.key, None)
-        else:
-            owned[entry.key] = entry.value
+        put(self._state, entry)
         self._changes[entry.owner, entry.key] = entry.value
 
     def leave_out(self, suspect: Suspect) -> str:
@@ -210,6 +225,10 @@ class BatchContext:
     def staged_for(self, sender: str) -> int:
         """Reliable sends to a sender since the last cut; any thread."""
         return len(self._staged.get(sender, ()))
+
+    def awaits_time(self) -> bool:
+        """Never: windows and timers of pipelines go by event time."""
+        return False
 
     def take_staged(self) -> dict[str, list[Message]]:
         """Reliable sends since the last cut."""
@@ -293,13 +312,14 @@ class ProcessorThread(Actor):
         most = self.processor.max_rows
         portion = self._restored_portion(most)
         with self.lock:
-            batch, reached = self.context.take(portion.size if portion else most, self.processor.max_bytes)
+            places = portion.size if portion else sys.maxsize
+            batch, reached = self.context.take(most, self.processor.max_bytes, places)
         if all(position == run.position for run, position in reached):
             self._conclude()
             return None
         point("app.batch")
         self._restored -= sum(position - run.position for run, position in reached)
-        effects = self._process(batch, portion) if batch else Effects()
+        effects = self._process(batch, portion, reached) if batch else Effects()
         self._apply(effects, reached)
         self.counters.received += len(batch)
         self.on_processed()
@@ -325,11 +345,12 @@ class ProcessorThread(Actor):
             self._restored -= 1
         return None
 
-    def _process(self, batch: list[Delivered], portion: Portion | None) -> Effects:
+    def _process(self, batch: list[Delivered], portion: Portion | None, reached: Sequence[tuple[Run, int]]) -> Effects:
         now = self._engine_time.now()
         if self._suspects is None or portion is None:
             return self.processor.process(batch, self.context, now)
-        self._suspects.note(portion.suspects)
+        through = {run.receiver: run.first + position - 1 for run, position in reached}
+        self._suspects.note(up_to(portion.suspects, through))
         with self._suspects.forgiving():
             return self.processor.process(batch, self.context, now)
 
@@ -346,7 +367,7 @@ class ProcessorThread(Actor):
     def _apply(self, effects: Effects, reached: list[tuple[Run, int]]) -> None:
         with self.lock:
             self.whole = False
-            self.context.apply(effects, reached, self._routes.outboxes)
+            self.context.apply(effects, reached, self._routes)
             self.whole = True
             if not self._persistent:
                 self.context.take_dead_letters()

@@ -17,17 +17,20 @@ from typing import Any, Self
 
 import msgspec
 
-from correlator.configuration import EngineFile, read_file
+from correlator.configuration import EngineFile, Provided, check_engine_settings, check_part_settings, read_file
 from correlator.core.checkpoint import Checkpoint
 from correlator.core.commit import Endpoint, Recovered, RegistryCommit, Suspect, SuspectCommit
+from correlator.core.delivery import Layout, is_stored, layout_of, with_deliveries
+from correlator.core.differences import refuse
 from correlator.core.faults import point
 from correlator.core.outbox import Outbox
 from correlator.core.receiving import State
 from correlator.core.recovery import default_senders, endpoint_of, is_same, reconcile
-from correlator.core.reliability import RECEIVING, SENDING, Reliability
+from correlator.core.reliability import SENDING, Reliability
 from correlator.errors import ConfigError, CorrelatorError, HandlerFailed, StoreError, UsageError
 from correlator.events import PartStatus
 from correlator.ports import Connection, Processor, Store
+from correlator.processes import Maker
 from correlator.runtime.actor import Actor
 from correlator.runtime.checkpointer import Checkpointer
 from correlator.runtime.clock import Clock, EngineTime, SystemClock
@@ -37,10 +40,11 @@ from correlator.runtime.receiver import Receiver
 from correlator.runtime.recording import Recording
 from correlator.runtime.remover import Remover
 from correlator.runtime.reporter import Reporter, resident_bytes
-from correlator.runtime.restart import NOTHING, Restart
+from correlator.runtime.restart import NOTHING, Restart, received_of
 from correlator.runtime.sender import Sender
 from correlator.runtime.signals import stop_signals
 from correlator.runtime.status import CheckpointCounters, Status
+from correlator.runtime.stored import compare_stored
 from correlator.runtime.watchdog import Watchdog
 from correlator.runtime.writer import PlainRequest, RegistryRequest, Request, Writer
 from correlator.settings import EngineSettings, ReceiverSettings, SenderSettings
@@ -61,6 +65,7 @@ class Engine:
         store: takes the place of `settings.store`.
         blocking: whether sources may block; a simulation that drives the steps itself says no.
         identity: unique part of the ids of this life's senders; by default host, process and a random number.
+        jitter: draws a number from 0 to 1, for times between two tries; a simulation brings one that can be repeated.
 
     Raises `ConfigError` for settings that cannot work; nothing is opened before `start`.
     Use it as a context manager: recovery happens on entry, an orderly stop on exit (after an exception: no drain).
@@ -77,6 +82,7 @@ class Engine:
         store: Store | None = None,
         blocking: bool = True,
         identity: str | None = None,
+        jitter: Callable[[], float] = secrets.SystemRandom().random,  # noqa: B008  # no state
     ) -> None:
         self.settings = settings
         self.processors = processors
@@ -94,9 +100,11 @@ class Engine:
         self._registry_changes = RegistryCommit()
         self._connections = dict(connections or {})
         self._blocking = blocking
+        self._jitter = jitter
         self._changed = threading.Condition()
         self._changing = threading.Lock()
         self._registering = threading.Lock()
+        self._maker = Maker()
         self._started = False
         self._accepts_parts = False
         self._threads_running = False
@@ -161,7 +169,12 @@ class Engine:
         self.stop(drain=error is None)
 
     def start(self) -> None:
-        """Recover, then let threads run. Raises what stands in the way; nothing is left open then."""
+        """Recover, then let threads run. Raises what stands in the way; nothing is left open then.
+
+        Of a running engine a forked child has a copy without threads, locks and connections: all that it can do with
+        that is `stop`, which does nothing there, and `request_stop`; anything else raises `UsageError` E2050.
+        """
+        self._refuse_child()
         self._recovering = threading.get_ident()
         self._watchdog.start()
         try:
@@ -184,7 +197,8 @@ class Engine:
         restart = self._open_store()
         self._commit_registry_changes()
         self._watch_parts()
-        self._make_checkpointer(restart.recovered)
+        self._make_checkpointer(restart)
+        self.remover = Remover(self._parts, self.writer, self.checkpointer, self._removed)
         restart.run_hooks()
         self._keep_what_waits()
         self._open_parts()
@@ -207,6 +221,7 @@ class Engine:
 
     def run_forever(self) -> None:
         """Run until SIGTERM or SIGINT (a second one: at once), `request_stop`, or a failure, which is raised."""
+        self._refuse_child()
         with stop_signals() as signalled:
             while not self._stop_asked.is_set() and not signalled():
                 self._stop_asked.wait(LOOK_FOR_SIGNALS_S)
@@ -221,6 +236,7 @@ class Engine:
 
         Raises the failure that stopped the engine; returns early when a stop was asked for.
         """
+        self._refuse_child()
         with stop_signals() as signalled:
             while not self._stop_asked.is_set() and not signalled() and not self._all_done():
                 with self._changed:
@@ -250,7 +266,7 @@ class Engine:
 
         Waits at most `stop_timeout` for each step; what was not done is done after the next start.
         """
-        if not self._started:
+        if not self._started or self._maker.is_parent:
             return
         self._started = False
         try:
@@ -281,6 +297,7 @@ class Engine:
 
     def checkpoint(self, timeout: float = COMMIT_PATIENCE_S) -> bool:
         """Take a checkpoint now and wait until it is durable and released; says whether it came in time."""
+        self._refuse_child()
         if self.checkpointer is None:
             return True
         return self.checkpointer.wait_answered(self.checkpointer.ask(), timeout)
@@ -291,17 +308,20 @@ class Engine:
         return Status(
             receivers={name: (part.state.value, replace(part.counters)) for name, part in self.receivers.items()},
             senders={
-                name: (statuses.of_part(name).status, replace(part.counters), part.outbox.outstanding)
+                name: (statuses.of_part(name).status, replace(part.counters), self._parts.to_send(part))
                 for name, part in self.senders.items()
             },
             conditions={name: statuses.of_part(name) for name in (*self.receivers, *self.senders)},
             connections=statuses.of_connections(),
             windows={name: part.window for name, part in self.receivers.items() if part.settings.flow_control},
+            waits={name: part.waits_for for name, part in self.receivers.items() if part.waits_for},
             duplicate_ids=sum(len(one) for one in list(self.writer.detectors.values())) if self.writer else 0,
             removed_received=self._parts.removed_received,
             removed_sent=self._parts.removed_sent,
             resident_bytes=resident_bytes(),
             contexts={name: thread.queue.waiting for name, thread in self.contexts.items()},
+            unhandled={name: unhandled.count for name, unhandled in self._parts.unhandled.items()},
+            unhandled_letters=sum(unhandled.letters for unhandled in self._parts.unhandled.values()),
             handler_failures=self.handler_failures,
             pipelines={thread.context.name: thread.counters for thread in self._parts.processor_threads()},
             checkpoints=self.checkpointer.counters if self.checkpointer else CheckpointCounters(),
@@ -317,7 +337,8 @@ class Engine:
         Must not be called from a monitor of the context that the receiver delivers to while the store is stuck: it
         waits for the commit that records it. Raises `UsageError` E8303 for an id that is taken.
         """
-        self._check_reliability(settings)
+        self._refuse_child()
+        check_part_settings(settings, self.settings, self._provided)
         with self._changing:
             if self._known(settings):
                 return self.receivers[settings.id]
@@ -325,7 +346,8 @@ class Engine:
             numbers = self._parts.numbers_of_new(settings.id)
             receiver = self._parts.make_receiver(settings, numbers, endpoint.domain)
             receiver.ended = self._source_ended
-            self._record(endpoint)
+            before = dict.fromkeys(receiver.targets.names, numbers.next_number - 1)
+            self._record(with_deliveries(endpoint, before) if is_stored(endpoint) else endpoint)
             self._parts.add_receiver(receiver)
             receiver.open = True
             self._run(receiver)
@@ -333,7 +355,8 @@ class Engine:
 
     def add_sender(self, settings: SenderSettings) -> Sender:
         """Add a sender for the life of the store; sends are accepted at once (FEATURES A1.18). As `add_receiver`."""
-        self._check_reliability(settings)
+        self._refuse_child()
+        check_part_settings(settings, self.settings, self._provided)
         if settings != self._default_senders.get(settings.id, settings):
             raise UsageError("E8303", f"sender '{settings.id}'", "is the default sender", "", "Choose another id")
         with self._changing:
@@ -350,9 +373,10 @@ class Engine:
     def remove(self, part_id: str) -> None:
         """Remove a dynamic receiver or sender once what it holds is handled or sent (FEATURES A1.8, A1.16, A1.17).
 
-        Returns at once; `removed` tells when it is done. Raises `UsageError` E8301 for a static part and E8302 for
-        an unknown id.
+        Returns at once; `removed` tells when it is done. Any thread may call it, a monitor from `onload` on. Raises
+        `UsageError` E8301 for a static part, E8302 for an unknown id, and E8306 for a sender that a pipeline uses.
         """
+        self._refuse_child()
         with self._changing:
             self._refuse_unless_running(part_id)
             endpoint = self.registry.get(part_id)
@@ -363,6 +387,12 @@ class Engine:
                 raise UsageError(
                     "E8301", f"{endpoint.kind} '{part_id}'", "is static; remove is only possible for dynamic ones"
                 )
+            for thread in self._parts.processor_threads():
+                if part_id in thread.processor.senders:
+                    what = f"pipeline '{thread.processor.name}' sends to it"
+                    raise UsageError(
+                        "E8306", f"sender '{part_id}'", what, "Only a sender that none uses can be removed"
+                    )
             assert self.remover is not None
             self.remover.begin(part_id)
 
@@ -386,29 +416,11 @@ class Engine:
                 "Only what monitors take in can be replayed",
                 "Leave input_log out, or give the pipelines an engine of their own",
             )
-        parts: list[ReceiverSettings | SenderSettings] = [*self.settings.receivers, *self.settings.senders]
-        for settings in parts:
-            self._check_reliability(settings)
+        check_engine_settings(self.settings, self._provided)
 
-    def _check_reliability(self, settings: ReceiverSettings | SenderSettings) -> None:
-        kind = "receiver" if isinstance(settings, ReceiverSettings) else "sender"
-        where = f"{kind} '{settings.id}'"
-        if kind == "sender" and settings.reliability is Reliability.APP_CONTROLLED:
-            raise ConfigError("E1204", where, "APP_CONTROLLED is for receivers only")
-        mode = RECEIVING[settings.reliability] if kind == "receiver" else SENDING[settings.reliability]
-        if mode.needs_persistence and self.settings.store is None and self._store is None:
-            raise ConfigError(
-                "E1205",
-                where,
-                f"{settings.reliability} needs a persistent engine",
-                "",
-                "Set 'store', or use BEST_EFFORT" + (" or APP_CONTROLLED" if kind == "receiver" else ""),
-            )
-        known = {*self.settings.connections, *self._connections}
-        if settings.connection not in known:
-            raise ConfigError(
-                "E1211", where, f"connection '{settings.connection}' is not defined", f"Defined: {', '.join(known)}"
-            )
+    @property
+    def _provided(self) -> Provided:
+        return Provided(connections=self._connections, store=self._store is not None)
 
     def _make_parts(self, engine_time: EngineTime) -> Parts:
         parts = Parts(
@@ -418,6 +430,7 @@ class Engine:
             engine_time=engine_time,
             writer=self.writer,
             blocking=self._blocking,
+            jitter=self._jitter,
             recording=self._recording,
         )
         parts.routes.default_outbox = self._default_outbox
@@ -459,15 +472,24 @@ class Engine:
         for processor in self.processors:
             self._log.info("starting a pipeline", pipeline=processor.name)
             processor.open()
+        restart.load_steps(self.processors)
         return restart
 
     def _compare_registry(self, recovered: Recovered) -> None:
         point("cfg.compare")
         static: list[ReceiverSettings | SenderSettings] = [*self.settings.receivers, *self.settings.senders]
+        refuse(compare_stored(recovered.endpoints, self.settings, self._provided))
         defaults, destinations = self._default_senders.values(), self.settings.destinations
-        changes = reconcile(recovered.endpoints, static, defaults, destinations)
+        received = received_of(recovered)
+        changes = reconcile(
+            recovered.endpoints, static, defaults, destinations, layout=self._layout(), received=received
+        )
         self._registry_changes = RegistryCommit(put=[self._with_source(endpoint) for endpoint in changes.put])
         self.registry = {endpoint.id: endpoint for endpoint in (*recovered.endpoints, *self._registry_changes.put)}
+
+    def _layout(self) -> Layout:
+        pipelines = {processor.name: processor.receivers for processor in self.processors}
+        return layout_of(self.settings.monitors, pipelines)
 
     def _with_source(self, endpoint: Endpoint) -> Endpoint:
         if endpoint.kind == "sender" and not endpoint.source and SENDING[Reliability(endpoint.reliability)].stored:
@@ -488,11 +510,12 @@ class Engine:
         for thread in self._parts.processor_threads():
             thread.on_processed = self._notify
 
-    def _make_checkpointer(self, recovered: Recovered) -> None:
+    def _make_checkpointer(self, restart: Restart) -> None:
         if self.writer is None:
             return
+        stored = restart.recovered
         self.checkpointer = Checkpointer(
-            Checkpoint(recovered.checkpoint, recovered.digest),
+            Checkpoint(stored.checkpoint, stored.digest, restart.changes, stored.engine_time),
             list(self.contexts.values()),
             self._parts.routes,
             lambda: self._parts.receiver_routes,
@@ -503,6 +526,7 @@ class Engine:
             released=self._released,
             recording=self._recording,
         )
+        self._parts.want_checkpoint = self.checkpointer.ask_once
 
     def _keep_what_waits(self) -> None:
         """A checkpoint of what handling the restored events sent, before it is handled.
@@ -516,7 +540,6 @@ class Engine:
             self.checkpointer.step()
 
     def _open_parts(self) -> None:
-        self.remover = Remover(self._parts, self.writer, self.checkpointer, self._removed)
         if self.settings.status_interval:
             self.reporter = Reporter(self.status, self.settings.status_interval, self._clock)
         point("rec.open_senders")
@@ -527,6 +550,9 @@ class Engine:
             receiver.open = True
 
     # --- while running ---
+
+    def _refuse_child(self) -> None:
+        self._maker.check(f"engine {self.settings.name}")
 
     def _known(self, settings: ReceiverSettings | SenderSettings) -> bool:
         self._refuse_unless_running(settings.id)
@@ -593,7 +619,8 @@ class Engine:
 
     def _commit_waiting(self) -> None:
         assert self.writer is not None
-        while (delay := self.writer.step()) is not None:
+        while not self.writer.idle:
+            delay = self.writer.step()
             if delay:
                 self._stop_asked.wait(delay)
 
@@ -607,9 +634,9 @@ class Engine:
             sender.wake()
         self._notify()
 
-    def _handler_failed(self, policy: str, error: CorrelatorError) -> None:
+    def _handler_failed(self, policy: str, error: CorrelatorError, about: str) -> None:
         self.handler_failures += 1
-        self._log.error("a handler failed; its event is left out", policy=policy, error=error)
+        self._log.error("a handler failed; its event is left out", policy=policy, error=error, event_of=about)
 
     def _source_ended(self) -> None:
         if self._all_ended():

@@ -18,6 +18,7 @@ import msgspec
 
 from correlator.core.tape import Batch, Forgotten, Record, Start
 from correlator.errors import RecoveryRefused, UsageError
+from correlator.processes import keep
 from correlator.runtime.actor import Actor
 from correlator.runtime.logs import get_logger
 
@@ -88,7 +89,7 @@ class InputLog(Actor):
     def _write(self, record: Record) -> None:
         content = _encode(record)
         try:
-            self._file.write(_FRAME.pack(len(content), zlib.crc32(content)) + content)
+            _write_all(self._file, _FRAME.pack(len(content), zlib.crc32(content)) + content)
         except OSError as error:
             self._broken = True
             self._waiting.clear()
@@ -147,10 +148,18 @@ def _create(path: Path) -> tuple[Path, BinaryIO]:
             except FileExistsError:
                 number += 1
         file = os.fdopen(descriptor, "wb", buffering=0)
-        file.write(MAGIC)
+        keep(file)
+        _write_all(file, MAGIC)
     except OSError as error:
         raise _unusable(path, error) from error
     return numbered, file
+
+
+def _write_all(file: BinaryIO, content: bytes) -> None:
+    """An unbuffered file may take less than it is given, as on a disk that is nearly full."""
+    rest = memoryview(content)
+    while rest:
+        rest = rest[file.write(rest) :]
 
 
 def _unusable(path: Path, error: OSError) -> UsageError:

@@ -58,8 +58,7 @@ class Mapper:
 
 
 def _joined(parts: Sequence[Mapped]) -> Mapped:
-    whole = Mapped([], [], [], [], [], [])
+    whole = Mapped()
     for part in parts:
-        for column in whole.__struct_fields__:
-            getattr(whole, column).extend(getattr(part, column))
+        whole.join(part)
     return whole

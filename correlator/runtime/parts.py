@@ -8,8 +8,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from correlator.core.backoff import Backoff
 from correlator.core.commit import OutboundSegment, SenderCut
 from correlator.core.context import MAX_WAITING_FROM_INSIDE, Context
+from correlator.core.delivery import Layout
 from correlator.core.faults import point
 from correlator.core.fields import FieldMapping, SendMapping
 from correlator.core.instances import OnError
@@ -18,7 +20,8 @@ from correlator.core.outbox import FlushRequest, Outbox
 from correlator.core.queue import Run
 from correlator.core.receiving import at_same_place, refuse_beside, selection
 from correlator.core.reliability import RECEIVING, SENDING
-from correlator.core.routes import Routes
+from correlator.core.routes import Routes, nothing_left
+from correlator.core.unhandled import Unhandled
 from correlator.errors import ConfigError, CorrelatorError
 from correlator.events import SenderFlushed
 from correlator.ports import Connection, Processor
@@ -28,6 +31,7 @@ from correlator.runtime.contexts import BatchContext, MonitorThread, ProcessorTh
 from correlator.runtime.logs import get_logger
 from correlator.runtime.names import connector, resolve
 from correlator.runtime.receiver import Receiver, Targets
+from correlator.runtime.reconnection import Retrying
 from correlator.runtime.recording import Recording
 from correlator.runtime.sender import Sender
 from correlator.runtime.statuses import Statuses
@@ -36,7 +40,7 @@ from correlator.settings import EngineSettings, ReceiverSettings, SenderSettings
 
 ContextThread = MonitorThread | ProcessorThread
 P = TypeVar("P")
-HandlerFailure = Callable[[OnError, CorrelatorError], None]
+HandlerFailure = Callable[[OnError, CorrelatorError, str], None]
 
 
 class Numbers(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,6 +71,7 @@ class Parts:
         engine_time: engine time.
         writer: `None` without persistence.
         blocking: whether sources may block.
+        jitter: draws a number from 0 to 1, for times between two tries.
         recording: of what contexts take in.
     """
 
@@ -79,6 +84,7 @@ class Parts:
         engine_time: EngineTime,
         writer: Writer | None,
         blocking: bool,
+        jitter: Callable[[], float],
         recording: Recording | None = None,
     ) -> None:
         self.recording = recording
@@ -90,9 +96,11 @@ class Parts:
         self.receivers: dict[str, Receiver] = {}
         self.senders: dict[str, Sender] = {}
         self.receiver_routes: dict[str, Sequence[str]] = {}
+        self.unhandled: dict[str, Unhandled] = {}
         self.statuses = Statuses(self._tell_monitors)
         self.own_sources: dict[str, frozenset[str]] = {}
         self.default_senders: Collection[str] = ()
+        self.want_checkpoint: Callable[[], None] = lambda: None
         self.removed_sent = 0
         self.removed_received = 0
         self.engine_time = engine_time
@@ -101,6 +109,8 @@ class Parts:
         self._connections = dict(connections)
         self._clock = clock
         self._blocking = blocking
+        self._jitter = jitter
+        self._held = False
         self._changing = threading.Lock()
         self.routes.changing = self._changing
         self._log = get_logger(engine=settings.name)
@@ -114,6 +124,7 @@ class Parts:
             now, calendar = self.engine_time.now(), self.engine_time.calendar()
             tape = self.recording.tape(name, self.routes, now, calendar) if self.recording is not None else None
             context = Context(name, routes or (tape.view if tape else self.routes), resolve, failed, now, calendar)
+            context.stored = self.writer is not None
             if tape is not None:
                 context.queue.on_entered, context.queue.on_forgotten = tape.entered, tape.forgot
             thread = self.contexts[name] = MonitorThread(
@@ -123,11 +134,9 @@ class Parts:
         assert isinstance(thread, MonitorThread)
         return thread.context
 
-    def add_processor(self, processor: Processor, state: Mapping[str, dict[bytes, bytes]]) -> ProcessorThread:
-        """The context of a pipeline, with its part of the keyed state."""
-        prefix = f"step:{processor.name}/"
-        own = {owner: kept for owner, kept in state.items() if owner.startswith(prefix)}
-        context = BatchContext(processor.name, own)
+    def add_processor(self, processor: Processor) -> ProcessorThread:
+        """The context of a pipeline, still without its keyed state."""
+        context = BatchContext(processor.name)
         thread = ProcessorThread(
             processor,
             context,
@@ -191,19 +200,26 @@ class Parts:
         if cut is not None and outbox.stored:
             point("rec.load.outbox")
             outbox.restore(cut, outbound)
+        connection = self._connection(settings.connection)
         return Sender(
             settings,
             outbox,
-            self._connection(settings.connection).sink(placed),
+            connection.sink(placed),
             clock=self._clock,
             engine_time=self.engine_time,
-            retry_interval=self._settings.connection_retry_interval,
+            retrying=self._retrying(),
+            tries=1 if connection.features.deduplicates_sends else settings.max_tries,
             persistent=self.writer is not None,
             fail_fast=self._settings.fail_fast,
             flushed=self._flushed,
+            settled=self._settled,
             statuses=self.statuses,
             breakdown=self._breakdown(settings, SENDER_ITEMS),
         )
+
+    def _retrying(self) -> Retrying:
+        first = self._settings.connection_retry_interval
+        return Retrying(Backoff(first, max(first, self._settings.max_connection_retry_interval)), self._jitter)
 
     def add_sender(self, sender: Sender) -> None:
         """Make a sender one of the parts: from now on it can be sent to."""
@@ -226,18 +242,43 @@ class Parts:
 
     def _outboxes_full(self) -> bool:
         """Whether a sender has too much to send. A checkpoint waits for nobody, so what waits for this goes on."""
-        return any(self._to_send(sender) >= sender.settings.max_outstanding for sender in self.senders.values())
+        return self._full_outbox() is not None
+
+    def _full_outbox(self) -> str | None:
+        """A sender that has too much to send.
+
+        Half of that staged: no broker can make room, so a checkpoint is asked for. With less of it staged the broker
+        has the larger half, and makes room when it confirms that.
+        """
+        for name, sender in self.senders.items():
+            staged, most = self._staged(name), sender.settings.max_outstanding
+            if sender.outbox.outstanding + staged >= most:
+                self._held = True
+                if 2 * staged >= most:
+                    self.want_checkpoint()
+                return name
+        return None
+
+    def _settled(self) -> None:
+        """A sender has settled a batch: who waits for room goes on at once when there is some."""
+        if self._held and self._full_outbox() is None:
+            self._held = False
+            for actor in (*self.contexts.values(), *self.receivers.values()):
+                actor.wake()
 
     def _outstanding(self, name: str) -> int | None:
         """What waits for a sender's broker; `None` when there is no such sender."""
         sender = self.senders.get(name)
         if sender is not None:
-            return self._to_send(sender)
+            return self.to_send(sender)
         return 0 if name in self.default_senders else None
 
-    def _to_send(self, sender: Sender) -> int:
-        staged = sum(thread.context.staged_for(sender.settings.id) for thread in self.contexts.values())
-        return sender.outbox.outstanding + staged
+    def to_send(self, sender: Sender) -> int:
+        """Messages that wait: for a checkpoint, or for the broker."""
+        return sender.outbox.outstanding + self._staged(sender.settings.id)
+
+    def _staged(self, name: str) -> int:
+        return sum(thread.context.staged_for(name) for thread in self.contexts.values())
 
     def _context_held(self) -> bool:
         return (self.recording is not None and self.recording.full) or self._outboxes_full()
@@ -260,6 +301,9 @@ class Parts:
         if settings.flow_control and self._pipelines_of(settings.id):
             what = "flow_control needs a monitor; a pipeline updates no window"
             raise ConfigError("E1068", where, what)
+        if settings.unhandled == "dead_letter" and self._pipelines_of(settings.id):
+            what = "unhandled: dead_letter needs a monitor; a pipeline handles every message"
+            raise ConfigError("E1069", where, what)
         features = connection.features
         selector = selection(placed, where, selects=features.selects, shares=features.shares)
         others = [one.settings for one in self.receivers.values()]
@@ -282,11 +326,11 @@ class Parts:
             clock=self._clock,
             engine_time=self.engine_time,
             max_backlog=self._settings.max_queued,
-            hold=self._outboxes_full,
+            full_outbox=self._full_outbox,
             statuses=self.statuses,
             own_sources=lambda: self.own_sources,
             breakdown=self._breakdown(settings, receiver_items(settings.reliability)),
-            retry_interval=self._settings.connection_retry_interval,
+            retrying=self._retrying(),
             fail_fast=self._settings.fail_fast,
             blocking=self._blocking,
         )
@@ -307,17 +351,41 @@ class Parts:
                 self.routes.resume = {**self.routes.resume, name: receiver.resume}
             if receiver.settings.flow_control:
                 self.routes.grant = {**self.routes.grant, name: receiver.grant}
+            if receiver.settings.unhandled != "ignore" and not self._pipelines_of(name):
+                self._know_unhandled({**self.unhandled, name: self._unhandled(receiver)})
             self.receivers = {**self.receivers, name: receiver}
+
+    def _unhandled(self, receiver: Receiver) -> Unhandled:
+        settings = receiver.settings
+        made = Unhandled(
+            settings.id,
+            receiver.targets.names,
+            dead_letters=settings.unhandled == "dead_letter",
+            stored=RECEIVING[settings.reliability].stored,
+        )
+        made.changing = threading.Lock()
+        log = get_logger(receiver=settings.id)
+        made.told = lambda count, event: log.warning(
+            "W5410 messages come that no monitor listens for", count=count, last=type(event).__name__
+        )
+        return made
+
+    def _know_unhandled(self, unhandled: dict[str, Unhandled]) -> None:
+        self.unhandled = unhandled
+        for thread in self.monitor_threads():
+            thread.context.unhandled = unhandled
 
     def _targets(self, settings: ReceiverSettings) -> Targets:
         """A receiver that pipelines name delivers to them, any other one to all contexts of monitors.
 
         But one of APP_CONTROLLED belongs to one context (T70): the first one whose monitors listen for its notices.
         """
-        receiver = settings.id
-        threads: Sequence[ContextThread] = self._pipelines_of(receiver) or self.monitor_threads()
+        receiver, monitors = settings.id, self.monitor_threads()
+        pipelines = {thread.context.name: thread.processor.receivers for thread in self.processor_threads()}
+        layout = Layout([thread.context.name for thread in monitors], pipelines)
+        threads = [self.contexts[name] for name in layout.targets(receiver)]
         if threads and RECEIVING[settings.reliability].acknowledged_by_application:
-            asked = [thread for thread in self.monitor_threads() if thread.context.acknowledges()]
+            asked: list[ContextThread] = [thread for thread in monitors if thread.context.acknowledges()]
             threads = (asked or threads)[:1]
         if not threads:
             raise ConfigError(
@@ -353,8 +421,9 @@ class Parts:
             self.receiver_routes = _without(self.receiver_routes, part_id)
             self.routes.outboxes = _without(self.routes.outboxes, part_id)
             if part_id in self.routes.resume:  # a monitor that comes too late: there is nothing left to acknowledge
-                self.routes.resume = {**self.routes.resume, part_id: lambda _: None}
+                self.routes.resume = {**self.routes.resume, part_id: lambda _: nothing_left}
             self.routes.grant = _without(self.routes.grant, part_id)
+            self._know_unhandled(_without(self.unhandled, part_id))
             self._note_sources()
             self.routes.closing -= {part_id}
         for thread in self.contexts.values():

@@ -10,14 +10,24 @@ from correlator.core.mapping import Mapped, ReceiveMapping
 from correlator.core.queue import InputQueue, Run
 from correlator.core.receiving import Input, ReceiverState, State, from_sources
 from correlator.core.reliability import RECEIVING
-from correlator.errors import ConnectionLost, MappingError, UsageError
-from correlator.events import DeadLetter, FlowControlMarker, Message, PartStatus, ReceivingSuspended, expired
+from correlator.core.routes import Acknowledge, nothing_suspended
+from correlator.errors import ConnectionLost, MappingError, UsageError, storable
+from correlator.events import (
+    UNREADABLE,
+    DeadLetter,
+    FlowControlMarker,
+    Message,
+    PartStatus,
+    ReceivingSuspended,
+    expired,
+)
 from correlator.ports import Features, Source
 from correlator.runtime.actor import Actor
 from correlator.runtime.breakdown import NoBreakdown
 from correlator.runtime.clock import Clock, EngineTime
 from correlator.runtime.logs import get_logger
 from correlator.runtime.mapper import Mapper
+from correlator.runtime.reconnection import Reconnection, Retrying
 from correlator.runtime.status import ReceiverCounters
 from correlator.runtime.statuses import Statuses
 from correlator.runtime.writer import ReceiveRequest, Writer
@@ -48,13 +58,17 @@ class Targets:
             queue.deliver(make_run())
             wake()
 
-    def backlog(self, receiver: str) -> int:
-        """The most messages of the receiver that wait in one of them."""
-        return max((queue.backlog(receiver) for _, queue, _ in self._queues), default=0)
+    def crowded(self, receiver: str, most: int) -> str | None:
+        """A context in which so many messages of the receiver wait."""
+        return next((name for name, queue, _ in self._queues if queue.backlog(receiver) >= most), None)
 
 
 class Receiver(Actor):
     """One receiver.
+
+    Attributes:
+        waits_for: why it receives nothing now: `window` (flow control), `queue:CONTEXT` or `outbox:SENDER`; "" for none
+            of these. Written by its own thread.
 
     Args:
         settings: as configured.
@@ -73,11 +87,11 @@ class Receiver(Actor):
         clock: monotonic seconds.
         engine_time: engine time.
         max_backlog: messages that may wait in one context before receiving pauses.
-        hold: says whether receiving must pause for another reason (an outbox is full).
+        full_outbox: names a sender that has so much to send that receiving must pause.
         statuses: is told how it is.
         own_sources: the sources of this engine's senders, by the property that carries them.
         breakdown: measures what the thread does.
-        retry_interval: seconds between two attempts to connect.
+        retrying: how attempts to connect follow one another.
         fail_fast: whether a broker that cannot be reached for the first time is an error instead of a wait.
         blocking: whether `Source.receive` may block; the simulation says no.
     """
@@ -101,11 +115,11 @@ class Receiver(Actor):
         clock: Clock,
         engine_time: EngineTime,
         max_backlog: int,
-        hold: Callable[[], bool],
+        full_outbox: Callable[[], str | None],
         statuses: Statuses,
         own_sources: Callable[[], Mapping[str, frozenset[str]]],
         breakdown: NoBreakdown,
-        retry_interval: float,
+        retrying: Retrying,
         fail_fast: bool,
         blocking: bool,
     ) -> None:
@@ -114,6 +128,7 @@ class Receiver(Actor):
         self.counters = ReceiverCounters()
         self.open = False
         self.draining = False
+        self.waits_for = ""
         self.ended: Callable[[], None] = lambda: None
         self._source = source
         self.mapping = mapping
@@ -127,15 +142,13 @@ class Receiver(Actor):
         self._clock = clock
         self._engine_time = engine_time
         self._max_backlog = max_backlog
-        self._hold = hold
+        self._full_outbox = full_outbox
         self._statuses = statuses
         self._own_sources = own_sources
         self._breakdown = breakdown
-        self._retry_interval = retry_interval
         self._fail_fast = fail_fast
         self._blocking = blocking
         self._state = ReceiverState(settings.reliability)
-        self._retry_at = 0.0
         self._mapper = Mapper(mapping, settings.max_extra_mapping_threads, self.name, engine_time.now)
         self._granted_through = next_number - 1
         self._begun = False
@@ -143,7 +156,7 @@ class Receiver(Actor):
         self._expired: list[Message] = []
         self._ended = False
         self._request: ReceiveRequest | None = None
-        self._resumed = False
+        self._resumed: Batch | None = None
         self._drained = False
         self._in_doubt = in_doubt
         self._acknowledgements = Acknowledgements(
@@ -157,6 +170,7 @@ class Receiver(Actor):
         self._beside = beside
         self._notices: set[str] = set()
         self._log = get_logger(receiver=settings.id)
+        self._reconnection = Reconnection(retrying, clock, self._log)
 
     @property
     def state(self) -> State:
@@ -190,10 +204,11 @@ class Receiver(Actor):
         """It is in this status now."""
         self._statuses.tell(self.settings, status, error)
 
-    def resume(self, context: str) -> None:
-        """Acknowledge the suspended batch and receive on; called from a context's thread.
+    def resume(self, context: str) -> Acknowledge:
+        """What acknowledges the suspended batch and receives on; asked and called from a context's thread.
 
-        Raises `UsageError` E7101 when no batch is suspended, E7102 from a context that does not handle it.
+        Called when that batch is suspended no more it does nothing: its connection was lost, so it comes again. Raises
+        `UsageError` E7101 when no batch is suspended, E7102 from a context that does not handle it.
         """
         if context not in self.targets.names:
             raise UsageError(
@@ -202,9 +217,13 @@ class Receiver(Actor):
                 f"context '{context}' cannot acknowledge",
                 f"Only '{self.targets.names[0]}', which handles its messages",
             )
-        if self.state is not State.SUSPENDED or self._resumed:
-            raise UsageError("E7101", f"receiver {self.settings.id}", "no batch is suspended, or it is acknowledged")
-        self._resumed = True
+        batch = self._batch
+        if self.state is not State.SUSPENDED or self._resumed is batch:
+            raise nothing_suspended(self.settings.id)
+        return lambda: self._resume(batch)
+
+    def _resume(self, batch: Batch) -> None:
+        self._resumed = batch
         self.wake()
 
     def step(self) -> float | None:
@@ -245,11 +264,12 @@ class Receiver(Actor):
             self._mark()
         if self.draining:
             return None
-        wait = self._retry_at - self._clock.monotonic()
+        wait = self._reconnection.wait()
         if wait > 0:
             return wait
         point("rx.reconnect")
         self._source.connect()
+        self._reconnection.back()
         self._fail_fast = False
         self._state.receive(Input.CONNECTED)
         self.tell(PartStatus.OK)
@@ -260,7 +280,6 @@ class Receiver(Actor):
         if self._fail_fast:
             raise error
         self.counters.connection_errors += 1
-        self._log.warning("connection lost; trying again", error=error, retry_s=self._retry_interval)
         missing = error.code == NO_SUCH_DESTINATION
         self.tell(PartStatus.DESTINATION_NOT_FOUND if missing else PartStatus.ERROR, str(error))
         self._doubt()
@@ -268,10 +287,8 @@ class Receiver(Actor):
         self._batch = self._new_batch()
         self._mapper.forget()
         self._expired = []
-        self._resumed = False
         self._ended = False
-        self._retry_at = self._clock.monotonic() + self._retry_interval
-        return self._retry_interval
+        return self._reconnection.lost(error)
 
     def _doubt(self) -> None:
         """Nobody knows whether the acknowledgement under way has arrived, nor those that have no answer."""
@@ -291,9 +308,11 @@ class Receiver(Actor):
         if self.draining and not self._batch.messages:
             return None
         if not self._room() and not self._batch.messages:
+            self.waits_for = "window"
             point("rx.flow.window")
             return None
-        if self.targets.backlog(self.settings.id) >= self._max_backlog or self._hold():
+        self.waits_for = self._back_pressure()
+        if self.waits_for:
             point("rx.flow.wait")
             return BACK_PRESSURE_WAIT_S
         self._breakdown.lap("FLOW_CONTROL")
@@ -309,6 +328,14 @@ class Receiver(Actor):
             self.ended()
             return None
         return 0 if self._blocking else waited
+
+    def _back_pressure(self) -> str:
+        """What has so much to do that nothing may be received now; "" for nothing."""
+        crowded = self.targets.crowded(self.settings.id, self._max_backlog)
+        if crowded is not None:
+            return f"queue:{crowded}"
+        full = self._full_outbox()
+        return f"outbox:{full}" if full is not None else ""
 
     def _take_chunk(self) -> float:
         batch = self._batch
@@ -351,16 +378,18 @@ class Receiver(Actor):
         self.counters.received += len(batch.messages)
         self.counters.batches += 1
         self._note_redelivery(batch.messages)
+        self._note_unreadable(batch.messages)
         self._note_expired()
         point("rx.map")
         mapped = self._mapper.finish()
         self._breakdown.lap("MAPPING")
         if mapped.dead_letters:
-            self._report(mapped.dead_letters)
+            self._judge(mapped)
         something = mapped.messages or mapped.dead_letters
         if self._writer is not None and something and (self._mode.stored or mapped.dead_letters):
             self._store(mapped, self._writer)
         else:
+            self._report(mapped.dead_letters)
             self._deliver(mapped)
 
     def _note_expired(self) -> None:
@@ -369,6 +398,13 @@ class Receiver(Actor):
             self.counters.expired += len(late)
             first = self.mapping.name_of(late[0])
             self._log.warning("W5405 messages whose time to live had passed were dropped", count=len(late), first=first)
+
+    def _note_unreadable(self, messages: Sequence[Message]) -> None:
+        unreadable = [message for message in messages if UNREADABLE in message.properties]
+        self.counters.unreadable += len(unreadable)
+        if unreadable:
+            reason = storable(str(unreadable[0].properties[UNREADABLE]))
+            self._warn_once("W5409", "messages that cannot be read come as they were sent", first=reason)
 
     def _note_redelivery(self, messages: Sequence[Message]) -> None:
         """How long redelivered messages had been under way: what `expiry_time` is chosen by (FEATURES A8.19)."""
@@ -379,18 +415,24 @@ class Receiver(Actor):
             age = self._clock.wall() - min(sent) / 1000
             self.counters.max_delivery_s = max(self.counters.max_delivery_s, age)
 
-    def _report(self, dead_letters: Sequence[DeadLetter]) -> None:
+    def _judge(self, mapped: Mapped) -> None:
+        """What becomes of messages that cannot be mapped."""
         point("rx.map.error")
+        policy, letters = self.settings.on_mapping_error, mapped.dead_letters
+        if policy == "dead_letter":
+            return
+        self._report(letters)
+        if policy == "stop":
+            reason = letters[0].reason
+            raise MappingError(reason.split(" ", 1)[0], f"receiver {self.settings.id}", reason.split(": ", 1)[-1])
+        mapped.forget_failed()
+
+    def _report(self, dead_letters: Sequence[DeadLetter]) -> None:
         self.counters.dead_letters += len(dead_letters)
         for letter in dead_letters:
             self._log.error("message cannot be mapped", reason=letter.reason, policy=self.settings.on_mapping_error)
-        if self.settings.on_mapping_error == "stop":
-            reason = dead_letters[0].reason
-            raise MappingError(reason.split(" ", 1)[0], f"receiver {self.settings.id}", reason.split(": ", 1)[-1])
 
     def _store(self, mapped: Mapped, writer: Writer) -> None:
-        if self.settings.on_mapping_error == "drop":
-            mapped.dead_letters = []
         self._request = ReceiveRequest(
             mapped,
             self.settings.id,
@@ -412,6 +454,7 @@ class Receiver(Actor):
         self._request = None
         self._next_batch += 1
         self._state.receive(Input.COMMITTED)
+        self._report(request.dead_letters)
         if not self._mode.stored:
             self._breakdown.lap("MAPPING")  # keeping what could not be mapped
             self._deliver(request.mapped)
@@ -425,6 +468,7 @@ class Receiver(Actor):
             if request.segment is not None:
                 self._next_number += len(request.segment.messages)
                 self._enqueue(request.segment.first, request.segment.messages, request.events)
+                self._breakdown.lap("DB_COMMIT")
         return 0
 
     def _count(self, request: ReceiveRequest) -> None:
@@ -479,9 +523,9 @@ class Receiver(Actor):
             self.targets.deliver(lambda: Run("", 0, (), (marker,), stored=False))
 
     def _acknowledge_suspended(self) -> float | None:
-        if not self._resumed:
+        if self._resumed is not self._batch:
             return self._held()
-        self._resumed = False
+        self._resumed = None
         self._state.receive(Input.RESUMED)
         self._breakdown.lap("APP_CONTROLLED_BLOCKING")
         point("ac.ack")

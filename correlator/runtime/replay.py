@@ -18,7 +18,7 @@ from correlator.core.context import Context
 from correlator.core.messages import decode_event
 from correlator.core.outbox import Outbox
 from correlator.core.queue import InputQueue, Run
-from correlator.core.routes import Routes
+from correlator.core.routes import Acknowledge, Routes, nothing_left
 from correlator.core.tape import (
     Added,
     Batch,
@@ -129,7 +129,7 @@ class _Replay:
         for name, (engine_time, wall_time) in start.began.items():
             self._time.set(engine_time, wall_time)
             self._views[name] = _ReplayedView(self._outbox, self._differs)
-            self._parts.context(name, lambda _policy, _error: None, self._views[name])
+            self._parts.context(name, lambda _policy, _error, _about: None, self._views[name])
         self._restart = self._make_restart(start, states)
         self._withheld = {name: self._withhold(name) for name in self._views}
 
@@ -165,7 +165,13 @@ class _Replay:
             else None
         )
         return Parts(
-            self._settings, connections, clock=_StillClock(), engine_time=self._time, writer=writer, blocking=False
+            self._settings,
+            connections,
+            clock=_StillClock(),
+            engine_time=self._time,
+            writer=writer,
+            blocking=False,
+            jitter=lambda: 0.0,
         )
 
     def _make_restart(self, start: Start, states: Sequence[State]) -> Restart:
@@ -191,7 +197,7 @@ class _Replay:
             self._parts,
             recovered,
             registry,
-            lambda _policy, _error: None,
+            lambda _policy, _error, _about: None,
             lambda _commit: None,
             lambda _suspect: None,
         )
@@ -223,7 +229,7 @@ class _Replay:
     def _keep(self, batch: Batch) -> None:
         key = batch.receiver, batch.first
         receiver = self._parts.receivers[batch.receiver]
-        events, _ = receiver.mapping.remap(batch.messages, 0.0)
+        events, _ = receiver.mapping.remap(batch.messages, batch.first, 0.0)
         self._batches[key] = batch.messages, events
         self._left[key] = len(receiver.targets.names)
 
@@ -370,7 +376,8 @@ class _ReplayedView(Routes):
         del queue
         if not self._looked:
             return
-        self.channels = {**self.channels, channel: [self._sink] if self._answer() else []}
+        channels = {name: queues for name, queues in self.channels.items() if name != channel}
+        self.channels = {**channels, channel: [self._sink]} if self._answer() else channels
 
     def unsubscribe(self, channel: str, queue: InputQueue) -> None:
         """As it was."""
@@ -395,10 +402,11 @@ class _ReplayedView(Routes):
         self.outboxes = {**self.outboxes, name: self._outbox(name)}
         return self.outboxes[name]
 
-    def _resume(self, context: str) -> None:
+    def _resume(self, context: str) -> Acknowledge:
         del context
         if (refusal := self._answer()) is not None:
             raise UsageError(*refusal)
+        return nothing_left
 
 
 class _Sink(InputQueue):

@@ -1,8 +1,8 @@
 """What a start does with what the store holds: state, detectors, outboxes and queues become living parts again.
 
-The order is that of recovery (FEATURES A9.14): objects are restored, then `on_begin_recovery`, then the queued events
-are handled, then `on_conclude_recovery`; only afterwards receivers open. What handling queued events sends to contexts
-need not be handled by then.
+The order is that of recovery (FEATURES A9.14): objects are restored, then `on_begin_recovery`, then monitors that begin
+now are called (`onload`, `on_begin_recovery`), then the queued events are handled, then `on_conclude_recovery`; only
+afterwards receivers open. What handling queued events sends to contexts need not be handled by then.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -10,12 +10,13 @@ from typing import Any
 
 import msgspec
 
-from correlator.core.commit import Endpoint, Recovered, Suspect
+from correlator.core.commit import Endpoint, Recovered, StateEntry, Suspect
 from correlator.core.context import CROWDED, Context
-from correlator.core.deadletters import last_number
 from correlator.core.dedup import surely_acknowledged
+from correlator.core.delivery import Received
 from correlator.core.differences import (
     StoredMonitorFacts,
+    Verdict,
     compare_contexts,
     compare_monitors,
     compare_tables,
@@ -25,8 +26,10 @@ from correlator.core.faults import point
 from correlator.core.instances import OnError, StoredMonitor, restore_monitor, waiting_owner
 from correlator.core.messages import decode_event
 from correlator.core.monitor import Monitor
-from correlator.core.queue import Run
+from correlator.core.queue import InputQueue, Run
 from correlator.core.recovery import ReceiveLog, restored_runs
+from correlator.core.steps import changed_state, changes_of, compare_steps, owner_of, stored_steps
+from correlator.core.unhandled import OWNER as UNHANDLED
 from correlator.errors import ConfigError
 from correlator.events import DeadLetter
 from correlator.ports import Processor
@@ -35,7 +38,9 @@ from correlator.runtime.logs import get_logger
 from correlator.runtime.names import resolve
 from correlator.runtime.parts import HandlerFailure, Numbers, Parts
 from correlator.runtime.receiver import Receiver
+from correlator.runtime.stored import dynamic_part, made_again
 from correlator.runtime.suspects import Commit, Suspects
+from correlator.runtime.unheard import unheard
 from correlator.settings import EngineSettings, MonitorSettings, ReceiverSettings, SenderSettings
 
 NOTHING = Recovered(
@@ -60,7 +65,9 @@ OVERTAKEN = 10
 """Engines of earlier lives that may still hold a batch when this one starts."""
 
 State = dict[str, dict[bytes, bytes]]
-Events = Callable[[Sequence[Any]], Sequence[Any]]
+Events = Callable[[int, Sequence[Any]], Sequence[Any]]
+MOST_TOLD = 20
+"""Stored messages that no longer map, named in the log one by one."""
 
 
 class Restart:
@@ -74,6 +81,10 @@ class Restart:
         failed: told of handler failures that do not stop the engine.
         note: has a note about what is handled committed.
         absolve: told of messages that are not handled again.
+
+    Attributes:
+        recovered: what the store holds.
+        changes: what the first checkpoint writes about the keyed state of pipelines.
     """
 
     def __init__(
@@ -95,10 +106,14 @@ class Restart:
         self._failed = failed
         self._fresh: list[tuple[Context, Monitor]] = []
         self._receive_log = ReceiveLog(recovered.receive_log)
+        self._received = received_of(recovered)
         self._batches = dict(recovered.confirmed_batches)
         self._unconfirmed_ids: dict[str, int] = {}
+        self._left_batches: dict[str, int] = {}  # received where a logical destination led before
         self._recorded = {endpoint.id: endpoint for endpoint in recovered.endpoints}
-        self._unmapped: dict[int, DeadLetter] = {}  # by message: several contexts may have asked for it
+        self._state: State = {}
+        self.changes: Sequence[StateEntry] = ()
+        self._unmapped: dict[tuple[str, int], DeadLetter] = {}  # several contexts may have asked for the same message
         self._log = get_logger(engine=settings.name)
 
     def make_parts(self, processors: Sequence[Processor], source_of: Callable[[Endpoint], str]) -> None:
@@ -109,8 +124,8 @@ class Restart:
             source_of: the messageSourceId of a sender.
         """
         self._restore_detectors()
-        state = self._load_state()
-        self._make_contexts(processors, state)
+        state = self._state = self._load_state()
+        self._make_contexts(processors)
         self._load_monitors(state)
         self._make_senders(source_of)
         self._make_receivers()
@@ -120,6 +135,24 @@ class Restart:
                 self.recovered, state, list(self._registry.values()), sources, persistent=self._parts.writer is not None
             )
         self._restore_queues()
+        self._restore_unhandled(state.get(UNHANDLED, {}))
+
+    def load_steps(self, processors: Sequence[Processor]) -> None:
+        """Give open pipelines their keyed state; raises `RecoveryRefused` E4330, E4331 for what does not fit."""
+        configured = [step for processor in processors for step in processor.steps]
+        found = compare_steps(stored_steps(self._state), configured, self._settings.discard_state)
+        refuse(found)
+        for one in found:
+            if one.verdict not in (Verdict.UNCHANGED, Verdict.NEW):
+                changes = ", ".join(f"{change.field}: {change.before} -> {change.after}" for change in one.changes)
+                self._log.warning(
+                    "W4330 a step has changed since its state was stored", step=one.name, note=one.note, changes=changes
+                )
+        self.changes = changes_of(found, self._state)
+        state = changed_state(self._state, self.changes)
+        for thread, processor in zip(self._parts.processor_threads(), processors, strict=True):
+            owners = [owner_of(step.name) for step in processor.steps]
+            thread.context.load({owner: state.get(owner, {}) for owner in owners})
 
     def run_hooks(self) -> None:
         """Call the life-cycle methods of monitors, and handle what waited."""
@@ -136,14 +169,19 @@ class Restart:
             self._parts.recording.recovered()
 
     def call_hook(self, name: str) -> None:
-        """Call a life-cycle method: `onload` on the monitors that begin now, any other one on those restored."""
+        """Call a life-cycle method: `onload` on the monitors that begin now, the others on all in a recovery.
+
+        For a monitor that begins now its `on_begin_recovery` follows its `onload`.
+        """
         if name == "onload":
-            for context, monitor in self._fresh:
-                context.call_one(monitor, name)
+            hooks = ["onload", "on_begin_recovery"] if self.recovered.checkpoint > 0 else ["onload"]
+            for hook in hooks:
+                for context, monitor in self._fresh:
+                    context.call_one(monitor, hook)
             return
-        fresh = {monitor for _, monitor in self._fresh}
+        fresh = {monitor for _, monitor in self._fresh} if name == "on_begin_recovery" else ()
         for thread in self._parts.monitor_threads():
-            thread.context.call_restored(name, fresh)
+            thread.context.call_all(name, but=fresh)
 
     def _record_hook(self, name: str) -> None:
         if self._parts.recording is None:
@@ -211,19 +249,18 @@ class Restart:
         writer = self._parts.writer
         return writer.state_log.restore(self.recovered.state) if writer is not None else {}
 
-    def _make_contexts(self, processors: Sequence[Processor], state: State) -> None:
+    def _make_contexts(self, processors: Sequence[Processor]) -> None:
         for settings in self._settings.monitors:
             self._parts.context(settings.context, self._failed)
         for processor in processors:
-            self._parts.add_processor(processor, state)
+            self._parts.add_processor(processor)
         if not self._parts.contexts:
             self._parts.context("main", self._failed)
-        if self._settings.receivers and not self._settings.monitors and not processors:
-            self._log.warning("there is neither a monitor nor a pipeline: what is received is handled by nobody")
         refuse(compare_contexts(self.recovered.contexts, self._parts.contexts))
 
     def _load_monitors(self, state: State) -> None:
         classes = self._monitor_classes()
+        self._warn_of_unheard([cls for _, cls in classes])
         contexts = [thread.context.name for thread in self._parts.monitor_threads()]
         configured = {cls.state_name: settings.context for settings, cls in classes if cls.persistent}
         refuse(compare_monitors(stored_monitors(state), configured, contexts))
@@ -246,6 +283,12 @@ class Restart:
         monitors = [monitor for thread in self._parts.monitor_threads() for monitor in thread.context.monitors()]
         claimed = {table.owner for monitor in monitors for table in monitor.tables()}
         refuse(compare_tables(stored_tables(state), claimed))
+
+    def _warn_of_unheard(self, classes: Sequence[type[Monitor]]) -> None:
+        pipelines = [thread.processor.receivers for thread in self._parts.processor_threads()]
+        for remark in unheard(self._settings, classes, pipelines):
+            warning = ConfigError(remark.code, remark.part, remark.what, remark.allowed, remark.todo)
+            self._log.warning(str(warning))
 
     def _monitor_classes(self) -> list[tuple[MonitorSettings, type[Monitor]]]:
         """The configured monitors with their classes; raises `ConfigError` E1506 for a shared state name."""
@@ -294,18 +337,24 @@ class Restart:
 
     def _make_senders(self, source_of: Callable[[Endpoint], str]) -> None:
         cuts = {cut.sender: cut for cut in self.recovered.senders}
-        for settings in (*self._settings.senders, *self._dynamic("sender", SenderSettings)):
+        for settings in (*self._settings.senders, *self._dynamic("sender")):
+            assert isinstance(settings, SenderSettings)
             outbound = [segment for segment in self.recovered.outbound if segment.sender == settings.id]
-            source = source_of(self._registry[settings.id])
-            self._parts.add_sender(self._parts.make_sender(settings, source, cuts.get(settings.id), outbound))
+            endpoint = self._registry[settings.id]
+            with made_again(endpoint):
+                sender = self._parts.make_sender(settings, source_of(endpoint), cuts.get(settings.id), outbound)
+            self._parts.add_sender(sender)
 
     def _restore_detectors(self) -> None:
         point("rec.load.dedup")
         writer, confirmed = self._parts.writer, self.recovered.confirmed_batches
+        domains = {endpoint.id: endpoint.domain for endpoint in self._registry.values()}
         for segment in self.recovered.ids:
             receiver = segment.receiver
             self._batches[receiver] = max(self._batches.get(receiver, 0), segment.batch)
-            sure = surely_acknowledged(segment, confirmed, self._registry)
+            sure = surely_acknowledged(segment, confirmed, domains)
+            if domains.get(receiver) != segment.domain:
+                self._left_batches[receiver] = max(self._left_batches.get(receiver, 0), segment.batch)
             assert writer is not None, "only a store has ids"
             if segment.batch > sure.get(receiver, 0):
                 ids = sum(len(run.ids) for run in segment.runs)
@@ -315,24 +364,26 @@ class Restart:
                 self._parts.engine_time.catch_up(run.time)
 
     def _make_receivers(self) -> None:
-        for settings in (*self._settings.receivers, *self._dynamic("receiver", ReceiverSettings)):
-            domain = self._registry[settings.id].domain
-            self._parts.add_receiver(self._parts.make_receiver(settings, self._numbers(settings), domain))
+        for settings in (*self._settings.receivers, *self._dynamic("receiver")):
+            assert isinstance(settings, ReceiverSettings)
+            endpoint = self._registry[settings.id]
+            with made_again(endpoint):
+                receiver = self._parts.make_receiver(settings, self._numbers(settings), endpoint.domain)
+            self._parts.add_receiver(receiver)
 
-    def _dynamic(self, kind: str, settings: type[Any]) -> list[Any]:
+    def _dynamic(self, kind: str) -> list[ReceiverSettings | SenderSettings]:
         return [
-            msgspec.json.decode(endpoint.settings, type=settings)
+            dynamic_part(endpoint)
             for endpoint in self._registry.values()
             if endpoint.kind == kind and endpoint.origin == "dynamic"
         ]
 
     def _numbers(self, settings: ReceiverSettings) -> Numbers:
         receiver = settings.id
-        logged = self._receive_log.last_number(receiver)
-        last = last_number(receiver, self.recovered.contexts, self.recovered.consumed, logged)
         confirmed, received = self.recovered.confirmed_batches.get(receiver, 0), self._batches.get(receiver, 0)
+        confirmed = max(confirmed, self._left_batches.get(receiver, 0))
         return Numbers(
-            next_number=last + 1,
+            next_number=self._received.last_number(receiver) + 1,
             next_batch=received + 1,
             confirmed_batch=confirmed,
             in_doubt=self._in_doubt(settings, received - confirmed),
@@ -347,7 +398,7 @@ class Restart:
         if not batches:
             return 0
         recorded = self._recorded.get(settings.id)
-        before = msgspec.json.decode(recorded.settings, type=ReceiverSettings).max_batch_size if recorded else 0
+        before = int(msgspec.json.decode(recorded.settings)["max_batch_size"]) if recorded else 0
         largest = max(settings.max_batch_size, before, self._unconfirmed_ids.get(settings.id, 0))
         return (batches + OVERTAKEN) * largest
 
@@ -359,28 +410,56 @@ class Restart:
         for name, thread in self._parts.contexts.items():
             cut = cuts.get(name)
             if cut is not None:
-                runs = restored_runs(cut.queue, self._receive_log, events_of, lambda one: decode_event(resolve, one))
+                runs = restored_runs(
+                    name, cut.queue, self._receive_log, events_of, lambda one: decode_event(resolve, one)
+                )
                 thread.context.restore(cut, runs, self.recovered.engine_time)
             for receiver, names in self._parts.receiver_routes.items():
                 if name in names:
-                    self._deliver_beyond(thread.queue, receiver, events_of[receiver])
+                    after = self._registry[receiver].delivers_to[name]
+                    thread.queue.begin(receiver, self._received.entered(name, receiver, after))
+                    self._deliver_beyond(name, thread.queue, receiver, events_of[receiver])
         if self._unmapped:
-            self._log.error("stored messages no longer map", count=len(self._unmapped))
+            self._tell_unmapped()
             next(iter(self._parts.contexts.values())).context.keep_dead_letters(list(self._unmapped.values()))
 
-    def _deliver_beyond(self, queue: Any, receiver: str, events: Events) -> None:
+    def _tell_unmapped(self) -> None:
+        """Whoever brought a dead letter back is told here that it failed again, and why."""
+        for letter in list(self._unmapped.values())[:MOST_TOLD]:
+            self._log.error(
+                "a stored message cannot be mapped; it becomes a dead letter",
+                receiver=letter.receiver,
+                number=letter.number,
+                unique_id=letter.unique_id,
+                reason=letter.reason,
+            )
+        if len(self._unmapped) > MOST_TOLD:
+            self._log.error("more stored messages cannot be mapped", count=len(self._unmapped) - MOST_TOLD)
+
+    def _restore_unhandled(self, stored: Mapping[bytes, bytes]) -> None:
+        for receiver, unhandled in self._parts.unhandled.items():
+            through = {name: thread.queue.handled_through(receiver) for name, thread in self._parts.contexts.items()}
+            unhandled.restore(stored.get(receiver.encode()), through, self._registry[receiver].delivers_to)
+
+    def _deliver_beyond(self, context: str, queue: InputQueue, receiver: str, events: Events) -> None:
         """What was received after the checkpoint: it had not entered the queue at the cut."""
-        for first, messages in self._receive_log.beyond(receiver, queue.entered.get(receiver, 0)):
-            queue.deliver(Run(receiver, first, messages, events(messages), stored=True))
+        for first, messages in self._receive_log.beyond(context, receiver, queue.entered.get(receiver, 0)):
+            queue.deliver(Run(receiver, first, messages, events(first, messages), stored=True))
 
     def _events_of(self, receiver: Receiver) -> Events:
-        def events(messages: Sequence[Any]) -> Sequence[Any]:
+        def events(first: int, messages: Sequence[Any]) -> Sequence[Any]:
             point("rec.replay")
-            mapped, failures = receiver.mapping.remap(messages, self._parts.engine_time.now())
-            self._unmapped.update((id(letter.message), letter) for letter in failures)
+            mapped, failures = receiver.mapping.remap(messages, first, self._parts.engine_time.now())
+            self._unmapped.update(((letter.receiver, letter.number), letter) for letter in failures)
             return mapped
 
         return events
+
+
+def received_of(recovered: Recovered) -> Received:
+    """What a store that was read holds of received messages, by numbers alone."""
+    logged = {segment.receiver: segment.first + len(segment.messages) - 1 for segment in recovered.receive_log}
+    return Received(recovered.contexts, recovered.consumed, logged)
 
 
 def stored_monitors(state: Mapping[str, Mapping[bytes, bytes]]) -> list[StoredMonitorFacts]:

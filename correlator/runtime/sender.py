@@ -2,7 +2,9 @@
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
+from correlator.core.backoff import Backoff
 from correlator.core.faults import point
 from correlator.core.outbox import FlushRequest, Outbox
 from correlator.errors import ConnectionLost, SendRejected
@@ -12,12 +14,29 @@ from correlator.runtime.actor import Actor
 from correlator.runtime.breakdown import NoBreakdown
 from correlator.runtime.clock import Clock, EngineTime
 from correlator.runtime.logs import get_logger
+from correlator.runtime.reconnection import Reconnection, Retrying
 from correlator.runtime.status import SenderCounters
 from correlator.runtime.statuses import Statuses
 from correlator.settings import SenderSettings
 
+Refusal = tuple[Outgoing, SendRejected]
+
 TAKES_NOTHING = "E7026"
 """Code of a `ConnectionLost` that means: the broker is there, and takes no messages at present."""
+
+
+class Refused(NamedTuple):
+    """Sends that the broker refused together and that are tried again.
+
+    Attributes:
+        at: monotonic seconds of the next try.
+        tries: so far.
+        sends: in order.
+    """
+
+    at: float
+    tries: int
+    sends: Sequence[Outgoing]
 
 
 class Sender(Actor):
@@ -29,10 +48,12 @@ class Sender(Actor):
         sink: not yet connected.
         clock: monotonic seconds.
         engine_time: engine time.
-        retry_interval: seconds between two attempts to connect.
+        retrying: how attempts to connect follow one another.
+        tries: of a message that the broker refuses.
         persistent: whether checkpoints take its dead letters; without them they are logged only.
         fail_fast: whether a broker that cannot be reached for the first time is an error instead of a wait.
         flushed: tells a context that a flush request is settled, with the number of sends that failed before it.
+        settled: called after each settled batch: there may be room for more.
         statuses: is told how it is.
         breakdown: measures what the thread does.
     """
@@ -45,10 +66,12 @@ class Sender(Actor):
         *,
         clock: Clock,
         engine_time: EngineTime,
-        retry_interval: float,
+        retrying: Retrying,
+        tries: int,
         persistent: bool,
         fail_fast: bool,
         flushed: Callable[[str, FlushRequest, int], None],
+        settled: Callable[[], None],
         statuses: Statuses,
         breakdown: NoBreakdown,
     ) -> None:
@@ -61,19 +84,23 @@ class Sender(Actor):
         self._sink = sink
         self._clock = clock
         self._engine_time = engine_time
-        self._retry_interval = retry_interval
+        self._backoff = Backoff(settings.retry_interval, settings.max_retry_interval)
+        self._jitter = retrying.jitter
+        self._tries = tries
+        self._refused: list[Refused] = []
         self._persistent = persistent
         self._fail_fast = fail_fast
         self._flushed = flushed
+        self._settled = settled
         self._statuses = statuses
         self._breakdown = breakdown
-        self._retry_at = 0.0
         self._begun = False
         self._opened_at: float | None = None
         self._failed_since_flush = 0
         self._down_since: float | None = None
         self._told_of_flush = 0
         self._log = get_logger(sender=settings.id)
+        self._reconnection = Reconnection(retrying, clock, self._log)
 
     @property
     def idle(self) -> bool:
@@ -102,11 +129,12 @@ class Sender(Actor):
             if not self._begun:
                 self._begun = True
                 self.tell(PartStatus.CONNECTING)
-            wait = self._retry_at - self._clock.monotonic()
+            wait = self._reconnection.wait()
             if wait > 0:
                 return wait
             point("tx.reconnect")
             self._sink.connect()
+            self._reconnection.back()
             self.connected = True
             self._down_since = None
             self._fail_fast = False
@@ -119,13 +147,11 @@ class Sender(Actor):
             raise error
         self.connected = False
         self.counters.connection_errors += 1
-        self._log.warning("connection lost; trying again", error=error, retry_s=self._retry_interval)
         self.tell(PartStatus.BLOCKED if error.code == TAKES_NOTHING else PartStatus.ERROR, str(error))
         if self._down_since is None:
             self._down_since = self._clock.wall()
         self._note_flush(self._down_since)
-        self._retry_at = self._clock.monotonic() + self._retry_interval
-        return self._retry_interval
+        return self._reconnection.lost(error)
 
     def _note_flush(self, down_since: float) -> None:
         """Who waits for a flush is told once what it waits for (RELIABILITY F 187)."""
@@ -134,7 +160,7 @@ class Sender(Actor):
             return
         request, before = waiting
         self._told_of_flush = request.request_id
-        since = time.strftime("%H:%M:%S", time.localtime(down_since))
+        since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(down_since))
         what = f"{before} messages not confirmed, broker down since {since}"
         self._log.info(f"I8201 flush {request.request_id} waits: {what}")
 
@@ -146,14 +172,19 @@ class Sender(Actor):
             self._failed_since_flush = 0
             return 0
         self._breakdown.lap("WAITING" if self._opened_at is None else "BATCHING")
+        until_retry = self._until_retry()
+        if until_retry is not None and until_retry <= 0:
+            self._try_again(min(self._refused, key=lambda one: one.at))
+            self._breakdown.lap("SENDING")
+            return 0
         batch = self.outbox.take(self.settings.max_batch_size)
         self._breakdown.lap("MAPPING")
         if not batch:
             self._opened_at = None
-            return None
+            return until_retry
         wait = self._fill_wait(batch)
         if wait > 0:
-            return wait
+            return wait if until_retry is None else min(wait, until_retry)
         self._settle(batch)
         self._breakdown.lap("SENDING")
         self._breakdown.batch(len(batch))
@@ -169,36 +200,61 @@ class Sender(Actor):
             self._opened_at = now
         return max(0.0, self._opened_at + interval - now)
 
+    def _until_retry(self) -> float | None:
+        """Seconds until refused messages are tried again; `None` when there are none."""
+        return min(one.at for one in self._refused) - self._clock.monotonic() if self._refused else None
+
     def _settle(self, batch: Sequence[Outgoing]) -> None:
-        point("tx.publish.before")
-        results = self._sink.send(batch)
-        point("tx.publish.after")
-        refused = [(one, result) for one, result in zip(batch, results, strict=True) if result is not None]
-        dead = [letter for one, result in refused if (letter := self._retry(one, result)) is not None]
+        dead, again = self._judge(self._send(batch), 1)
         self._opened_at = None
-        self.outbox.settle(batch, dead if self._persistent else ())
+        self.outbox.settle(batch, dead if self._persistent else (), again)
+        self._count(batch, dead, again)
+
+    def _try_again(self, refused: Refused) -> None:
+        """Try refused messages again, behind those that were sent meanwhile (FEATURES A2.11)."""
+        point("tx.retry")
+        results = self._send(refused.sends)
+        self._refused.remove(refused)
+        self.counters.retries += len(refused.sends)
+        dead, again = self._judge(results, refused.tries + 1)
+        left = {one.sequence for one in again}
+        done = [one for one in refused.sends if one.sequence not in left]
+        self.outbox.settle_refused(done, dead if self._persistent else ())
+        self._count(refused.sends, dead, again)
+
+    def _send(self, sends: Sequence[Outgoing]) -> list[Refusal]:
+        """What the broker refused of these."""
+        point("tx.publish.before")
+        results = self._sink.send(sends)
+        point("tx.publish.after")
+        return [(one, result) for one, result in zip(sends, results, strict=True) if result is not None]
+
+    def _judge(self, refused: Sequence[Refusal], tries: int) -> tuple[list[tuple[int, DeadLetter]], list[Outgoing]]:
+        """Dead letters of refused messages that were tried often enough, and those that are tried again (Z7)."""
+        if tries >= self._tries:
+            return [(one.sequence, self._give_up(one, why)) for one, why in refused], []
+        again = [one for one, _ in refused]
+        if again:
+            at = self._clock.monotonic() + self._backoff.delay(tries, self._jitter())
+            self._refused.append(Refused(at, tries, again))
+        return [], again
+
+    def _count(self, sends: Sequence[Outgoing], dead: Sequence[Any], again: Sequence[Outgoing]) -> None:
         point("tx.confirm")
         self.counters.batches += 1
-        self.counters.sent += len(batch) - len(dead)
+        self.counters.sent += len(sends) - len(dead) - len(again)
         self.counters.dead_letters += len(dead)
         self._failed_since_flush += len(dead)
+        self._settled()
 
-    def _retry(self, outgoing: Outgoing, result: SendRejected) -> tuple[int, DeadLetter] | None:
-        """Try a refused message again, a few times; the dead letter when that fails (FEATURES A2.11, Z7)."""
-        refusal: SendRejected | None = result
-        for _ in range(self.settings.max_tries - 1):
-            point("tx.retry")
-            self.counters.retries += 1
-            refusal = self._sink.send([outgoing])[0]
-            if refusal is None:
-                return None
+    def _give_up(self, outgoing: Outgoing, refusal: SendRejected) -> DeadLetter:
         self._log.error(
             "message refused; kept as a dead letter",
             destination=outgoing.destination,
             sequence=outgoing.sequence,
             error=refusal,
         )
-        letter = DeadLetter(
+        return DeadLetter(
             kind="send",
             origin=self.settings.id,
             reason=str(refusal),
@@ -206,4 +262,3 @@ class Sender(Actor):
             unique_id=f"{outgoing.sequence}:{outgoing.source}",
             time=self._engine_time.now(),
         )
-        return outgoing.sequence, letter

@@ -13,7 +13,8 @@ class ReceiverCounters:
     """What a receiver did (FEATURES A9.3): `received` counts what the broker gave, duplicates included.
 
     `max_delivery_s` is the longest time from sending to redelivery, where the broker tells both (A8.19). `expired` had
-    outlived their time to live, `own` came from this engine's own senders, `unselected` did not match the selector.
+    outlived their time to live, `own` came from this engine's own senders, `unselected` did not match the selector,
+    `unreadable` could not be read by the connector, wholly or in part.
     """
 
     received: int = 0
@@ -29,6 +30,7 @@ class ReceiverCounters:
     expired: int = 0
     own: int = 0
     unselected: int = 0
+    unreadable: int = 0
 
 
 @dataclass(slots=True)
@@ -73,15 +75,18 @@ class Status:
 
     Attributes:
         receivers: by id: (state of its cycle, counters).
-        senders: by id: (status, counters, outstanding).
+        senders: by id: (status, counters, messages that wait for a checkpoint or for the broker).
         conditions: by id of a receiver or sender: how it is, in the words of the events (FEATURES A9.4).
         connections: by name: how it is.
         windows: by id of a receiver with flow control: how many messages it may deliver now.
+        waits: by id of a receiver that may not receive now: why, as in `outbox:SENDER`, `queue:CONTEXT` or `window`.
         duplicate_ids: ids that are remembered now.
         removed_received: what receivers that are removed had received.
         removed_sent: what senders that are removed had settled.
         resident_bytes: memory of the process.
         contexts: by name: events waiting.
+        unhandled: by id of a receiver: messages of this life that no monitor listened for (docs/receiving.md).
+        unhandled_letters: how many of them became dead letters.
         handler_failures: events that handlers failed on and that were skipped or kept as dead letters.
         pipelines: by name: what it did.
         checkpoints: how checkpoints went.
@@ -94,11 +99,14 @@ class Status:
     conditions: Mapping[str, Condition]
     connections: Mapping[str, Condition]
     windows: Mapping[str, int]
+    waits: Mapping[str, str]
     duplicate_ids: int
     removed_received: int
     removed_sent: int
     resident_bytes: int
     contexts: dict[str, int]
+    unhandled: Mapping[str, int]
+    unhandled_letters: int
     handler_failures: int
     pipelines: Mapping[str, PipelineCounters]
     checkpoints: CheckpointCounters
@@ -113,6 +121,7 @@ class Status:
             "received": sum(counters.received for counters in receivers),
             "duplicates dropped": sum(counters.duplicates for counters in receivers),
             "dead letters": self.handler_failures
+            + self.unhandled_letters
             + sum(counters.dead_letters for counters in self.pipelines.values())
             + sum(counters.dead_letters for counters in receivers)
             + sum(counters.dead_letters for counters in senders),
@@ -152,8 +161,10 @@ def status_line(before: Status, now: Status) -> str:
         "rMaxDeliverySecs": f"{max((counters.max_delivery_s for counters in receivers), default=0.0):.1f}",
         "rDupsDet": sum(counters.duplicates for counters in receivers),
         "rDupIds": now.duplicate_ids,
+        "rUnhandled": sum(now.unhandled.values()),
         "connErr": sum(condition.status is PartStatus.ERROR for condition in now.connections.values()),
         "iq": sum(now.contexts.values()),
+        "rWait": ",".join(f"{receiver}({why})" for receiver, why in now.waits.items()) or "-",
         "rssMB": now.resident_bytes // 1_000_000,
     }
     return "Messaging Status: " + " ".join(f"{name}={value}" for name, value in figures.items())

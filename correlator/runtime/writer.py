@@ -25,14 +25,15 @@ from correlator.core.faults import point
 from correlator.core.mapping import Mapped
 from correlator.core.statelog import StateLog, StatePlan
 from correlator.errors import CommitUnknown, StoreBusy, StoreError
+from correlator.events import DeadLetter
 from correlator.ports import Store
 from correlator.runtime.actor import Actor
 from correlator.runtime.logs import get_logger
 from correlator.settings import DuplicateDetectionSettings
 
 LONGEST_RETRY_S = 2.0
-MOST_LOOKUPS = 40
-"""Failed look-ups of a lost answer, about a minute, before the engine stops and leaves it to recovery."""
+LONGEST_DOUBT_S = 60.0
+"""Seconds for which a lost answer is looked up before the engine stops and leaves it to recovery."""
 
 
 class Request:
@@ -76,8 +77,8 @@ class ReceiveRequest(Request):
         keep: whether the messages go to the receive log (not for dead letters alone).
         done: called when it is committed.
 
-    After the commit `segment`, `events`, `duplicates` and `conflicts` tell what came of it, and `began` when its
-    transaction did (engine time).
+    After the commit `segment`, `events`, `dead_letters`, `duplicates` and `conflicts` tell what came of it, and `began`
+    when its transaction did (engine time).
     """
 
     def __init__(
@@ -102,6 +103,7 @@ class ReceiveRequest(Request):
         self.keep = keep
         self.segment: ReceiveSegment | None = None
         self.events: list[Any] = []
+        self.dead_letters: Sequence[DeadLetter] = ()
         self.duplicates: list[int] = []
         self.conflicts: list[int] = []
         self.began = 0.0
@@ -111,7 +113,7 @@ class ReceiveRequest(Request):
         """Tell duplicates, number the rest."""
         self.began = group.engine_time
         mapped = self.mapped
-        messages, events, plan = mapped.messages, mapped.events, None
+        messages, events, letters, plan = mapped.messages, mapped.events, mapped.dead_letters, None
         if self.domain is not None:
             point("rx.dedup.lookup")
             earlier = group.plans.setdefault(self.domain, [])
@@ -119,11 +121,10 @@ class ReceiveRequest(Request):
             plan = writer.detector(self.domain).plan(candidates, group.engine_time, earlier)
             earlier.append(plan)
             if plan.duplicates:
-                dropped = set(plan.duplicates)
-                messages = [message for at, message in enumerate(messages) if at not in dropped]
-                events = [event for at, event in enumerate(events) if at not in dropped]
+                messages, events, letters = mapped.without(set(plan.duplicates))
         self._plan = plan
         self.events = events
+        self.dead_letters = letters
         self.segment = ReceiveSegment(self.receiver, self.first, messages) if messages and self.keep else None
         return ReceiveCommit(
             receiver=self.receiver,
@@ -131,7 +132,7 @@ class ReceiveRequest(Request):
             ids=plan.segment if plan else None,
             rewritten=plan.rewritten if plan else (),
             forgotten=[(self.domain or "", number) for number in plan.forgotten] if plan else (),
-            dead_letters=mapped.dead_letters,
+            dead_letters=letters,
             confirmed_batch=self.confirmed_batch,
         )
 
@@ -245,6 +246,7 @@ class Writer(Actor):
         self._engine_time = engine_time
         self._waiting: deque[Request] = deque()
         self._failures = 0
+        self._doubt_began: float | None = None
         self._full = False
         self._unknown: Sequence[Request] | None = None
         self._log = get_logger(part="store")
@@ -278,15 +280,20 @@ class Writer(Actor):
         self._waiting.append(request)
         self.wake()
 
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits to be committed."""
+        return not self._waiting
+
     def step(self) -> float | None:
-        """Commit all that waits in one transaction."""
-        if not self._waiting:
-            return None
+        """Commit all that waits in one transaction; while nothing does, see that the store is still this engine's."""
+        if not self._waiting and self._unknown is None:
+            return self._confirm_lock()
         try:
             committed = self._settle_unknown() or self._commit_waiting()
         except (StoreBusy, CommitUnknown) as error:
             return self._retry_later(error)
-        self._failures = 0
+        self._failures, self._doubt_began = 0, None
         for request in committed:
             self._waiting.remove(request)  # nearly always the first
             request.committed = True
@@ -297,10 +304,22 @@ class Writer(Actor):
         self._failures += 1
         self._full = error.code == "E3101"
         delay = min(LONGEST_RETRY_S, 0.01 * float(2 ** min(self._failures, 10)))
-        if isinstance(error, CommitUnknown) and self._failures > MOST_LOOKUPS:
-            raise error
+        if isinstance(error, CommitUnknown):
+            now = self._engine_time()
+            self._doubt_began = now if self._doubt_began is None else self._doubt_began
+            if now - self._doubt_began > LONGEST_DOUBT_S:
+                raise error
+        elif self._unknown is None:  # rolled back for sure: what was in doubt before is settled
+            self._doubt_began = None
         self._log.warning("the store cannot take a transaction now; trying again", error=error, delay_s=delay)
         return delay
+
+    def _confirm_lock(self) -> float | None:
+        try:
+            return self.store.confirm_lock()
+        except (StoreBusy, CommitUnknown) as error:
+            self._unknown = () if isinstance(error, CommitUnknown) else None
+            return self._retry_later(error)
 
     def finish(self) -> None:
         """Close the store."""
@@ -308,6 +327,8 @@ class Writer(Actor):
 
     def _commit_waiting(self) -> Sequence[Request]:
         requests = self._next()
+        if not requests:
+            return ()
         group = Group(self._engine_time())
         self._unknown = ()  # a connection lost while planning: look where the store stands, nothing was sent
         writes = [request.plan(self, group) for request in requests]

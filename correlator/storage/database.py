@@ -10,12 +10,12 @@ power cut is refused.
 """
 
 import contextlib
-import ctypes
 import os
 import sqlite3
-import weakref
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC
 from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import quote
@@ -26,9 +26,13 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
 from sqlalchemy.sql import ClauseElement
 
-from correlator.errors import ConfigError, StoreError, quoted
+from correlator.errors import ConfigError, Fenced, StoreError, quoted
+from correlator.processes import LockFile, Maker, keep, never_finalize
 from correlator.storage import failures, files
 from correlator.storage.failures import damaged, errors_of_sqlite, failure, is_damage, unknown
+
+with contextlib.suppress(ImportError):  # the driver is an extra; without it `postgres_engine` raises E3310
+    from correlator.storage.session import Session
 
 Number = BigInteger().with_variant(Integer(), "sqlite")  # 64 bits on both; SQLite's key must be called INTEGER
 
@@ -36,6 +40,8 @@ APPLICATION_ID = 0x636F7272  # "corr": what a store of this product carries in i
 CONNECT_TIMEOUT_S = 10
 OLDEST_POSTGRES = 15
 PAGES_TIDIED = 10_000
+LOOK_AT_LOCK_S = 5.0
+"""While nothing is to be written, a session that must have a lock is asked for it after so many seconds."""
 _NOTICE_LOST_CLIENTS = (
     "SELECT set_config('tcp_keepalives_idle', '10', false), set_config('tcp_keepalives_interval', '5', false),"
     " set_config('tcp_keepalives_count', '4', false)"
@@ -43,8 +49,6 @@ _NOTICE_LOST_CLIENTS = (
 """A host that vanished gives its lock up within half a minute; by the server's own settings it would take hours."""
 LARGEST_IDLE_WAL = 64 * 1024 * 1024
 """Bytes to which the WAL of a SQLite file is cut when it begins anew, after a long reader had let it grow (T5)."""
-
-_open: "weakref.WeakSet[Database]" = weakref.WeakSet()
 
 
 def parse(url: str) -> URL:
@@ -99,14 +103,49 @@ def open_reader(url: str) -> Engine:
     parsed = parse(url)
     if parsed.get_backend_name() == "sqlite":
         path = _path_of(parsed)
+        if not path.exists():
+            todo = "Start the engine once, or name another store"
+            raise StoreError("E3010", str(path), "there is no store yet", "", todo)
         engine = create_engine("sqlite://", creator=lambda: _dial_sqlite(path, "ro"), poolclass=NullPool)
         event.listen(engine, "begin", _begin)
         return engine
     if parsed.query.get("target_session_attrs") == "read-write":  # the same server, for a session that only reads
         parsed = parsed.update_query_dict({"target_session_attrs": "primary"})
-    options = f"{parsed.query.get('options', '')} -c default_transaction_read_only=on"
     # By default each statement of PostgreSQL would see another moment.
-    return _postgres_engine(parsed, options=options).execution_options(isolation_level="REPEATABLE READ")
+    return postgres_engine(parsed).execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+
+
+def connect_server(engine: Engine, where: str) -> Connection:
+    """A session that may hold locks: with the server itself, which notices within half a minute that we are gone.
+
+    It ends with this process, though children that it forked may live on.
+
+    Raises:
+        StoreError: E3311, a pooler stands between. The driver's errors pass.
+    """
+    connection = engine.connect()
+    _keep_session(connection)
+    try:
+        _refuse_pooler(connection, where)
+        connection.exec_driver_sql(_NOTICE_LOST_CLIENTS)
+        connection.commit()
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _refuse_pooler(connection: Connection, where: str) -> None:
+    """A pooler names a session of its own to its clients, since theirs may have another one at each transaction."""
+    promised = connection.connection.driver_connection.info.backend_pid  # type: ignore[union-attr]
+    if connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one() != promised:
+        _refuse(
+            "E3311",
+            where,
+            "a connection pooler stands between this process and the PostgreSQL server",
+            "A lock that says that its owner lives needs a session of its own",
+            "Name the address of the server itself",
+        )
 
 
 @contextlib.contextmanager
@@ -127,7 +166,7 @@ def administering(url: str) -> Iterator[Connection]:
     Raises:
         StoreError: E31xx, E33xx as `connect` would.
     """
-    engine = _postgres_engine(parse(url)).execution_options(isolation_level="AUTOCOMMIT")
+    engine = postgres_engine(parse(url)).execution_options(isolation_level="AUTOCOMMIT")
     with _session(engine, url) as connection:
         yield connection
 
@@ -231,7 +270,7 @@ class Database(ABC):
         self.url = url
         self.application_id = application_id
         self.where = location(url.render_as_string(hide_password=False))
-        self._pid = os.getpid()
+        self._maker = Maker()
         self._connection: Connection | None = None
 
     @property
@@ -246,11 +285,11 @@ class Database(ABC):
         Raises:
             StoreError: E3107 in a child process, E3109 when it is closed.
         """
-        if self._pid != os.getpid():
+        if self._maker.is_parent:
             raise StoreError(
                 "E3107",
                 self.where,
-                f"store opened by pid {self._pid}, used in pid {os.getpid()}",
+                f"store opened by pid {self._maker.pid}, used in pid {os.getpid()}",
                 "A store does not survive a fork",
                 "Start workers by 'spawn', or open the store in the child",
             )
@@ -261,6 +300,8 @@ class Database(ABC):
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Connection]:
         """One transaction: committed at the end of the block, rolled back when the block raises.
+
+        What is committed to files that somebody has removed is lost, so it does not count as committed (E3112).
 
         Raises:
             StoreBusy: E3101 to E3103, rolled back, may be tried again.
@@ -280,6 +321,7 @@ class Database(ABC):
             with contextlib.suppress(sql_errors.SQLAlchemyError):
                 transaction.rollback()
             raise
+        self._check_place()
 
     @contextlib.contextmanager
     def translated(self, *, committing: bool = False) -> Iterator[None]:
@@ -307,12 +349,10 @@ class Database(ABC):
         except BaseException:
             self.close()
             raise
-        _open.add(self)
 
     def close(self) -> None:
         """Close the connection and give the lock up; never raises."""
-        _open.discard(self)
-        if self._pid == os.getpid():
+        if not self._maker.is_parent:
             self._hang_up()
             self._unlock()
 
@@ -324,6 +364,17 @@ class Database(ABC):
             CommitUnknown: E3105, E3308, cannot be reached or written now; try again later.
             Fenced: another process owns it now.
             StoreError: it cannot be used any more.
+        """
+
+    @abstractmethod
+    def confirm_lock(self) -> float | None:
+        """While nothing is to be written: make sure that the lock was not lost; a look only where it is due.
+
+        Returns the seconds until the next look is due, `None` where a lock cannot be lost.
+
+        Raises:
+            CommitUnknown: E3105, the session is lost: `reconnect`.
+            Fenced: E3203, the session lives and has the lock no more.
         """
 
     @abstractmethod
@@ -357,8 +408,8 @@ class Database(ABC):
     def _unlock(self) -> None: ...
 
     @abstractmethod
-    def _leave_to_parent(self) -> None:
-        """In a child process: let go of what the parent owns without disturbing it."""
+    def _check_place(self) -> None:
+        """After a commit: raises `StoreError` when it went to something that is not there any more."""
 
     def _hang_up(self) -> None:
         if self._connection is not None:
@@ -374,20 +425,24 @@ class SqliteDatabase(Database):
     def __init__(self, url: URL, application_id: int) -> None:
         super().__init__(url, application_id)
         self.path = _path_of(url)
-        self._lock: int | None = None
+        self._lock: LockFile | None = None
 
     def _open(self) -> None:
         files.prepare(self.path)
         self._lock = files.lock(self.path)
         self.engine = create_engine("sqlite://", creator=self._dial, poolclass=NullPool)
         event.listen(self.engine, "begin", _begin_immediate)
-        self._connection = self.engine.connect()
+        self._connect()
 
     def reconnect(self) -> None:
         """Open the file again; the lock was never lost."""
         self._hang_up()
         with self.translated():
-            self._connection = self.engine.connect()
+            self._connect()
+
+    def confirm_lock(self) -> float | None:
+        """A lock of this process on a file ends with the process."""
+        return None
 
     def stamp(self, connection: Connection, schema: int) -> None:
         """In the header of the file, where other programs look too."""
@@ -439,6 +494,7 @@ class SqliteDatabase(Database):
         raw.execute("PRAGMA fullfsync = ON")  # macOS: without it a sync stops at the cache of the disk
         if _pragma(raw, "journal_mode") != "wal" or _pragma(raw, "synchronous") != 2:
             raise StoreError("E3106", self.where, "SQLite does not accept WAL with synchronous=FULL", "", "")
+        raw.execute("SELECT count(*) FROM sqlite_master")  # makes the log, for `files.Place`
 
     def _raw(self) -> sqlite3.Connection:
         raw = self.connection.connection.driver_connection
@@ -447,16 +503,16 @@ class SqliteDatabase(Database):
 
     def _unlock(self) -> None:
         if self._lock is not None:
-            files.unlock(self._lock)
+            self._lock.close()
             self._lock = None
 
-    def _leave_to_parent(self) -> None:
-        """Closing a copy of the descriptor leaves the parent's lock; the connection must never be closed here."""
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
-        if self._connection is not None:
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._connection.connection.driver_connection))
+    def _check_place(self) -> None:
+        self._place.check()
+
+    def _connect(self) -> None:
+        self._connection = self.engine.connect()
+        self._place = files.Place(self.path)
+        never_finalize(self._connection)  # in a child it would take the log from under the parent
 
 
 class PostgresDatabase(Database):
@@ -468,10 +524,11 @@ class PostgresDatabase(Database):
 
     def __init__(self, url: URL, application_id: int) -> None:
         super().__init__(url, application_id)
+        self._confirmed = 0.0  # when the lock was last seen, by a monotonic clock
         self._sessions: list[int] = []  # backends that may have the lock for us; the last one is the present one
 
     def _open(self) -> None:
-        self.engine = _postgres_engine(self.url)
+        self.engine = postgres_engine(self.url)
         self._begin_session()
         self._take_lock()
 
@@ -490,6 +547,19 @@ class PostgresDatabase(Database):
         except sql_errors.DBAPIError as error:
             raise unknown(self.where, error) from error
 
+    def confirm_lock(self) -> float | None:
+        """By one query each `LOOK_AT_LOCK_S`."""
+        due = self._confirmed + LOOK_AT_LOCK_S - time.monotonic()
+        if due > 0:
+            return due
+        with self.transaction() as connection:
+            (mine,) = connection.exec_driver_sql("SELECT pg_backend_pid()").one()
+            holder = self._holder()
+        if holder is None or holder.pid != mine:
+            raise Fenced("E3203", self.where, "the session lost the lock on the store", "", "This engine stops")
+        self._confirmed = time.monotonic()
+        return LOOK_AT_LOCK_S
+
     def stamp(self, connection: Connection, schema: int) -> None:
         """The table of versions says it all."""
 
@@ -505,10 +575,9 @@ class PostgresDatabase(Database):
 
     def _begin_session(self) -> None:
         """Connect and check; a session is known before it asks for the lock, since its answer may be lost."""
-        self._connection = self.engine.connect()
+        self._connection = connect_server(self.engine, self.where)
         self._sessions.append(self._connection.connection.driver_connection.info.backend_pid)  # type: ignore[union-attr]
         refuse_server(self.where, _server_facts(self.connection))
-        self.connection.exec_driver_sql(_NOTICE_LOST_CLIENTS)
         self.connection.commit()
 
     def _take_lock(self) -> None:
@@ -525,13 +594,14 @@ class PostgresDatabase(Database):
         if not taken:
             raise files.owned(self.where, owner)
         del self._sessions[:-1]
+        self._confirmed = time.monotonic()
 
     def _owner(self) -> str:
         """The `application_name` of the session that has the lock; another user's may be hidden."""
         holder = self._holder()
         if holder is None:
             return "another session"
-        return f"{holder.application_name} since {holder.backend_start:%Y-%m-%d %H:%M:%S%z}"
+        return f"{holder.application_name} since {holder.backend_start.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
     def _end_lost_sessions(self) -> None:
         """End our own lost session if the server still has it (it might commit after we looked), and wait for that."""
@@ -556,7 +626,7 @@ class PostgresDatabase(Database):
 
     def close(self) -> None:
         """Give the lock up first: the server may take a moment to notice that a session has ended."""
-        if self._connection is not None and self._pid == os.getpid():
+        if self._connection is not None and not self._connection.invalidated and not self._maker.is_parent:
             with contextlib.suppress(sql_errors.SQLAlchemyError):
                 self._connection.rollback()
                 self._connection.exec_driver_sql("SELECT pg_advisory_unlock_all()")
@@ -566,8 +636,8 @@ class PostgresDatabase(Database):
     def _unlock(self) -> None:
         """The lock went with the session."""
 
-    def _leave_to_parent(self) -> None:
-        """The driver itself leaves a connection of another process alone."""
+    def _check_place(self) -> None:
+        """The server refuses to write into what has been dropped."""
 
 
 class ServerFacts:
@@ -618,6 +688,11 @@ def refuse_server(where: str, facts: ServerFacts) -> None:
         _refuse("E3304", where, "there is no schema that this user may use", "", "Create one, or set search_path")
 
 
+def _keep_session(connection: Connection) -> None:
+    keep(connection.connection.driver_connection)  # type: ignore[arg-type]  # psycopg's, which has `fileno`
+    never_finalize(connection)
+
+
 def keep_uncompressed(connection: Connection, table: str, column: str) -> None:
     """Let PostgreSQL store large values of a column as they are: its compression took a third of a commit's time.
 
@@ -659,13 +734,24 @@ def _server_facts(connection: Connection) -> ServerFacts:
     )
 
 
-def _postgres_engine(url: URL, **arguments: Any) -> Engine:
+def postgres_engine(url: URL) -> Engine:
+    """Makes sessions with a PostgreSQL server that are lost when it does not answer (`correlator.storage.session`).
+
+    Raises:
+        StoreError: E3310, the driver is not installed.
+    """
     try:
-        return create_engine(url, poolclass=NullPool, connect_args=_postgres_arguments(url) | arguments)
+        engine = create_engine(url, poolclass=NullPool, connect_args=_postgres_arguments(url))
     except ImportError as error:
         raise StoreError(
             "E3310", "store", "PostgreSQL needs the package 'psycopg'", "", "Install: pip install correlator[postgres]"
         ) from error
+    event.listen(engine, "do_connect", _dial_postgres)
+    return engine
+
+
+def _dial_postgres(_dialect: Any, _record: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
+    return Session.connect(*arguments, **named)
 
 
 def _postgres_arguments(url: URL) -> dict[str, Any]:
@@ -732,13 +818,3 @@ def _wrong_url(scheme: str) -> ConfigError:
         "",
         "Use sqlite:///path or postgresql://…",
     )
-
-
-def _leave_all_to_parent() -> None:
-    """Runs in every forked child: the parent's locks and connections are not the child's."""
-    for database in list(_open):
-        database._leave_to_parent()  # noqa: SLF001  # the registry of this very class
-    _open.clear()
-
-
-os.register_at_fork(after_in_child=_leave_all_to_parent)

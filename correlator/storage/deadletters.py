@@ -4,12 +4,11 @@ The epoch goes up with it, so that an engine that lost the store without noticin
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Select, delete, func, select, update
+from sqlalchemy import Connection, delete, select, update
 
-from correlator.core.deadletters import Replay, last_number
+from correlator.core.deadletters import Replay
 from correlator.core.differences import joined
 from correlator.core.faults import point
 from correlator.events import DeadLetter
@@ -79,16 +78,10 @@ def _bring_back(connection: Connection, statements: Statements, selection: Selec
 
 def _last_numbers(connection: Connection, cut: Cut | None) -> dict[str, int]:
     """For each receiver the last number that it has given."""
-    log, progress = tables.receive_log.c, tables.receive_progress.c
-    logged = dict(_pairs(connection, select(log.receiver, func.max(log.last)).group_by(log.receiver)))
-    consumed = dict(_pairs(connection, select(progress.receiver, progress.consumed)))
     contexts = cut.contexts if cut else []
-    receivers = {*logged, *consumed, *(receiver for context in contexts for receiver in context.entered)}
-    return {name: last_number(name, contexts, consumed, logged.get(name, 0)) for name in receivers}
-
-
-def _pairs(connection: Connection, query: Select[Any]) -> list[tuple[str, int]]:
-    return [(name, number) for name, number in connection.execute(query)]
+    received = loading.received(connection, contexts)
+    entered = {receiver for context in contexts for receiver in context.entered}
+    return {name: received.last_number(name) for name in {*received.logged, *received.consumed, *entered}}
 
 
 def _pages(connection: Connection, selection: Selection) -> Iterator[list[tuple[int, DeadLetter]]]:

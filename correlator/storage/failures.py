@@ -26,6 +26,9 @@ _RETRIED_SQLSTATES = {  # rolled back by the server, and may succeed when tried 
 }
 
 
+_MISSING_SQLSTATES = ("3F000", "42703", "42P01")  # a schema, a column, a table
+
+
 @contextlib.contextmanager
 def errors_of_sqlite(where: str) -> Iterator[None]:
     """Turn errors of the bare SQLite driver into those of this module."""
@@ -108,14 +111,26 @@ def _postgres_failure(where: str, error: sql_errors.DBAPIError, *, committing: b
         return StoreBusy("E3103", where, f"the transaction {_RETRIED_SQLSTATES[state]} and was rolled back")
     if state == "25006":
         return only_reads(where)
-    if state == "42501":
-        return StoreError("E3304", where, f"not allowed: {_first_line(error)}", "", "Grant the rights to this user")
+    if state == "01000":
+        todo = "The engine looks again until COMMIT has no warning"
+        return CommitUnknown("E3111", where, _first_line(error), "", todo)
     # The server gives every error a state. A driver that fails without one within a session has lost it, though it may
     # not say so: psycopg in the midst of several rows raises "cannot exit pipeline mode while busy".
     in_session = committing or error.statement is not None
     if error.connection_invalidated or (in_session and not state and isinstance(error, sql_errors.OperationalError)):
         return unknown(where, error)
-    return (None if state else _refused_connection(where, error)) or _failed(where, _first_line(error))
+    refusal = _refused_statement(where, error, state) if state else _refused_connection(where, error)
+    return refusal or _failed(where, _first_line(error))
+
+
+def _refused_statement(where: str, error: sql_errors.DBAPIError, state: str) -> StoreError | None:
+    """Failures that somebody can do something about."""
+    if state in _MISSING_SQLSTATES:
+        todo = "Restore a backup, or start anew with an empty schema"
+        return StoreError("E3005", where, f"a part of the store is missing: {_first_line(error)}", "", todo)
+    if state == "42501":
+        return StoreError("E3304", where, f"not allowed: {_first_line(error)}", "", "Grant the rights to this user")
+    return None
 
 
 def _refused_connection(where: str, error: sql_errors.DBAPIError) -> StoreError | None:

@@ -4,23 +4,32 @@ Knows no SQL. An existing store file is never opened here: closing it would drop
 that another part of this process may have (POSIX locks belong to the process).
 """
 
-import fcntl
 import os
+import re
 import socket
 import stat
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 from correlator.errors import Fenced, StoreError, quoted
+from correlator.processes import LockFile
 
 PRIVATE_FILE = 0o600
 PRIVATE_DIRECTORY = 0o700
 NETWORK_FILE_SYSTEMS = frozenset({
-    "afs", "beegfs", "ceph", "cifs", "coda", "fuse.ceph", "fuse.glusterfs", "fuse.s3fs", "fuse.sshfs", "gfs", "gfs2",
-    "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "smb2", "smb3", "smbfs",
+    "9p", "acfs", "afs", "beegfs", "ceph", "cifs", "coda", "davfs", "fakeowner", "gfs", "gfs2", "glusterfs", "gpfs",
+    "kafs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "orangefs", "panfs", "prl_fs", "pvfs2", "smb2", "smb3", "smbfs",
+    "vboxsf", "virtiofs", "vmhgfs", "wekafs",
 })  # fmt: skip
+"""Those of other machines, and those by which a virtual machine has directories of its host."""
+LOCAL_FUSE = frozenset({
+    "fuseblk", "fuse.bindfs", "fuse.cryfs", "fuse.encfs", "fuse.exfat", "fuse.fuse-overlayfs", "fuse.fuse2fs",
+    "fuse.gocryptfs", "fuse.mergerfs", "fuse.ntfs-3g", "fuse.securefs",
+})  # fmt: skip
+"""Of the file systems that are programs (FUSE), those that keep files on disks of this machine; most others do not."""
 SIDECARS = ("-wal", "-shm", ".lock", ".witness")
 _MOUNTS = Path("/proc/self/mounts")
+_ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
 def beside(path: Path, suffix: str) -> Path:
@@ -79,7 +88,39 @@ def refuse_unsafe(path: Path) -> None:
             "",
             "Give the directory to the user of the engine",
         )
-    _refuse_network(path)
+    refuse_network(path)
+
+
+class Place:
+    """Where the files of an open SQLite database are. A commit to a file that has no name any more is lost.
+
+    Made while the database is open in WAL mode and was read, when all of its files are there.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._where = str(path)
+        names = (self._where, f"{self._where}-wal", f"{self._where}-shm")
+        self._files = [(name, _identity(name)) for name in names]
+
+    def check(self) -> None:
+        """Raises `StoreError` E3112 when a file was removed, moved or replaced since."""
+        for name, identity in self._files:
+            if _identity(name) != identity:
+                raise StoreError(
+                    "E3112",
+                    self._where,
+                    f"{name} was removed or replaced while it was in use; the last transaction is lost with it",
+                    "A store is left alone while its engine runs",
+                    "Put the files back, or start anew without them",
+                )
+
+
+def _identity(name: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(name)  # noqa: PTH116  # a third of the time of `Path.stat`, at every commit
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def file_system(path: Path, mounts: str) -> str:
@@ -87,7 +128,7 @@ def file_system(path: Path, mounts: str) -> str:
     found, longest = "", -1
     for line in mounts.splitlines():
         _, point, kind, *_ = line.split(" ")
-        point = point.replace("\\040", " ")
+        point = _ESCAPED.sub(lambda found: chr(int(found[1], 8)), point)
         if path.is_relative_to(point) and len(point) >= longest:
             found, longest = kind, len(point)
     return found
@@ -107,48 +148,35 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def lock(path: Path) -> int:
-    """Own the store: an exclusive `flock` on `<store>.lock`, which the kernel frees when the process dies.
+def lock(path: Path) -> LockFile:
+    """Own the store: `<store>.lock` is locked until it is closed.
 
-    Not `lockf`: that lock is lost as soon as any code of this process opens and closes the file. The file stays;
-    removing it would let two engines lock two different files of one name.
-
-    Returns:
-        The descriptor that holds the lock, for `unlock`.
+    The file stays; removing it would let two engines lock two different files of one name.
 
     Raises:
         Fenced: E3201, another process (or another part of this one) owns the store.
         StoreError: E3006, the lock file cannot be written.
     """
     try:
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        descriptor = os.open(beside(path, ".lock"), flags, PRIVATE_FILE)
+        taken = LockFile(beside(path, ".lock"), os.O_CREAT | os.O_NOFOLLOW)
     except OSError as error:
         raise unusable(path, error) from error
+    if not taken.try_lock():
+        owner = os.read(taken.fileno(), 400).decode("utf-8", "replace").strip()
+        taken.close()
+        raise owned(str(path), owner or "another process")
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        owner = os.read(descriptor, 400).decode("utf-8", "replace").strip()
-        os.close(descriptor)
-        raise owned(str(path), owner or "another process") from error
-    try:
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{owner_text()}\n".encode(), 0)
+        os.ftruncate(taken.fileno(), 0)
+        os.pwrite(taken.fileno(), f"{owner_text()}\n".encode(), 0)
     except OSError as error:  # a full disk
-        unlock(descriptor)
+        taken.close()
         raise unusable(path, error) from error
-    return descriptor
-
-
-def unlock(descriptor: int) -> None:
-    """Give a lock up, also where a child that was forked a moment ago still has a copy of the descriptor."""
-    fcntl.flock(descriptor, fcntl.LOCK_UN)
-    os.close(descriptor)
+    return taken
 
 
 def owner_text() -> str:
     """How this process appears to another one that wants the same store."""
-    return f"pid {os.getpid()} on host {socket.gethostname()} since {datetime.now().astimezone():%Y-%m-%d %H:%M:%S%z}"
+    return f"pid {os.getpid()} on host {socket.gethostname()} since {datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def owned(where: str, owner: str) -> Fenced:
@@ -183,12 +211,13 @@ def _make_directory(directory: Path) -> None:
         directory.mkdir(PRIVATE_DIRECTORY)
 
 
-def _refuse_network(path: Path) -> None:
-    """Locks and the shared memory of the write-ahead log do not work across machines (RELIABILITY T12)."""
+def refuse_network(path: Path) -> None:
+    """Raises `StoreError` E9103 where locks and the shared memory of the write-ahead log may not work."""
     if not _MOUNTS.exists():
         return
     kind = file_system(path.parent.resolve(), _MOUNTS.read_text(errors="replace"))
-    if kind in NETWORK_FILE_SYSTEMS:
+    is_fuse = kind.partition(".")[0] == "fuse"
+    if kind in NETWORK_FILE_SYSTEMS or (is_fuse and kind not in LOCAL_FUSE):
         raise StoreError(
             "E9103",
             str(path),

@@ -14,6 +14,7 @@ from sqlalchemy import inspect as inspect_schema
 
 from correlator.core.commit import ContextCut, Endpoint, SenderCut
 from correlator.core.dedup import DuplicateDetector, surely_acknowledged
+from correlator.core.delivery import Received
 from correlator.errors import StoreError, UsageError
 from correlator.events import DeadLetter
 from correlator.settings import DuplicateDetectionSettings
@@ -169,6 +170,13 @@ def contexts(url: str) -> list[ContextCut]:
     return [context for row in rows for context in loading.cut_of(row).contexts]
 
 
+def received(url: str) -> Received:
+    """What was received, what is still in the receive log and what waits in contexts, by numbers."""
+    cuts = contexts(url)
+    with reading(url) as connection:
+        return loading.received(connection, cuts)
+
+
 def receive_log(url: str) -> list[Segment]:
     """Batches that are received and not yet part of a checkpoint."""
     return _segments(url, tables.receive_log, tables.receive_log.c.receiver)
@@ -209,12 +217,12 @@ def detectors(url: str, windows: DuplicateDetectionSettings) -> dict[str, Duplic
     restored: dict[str, DuplicateDetector] = {}
     with reading(url) as connection:
         _all(connection, url, select(tables.engine))
-        progress, known = tables.receive_progress.c, tables.endpoint.c.id
+        progress, known = tables.receive_progress.c, tables.endpoint.c
         rows = connection.execute(select(progress.receiver, progress.confirmed_batch))
         confirmed = {row.receiver: row.confirmed_batch for row in rows}
-        registered = set(connection.execute(select(known)).scalars())
+        domains = {row.id: row.domain for row in connection.execute(select(known.id, known.domain))}
         for segment in loading.id_segments(connection):
-            sure = surely_acknowledged(segment, confirmed, registered)
+            sure = surely_acknowledged(segment, confirmed, domains)
             if segment.domain not in restored:
                 size, time = windows.per_source_window_size, windows.expiry_time
                 restored[segment.domain] = DuplicateDetector(segment.domain, size, time)

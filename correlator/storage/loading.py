@@ -4,9 +4,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import msgspec
-from sqlalchemy import Column, Connection, Row, Select, select, tuple_
+from sqlalchemy import Column, Connection, Row, Select, func, select, tuple_
 
 from correlator.core.commit import (
+    ContextCut,
     Endpoint,
     IdSegment,
     OutboundSegment,
@@ -15,6 +16,7 @@ from correlator.core.commit import (
     StateSegment,
     Suspect,
 )
+from correlator.core.delivery import Received
 from correlator.events import DeadLetter
 from correlator.storage import codec, tables
 from correlator.storage.database import Database
@@ -97,6 +99,14 @@ def id_segments(connection: Connection) -> Iterator[IdSegment]:
         if len(rows) < PAGE:
             return
         after = rows[-1]
+
+
+def received(connection: Connection, contexts: Sequence[ContextCut]) -> Received:
+    """What the store holds of received messages, by numbers alone; `contexts` are those of the last checkpoint."""
+    log = tables.receive_log.c
+    rows = connection.execute(select(log.receiver, func.max(log.last)).group_by(log.receiver))
+    logged = {receiver: int(last) for receiver, last in rows}
+    return Received(contexts, _progress(connection)[1], logged)
 
 
 def cut_of(row: Row[Any]) -> codec.Cut:

@@ -11,7 +11,7 @@ from correlator.storage import database as databases
 from correlator.storage import migrate, tables
 
 # Tables whose rows hold several messages each, and what counts them.
-_MESSAGES = {
+MESSAGES = {
     tables.receive_log: func.sum(tables.receive_log.c.last - tables.receive_log.c.first + 1),
     tables.outbox: func.sum(tables.outbox.c.last - tables.outbox.c.first + 1),
     tables.dead_letter: func.count(),
@@ -41,7 +41,7 @@ def contents(url: str) -> list[Contents]:
         found = []
         there = set(inspect_schema(connection).get_table_names())  # an older schema may lack one
         for table in (table for table in _EMPTIED if table.name in there):
-            counter = _MESSAGES.get(table)
+            counter = MESSAGES.get(table)
             rows = connection.execute(select(func.count()).select_from(table)).scalar_one()
             messages = None if counter is None else connection.execute(select(counter).select_from(table)).scalar() or 0
             found.append(Contents(table=table.name, rows=rows, messages=None if messages is None else int(messages)))

@@ -8,9 +8,9 @@ import functools
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, Row, insert, select, update
 
 from correlator.core.commit import CheckpointCommit, ReceiveCommit, Recovered, StateSegment, Write
 from correlator.core.faults import point
@@ -119,13 +119,22 @@ class SqlStore:
         database = self._opened()
         database.reconnect()
         with database.transaction() as connection:
-            row = connection.execute(select(tables.engine).with_for_update()).one()
-        if row.epoch != self._epoch or row.commit_number not in (number, number - 1):
-            raise self._fenced(number, row.epoch, row.commit_number)
+            row = connection.execute(select(tables.engine).with_for_update()).one_or_none()
+        if row is None or row.epoch != self._epoch or row.commit_number not in (number, number - 1):
+            raise self._fenced(number, row)
         plan, self._unresolved = self._unresolved, None
         if row.commit_number == number and plan is not None:
             self._committed(plan)
         return bool(row.commit_number == number)
+
+    def confirm_lock(self) -> float | None:
+        """Look, where it is due, whether the lock on the store is still held; the seconds until it is due again.
+
+        Raises:
+            CommitUnknown: the session with the server was lost; ask `resolve`.
+            Fenced: E3203, the session has lost its lock.
+        """
+        return self._opened().confirm_lock()
 
     def read_state(self, numbers: Sequence[int]) -> Sequence[StateSegment]:
         """State segments by number, for cleaning; in the order of their numbers."""
@@ -181,15 +190,23 @@ class SqlStore:
         fence = {"mine": self._epoch, "before": number - 1, "number": number}
         if self._statements.fence.run(connection, [fence]) == 1:
             return
-        row = connection.execute(select(tables.engine)).one()
-        raise self._fenced(number, row.epoch, row.commit_number)
+        row = connection.execute(select(tables.engine)).one_or_none()
+        raise self._fenced(number, row)
 
-    def _fenced(self, number: int, epoch: int, commit_number: int) -> Fenced:
-        why = "the store went back" if epoch == self._epoch else "another engine has taken over the store"
+    def _fenced(self, number: int, row: Row[Any] | None) -> Fenced:
+        """`row` is what the store says of its engine, `None` when somebody has deleted that."""
+        if row is None:
+            what = "the store does not know its engine any more: somebody has emptied it"
+        else:
+            why = "the store went back" if row.epoch == self._epoch else "another engine has taken over the store"
+            what = (
+                f"commit {number} of epoch {self._epoch} does not follow commit {row.commit_number} of epoch "
+                f"{row.epoch}: {why}"
+            )
         return Fenced(
             "E3202",
             databases.location(self._url),
-            f"commit {number} of epoch {self._epoch} does not follow commit {commit_number} of epoch {epoch}: {why}",
+            what,
             "",
             "Nothing was written; this engine stops",
         )

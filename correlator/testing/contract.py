@@ -17,7 +17,7 @@ from typing import Any, Protocol, Self
 
 from correlator.errors import ConfigError, ConnectionLost
 from correlator.events import Headers, Message, Outgoing, PropertyValue
-from correlator.ports import Chunk, Connection, Features, Sink, Source
+from correlator.ports import Chunk, Connection, Features, Order, Sink, Source, order_of
 from correlator.settings import ReceiverSettings, SenderSettings
 
 PATIENCE_S = 20.0
@@ -79,7 +79,7 @@ class ContractWorld(Protocol):
 
 
 Check = Callable[[ContractWorld], None]
-_checks: list[tuple[Check, tuple[str, ...]]] = []
+_checks: list[tuple[Check, tuple[str | Order, ...]]] = []
 
 
 def checks_for(world: ContractWorld | type) -> list[Check]:
@@ -87,14 +87,16 @@ def checks_for(world: ContractWorld | type) -> list[Check]:
     return [check for check, needs in _checks if all(_has(world, need) for need in needs)]
 
 
-def _has(world: Any, need: str) -> bool:
+def _has(world: Any, need: str | Order) -> bool:
+    if isinstance(need, Order):
+        return world.features.order is need
     wanted = not need.startswith("not ")
     name = need.removeprefix("not ")
     holder = world.features if hasattr(world.features, name) else world
     return bool(getattr(holder, name)) is wanted
 
 
-def _check(*needs: str) -> Callable[[Check], Check]:
+def _check(*needs: str | Order) -> Callable[[Check], Check]:
     def register(check: Check) -> Check:
         _checks.append((check, needs))
         return check
@@ -366,6 +368,45 @@ def check_unacknowledged_come_again_after_a_reconnect(world: ContractWorld) -> N
         take(source, 7)
         source.connect()
         assert bodies(take(source, 15)) == published[5:]
+
+
+@_check("receives", "redelivers", Order.POSITION)
+def check_a_second_consumer_overtakes_nobody(world: ContractWorld) -> None:
+    """While one consumer holds messages, another of the same receiver gets none, or the same ones: the oldest first."""
+    destination, published = _publish(world, 20)
+    with _Ends(world) as ends:
+        assert order_of(world.connection(), receiver(destination)) is Order.POSITION
+        one = ends.source(destination, max_batch_size=5)
+        assert bodies(take(one, 5)) == published[:5]
+        other = world.connection().source(receiver(destination))
+        try:
+            other.connect()
+            early = bodies([other.receive(20, EMPTY_S)])
+        except ConnectionLost:
+            early = []
+        assert early == published[: len(early)]
+        one.close()
+        _connect_again(other)
+        assert bodies(take(other, 20)) == published
+        other.close()
+
+
+@_check("receives", "redelivers", "queues", Order.PLACE)
+def check_what_is_given_back_waits_in_its_place(world: ContractWorld) -> None:
+    """What a lost consumer held comes to another one before all that is behind it, by `close` and by `reject`."""
+    destination, published = _publish(world, 20)
+    with _Ends(world) as ends:
+        assert order_of(world.connection(), receiver(destination)) is Order.PLACE
+        one, other = ends.source(destination, "one", 5), ends.source(destination, "other")
+        held = take(one, 5)
+        assert bodies(held) == published[:5]
+        passed = take(other, 5)
+        assert bodies(passed) == published[5:10]
+        one.close()
+        first = take(other, 3)
+        assert bodies(first) == published[:3]
+        other.reject(tokens(first))
+        assert bodies(take(other, 15)) == published[:5] + published[10:]
 
 
 @_check("receives", "redelivers", "acknowledges_surely")

@@ -11,13 +11,14 @@ no randomness and no clock of its own: what goes wrong is decided by a `Faults` 
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import msgspec
 
 from correlator.errors import ConfigError, ConnectionLost, SendRejected, UsageError, quoted
 from correlator.events import Headers, Message, Outgoing
-from correlator.ports import Chunk, Features
+from correlator.ports import Chunk, Features, Order
 from correlator.selector import Selector
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
 
@@ -26,7 +27,9 @@ OnEvent = Callable[[str, str, str, Sequence[Any]], None]
 `acknowledged` and `returned` with `Message`s, `accepted` and `refused` with `Outgoing`s. It is called under the lock of
 the broker, at the moment the broker changes: what it raises goes through to the caller."""
 
-MEMORY_FEATURES = Features(flags_redelivery=True, acknowledges_surely=True, selects=True, selects_in_place=True)
+MEMORY_FEATURES = Features(
+    order=Order.PLACE, flags_redelivery=True, acknowledges_surely=True, selects=True, selects_in_place=True
+)
 
 
 class Faults:
@@ -39,9 +42,17 @@ class Faults:
     def before_receive(self, receiver: str) -> None:
         """Before anything is taken."""
 
+    def at_most(self, receiver: str, messages: int) -> int:
+        """So many of the messages that a source asks for come at once; at least one."""
+        return messages
+
     def repeated(self, receiver: str, messages: Sequence[Message]) -> Sequence[int]:
-        """Positions of messages in the chunk that arrive once more at its end."""
+        """Positions of messages in the chunk that arrive once more at its end. Asked where the order is `ANY`."""
         return ()
+
+    def comes_late(self, receiver: str, messages: Sequence[Message]) -> int:
+        """What is given back comes only after so many other calls; 0: at once. Asked where the order is `ANY`."""
+        return 0
 
     def before_acknowledge(self, receiver: str, messages: Sequence[Message]) -> None:
         """Before the broker takes an acknowledgement: raising means that it never arrived."""
@@ -74,15 +85,38 @@ class _Range(NamedTuple):
 
 
 class _Subscription:
-    """A position in the log of a destination, and what waits before it: given back, or not selected so far."""
+    """A position in the log of a destination, and what waits before it: given back, or not selected so far.
+
+    Attributes:
+        consumer: the only one that takes from it at present, where there may be but one.
+    """
 
     def __init__(self, position: int) -> None:
         self.position = position
         self.returned: list[_Range] = []
+        self.consumer: MemorySource | None = None
+        self._late: list[tuple[int, _Range]] = []
+        self._calls = 0
 
     def take(self, limit: int, log: Sequence[Message], selector: Selector | None) -> _Range | None:
-        """The oldest messages in a row that nobody holds and that are selected."""
-        for at, waiting in enumerate(self.waiting(len(log))):
+        """The oldest messages in a row that nobody holds and that are selected; late ones when there are no others."""
+        self._calls += 1
+        self._arrive(self._calls)
+        taken = self._take(limit, log, selector)
+        if taken is None and self._late:
+            self._arrive(max(due for due, _ in self._late))
+            taken = self._take(limit, log, selector)
+        return taken
+
+    def _arrive(self, calls: int) -> None:
+        """What comes late is there after so many calls."""
+        arrived = [one for due, one in self._late if due <= calls]
+        if arrived:
+            self._late = [(due, one) for due, one in self._late if due > calls]
+            self.returned = sorted([*self.returned, *arrived])
+
+    def _take(self, limit: int, log: Sequence[Message], selector: Selector | None) -> _Range | None:
+        for at, waiting in enumerate(self._within_reach(len(log))):
             start, stop = _selected(waiting, limit, log, selector)
             if start == stop:
                 continue
@@ -96,10 +130,15 @@ class _Subscription:
 
     def waiting(self, available: int) -> list[_Range]:
         """What nobody holds: what waits before the position, and what nobody has looked at yet."""
+        return [*(one for _, one in self._late), *self._within_reach(available)]
+
+    def _within_reach(self, available: int) -> list[_Range]:
         return [*self.returned, _Range(self.position, available, 0)]
 
-    def give_back(self, ranges: Sequence[_Range]) -> None:
-        self.returned = sorted([*self.returned, *ranges])
+    def give_back(self, ranges: Sequence[_Range], late: int) -> None:
+        """Let these wait again: in their place, or only after so many calls."""
+        self._late += [(self._calls + late, one) for one in ranges]
+        self._arrive(self._calls)
 
 
 def _selected(waiting: _Range, limit: int, log: Sequence[Message], selector: Selector | None) -> tuple[int, int]:
@@ -115,19 +154,24 @@ def _selected(waiting: _Range, limit: int, log: Sequence[Message], selector: Sel
 
 
 class _Destination:
-    """All messages that ever arrived, and who reads them: a queue has one subscription, named ""."""
+    """All messages that ever arrived, and who reads them: a queue that is shared has one subscription, named ""."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, shares: bool) -> None:
         self.log: list[Message] = []
         self.subscriptions: dict[str, _Subscription] = {}
         self.sequences: dict[str, int] = {}
         self.is_topic = name.startswith("topic:")
-        if not self.is_topic:
+        self.is_shared = shares and not self.is_topic
+        if self.is_shared:
             self.subscriptions[""] = _Subscription(0)
 
     def subscription(self, name: str) -> _Subscription:
-        """The queue itself, or the durable subscription of this name, which begins at the end of the topic."""
-        return self.subscriptions.setdefault(name if self.is_topic else "", _Subscription(len(self.log)))
+        """The queue itself, the durable subscription of this name, which begins at the end of the topic, or a reader.
+
+        A reader of a queue that nobody shares begins with its first message.
+        """
+        first = len(self.log) if self.is_topic else 0
+        return self.subscriptions.setdefault("" if self.is_shared else name, _Subscription(first))
 
 
 def _ignore(kind: str, endpoint: str, destination: str, messages: Sequence[Any]) -> None:
@@ -140,7 +184,9 @@ class MemoryBroker:
     Safe for threads. Messages are handed on as they are: `destination` stays `None` when the sender left it so.
 
     Args:
-        features: `flags_redelivery` and `deduplicates_sends` may be switched; the rest is as the broker is.
+        features: `order`, `flags_redelivery`, `deduplicates_sends` and `shares` may be switched; the rest is as the
+            broker is.
+        orders: of receivers that have another one than the features say.
         faults: what goes wrong.
         on_event: is told what happened, see `OnEvent`.
         names: whether each message that a sink sends is given a `message_id` of its own, as most brokers do.
@@ -150,11 +196,13 @@ class MemoryBroker:
         self,
         *,
         features: Features = MEMORY_FEATURES,
+        orders: Mapping[str, Order] = MappingProxyType({}),
         faults: Faults | None = None,
         on_event: OnEvent = _ignore,
         names: bool = False,
     ) -> None:
         self.features = features
+        self.orders = orders
         self.faults = faults or Faults()
         self.on_event = on_event
         self.names = names
@@ -238,7 +286,7 @@ class MemoryBroker:
         """Called by sources and sinks, under the lock: the destination, made when it is new."""
         there = self._destinations.get(name)
         if there is None:
-            there = self._destinations[name] = _Destination(name)
+            there = self._destinations[name] = _Destination(name, shares=self.features.shares)
         return there
 
     def check_up(self, where: str) -> None:
@@ -279,6 +327,8 @@ class MemoryConnection:
             queue = self._broker.destination(destination)
             if queue.is_topic:
                 raise UsageError("E2110", destination, "only queues can be browsed")
+            if not queue.is_shared:
+                return queue.log[:limit]
             waiting = queue.subscription("").waiting(len(queue.log))
             return [message for one in waiting for message in queue.log[one.start : one.stop]][:limit]
 
@@ -297,6 +347,7 @@ class MemorySource:
         self._broker = broker
         self._id = receiver.id
         self._name = receiver.subscription
+        self._order = broker.orders.get(receiver.id, broker.features.order)
         shared = receiver.destination.startswith("queue:")
         self._selector = Selector.optional(receiver.selector, receiver.id) if shared else None
         self._max_held = receiver.max_batch_size
@@ -310,11 +361,16 @@ class MemorySource:
         return sum(r.stop - r.start for r in self._held.values())
 
     def connect(self) -> None:
-        """Subscribe; what this source held comes again."""
+        """Subscribe; what this source held comes again. `ConnectionLost` where another is the only one."""
         with self._broker.changed:
             self.cut()
             self._broker.check_up(self._id)
-            self._subscription = self._there().subscription(self._name)
+            subscription = self._there().subscription(self._name)
+            if self._order is Order.POSITION:
+                if subscription.consumer is not None:
+                    raise _lost(self._id, "another consumer takes from it, and only one may at a time")
+                subscription.consumer = self
+            self._subscription = subscription
             self._broker.join(self)
 
     def receive(self, max_messages: int, timeout_s: float) -> Chunk:
@@ -324,6 +380,7 @@ class MemorySource:
         with broker.changed:
             broker.faults.before_receive(self._id)
             limit = min(max_messages, self._max_held - self.held_count)
+            limit = broker.faults.at_most(self._id, limit) if limit > 0 else 0
             while True:
                 taken = self._connected().take(limit, self._there().log, self._selector) if limit > 0 else None
                 if taken is not None:
@@ -363,6 +420,8 @@ class MemorySource:
     def cut(self) -> None:
         """Lose the connection: the next call raises `ConnectionLost`."""
         self._give_back(list(self._held))
+        if self._subscription is not None and self._subscription.consumer is self:
+            self._subscription.consumer = None
         self._subscription = None
 
     def _there(self) -> _Destination:
@@ -379,8 +438,9 @@ class MemorySource:
         messages = self._there().log[taken.start : taken.stop]
         if taken.deliveries > 1 and self._broker.features.flags_redelivery:
             messages = [_redelivered(message, taken.deliveries) for message in messages]
-        repeated = self._broker.faults.repeated(self._id, messages)
-        messages.extend([messages[position] for position in repeated][: most - len(messages)])
+        if self._order is Order.ANY:
+            repeated = self._broker.faults.repeated(self._id, messages)
+            messages.extend([messages[position] for position in repeated][: most - len(messages)])
         self._broker.on_event("delivered", self._id, self.destination, messages)
         self._broker.changed.notify_all()
         return Chunk(messages, self._token)
@@ -394,7 +454,8 @@ class MemorySource:
         messages = self._messages(tokens)
         ranges = [self._held.pop(token) for token in tokens if token in self._held]
         if ranges and self._subscription is not None:
-            self._subscription.give_back(ranges)
+            late = self._broker.faults.comes_late(self._id, messages) if self._order is Order.ANY else 0
+            self._subscription.give_back(ranges, late)
             self._broker.on_event("returned", self._id, self.destination, messages)
             self._broker.changed.notify_all()
 

@@ -9,6 +9,17 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 KILL = "kill"
+LATE = "return.late"
+"""What is given back comes behind others."""
+CUT_AGAIN = "receive.cut_again"
+"""A line is lost while the broker waits for what an earlier loss has left unacknowledged."""
+LOST_BESIDE = "ack.lost_beside"
+"""An acknowledgement is lost while another receiver of the queue has not acknowledged what it lost itself."""
+PART = "receive.part"
+"""A part of what is there comes, as the network has it: what comes again is cut into other batches."""
+APART = (LATE, CUT_AGAIN, LOST_BESIDE, PART)
+"""What there is seldom an opportunity for: drawn apart from the others, with what leads to it."""
+DOUBTS = {"ack.lost": 0.15, "ack.silent": 0.3, "ack.answer_lost": 0.1, CUT_AGAIN: 0.3, LOST_BESIDE: 0.5, PART: 0.5}
 BROKER_KINDS = (
     "receive.cut",
     "receive.repeat",
@@ -20,6 +31,7 @@ BROKER_KINDS = (
     "send.partial",
     "broker.down",
     "broker.cut",
+    *APART,
 )
 STORE_KINDS = ("commit.busy", "commit.lost_request", "commit.lost_reply", "commit.failed", "commit.failed_committed")
 OTHER_KINDS = ("zombie", "pause")
@@ -79,6 +91,11 @@ class Schedule:
         return random.Random(f"{self._seed} {kind} {self._counts[kind]}").randint(0, limit)
 
 
+def is_doubtful(seed: int) -> bool:
+    """Whether a run is about acknowledgements that brokers may not have: one loss on another, and on both sides."""
+    return random.Random(f"doubts {seed}").random() < 0.3
+
+
 def draw_rates(seed: int) -> dict[str, float]:
     """A swarm: each seed has its own fault kinds and rates. One in ten has none, one in ten only kills."""
     rng = random.Random(f"swarm {seed}")
@@ -87,11 +104,15 @@ def draw_rates(seed: int) -> dict[str, float]:
         return {}
     if control == 1:
         return {KILL: 1.0}
-    kinds = [kind for kind in KINDS[1:] if rng.random() < 0.4]
+    kinds = [kind for kind in KINDS[1:] if kind not in APART and rng.random() < 0.4]
     rates = {kind: rng.choice((0.01, 0.03, 0.1)) for kind in kinds}
     for rare in ("broker.down", "broker.cut", "pause"):
         if rare in rates:
             rates[rare] /= 5
     if "zombie" in rates:
         rates["zombie"] = 0.3  # of all deaths, not of all steps
+    if random.Random(f"late {seed}").random() < 0.4:
+        rates[LATE] = 0.3
+    if is_doubtful(seed):
+        rates |= DOUBTS
     return {KILL: 1.0 if rng.random() < 0.9 else 0.0, **rates}

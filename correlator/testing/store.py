@@ -74,6 +74,10 @@ class Disk:
         """All dead letters, oldest first."""
         return [_dead_decoder.decode(content) for content in self.dead]
 
+    def content(self) -> tuple[object, ...]:
+        """All of it, to be compared with another moment's."""
+        return tuple(value.copy() if isinstance(value, dict | list) else value for value in vars(self).values())
+
     def recovered(self) -> Recovered:
         """Everything, as a start reads it."""
         cut = _checkpoint_decoder.decode(self.checkpoint)
@@ -173,6 +177,10 @@ class ModelStore:
         """Whether transaction `number` was committed."""
         self._check_owner(number, number + 1)
         return self._disk.commit == number
+
+    def confirm_lock(self) -> float | None:
+        """A model has no lock that could be lost."""
+        return None
 
     def read_state(self, numbers: Sequence[int]) -> Sequence[StateSegment]:
         """State segments by number, in order."""

@@ -15,7 +15,7 @@ from tests.cli.commands import COMMAND, assert_fails, on_terminal, run, start, w
     [
         (["rnu", "x.yaml"], "E2001", ["unknown command 'rnu'", "Did you mean 'run'?"]),
         (["frobnicate"], "E2001", ["Commands: run, lint"]),
-        (["db", "rset", "x"], "E2001", ["Did you mean 'reset'?"]),
+        (["db", "rset", "x"], "E2001", ["Did you mean 'reset'"]),
         (["run", "x.yaml", "--bogus"], "E2002", ["--bogus", "correlator run --help"]),
         (["run", "x.yaml", "--log-levl", "INFO"], "E2002", ["--log-level"]),
         (["--workers", "two"], "E2002", ["--workers"]),
@@ -34,7 +34,7 @@ from tests.cli.commands import COMMAND, assert_fails, on_terminal, run, start, w
         (["explain", ""], "E2010", []),
         (["run", "missing.yaml"], "E1001", ["missing.yaml", "no such file"]),
         (["run", "."], "E1002", ["is a directory"]),
-        (["inspect", "state", "sqlite:///none.db"], "E3006", ["none.db"]),
+        (["inspect", "state", "sqlite:///none.db"], "E3010", ["none.db", "there is no store yet"]),
         (["inspect", "state", "mysql://u:geheim@h/d"], "E1001", []),
         (["inspect", "state", "sqlite://"], "E1301", ["sqlite:///path"]),
     ],
@@ -92,6 +92,18 @@ def test_versions_start_without_a_database_or_spark(tmp_path):
             [python, "-c", program, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
         )
         assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize(
+    ("found", "warns"),
+    [((3, 6, 23), False), ((3, 7, 0), True), ((3, 51, 2), True), ((3, 51, 3), False), ((3, 53, 0), False)],
+)
+def test_version_warns_of_a_sqlite_that_has_the_bug(found, warns, monkeypatch, capsys):
+    monkeypatch.setattr("sqlite3.sqlite_version_info", found)
+    assert main.execute(["version"]) == 0
+    warning = capsys.readouterr().err
+    assert warning.startswith("W3011 sqlite: ") == warns
+    assert ("No engine and no command does that" in warning) == warns
 
 
 def test_version_names_what_a_report_needs(tmp_path):

@@ -114,7 +114,7 @@ def test_z8_a_letter_that_cannot_go_back_stays(place, capsys, monkeypatch):
 def test_z8_a_running_engine_owns_its_letters(place):
     process = start("run", "stuck.yaml", cwd=place)
     try:
-        wait_for(process, "connection lost")
+        wait_for(process, "no connection")
         for command in (["replay"], ["discard", "--yes"]):
             result = run("deadletter", command[0], "stuck.yaml", "--all", *command[1:], cwd=place)
             assert_fails(result, "E3201", 5, f"pid {process.pid}")
@@ -127,5 +127,5 @@ def test_looking_for_letters_makes_no_store(place, capsys, monkeypatch):
     monkeypatch.chdir(place)
     for arguments in (["list"], ["show", "1"], ["replay", "--all"], ["discard", "--all", "--yes"]):
         assert main.execute(["deadletter", arguments[0], "engine.yaml", *arguments[1:]]) == 3
-        assert capsys.readouterr().err.startswith("E3006 ")
+        assert capsys.readouterr().err.startswith("E3010 ")
     assert list((place / "store").iterdir()) == []

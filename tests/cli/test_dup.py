@@ -81,5 +81,5 @@ def test_a_domain_that_is_not_there(domain, done):
 def test_looking_makes_no_store(place, capsys, monkeypatch):
     monkeypatch.chdir(place)
     assert main.execute(["dup", "explain", "engine.yaml", "4"]) == 3
-    assert capsys.readouterr().err.startswith("E3006 ")
+    assert capsys.readouterr().err.startswith("E3010 ")
     assert list((place / "store").iterdir()) == []

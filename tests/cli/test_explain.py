@@ -45,7 +45,7 @@ def test_t70_an_app_controlled_receiver_has_one_context(here, capsys):
     )
     (here / "desk.yaml").write_text(
         "name: desk\nstore: sqlite:///desk.db\nconnections: {local: {type: embedded}}\n"
-        'receivers: [{id: in, connection: local, destination: "queue:in", reliability: APP_CONTROLLED}]\n'
+        'receivers: [{id: in, connection: local, destination: "queue:in", reliability: APP_CONTROLLED, unhandled: ignore}]\n'
         "monitors: [{type: desk:Watches}, {type: desk:Acknowledges, context: second},"
         " {type: desk:Acknowledges, context: third}]\n"
     )

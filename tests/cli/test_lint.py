@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.cli.commands import run, write
-from tests.cli.conftest import ENGINE
+from tests.cli.conftest import ENGINE, MONITOR
 
 PIPELINE = """
 name: flights
@@ -41,13 +41,22 @@ def function(batch):
     return batch
 
 
+async def later(batch):
+    return batch
+
+
 number = 17
 """
+
+
+SENDS_DELAYED = MONITOR.replace('to="out"', 'to="delayed"')
 
 
 def lint(place, text, *options):
     write(place / "keyed.py", [KEYED])
     write(place / "lint.yaml", [text])
+    if "id: delayed" in text and (place / "positions.py").read_text().strip() == MONITOR.strip():
+        write(place / "positions.py", [SENDS_DELAYED])
     return run("lint", *options, "lint.yaml", cwd=place)
 
 
@@ -79,6 +88,7 @@ def test_nothing_is_opened(place):
         ("keyed:Delays", "kyed:Delays", "E1501", "No module named 'kyed'"),
         ("keyed:Delays", "positions:Positions", "E1503", "KeyedMonitor"),
         ("keyed:function", "keyed:number", "E1504", "function"),
+        ("keyed:function", "keyed:later", "E4117", "is 'async def'"),
         ("positions:Positions", "keyed:Delays", "E1502", "Monitor"),
         ("queue:flights.csv", "queue:flights.xml", "E1216", "receivers[0].destination"),
         ('csv"}', 'csv", event: "keyed:Delays"}', "E1505", "event class"),
@@ -104,8 +114,45 @@ def test_a_module_that_fails_shows_the_users_lines_only(place):
     assert "Traceback" not in result.stdout
 
 
+OPTIONS = """
+name: options
+store: sqlite:///store/options.db
+connections: {files: {type: file, path: data}}
+receivers:
+  - id: in
+    connection: files
+    destination: "%s"
+    options:
+      follow: false
+      colour: red
+senders:
+  - id: out
+    connection: files
+    destination: "queue:out.jsonl"
+    options:
+      colour: red
+monitors:
+  - {type: "positions:Positions"}
+"""
+
+
+def test_an_error_in_an_option_names_its_own_line(place):
+    result = lint(place, OPTIONS % "queue:in.jsonl")
+    assert [line.partition(": ")[0] for line in result.stdout.splitlines()] == [
+        "E1020 lint.yaml:11:15 receivers[0].options.colour",
+        "E1020 lint.yaml:17:15 senders[0].options.colour",
+    ]
+
+
+@pytest.mark.parametrize("destination", ["in.jsonl", "queue:", "topic:"])
+def test_a_destination_that_is_none_is_told_once(destination, place):
+    result = lint(place, (OPTIONS % destination).replace("colour: red", "").replace("    options:\n      \n", ""))
+    assert codes(result) == ["E1215"]
+
+
 def test_files_do_not_see_each_others_modules(place):
     write(place / "keyed.py", [KEYED])
+    write(place / "positions.py", [SENDS_DELAYED])
     write(place / "one.yaml", [PIPELINE])
     (place / "other").mkdir()
     write(place / "other" / "two.yaml", [PIPELINE])

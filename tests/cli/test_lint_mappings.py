@@ -90,6 +90,13 @@ def test_a9_1_flow_control_of_a_receiver_that_a_pipeline_takes(place):
     assert "E1068 pipes.yaml:6" in result.stdout
 
 
+def test_a_pipeline_leaves_no_message_unhandled(place):
+    write(place / "pipes.yaml", [PIPELINE.replace("flow_control: true", "unhandled: dead_letter")])
+    result = run("lint", "pipes.yaml", cwd=place)
+    assert result.returncode == 2
+    assert "E1069 pipes.yaml:6" in result.stdout
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [

@@ -43,7 +43,8 @@ def test_a1_9_before_the_first_start_everything_is_new(place, planned, monkeypat
     monkeypatch.chdir(place)
     parts, status, err = planned()
     assert {one["verdict"] for one in parts.values()} == {"new"}
-    assert {"instance trades", "receiver trades", "sender out", "context main", "monitor Positions"} == parts.keys()
+    names = ("instance trades", "receiver trades", "sender out", "context main", "monitor Positions")
+    assert {*names, "delivery trades to main"} == parts.keys()
     assert (status, err) == (0, "")
     assert list((place / "store").iterdir()) == []
 
@@ -109,6 +110,16 @@ def test_a9_18_a_plan_is_that_of_a_run_with_the_same_settings(done, planned):
     explicit = "--set=receivers[0].dup_detection_domain_id=files:queue:trades.jsonl"
     parts, status, _ = planned(destination, explicit)
     assert (parts["receiver trades"]["verdict"], status) == ("moved", 0)
+
+
+def test_another_context_is_given_what_comes_from_then_on(done, planned):
+    monitors = '  - {type: "positions:Positions"}'
+    rewrite(done, (monitors, f'{monitors}\n  - {{type: "positions:Other", context: b}}'), monitor=OTHER)
+    parts, status, _ = planned()
+    assert parts["delivery trades to main"]["verdict"] == "unchanged"
+    assert parts["delivery trades to b"]["verdict"] == "new"
+    assert parts["delivery trades to b"]["note"] == "is given what follows message 10"
+    assert status == 0
 
 
 def test_a1_13_another_broker(done, planned):

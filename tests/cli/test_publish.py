@@ -43,13 +43,15 @@ def test_standard_input_is_the_default(here, capsys):
     assert bodies(capsys) == ["one", "", "two\\xff"]
 
 
-def test_a_line_that_is_no_json_ends_it_and_those_before_are_published(here, capsys):
-    write(here / "lines.jsonl", [trade(1), "no json", trade(2)])
+def test_a_line_that_cannot_be_a_message_is_named_and_all_others_are_published(here, capsys, monkeypatch):
+    monkeypatch.setattr("correlator.cli.publish.LONGEST_LINE", 200)
+    write(here / "lines.jsonl", [trade(1), "no json", f'"{"x" * 700}"', trade(2)])
     assert main.execute(["publish", "endless.yaml", "broker", "queue:in", "lines.jsonl"]) == 2
     out, err = capsys.readouterr()
-    assert out == "1 published\n"
-    assert err.startswith("E2028 line 2: is not JSON")
-    assert bodies(capsys) == [trade(1)]
+    assert out == "2 published\n"
+    assert err.startswith("E2029 'queue:in': 2 lines are not published. They are:\nE2028 line 2: is not JSON")
+    assert "\nE2028 line 3: is longer than 200 bytes." in err
+    assert bodies(capsys) == [trade(1), trade(2)]
 
 
 @pytest.mark.parametrize(
@@ -95,7 +97,7 @@ def test_refused_lines_are_named_and_the_others_published(publisher):
     publisher.publish(iter(enumerate([b"a", b"b", b"c"], 1)))
     assert publisher.confirmed == 2
     assert [one.body for one in publisher.broker.received("queue:q")] == [b"a", b"c"]
-    with pytest.raises(UsageError, match=r"E2029 'queue:q': 1 messages are refused(.|\n)*line 2: E8102"):
+    with pytest.raises(UsageError, match=r"E2029 'queue:q': 1 lines are not published(.|\n)*line 2: E8102"):
         publisher.raise_refused()
 
 

@@ -9,6 +9,7 @@ import sqlite3
 import pytest
 
 from correlator.cli.run import _shown
+from correlator.configuration.problems import Overridden
 from correlator.pipeline.runner import processors_of
 from correlator.pipeline.spec import PipelineFile
 from tests.cli.commands import assert_fails, run, start, wait_for, write
@@ -63,8 +64,13 @@ def test_a9_18_settings_of_the_command_line(place):
     settings = ["--set", "max_queued=7", "--set", "checkpoint.interval=1s", "--set", "max_queued=8"]
     secret = ["--set", "connections.broker.password=geheim99"]
     result = run("run", "engine.yaml", *settings, "--log-json", cwd=place)
-    first = json.loads(result.stderr.splitlines()[0])
-    assert (first["level"], first["overridden"]) == ("info", "max_queued=8, checkpoint.interval=1s")
+    lines = [json.loads(line) for line in result.stderr.splitlines()[:3]]
+    told = [tuple(line[key] for key in ("level", "source", "setting", "before", "after")) for line in lines]
+    assert told == [
+        ("info", "--set", "max_queued", "the default", "7"),
+        ("info", "--set", "checkpoint.interval", "the default", "1s"),
+        ("info", "--set", "max_queued", "7", "8"),
+    ]
     assert result.returncode == 0
     result = run("run", "engine.yaml", *secret, cwd=place)
     assert_fails(result, "E1020", 2, "--set connections.broker.password: ")
@@ -72,7 +78,9 @@ def test_a9_18_settings_of_the_command_line(place):
 
 
 def test_a9_18_secrets_are_not_logged():
-    assert _shown(["a.password=x", "store=postgresql://u:x@h/d", "name=n"]) == "a.password=***, store=***, name=n"
+    assert _shown(Overridden("a.password", "x", "y")) == ("***", "***")
+    assert _shown(Overridden("store", "postgresql://u:x@h/d", "sqlite:///d")) == ("***", "***")
+    assert _shown(Overridden("name", None, "n")) == ("the default", "n")
 
 
 def test_a9_13_options_of_client_libraries_are_those_of_the_process(place):
@@ -218,7 +226,7 @@ def test_the_first_signal_stops_in_order(number, status, endless, place):
 
 def test_a_second_signal_ends_at_once(place):
     process = start("run", "stuck.yaml", cwd=place)
-    wait_for(process, "connection lost")
+    wait_for(process, "no connection")
     process.send_signal(signal.SIGTERM)
     wait_for(process, "SIGTERM")
     process.send_signal(signal.SIGINT)

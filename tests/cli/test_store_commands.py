@@ -7,7 +7,9 @@ import stat
 
 import pytest
 
+from correlator import Engine, Reliability
 from correlator.cli import main
+from correlator.settings import ConnectionSettings, EngineSettings, SenderSettings
 from tests.cli.commands import assert_fails, run, start, wait_for, write
 from tests.cli.conftest import ENGINE, trade
 
@@ -54,7 +56,7 @@ def test_plain_lines_where_nobody_looks(done):
 def test_what_waits_for_a_broker_is_in_the_outbox_of_a_running_engine(place):
     process = start("run", "stuck.yaml", cwd=place)
     try:
-        wait_for(process, "connection lost")
+        wait_for(process, "no connection")
         while not (rows := inspected("outbox", place)):
             pass
         assert [(row["sender"], row["messages"]) for row in rows] == [("out", 10)]
@@ -149,7 +151,7 @@ def test_141_a_check_of_a_store_that_is_intact_and_of_one_that_is_not(done):
     assert told[2].startswith("E3011 ")
     assert "2 parts of the store are damaged" in told[2]
     assert "dead_letter\t0\t1" in result.stdout
-    assert_fails(run("db", "check", "sqlite:///none.db", cwd=done), "E3006", 3)
+    assert_fails(run("db", "check", "sqlite:///none.db", cwd=done), "E3010", 3, "there is no store yet")
 
 
 def test_a_store_is_not_emptied_without_yes(done):
@@ -177,7 +179,7 @@ def test_an_emptied_store_starts_anew(done):
 def test_a9_15_a_backup_while_the_engine_runs_opens_as_a_store(place):
     process = start("run", "stuck.yaml", cwd=place)
     try:
-        wait_for(process, "connection lost")
+        wait_for(process, "no connection")
         while not inspected("outbox", place):
             pass
         result = run("db", "backup", "stuck.yaml", "copy.db", cwd=place)
@@ -227,5 +229,29 @@ def test_a_store_that_is_not_there(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for command in (["db", "current"], ["db", "reset"], ["inspect", "state"]):
         assert main.execute([*command, "sqlite:///none.db"]) == 3
-        assert capsys.readouterr().err.startswith("E3006 ")
+        assert capsys.readouterr().err.startswith(
+            f"E3010 {tmp_path / 'none.db'}: there is no store yet. Start the engine"
+        )
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_part_that_no_start_accepts_is_named_and_can_be_forgotten(tmp_path):
+    """A sender that code added, whose connection left the file."""
+    url = f"sqlite:///{tmp_path}/store.db"
+    local = {"local": ConnectionSettings(type="embedded", options={"store": f"sqlite:///{tmp_path}/broker.db"})}
+    with Engine(EngineSettings(name="desk", store=url, connections=local)) as engine:
+        engine.add_sender(SenderSettings(id="added", connection="local", reliability=Reliability.EXACTLY_ONCE))
+    write(tmp_path / "desk.yaml", [f"name: desk\nstore: {url}\nconnections: {{other: {{type: embedded}}}}\n"])
+    for command in ("plan", "run"):
+        refused = run(command, "desk.yaml", cwd=tmp_path)
+        assert refused.returncode == 6
+        assert refused.stderr.strip().split("\n")[-1].startswith("E4305 sender 'added': was added by code before")
+        assert "E1211 sender 'added'.connection: 'local' is not defined" in refused.stderr
+        assert "correlator db forget STORE added" in refused.stderr
+    asked = run("db", "forget", "desk.yaml", "added", cwd=tmp_path)
+    assert asked.returncode == 2
+    assert "all of this of 'added' would be lost" in asked.stderr
+    assert run("plan", "desk.yaml", cwd=tmp_path).returncode == 6
+    assert run("db", "forget", "desk.yaml", "added", "--yes", cwd=tmp_path).returncode == 0
+    assert run("plan", "desk.yaml", cwd=tmp_path).returncode == 0
+    assert_fails(run("db", "forget", "desk.yaml", "added", "--yes", cwd=tmp_path), "E8302", 2)

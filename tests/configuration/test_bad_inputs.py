@@ -397,6 +397,29 @@ def test_a27_plain_password(settings, tmp_path):
     assert "hunter2" not in str(caught.value)
 
 
+PUBLIC = ["password: guest", "host: 127.0.0.1, password: guest", "url: 'amqp://guest:guest@localhost:5672/v'"]
+
+
+@pytest.mark.parametrize("settings", PUBLIC)
+def test_the_password_that_everybody_knows_is_no_secret_on_loopback(settings, tmp_path):
+    file = tmp_path / "config.yaml"
+    file.write_text(connection(settings))
+    file.chmod(0o644)
+    assert read_file(file, EngineFile).warnings == ()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    ["host: broker, password: guest", "url: 'amqp://guest:guest@localhost.example/v'", "password: guest1"],
+)
+def test_it_is_one_elsewhere(settings, tmp_path):
+    file = tmp_path / "config.yaml"
+    file.write_text(connection(settings))
+    file.chmod(0o644)
+    with pytest.raises(ConfigError, match="E9001"):
+        read_file(file, EngineFile)
+
+
 def test_a30_secret_file(tmp_path):
     secret = tmp_path / "secret"
     text = connection(f"user: '${{file:{secret}}}'")

@@ -36,6 +36,8 @@ def read(tmp_path):
         ("max_queued=7", lambda s: s.max_queued, 7),
         ("fail_fast=true", lambda s: s.fail_fast, True),
         ("receivers[0].destination=queue:other", lambda s: s.receivers[0].destination, "queue:other"),
+        ("receivers.in.destination=queue:other", lambda s: s.receivers[0].destination, "queue:other"),
+        ("senders.out.max_tries=7", lambda s: s.senders[0].max_tries, 7),
         ("destinations.orders=queue:o", lambda s: s.destinations, {"orders": "queue:o"}),
         (
             "connections.broker.store=sqlite:///b.db",
@@ -51,6 +53,23 @@ def test_a9_18_the_command_line_wins(assignment, look, expected, read):
 
 def test_a9_18_the_later_one_wins(read):
     assert read("max_queued=7", "max_queued=8").settings.max_queued == 8
+
+
+def test_what_is_overridden_is_known_with_both_values(read):
+    found = read("max_queued=7", "receivers.in.destination=queue:other", "max_queued=8", "destinations.o=queue:o")
+    assert [tuple(one) for one in found.overridden] == [
+        ("max_queued", None, "7"),
+        ("receivers[0].destination", "queue:in", "queue:other"),
+        ("max_queued", "7", "8"),
+        ("destinations.o", None, "queue:o"),
+    ]
+
+
+def test_a_name_that_no_item_has(read):
+    with pytest.raises(
+        InvalidConfiguration, match=r"E2030 --set receivers.out.id: there is no item 'out'; there are in\."
+    ):
+        read("receivers.out.id=x")
 
 
 def test_a9_18_all_else_stays(read):

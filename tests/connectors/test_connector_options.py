@@ -90,7 +90,8 @@ def test_receivers_of_files(destination, options, code) -> None:
 
 
 @pytest.mark.parametrize(
-    ("destination", "options", "code"), [("queue:a.csv", {}, "E1216"), ("queue:a.jsonl", {"x": 1}, "E1020")]
+    ("destination", "options", "code"),
+    [("queue:a.csv", {}, "E1216"), ("queue:a.jsonl", {"x": 1}, "E1020"), ("queue:a.jsonl", {"mode": 640}, "E1022")],
 )
 def test_senders_of_files(destination, options, code) -> None:
     with pytest.raises(ConfigError) as raised:

@@ -179,7 +179,7 @@ def test_a_row_that_is_no_csv_has_no_id(files, tmp_path, row) -> None:
     assert [m.properties["row.id"] for m in messages] == ["0", row, "2"]
     mapping = ReceiveMapping("r", None, "${row.id}", "", deduplicated=True, max_message_bytes=1000)
     mapped = mapping.map(messages, 0.0)
-    assert mapped.ids == ["0", "2"]
+    assert mapped.ids == ["0", "", "2"]
     assert [letter.reason[:5] for letter in mapped.dead_letters] == ["E5403"]
 
 

@@ -922,13 +922,13 @@ def test_a_file_is_consumed_and_cannot_be_browsed(tmp_path):
     factory = ConnectionFactory(FileConnection, {"path": str(tmp_path)})
     with factory.create_connection() as connection:
         session = connection.create_session(CLIENT)
-        consumer = session.create_consumer("queue:a.jsonl")
+        consumer = session.create_consumer("queue:a.jsonl", subscription="reader")
         first, _ = receive(consumer, 2)
         assert consumer.receive(math.inf) is None  # the end of the file
         session.acknowledge(first)
         session.close()
         session = connection.create_session()
-        assert bodies(receive(session.create_consumer("queue:a.jsonl"), 1)) == ['{"n": 2}']
+        assert bodies(receive(session.create_consumer("queue:a.jsonl", subscription="reader"), 1)) == ['{"n": 2}']
         with pytest.raises(UsageError, match="^E2014 browser of queue:a.jsonl: its connector cannot show messages"):
             session.create_browser("queue:a.jsonl")
 

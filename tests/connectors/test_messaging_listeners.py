@@ -195,6 +195,31 @@ def test_nothing_is_lost_or_doubled_by_stops_and_starts(world, connection):
 # --- threads ---
 
 
+def test_a_listener_whose_call_would_run_nothing_is_refused(memory):
+    async def listener(message): ...
+
+    session = memory.session(CLIENT)
+    consumer, producer = session.create_consumer("queue:q"), session.create_producer("queue:q")
+    with pytest.raises(UsageError, match=r"E4117 listener of consumer of queue:q: is 'async def'"):
+        consumer.set_listener(listener)
+    with pytest.raises(UsageError, match=r"E4117 completion of producer of queue:q: is 'async def'"):
+        producer.send_async(numbered(1)[0], listener)
+
+
+def test_a_listener_that_hides_such_a_call_has_failed(memory, caplog):
+    async def later(message): ...
+
+    inbox = Inbox()
+    session = memory.session()
+    send(session, "queue:q", numbered(1))
+    session.create_consumer("queue:q").set_listener(lambda message: (inbox(message), later(message))[1])
+    with caplog.at_level(logging.WARNING):
+        memory.connection.start()
+        assert bodies(inbox.take(2)) == ["1", "1"]
+        memory.connection.stop()
+    assert "E4117 listener of consumer of queue:q" in caplog.text
+
+
 @pytest.mark.parametrize("closes", ["consumer", "session", "connection"])
 def test_closing_waits_for_the_listener(memory, closes):
     session, busy = memory.session(), Busy()
@@ -462,7 +487,7 @@ def test_a_file_is_given_to_its_end_and_the_thread_ends(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"n": 1}\n{"n": 2}\n')
     inbox = Inbox()
     with ConnectionFactory(FileConnection, {"path": str(tmp_path)}).create_connection() as connection:
-        connection.create_session().create_consumer("queue:a.jsonl").set_listener(inbox)
+        connection.create_session().create_consumer("queue:a.jsonl", subscription="reader").set_listener(inbox)
         connection.start()
         assert bodies(inbox.take(2)) == ['{"n": 1}', '{"n": 2}']
         for one in inbox.threads:

@@ -1,7 +1,6 @@
 """Bodies with a structure: as the Java client writes them, and nothing that is read can harm."""
 
 import math
-import struct
 import tracemalloc
 
 import pytest
@@ -153,8 +152,6 @@ def test_blocks_are_of_the_sizes_that_java_writes():
         Char(""),
         Char("ab"),
         Char("😀"),
-        Char("\ud800"),
-        "\ud800",
     ],
 )
 def test_what_java_could_not_hold_is_refused(write, value):
@@ -270,7 +267,6 @@ def entry(value):
         entry(b"q\xff\xff\xff\xff"),
         entry(b"sr\0\x11java.lang.Runtime"),
         entry(b"v"),
-        entry(b"t\0\3\xed\xa0\xbd"),
         entry(b"t\0\1\xff"),
     ],
 )
@@ -295,8 +291,6 @@ def test_a_value_cannot_be_a_class():
         b"\0",
         b"\x0c",
         b"\2\0\1\xff",
-        b"\2\0\3\xed\xa0\xbd",
-        b"\x09\xd8\0",
         b"\x0a\xff\xff\xff\xff",
         b"\x0a\x7f\xff\xff\xff",
     ],
@@ -330,7 +324,6 @@ def test_a_body_that_promises_much_takes_little(body):
     assert most < 20 * len(body) + 50_000
 
 
-def test_numbers_of_32_bits_are_read_as_what_they_are():
-    single = read_stream(write_stream([Single(1.1)]))[0]
-    assert single == struct.unpack(">f", struct.pack(">f", 1.1))[0]
+def test_numbers_of_32_bits_are_read_as_java_shows_them():
+    assert read_stream(write_stream([Single(1.1)])) == [1.1]
     assert math.copysign(1, read_map(write_map({"z": Single(-0.0)}))["z"]) == -1

@@ -5,8 +5,7 @@ import time
 import pytest
 
 from connectors.pulsar import source
-from connectors.pulsar.received import UNREADABLE
-from correlator.events import Message, Outgoing
+from correlator.events import UNREADABLE, Message, Outgoing
 from correlator.settings import ReceiverSettings, SenderSettings
 from correlator.testing.contract import PATIENCE_S, bodies, outgoing, take, tokens
 from correlator.testing.network import FaultProxy

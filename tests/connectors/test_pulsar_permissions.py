@@ -22,7 +22,7 @@ AUTHENTICATION = "org.apache.pulsar.broker.authentication.AuthenticationProvider
 CLIENT = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
 RECEIVER = ReceiverSettings(id="r", connection="pulsar", destination="queue:q")
 SENDER = SenderSettings(id="s", connection="pulsar", destination="queue:q")
-SOON = {"connection_retry_interval": 0.1}
+SOON = {"connection_retry_interval": 0.1, "max_connection_retry_interval": 0.1}
 MESSAGES = [Outgoing(1, "", "queue:q", Message(b"1"))]
 
 

@@ -24,10 +24,10 @@ from pulsar.schema import AvroSchema, BytesSchema, Integer, JsonSchema, Record, 
 from connectors.pulsar import schemas
 from connectors.pulsar.avro import MOST_GROWTH, Refused, decoder
 from connectors.pulsar.link import Link
-from connectors.pulsar.received import UNREADABLE
 from connectors.pulsar.schemas import taken_apart
 from correlator import Engine, Message, Monitor, on
 from correlator.errors import ConfigError
+from correlator.events import UNREADABLE
 from correlator.settings import EngineSettings, MonitorSettings, ReceiverSettings
 from correlator.testing.contract import PATIENCE_S, bodies, take, tokens
 from tests.connectors.rabbit import Seen, lost, opened

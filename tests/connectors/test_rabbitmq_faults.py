@@ -107,6 +107,7 @@ def engine(name, path, connection, *, monitor, source, reliability, target=None)
         else (),
         monitors=(MonitorSettings(type=f"{__name__}:{monitor}"),),
         connection_retry_interval=0.05,
+        max_connection_retry_interval=0.05,
     )
     return Engine(settings, connections={"rabbit": connection})
 

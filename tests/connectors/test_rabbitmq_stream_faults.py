@@ -20,7 +20,7 @@ from connectors.rabbitmq_stream.broker import Address
 from connectors.rabbitmq_stream.link import Wire
 from correlator import Engine, Message, Monitor, on
 from correlator.errors import ConnectionLost
-from correlator.events import Outgoing
+from correlator.events import UNREADABLE, Outgoing
 from correlator.settings import CheckpointSettings, ConnectionSettings
 from correlator.testing.contract import PATIENCE_S, bodies, take, tokens
 from correlator.testing.network import FaultProxy
@@ -135,6 +135,7 @@ def test_a_server_that_is_killed_under_load_loses_and_doubles_nothing(rabbit: Ra
         target,
         checkpoint=CheckpointSettings(interval=0.02),
         connection_retry_interval=0.05,
+        max_connection_retry_interval=0.05,
     )
     with opened(rabbit.stream_connection().sink(sender(source))):
         pass
@@ -258,7 +259,7 @@ def test_two_receivers_of_one_name_are_told(rabbit: RabbitServer):
         assert lost(lambda: one.acknowledge([second.token])).code == "E7027"
 
 
-def test_a_chunk_that_cannot_be_read(rabbit: RabbitServer):
+def test_a_batch_that_cannot_be_unpacked_is_passed(rabbit: RabbitServer):
     stream = rabbit.queue()
     send(rabbit, stream, b"1")
 
@@ -271,14 +272,16 @@ def test_a_chunk_that_cannot_be_read(rabbit: RabbitServer):
         await client.declare_publisher(stream, None, 0)
         confirmed = client.wait_frame(schema.PublishConfirm)
         snappy = 2
-        await client.send_frame(schema.PublishSubBatching(0, 1, 1, 0x80 | snappy << 4, 1, 5, 3, b"???"))
+        await client.send_frame(schema.PublishSubBatching(0, 1, 1, 0x80 | snappy << 4, 2, 5, 3, b"???"))
         await confirmed
         await client.close()
 
     asyncio.run(publish())
     with opened(rabbit.stream_connection().source(receiver(stream))) as source:
-        assert bodies(take(source, 1)) == [b"1"]
-        assert lost_by(source).code == "E7028"
+        messages = [one for chunk in take(source, 3) for one in chunk.messages]
+    assert [(one.body, one.properties["x-stream-offset"]) for one in messages] == [(b"1", 0), (b"???", 1), (b"", 2)]
+    assert "snappy is not read" in messages[1].properties[UNREADABLE]
+    assert "message 2 of a batch of 2" in messages[2].properties[UNREADABLE]
 
 
 # --- no connection ---

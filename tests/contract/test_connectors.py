@@ -5,14 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from correlator.testing.contract import Check, checks_for
+from correlator.testing.contract import Check, check_a_second_consumer_overtakes_nobody, checks_for
 from tests.contract.worlds import (
     CsvWorld,
     DeduplicatingMemoryWorld,
     DeduplicatingPulsarWorld,
     EmbeddedWorld,
+    ExclusivePulsarWorld,
     FileWorld,
     MemoryWorld,
+    PositionMemoryWorld,
     PulsarWorld,
     QuorumRabbitWorld,
     RabbitWorld,
@@ -35,6 +37,11 @@ def test_memory(check: Check) -> None:
 @_checks(DeduplicatingMemoryWorld)
 def test_memory_that_deduplicates(check: Check) -> None:
     check(DeduplicatingMemoryWorld())
+
+
+@_checks(PositionMemoryWorld)
+def test_memory_with_positions(check: Check) -> None:
+    check(PositionMemoryWorld())
 
 
 @_checks(EmbeddedWorld)
@@ -97,3 +104,8 @@ def test_pulsar(check: Check, pulsar: PulsarServer) -> None:
 @_checks(DeduplicatingPulsarWorld)
 def test_pulsar_that_deduplicates(check: Check, pulsar: PulsarServer) -> None:
     check(DeduplicatingPulsarWorld(pulsar))
+
+
+@pytest.mark.pulsar
+def test_pulsar_where_one_consumer_takes_at_a_time(pulsar: PulsarServer) -> None:
+    check_a_second_consumer_overtakes_nobody(ExclusivePulsarWorld(pulsar))

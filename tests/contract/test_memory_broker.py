@@ -4,6 +4,7 @@ import pytest
 
 from correlator.errors import ConfigError, ConnectionLost
 from correlator.events import Message
+from correlator.ports import Features, Order
 from correlator.settings import ConnectionSettings
 from correlator.testing.contract import outgoing, receiver, sender
 from correlator.testing.memory import Faults, MemoryBroker
@@ -78,9 +79,60 @@ def test_messages_that_arrive_twice() -> None:
         def repeated(self, receiver, messages):
             return [0]
 
-    broker = MemoryBroker(faults=Twice())
+    broker = MemoryBroker(features=Features(order=Order.ANY), faults=Twice())
     broker.publish("queue:a", [Message(b"1"), Message(b"2")])
     assert contents(connected_source(broker).receive(5, 0.0).messages) == [b"1", b"2", b"1"]
+
+
+@pytest.mark.parametrize(
+    ("order", "again"), [(Order.ANY, [b"3", b"4", b"1", b"2"]), (Order.PLACE, [b"1", b"2", b"3", b"4"])]
+)
+def test_messages_that_come_again_late(order, again) -> None:
+    class Late(Faults):
+        def comes_late(self, receiver, messages):
+            return 3
+
+    broker = MemoryBroker(features=Features(order=order), faults=Late())
+    broker.publish("queue:a", [Message(b"%d" % number) for number in range(1, 5)])
+    source = connected_source(broker)
+    source.receive(2, 0.0)
+    broker.drop_connections()
+    source.connect()
+    assert broker.waiting("queue:a") == 4
+    chunks = [source.receive(1, 0.0) for _ in range(4)]
+    assert [body for chunk in chunks for body in contents(chunk.messages)] == again
+
+
+def test_a_part_of_what_is_there() -> None:
+    class Parts(Faults):
+        def at_most(self, receiver, messages):
+            return 2
+
+    broker = MemoryBroker(faults=Parts())
+    broker.publish("queue:a", [Message(b"1"), Message(b"2"), Message(b"3")])
+    source = connected_source(broker)
+    assert [contents(source.receive(5, 0.0).messages) for _ in range(2)] == [[b"1", b"2"], [b"3"]]
+
+
+def test_late_messages_come_when_there_are_no_others() -> None:
+    class Late(Faults):
+        def comes_late(self, receiver, messages):
+            return 1_000
+
+    broker = MemoryBroker(features=Features(), faults=Late())
+    broker.publish("queue:a", [Message(b"1")])
+    source = connected_source(broker)
+    source.receive(1, 0.0)
+    source.connect()
+    assert contents(source.receive(1, 0.0).messages) == [b"1"]
+
+
+def test_receivers_may_differ_in_their_order() -> None:
+    broker = MemoryBroker(features=Features(), orders={"alone": Order.POSITION})
+    broker.connection().source(receiver("queue:a", "shared")).connect()
+    broker.connection().source(receiver("queue:a", "alone")).connect()
+    with pytest.raises(ConnectionLost):
+        broker.connection().source(receiver("queue:a", "alone")).connect()
 
 
 @pytest.mark.parametrize("stored", [0, 1, 2])

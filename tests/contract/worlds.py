@@ -15,7 +15,7 @@ from connectors.rabbitmq import RabbitConnection
 from connectors.rabbitmq_stream import StreamConnection
 from correlator.errors import ConnectionLost
 from correlator.events import Message, Outgoing
-from correlator.ports import Connection, Features, Source
+from correlator.ports import Connection, Features, Order, Source
 from correlator.settings import ConnectionSettings, ReceiverSettings
 from correlator.testing.contract import PATIENCE_S, outgoing, receiver, sender, take, tokens
 from correlator.testing.memory import MEMORY_FEATURES, MemoryBroker
@@ -90,6 +90,12 @@ class MemoryWorld(_BrokerWorld):
 
 class DeduplicatingMemoryWorld(MemoryWorld):
     features = Features(acknowledges_surely=True, deduplicates_sends=True)
+
+
+class PositionMemoryWorld(MemoryWorld):
+    """As a file or a stream: each receiver has a position of its own."""
+
+    features = replace(MEMORY_FEATURES, order=Order.POSITION, selects=False, selects_in_place=False, shares=False)
 
 
 class EmbeddedWorld(_BrokerWorld):
@@ -215,6 +221,30 @@ class DeduplicatingPulsarWorld(PulsarWorld):
     """The broker drops repeats."""
 
     features = replace(PulsarConnection.features, deduplicates_sends=True)
+
+
+class _ExclusivePulsar(PulsarConnection):
+    """Queues of which one consumer takes at a time."""
+
+    def source(self, receiver: ReceiverSettings) -> PulsarSource:
+        return super().source(_exclusive(receiver))
+
+    def order(self, receiver: ReceiverSettings) -> Order:
+        return super().order(_exclusive(receiver))
+
+
+def _exclusive(receiver: ReceiverSettings) -> ReceiverSettings:
+    return replace(receiver, options={"subscription_type": "exclusive"})
+
+
+class ExclusivePulsarWorld(PulsarWorld):
+    """For what differs where one consumer takes at a time."""
+
+    features = replace(PulsarConnection.features, order=Order.POSITION)
+
+    def connection(self) -> PulsarConnection:
+        mine = {"namespace": self._namespace}
+        return _ExclusivePulsar("pulsar", ConnectionSettings(type="pulsar", options={**self.server.options, **mine}))
 
 
 class FileWorld:

@@ -67,7 +67,7 @@ class Listening:
         routes.subscribe("main", context.queue)
         return context
 
-    def _failed(self, policy: str, error: CorrelatorError) -> None:
+    def _failed(self, policy: str, error: CorrelatorError, about: str) -> None:
         self.failures.append(error.code)
 
     def hear(self, *events: Any) -> None:

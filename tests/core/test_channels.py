@@ -8,6 +8,7 @@ from correlator.core.context import Context
 from correlator.core.monitor import Monitor, on
 from correlator.core.queue import Run
 from correlator.core.routes import Routes
+from correlator.core.tape import Tape
 from correlator.errors import UsageError
 from correlator.runtime.names import resolve
 from tests.core.listening import A, B, Listening
@@ -126,3 +127,31 @@ def test_a_subscription_names_a_channel(name):
 
     with pytest.raises(UsageError, match="E4115 monitor Wrong: .* is not the name of a channel"):
         Listening(Wrong())
+
+
+class Wanders(Monitor, persistent=True):
+    """Hears one channel after the other."""
+
+    at: int = 0
+
+    @on(A)
+    def go_on(self, one: A) -> None:
+        self.unsubscribe(f"c{self.at}")
+        self.at += 1
+        self.subscribe(f"c{self.at}")
+
+
+@pytest.mark.parametrize("taped", [False, True])
+def test_100000_channels_that_nobody_hears_any_more_leave_nothing(taped):
+    routes = Routes()
+    view = Tape("main", routes, lambda _: None).view if taped else routes
+    one, context = Wanders(), Context("main", view, resolve)
+    context.load(one, "stop")
+    for _ in range(100):
+        for _ in range(1000):
+            context.queue.deliver(run(A(n=1)))
+        context.work(1000, 0.0)
+        assert list(routes.channels) == [f"c{one.at}"]
+        assert list(view.channels) == [f"c{one.at}"]
+        assert list(context._subscribed) == [f"c{one.at}"]
+    assert one.at == 100_000

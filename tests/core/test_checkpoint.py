@@ -19,6 +19,10 @@ class Parked:
         self.state: list[StateEntry] = []
         self.staged: dict[str, list[Message]] = {}
         self.dead: list[DeadLetter] = []
+        self.timer = False
+
+    def awaits_time(self) -> bool:
+        return self.timer
 
     def cut(self) -> ContextCut:
         entered, waiting = self.queue.cut(lambda one: ("", one))
@@ -52,6 +56,19 @@ def test_without_anything_new_there_is_no_checkpoint():
     checkpoint = a_checkpoint()
     assert checkpoint.cut([Parked()], [], {}, 1.0) is None
     assert checkpoint.number == 1
+
+
+def test_engine_time_is_stored_for_its_own_sake_while_something_waits_for_it():
+    """Given nothing new, when 10 s of engine time are not stored, then a checkpoint if a timer waits, and else none."""
+    checkpoint, context = Checkpoint(3, b"", (), 100.0), Parked()
+    assert checkpoint.cut([context], [], {}, 100.0) is not None
+    assert [checkpoint.cut([context], [], {}, now) for now in (109.9, 110.0, 500.0)] == [None] * 3
+    context.timer = True
+    cut = checkpoint.cut([context], [], {}, 500.0)
+    assert cut is not None
+    assert cut.commit.engine_time == 500.0
+    assert checkpoint.cut([context], [], {}, 509.9) is None
+    assert checkpoint.cut([context], [], {}, 510.0) is not None
 
 
 def test_g3_numbers_grow_by_one_and_digests_differ():

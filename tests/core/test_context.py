@@ -18,7 +18,7 @@ from correlator.core.reliability import Reliability
 from correlator.core.routes import Routes
 from correlator.core.state import StateTable
 from correlator.errors import CorrelatorError, HandlerFailed, MappingError, StateError, UsageError
-from correlator.events import LONGEST_LIFE_MS, Headers, Message, event
+from correlator.events import LONGEST_LIFE_MS, FlowControlMarker, Headers, Message, event
 from correlator.runtime.names import resolve
 
 
@@ -149,20 +149,20 @@ class Listed:
     number: int = 0
 
 
-class AsksForList(Log):
-    @on(Listed, values=(1,))
-    def tuple(self, listed: Listed) -> None:
-        self.heard("values")
-
+class AsksBesideList(Log):
     @on(Listed, number=1)
     def one(self, listed: Listed) -> None:
         self.heard("number")
 
 
-def test_a_field_whose_value_changes_matches_nothing():
-    monitor = AsksForList()
+def test_a_field_whose_value_changes_cannot_be_asked_for():
+    """Not by what the store would make such a value of: the listener would never be called."""
+    monitor = AsksBesideList()
     deliver(a_context(monitor), Listed(values=[1], number=1))
     assert monitor.calls_so_far() == ["number"]
+    for value in ((1,), frozenset({1})):
+        with pytest.raises(UsageError, match=r"E4108 event Listed: field 'values' never has the value .* make '\[1\]'"):
+            match(Listed, values=value)
 
 
 @pytest.mark.parametrize("value", ["one", None, 1.5, threading.Lock()])
@@ -414,7 +414,7 @@ def test_c106_skip_and_dead_letter_leave_no_trace_of_the_failed_handler(on_error
     monitor = Counter()
     context = a_context(monitor, on_error=on_error)
     failures: list[CorrelatorError] = []
-    context._failed = lambda policy, error: failures.append(error)
+    context._failed = lambda policy, error, about: failures.append(error)
     deliver(context, Tick(number=1), Tick(number=-5), Tick(number=2))
     assert (monitor.count, monitor.seen, dict(monitor.by_kind)) == (2, [1, 2], {"plain": 2})
     assert staged(context) == [b'{"number":1,"kind":"plain"}', b'{"number":2,"kind":"plain"}']
@@ -464,6 +464,9 @@ class Effects(Monitor, persistent=True):
         self.spawn(Order, order=1)
         self.send(b"x", to="quick")
         self.send(Other(), to="channel:main")
+        self.subscribe("news")
+        self.update_flow_control_window(FlowControlMarker(receiver="in", number=1), 5)
+        self.stop()
         raise ValueError("after all of it")
 
     def nothing(self) -> None: ...
@@ -474,11 +477,37 @@ class Effects(Monitor, persistent=True):
 def test_nothing_that_a_failed_handler_asked_for_happens():
     monitor = Effects()
     context = a_context(monitor, on_error="skip")
+    granted: list[int] = []
+    context._routes.grant = {"in": granted.append}
     deliver(context, Tick(number=1))
     assert context.next_timer() is None
     assert len(context.queue) == 0
+    assert granted == []
+    assert "news" not in context._routes.channels
+    assert context.monitors() == [monitor]
     assert context._routes.outboxes["quick"].take(5) == []
     assert context.cut().spawned == {}
+
+
+class Requests(Monitor):
+    """What persistent monitors may not ask for."""
+
+    @on(Tick)
+    def tick(self, tick: Tick) -> None:
+        self.request_flush("quick")
+        self.acknowledge_and_resume("in")
+        if tick.number < 0:
+            raise ValueError("after all of it")
+
+
+@pytest.mark.parametrize(("number", "acknowledged"), [(1, ["main"]), (-1, [])])
+def test_requests_of_a_handler_are_done_when_it_has_returned_and_not_when_it_fails(number, acknowledged):
+    context = a_context(Requests(), on_error="skip")
+    done: list[str] = []
+    context._routes.resume = {"in": lambda name: lambda: done.append(name)}
+    deliver(context, Tick(number=number))
+    assert done == acknowledged
+    assert (context._routes.outboxes["quick"].take_flush() is not None) == bool(acknowledged)
 
 
 def test_a_once_listener_whose_handler_failed_still_listens():
@@ -895,7 +924,7 @@ def test_c112_an_event_for_a_channel_whose_fields_do_not_fit_is_the_handlers_fai
     context = a_context(
         handler_that(lambda monitor: monitor.send(Other(number="three"), to="channel:main")), on_error=on_error
     )
-    context._failed = lambda _, error: failures.append(error.code)
+    context._failed = lambda _, error, about: failures.append(error.code)
     context.queue.deliver(inside(Tick(number=1)))
     if on_error == "stop":
         with pytest.raises(StateError, match=r"E4103 event Other: value does not fit .* `\$\.number`"):

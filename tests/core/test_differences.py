@@ -99,7 +99,8 @@ def test_a1_20_a_connection_that_a_sender_names_has_no_default_sender():
     assert [sender.id for sender in default_senders(settings, ["other"])] == ["other-default-sender"]
 
 
-WAITING = ContextCut("old", {}, [QueueRun("in", 1, 5)])
+WAITING = ContextCut("old", {}, [QueueRun("", 0, 1, [("m:E", b"")])])
+RECEIVED = ContextCut("old", {}, [QueueRun("in", 1, 5)])
 
 
 @pytest.mark.parametrize(
@@ -110,6 +111,7 @@ WAITING = ContextCut("old", {}, [QueueRun("in", 1, 5)])
         ([ContextCut("old", {}, [])], ["main"], {"old": Verdict.CHANGED, "main": Verdict.NEW}),
         ([WAITING], ["main"], {"old": Verdict.REFUSED, "main": Verdict.NEW}),
         ([WAITING], ["old"], {"old": Verdict.UNCHANGED}),
+        ([RECEIVED], ["main"], {"old": Verdict.CHANGED, "main": Verdict.NEW}),  # test_delivery.py
     ],
 )
 def test_contexts(cuts, contexts, verdicts):

@@ -287,7 +287,9 @@ def test_a9_19_a_receive_only_header_cannot_be_written(name):
 @pytest.mark.parametrize(
     ("mapping", "code"),
     [
-        ({"header.type": "text"}, "E1061"),
+        ({"header.type": "text ${key}"}, "E1061"),
+        ({"properties": "text"}, "E1061"),
+        ({"properties": "${event.a}${event.b}"}, "E1061"),
         ({"header.type": "${body}"}, "E1061"),
         ({"header.colour": "${event}"}, "E1065"),
         ({"header": "${event}"}, "E1066"),
@@ -326,3 +328,44 @@ def test_c101_a_life_out_of_range_cannot_be_sent(life):
 def test_c102_a_priority_out_of_range_cannot_be_sent(priority):
     with pytest.raises(MappingError, match=f"E5202 s.header.priority: {priority} is not in 0..9"):
         SendMapping({"header.priority": "${event.id}"}, "s").message(Sent(id=priority), None, None)
+
+
+@event
+class Billed:
+    """What constants and text are put around."""
+
+    region: str | None = "north"
+    number: int = 7
+    urgent: bool = True
+    raw: bytes = b"\xff"
+
+
+def test_constants_and_text_go_into_every_part():
+    mapping = SendMapping(
+        {
+            "header.type": "invoice",
+            "header.priority": "4",
+            "header.correlation_id": "${event.region}-${event.number}-${event.urgent}",
+            "property.kind": "bill",
+            "key": "region ${event.region}",
+            "destination": "queue:bills.${event.region}",
+            "body": "bill ${event.number}",
+        },
+        "sender out.mapping",
+    )
+    message = mapping.message(Billed(), None, None)
+    assert message == Message(
+        b"bill 7",
+        {"kind": "bill"},
+        "region north",
+        "queue:bills.north",
+        Headers(type="invoice", priority=4, correlation_id="north-7-true"),
+    )
+    without = mapping.message(Billed(region=None), None, None)
+    assert (without.key, without.destination, without.headers.correlation_id) == (None, None, None)
+
+
+def test_bytes_cannot_stand_in_a_text():
+    mapping = SendMapping({"key": "raw ${event.raw}"}, "sender out.mapping")
+    with pytest.raises(MappingError, match="E5202 sender out.mapping.key: bytes cannot stand in a text"):
+        mapping.message(Billed(), None, None)

@@ -91,7 +91,14 @@ def test_consumed_is_what_every_context_has_handled():
     slow.advance(slow.head(), 2)
     quick.advance(quick.head(), 5)
     assert consumed({"slow": slow, "quick": quick}, {"r": ["slow", "quick"]}) == {"r": 2}
-    assert consumed({"slow": slow, "quick": quick}, {"r": ["quick"]}) == {"r": 5}
+    assert consumed({"quick": quick}, {"r": ["quick"]}) == {"r": 5}
+
+
+def test_what_waits_in_a_context_that_a_receiver_delivers_to_no_more_is_not_consumed():
+    slow, quick = a_queue(a_run("r", 1, 5)), a_queue(a_run("r", 1, 5))
+    slow.advance(slow.head(), 2)
+    quick.advance(quick.head(), 5)
+    assert consumed({"slow": slow, "quick": quick}, {"r": ["quick"]}) == {"r": 2}
 
 
 def test_consumed_of_a_context_that_nothing_entered_is_nothing():
@@ -159,9 +166,9 @@ def _restarted(queue: InputQueue, log: dict[str, list[Message]]) -> InputQueue:
         ]
     )
     again = InputQueue()
-    same = {receiver: lambda messages: messages for receiver in log}
-    again.restore(entered, restored_runs(recorded, kept, same, lambda one: one[1].decode()))
+    same = {receiver: lambda _, messages: messages for receiver in log}
+    again.restore(entered, restored_runs("main", recorded, kept, same, lambda one: one[1].decode()))
     for receiver in log:
-        for first, messages in kept.beyond(receiver, entered.get(receiver, 0)):
+        for first, messages in kept.beyond("main", receiver, entered.get(receiver, 0)):
             again.deliver(Run(receiver, first, messages, messages, stored=True))
     return again

@@ -1,5 +1,7 @@
 """From messages to events: bad inputs row by row (RELIABILITY C 69-113), ids and templates (FEATURES A8.2)."""
 
+import zlib
+
 import msgspec
 import pytest
 
@@ -61,7 +63,8 @@ def test_a_bad_body_becomes_a_dead_letter_and_the_rest_of_its_batch_does_not(bod
     bad = Message(body)
     mapped = a_mapping().map([good, bad, good], 7.5)
     assert [one.id for one in mapped.events] == [1, 1]
-    assert (len(mapped.messages), mapped.ids, len(mapped.digests)) == (2, ["a", "a"], 2)
+    assert (len(mapped.messages), mapped.ids, len(mapped.digests)) == (2, ["a", "", "a"], 3)
+    assert mapped.failed == [1]
     (letter,) = mapped.dead_letters
     assert letter.reason.startswith(code)
     assert len(letter.reason) < 500
@@ -108,9 +111,9 @@ def test_a_receiver_without_event_type_takes_any_body_as_it_is():
 
 def test_a_stored_message_that_no_longer_maps_leaves_a_gap():
     messages = [Message(b'{"id": 1}'), Message(b"broken"), Message(b'{"id": 3}')]
-    events, dead = a_mapping().remap(messages, 0.0)
+    events, dead = a_mapping().remap(messages, 11, 0.0)
     assert events == [Order(id=1), None, Order(id=3)]
-    assert [letter.message for letter in dead] == [messages[1]]
+    assert [(letter.message, letter.number) for letter in dead] == [(messages[1], 12)]
 
 
 # --- unique ids ---
@@ -257,7 +260,8 @@ def test_what_an_event_raises_is_the_dead_letter_of_its_message_alone(kind, when
     )
     good, bad = fragile("good", when), fragile(kind, when)
     mapped = mapping.map([good, bad, good], 7.5)
-    assert (mapped.messages, mapped.ids) == ([good, good], ["good", "good"])
+    assert mapped.messages == [good, good]
+    assert (mapped.ids[0], mapped.ids[2], len(mapped.ids)) == ("good", "good", 3)
     (letter,) = mapped.dead_letters
     assert (letter.kind, letter.message) == ("mapping", bad)
     assert letter.reason.startswith(f"{code} receiver orders")
@@ -278,7 +282,7 @@ def test_a_body_that_a_template_fails_on_is_a_dead_letter(body):
     mapping = a_mapping(None, unique_id="${body.id}")
     good, bad = Message(b'{"id": 1}'), Message(body)
     mapped = mapping.map([good, bad, good], 0.0)
-    assert (mapped.messages, mapped.ids) == ([good, good], ["1", "1"])
+    assert (mapped.messages, mapped.ids) == ([good, good], ["1", "", "1"])
     assert [letter.reason[:5] for letter in mapped.dead_letters] == ["E5103"]
     assert mapping.name_of(bad) == ""
 
@@ -303,3 +307,61 @@ def test_a_message_that_its_source_cut_is_too_large_by_its_own_size():
     cut = Message(b"x" * 11, {CUT_FROM: 70_000_000})
     (letter,) = a_mapping(None, limit=10).map([cut], 0.0).dead_letters
     assert letter.reason == "E5001 receiver orders: message of 70000000 bytes, the limit is 10."
+
+
+@event
+class Aged:
+    """An event of which one field may fail while another one is the id."""
+
+    number: int
+    age: int
+
+
+AGED = FieldMapping({"number": "${property.number}", "age": "${property.age}"}, Aged, "queue:in", "receiver orders")
+
+
+@pytest.mark.parametrize(
+    ("bad", "unique_id", "fields", "expected"),
+    [
+        (Message(b"no JSON", {"uniqueMessageId": "a"}), "${property.uniqueMessageId}", None, "a"),
+        (Message(b"no JSON", {}, None, None, Headers(message_id="m1")), "x-${header.message_id}", None, "x-m1"),
+        (Message(b"no JSON", key="k"), "${key}", None, "k"),
+        (Message(b"no JSON"), "${body}", None, "no JSON"),
+        (Message(b'{"number": 7, "age": "old"}'), "${body.number}", None, "7"),
+        (Message(b"", {"number": "7", "age": "old"}), "${body.number}", AGED, "7"),
+        (Message(b'{"number": "seven", "age": 1}'), "${body.number}", None, ""),
+        (Message(b'{"age": "old"}'), "${body.number}", None, ""),
+        (Message(b"no JSON"), "${body.number}", None, ""),
+        (Message(b"no JSON", {"uniqueMessageId": b"a"}), "${property.uniqueMessageId}", None, ""),
+        (Message(b"\xff"), "${body}", None, ""),
+        (Message(b"x" * 513), "${body}", None, ""),
+    ],
+)
+def test_the_id_of_what_cannot_be_mapped_is_that_of_the_event_wherever_it_can_be_told(bad, unique_id, fields, expected):
+    mapping = a_mapping(Aged, unique_id=unique_id, fields=fields)
+    mapped = mapping.map([bad], 1.0)
+    assert (mapped.ids, mapped.digests, mapped.failed) == ([expected], [zlib.crc32(bad.body)], [0])
+    assert mapped.dead_letters[0].unique_id == (expected or None)
+
+
+def test_without_deduplication_the_letter_of_what_cannot_be_mapped_has_its_id_all_the_same():
+    mapped = a_mapping(deduplicated=False).map([Message(b"no", {"uniqueMessageId": "a"})], 1.0)
+    assert (mapped.ids, mapped.dead_letters[0].unique_id) == ([], "a")
+
+
+def test_duplicates_are_left_out_wherever_they_stand_in_a_batch():
+    good, bad = Message(b'{"id": 1}', {"uniqueMessageId": "a"}), Message(b"no", {"uniqueMessageId": "b"})
+    mapped = a_mapping().map([bad, good, bad, good], 1.0)
+    assert mapped.failed == [0, 2]
+    messages, events, letters = mapped.without({2, 3})
+    assert (messages, [one.id for one in events], [one.message for one in letters]) == ([good], [1], [bad])
+    mapped.forget_failed()
+    assert (mapped.ids, len(mapped.sources), len(mapped.digests), mapped.dead_letters) == (["a", "a"], 2, 2, [])
+
+
+@pytest.mark.parametrize(
+    ("unique_id", "expected"), [("${body}", "b"), ("${key}", "k"), ("${key}/${body}/${property.p}", "k/b/p")]
+)
+def test_an_id_may_be_made_of_body_and_key(unique_id, expected):
+    mapped = a_mapping(None, unique_id=unique_id).map([Message(b"b", {"p": "p"}, "k"), Message(b"", {"p": "p"})], 0.0)
+    assert mapped.ids == [expected, ""]

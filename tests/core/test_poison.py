@@ -4,7 +4,7 @@ import zlib
 
 from correlator.core.commit import Suspect
 from correlator.core.messages import encode_event
-from correlator.core.poison import Watchlist, dead_letter
+from correlator.core.poison import Watchlist, dead_letter, up_to
 from correlator.core.queue import InputQueue, Run
 from correlator.events import Message, event
 
@@ -65,6 +65,21 @@ def test_t26_what_waits_is_noted_as_stretches():
 
 def test_t26_a_portion_is_bounded():
     assert handled_in(watchlist(), queue_of(received(1, 5)), most=2) == [(1, 2, 0), (3, 4, 0), (5, 5, 0)]
+
+
+def test_what_is_a_dead_letter_already_is_no_suspect_and_takes_its_place():
+    """Given places that no longer map, when portions are noted, then they stand for nobody, found noted or not."""
+    run = received(1, 6)
+    run.events = [None if number in (1, 3, 4) else one for number, one in enumerate(run.events, 1)]
+    portion = watchlist().portion(queue_of(run), 5)
+    assert (portion.size, portion.suspects) == (5, [suspect(2, 2), suspect(5, 5)])
+    found = suspect(1, 5, deaths=1)
+    assert handled_in(watchlist(found), queue_of(run)) == [(2, 2, 1), (5, 5, 1), (6, 6, 0)]
+
+
+def test_suspects_are_what_is_reached():
+    noted = [suspect(1, 5), suspect(6, 8, deaths=1), suspect(1, 2, receiver="other")]
+    assert up_to(noted, {"in": 6}) == [suspect(1, 5), suspect(6, 6, deaths=1)]
 
 
 def test_t26_nothing_waits():

@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from correlator.core.delivery import Layout, Received, is_stored, with_deliveries
 from correlator.core.recovery import default_domain, endpoint_of, reconcile
 from correlator.core.reliability import Reliability
 from correlator.errors import RecoveryRefused
@@ -24,10 +25,21 @@ def changed(settings, **fields):
     return type(settings)(**{**values, **fields})
 
 
+def compared(stored, configured):
+    """What a start with one context of monitors writes."""
+    return reconcile(stored, configured, layout=Layout(["main"]), received=Received())
+
+
+def recorded(settings):
+    """The entry of a static part in such an engine."""
+    endpoint = endpoint_of(settings, dynamic=False)
+    return with_deliveries(endpoint, {"main": 0}) if is_stored(endpoint) else endpoint
+
+
 def the_registry(*settings, dynamic=()):
     return [
-        *[endpoint_of(one, dynamic=False) for one in settings],
-        *[endpoint_of(one, dynamic=True) for one in dynamic],
+        *[recorded(one) for one in settings],
+        *[with_deliveries(endpoint_of(one, dynamic=True), {"main": 0}) for one in dynamic],
     ]
 
 
@@ -101,7 +113,7 @@ REFUSED = {
 @pytest.mark.parametrize(("before", "after", "code", "text"), REFUSED.values(), ids=REFUSED.keys())
 def test_refused(before, after, code, text):
     with pytest.raises(RecoveryRefused) as refused:
-        reconcile(the_registry(before), [] if after is None else [after])
+        compared(the_registry(before), [] if after is None else [after])
     assert refused.value.code == code
     assert f"'{before.id}'" in str(refused.value)
     assert text in str(refused.value)
@@ -124,34 +136,34 @@ ALLOWED = {
 
 @pytest.mark.parametrize(("before", "after", "written"), ALLOWED.values(), ids=ALLOWED.keys())
 def test_allowed(before, after, written):
-    changes = reconcile(the_registry(before), [after])
+    changes = compared(the_registry(before), [after])
     assert [endpoint.id for endpoint in changes.put] == ([after.id] if written else [])
     assert list(changes.removed) == []
 
 
 def test_a1_9_a_new_static_part_is_recorded():
-    changes = reconcile(the_registry(RECEIVER), [RECEIVER, SENDER])
+    changes = compared(the_registry(RECEIVER), [RECEIVER, SENDER])
     assert changes.put == [endpoint_of(SENDER, dynamic=False)]
 
 
 def test_a1_9_a_static_part_may_not_take_the_id_of_a_dynamic_one():
     with pytest.raises(RecoveryRefused, match=r"E4304 receiver 'r1': is configured now but was added by code"):
-        reconcile(the_registry(dynamic=[RECEIVER]), [RECEIVER])
+        compared(the_registry(dynamic=[RECEIVER]), [RECEIVER])
 
 
 def test_a1_5_dynamic_parts_need_no_configuration():
-    assert list(reconcile(the_registry(SENDER, dynamic=[RECEIVER]), [SENDER]).put) == []
+    assert list(compared(the_registry(SENDER, dynamic=[RECEIVER]), [SENDER]).put) == []
 
 
 def test_the_source_of_a_sender_is_kept():
     registry = [msgspec.structs.replace(endpoint_of(SENDER, dynamic=False), source="host:1:2:S01")]
-    changes = reconcile(registry, [changed(SENDER, max_tries=9)])
+    changes = compared(registry, [changed(SENDER, max_tries=9)])
     assert [endpoint.source for endpoint in changes.put] == ["host:1:2:S01"]
 
 
 def test_every_difference_is_named_at_once():
     with pytest.raises(RecoveryRefused) as refused:
-        reconcile(the_registry(RECEIVER, SENDER), [changed(SENDER, destination="queue:z")])
+        compared(the_registry(RECEIVER, SENDER), [changed(SENDER, destination="queue:z")])
     assert "E4302 sender 's1'" in str(refused.value)
     assert "E4301 receiver 'r1'" in str(refused.value)
 

@@ -279,13 +279,47 @@ def test_undo_takes_back_every_change_since_it_began():
     assert dict(table) == {"kept": [1, 9], "changed": [2], "deleted": [3]}
 
 
-def test_after_undo_the_table_writes_what_it_holds():
-    table = a_table(list[int], a=[1])
+def test_after_undo_the_table_writes_what_changed_before():
+    table = a_table(list[int], a=[1], c=[4])
+    table["c"].append(5)
     table.begin_undo()
     table["a"].append(2)
     table["b"] = [3]
+    del table["c"]
     table.undo()
-    assert changes(table) == {"a": [1], "b": None}
+    assert dict(table) == {"a": [1], "c": [4, 5]}
+    assert changes(table).keys() == {"a", "c"}, "reading counts"
+
+
+@pytest.mark.parametrize("key", [None, "\ud800", 1, 1.0, b"a", 2**70])
+def test_a_key_that_cannot_be_stored_is_refused_at_the_call_and_leaves_nothing(key):
+    table = a_table(int, a=1)
+    for call in (lambda: table.__setitem__(key, 2), lambda: table.setdefault(key, 2)):
+        with pytest.raises(StateError, match="E410[23]"):
+            call()
+    with pytest.raises(KeyError):
+        del table[key]
+    assert changes(table) == {}
+    assert dict(table) == {"a": 1}
+
+
+def test_an_equal_key_of_another_type_is_refused():
+    table: StateTable[int, int] = StateTable(int, int, "table")
+    table[1] = 1
+    for key in (True, 1.0):
+        with pytest.raises(StateError, match="E4103"):
+            table[key] += 1
+    assert [type(key) for key in table] == [int]
+
+
+def test_what_was_checked_after_an_event_is_what_a_cut_writes():
+    """Given a handler that keeps a value, when it changes that in another event, then the table does not follow."""
+    table = a_table(list[object], a=[1])
+    table.begin_undo()
+    kept = table["a"]
+    table.check_changes()
+    kept.append(object())
+    assert changes(table) == {"a": [1]}
 
 
 @given(

@@ -152,6 +152,10 @@ class WatchedStore:
         finally:
             injection.withdraw()
 
+    def confirm_lock(self) -> float | None:
+        """Of the real one."""
+        return self._store.confirm_lock()
+
     def resolve(self, number: int) -> bool:
         """Look, sometimes through a connection that is disturbed in its turn."""
         injection = self._disturb()

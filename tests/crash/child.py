@@ -108,6 +108,7 @@ def settings_of(job: Job) -> EngineSettings:
         senders=(sender("exact", Reliability.EXACTLY_ONCE), sender("steady", Reliability.AT_LEAST_ONCE)),
         monitors=(MonitorSettings(type=f"{__name__}:Total"),),
         connection_retry_interval=0.05,
+        max_connection_retry_interval=0.05,
     )
 
 

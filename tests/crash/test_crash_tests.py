@@ -407,15 +407,18 @@ class Totals(Monitor, persistent=True):
 
 
 @pytest.mark.kill9
-def test_u8_what_survives_a_simulated_crash_only_is_found_by_real_processes(tmp_path):
+def test_u8_what_a_process_holds_and_the_next_one_does_not_is_found_at_each_level(tmp_path):
     test = TEST.replace('budget="10s"', 'budget="60s", levels=["sim", "kill9"]')
     project(tmp_path, TABLE_OF_A_MODULE, test_orders=test)
     simulated = run_pytest(tmp_path, "--crash-level=sim", "--crash-budget=2s")
     real = run_pytest(tmp_path, "--crash-level=kill9", TMPDIR=str(tmp_path))  # where it keeps what failed
-    assert (simulated.returncode, real.returncode) == (0, 1), simulated.stdout + real.stdout
-    lines = screen(real.stdout)
-    assert lines[0].startswith("G7 violated")
-    assert any("KeyError: 'each'" in line for line in lines)
+    for result in (simulated, real):
+        assert result.returncode == 1, result.stdout
+        lines = screen(result.stdout)
+        assert lines[0].startswith("G7 violated")
+        assert any("KeyError: 'each'" in line for line in lines)
+    again = reproduced(tmp_path, screen(simulated.stdout), tmp_path)
+    assert screen(again.stdout)[:-1] == screen(simulated.stdout)[:-1]
 
 
 # --- the example ---

@@ -3,6 +3,7 @@
 The long forms are `python -m tests.crash.ambiguous` and `python -m tests.crash.campaign --store postgres`.
 """
 
+import contextlib
 import random
 import threading
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ import pytest
 from correlator import Engine
 from correlator.errors import StoreError
 from correlator.runtime import writer
+from correlator.storage import database, session
 from correlator.storage.store import SqlStore
 from correlator.testing.network import FaultProxy
 from tests.crash import child
@@ -203,7 +205,7 @@ def test_a_server_that_does_not_come_back_stops_the_engine(
     harm: Callable[[FaultProxy, PostgresServer, str], object],
     code: str,
 ) -> None:
-    monkeypatch.setattr(writer, "MOST_LOOKUPS", 3)
+    monkeypatch.setattr(writer, "LONGEST_DOUBT_S", 0.1)
     store = postgres_server.fresh_database()
     published = publish(random.Random(1), broker, 0)
     with FaultProxy(postgres_server.port) as proxy:
@@ -214,12 +216,54 @@ def test_a_server_that_does_not_come_back_stops_the_engine(
     finishes(store, broker, published)
 
 
-def stops(engine: Engine, code: str, harm: Callable[[], object] = lambda: None) -> None:
-    """The engine starts, is harmed, and stops with this error and exit status 3."""
+def test_a_server_that_stands_still_stops_the_engine(
+    harmed: PostgresServer, broker: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its system takes what is sent to it, so that no time-out of TCP tells."""
+    monkeypatch.setattr(writer, "LONGEST_DOUBT_S", 0.1)
+    monkeypatch.setattr(session, "ANSWER_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(database, "CONNECT_TIMEOUT_S", 2)
+    store = harmed.fresh_schema()
+    published = publish(random.Random(1), broker, 0)
+    with contextlib.ExitStack() as frozen:
+        engine = Engine(child.settings_of(Job(store=store, broker=broker, expected=0)))
+        stops(engine, "E3105 .*connection timeout", lambda: frozen.enter_context(harmed.frozen()))
+    finishes(store, broker, published)
+
+
+def test_an_idle_engine_notices_that_another_one_has_taken_its_store(
+    postgres_server: PostgresServer, broker: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its session is ended while it has nothing to write, so that no commit tells."""
+    monkeypatch.setattr(database, "LOOK_AT_LOCK_S", 0.01)
+    store = postgres_server.fresh_database()
+    other = SqlStore(store, "crash")
+
+    def take_over() -> None:
+        while not other_has_it():
+            postgres_server.terminate_backends(store)
+
+    def other_has_it() -> bool:
+        try:
+            other.open()
+        except StoreError:
+            return False
+        return True
+
+    try:
+        stops(
+            Engine(child.settings_of(Job(store=store, broker=broker, expected=0))), "E3201|E3202", take_over, status=5
+        )
+    finally:
+        other.close()
+
+
+def stops(engine: Engine, code: str, harm: Callable[[], object] = lambda: None, status: int = 3) -> None:
+    """The engine starts, is harmed, and stops with this error and exit status."""
     patience = threading.Timer(PATIENCE_S, engine.request_stop)
     patience.start()
     with pytest.raises(StoreError, match=code) as failure, engine:
         harm()
         engine.run_forever()
     patience.cancel()
-    assert failure.value.exit_status == 3
+    assert failure.value.exit_status == status

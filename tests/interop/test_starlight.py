@@ -47,8 +47,6 @@ CLIENT_ID, SUBSCRIPTION = "shop", "orders"
 
 # --- what Java sends ---
 
-TENTH = struct.unpack("f", struct.pack("f", 0.1))[0]
-"""A `float` of 0.1."""
 OF_JAVA = {
     "late": ("text", TEXT),
     "full": ("text", TEXT),
@@ -71,7 +69,7 @@ OF_JAVA = {
             "bytes": BINARY,
             "char": "€",
             "double": -0.125,
-            "float": TENTH,
+            "float": 0.1,
             "int": 123_456,
             "long": -(2**63),
             "long text": LARGE_TEXT,
@@ -81,7 +79,7 @@ OF_JAVA = {
         },
     ),
     "no map": ("map", {}),
-    "stream": ("stream", [True, -7, -300, "€", 123_456, -(2**63), TENTH, -0.125, f"{TEXT}\0", None, BINARY]),
+    "stream": ("stream", [True, -7, -300, "€", 123_456, -(2**63), 0.1, -0.125, f"{TEXT}\0", None, BINARY]),
     "no stream": ("stream", []),
     "object": ("object", SERIALIZED),
     "no object": ("object", b""),
@@ -189,7 +187,7 @@ FULL = Message(
 )
 OTHER = Message(
     b"",
-    {"nothing": None},
+    {"nothing": None, "jms_correlation_bytes": True},
     headers=Headers(
         correlation_id="base64:AAH/",
         reply_to="topic:persistent://public/other/answers",
@@ -208,6 +206,9 @@ TEXTS = {
 OTHERS = {
     "other": Written(OTHER, "BytesMessage", ""),
     "bytes": Written(Message(bytes(range(256))), "BytesMessage", bytes(range(256)).hex()),
+    "of rabbitmq": Written(
+        Message(b"1", headers=Headers(correlation_id="base64:AAH/", priority=200)), "BytesMessage", "31"
+    ),
     "no bytes": Written(Message(b"", {"jms_null": True}), "BytesMessage", ""),
     "no text": Written(of_kind("text", jms_null=True), "TextMessage", None),
     "map": Written(
@@ -514,7 +515,7 @@ def test_s3_3_s3_7_other_headers_of_java(sent, read, places):
     in_java, message = sent[places.read]["other"], read["other"]
     assert message == Message(
         b"",
-        {},
+        {"jms_correlation_bytes": True},
         headers=Headers(
             message_id=in_java["message_id"],
             correlation_id="base64:AAH/",
@@ -579,6 +580,12 @@ def test_s3_3_other_headers_in_java(seen, places):
     assert (in_java["reply_to"], in_java["priority"]) == ("topic:persistent://public/other/answers", 0)
     assert in_java["expiration"] == in_java["timestamp"] + LONGEST_LIFE_MS
     assert in_java["properties"] == {"correlator_nulls": ["String", '["nothing"]']}
+
+
+def test_s3_3_what_only_other_brokers_have_in_java(seen, places):
+    """A text that looks like bytes, and a priority that JMS does not have."""
+    in_java = seen.java[places.written]["of rabbitmq"]
+    assert (in_java["correlation_id"], in_java["priority"]) == ("base64:AAH/", 9)
 
 
 @pytest.mark.parametrize("name", ["text", "bytes", "header"])

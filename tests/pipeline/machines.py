@@ -60,6 +60,32 @@ def double(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.append_column("doubled", pc.multiply(batch.column("value"), 2))
 
 
+def rewrite(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Puts the property `kind` before the body, and another one beside it; no body for an empty one."""
+    rows = batch.to_pylist(maps_as_pydicts="strict")
+    for row in rows:
+        row["body"] = (row["properties"].get("kind", "none").encode() + b":" + row["body"]) if row["body"] else None
+        row["properties"] = {**row["properties"], "seen": "yes"}
+    return pa.RecordBatch.from_pylist(
+        [{**row, "properties": list(row["properties"].items())} for row in rows], batch.schema
+    )
+
+
+class Raw(msgspec.Struct):
+    body: bytes
+    properties: dict[str, str]
+
+
+class Kinds(KeyedMonitor[Raw, Total]):
+    """Tells the property `kind` of undecoded messages."""
+
+    seen: int = 0
+
+    def on_event(self, row):
+        self.seen += 1
+        yield Total(sensor=row.properties["kind"], total=self.seen, why=row.body.decode())
+
+
 def halve(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Gives fewer rows than it got, which is refused."""
     return batch.slice(0, 0)

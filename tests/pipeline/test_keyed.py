@@ -12,6 +12,8 @@ import pytest
 from correlator.core.keyed import KeyedMonitor, KeyedRun
 from correlator.errors import ConfigError, StateError
 from correlator.pipeline.columns import ddl_of, fields_of
+from correlator.pipeline.correlation import pairs_class
+from correlator.pipeline.windows import windows_class
 from tests.pipeline.machines import Reading, Silence, Sums
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -92,6 +94,51 @@ def test_event_time_does_not_go_back():
     assert [output["time"].minute for output in outputs] == [5, 5, 6]
 
 
+def test_a_timer_in_the_past_does_not_set_event_time_back():
+    """Given a late row that sets a timer before event time, when it fires, then at event time, which goes on from there."""
+
+    class Late(KeyedMonitor[Reading, dict[str, Any]]):
+        def on_event(self, row):
+            self.wake_at(row.at + timedelta(minutes=1))
+            return [{"row": self.time.minute}]
+
+        def on_time(self, name):
+            return [{"timer": self.time.minute}]
+
+    outputs, failures, data = run_all(Late, [reading(50, 1), reading(3, 1), reading(40, 1)])
+    assert failures == []
+    assert outputs == [{"row": 50}, {"row": 50}, {"timer": 50}, {"row": 50}]
+    assert run_all(Late, [reading(45, 1)], data)[0] == [{"timer": 50}, {"row": 50}]
+
+
+@pytest.mark.parametrize(
+    ("time", "name"),
+    [
+        (None, ""),
+        ("2026-01-01", ""),
+        (START.date(), ""),
+        (START.replace(tzinfo=None), ""),
+        (START, "\ud800"),
+        (START, None),
+        (START, 5),
+    ],
+)
+def test_a_timer_that_could_not_be_stored_or_compared_is_the_failure_of_its_row(time, name):
+    class Sets(KeyedMonitor[Reading, dict[str, Any]]):
+        count: int = 0
+
+        def on_event(self, row):
+            self.count += 1
+            if row.value:
+                self.wake_at(time, name)
+            return [{"count": self.count}]
+
+    outputs, failures, _ = run_all(Sets, [reading(0, 0), reading(1, 1), reading(2, 0)], cuts=[1, 2])
+    assert outputs == [{"count": 1}, {"count": 2}]
+    assert len(failures) == 1
+    assert failures[0].startswith("E4109 monitor Sets: ")
+
+
 def test_without_event_time():
     class Curious(KeyedMonitor[dict[str, Any], dict[str, Any]]):
         def on_event(self, row):
@@ -162,3 +209,41 @@ def test_columns_that_cannot_be():
         ddl_of(Odd, "Odd")
     with pytest.raises(ConfigError, match="E1513 int: has no fields"):
         fields_of(int)
+
+
+def live_of(cls, data, *rows):
+    """One life of a key: outputs, failures, and the state that it leaves."""
+    run = KeyedRun(cls, "a", data)
+    handled = [one for row in rows for one in run.handle(row, row["_time"])]
+    return [o for one in handled for o in one.outputs], [one.failure for one in handled if one.failure], run.stored()
+
+
+def ended(cls, data):
+    handled = list(KeyedRun(cls, "a", data).finish())
+    return [o for one in handled for o in one.outputs], [one.failure for one in handled if one.failure]
+
+
+def at(minute, **values):
+    return {"_time": START + timedelta(minutes=minute), **values}
+
+
+@pytest.mark.parametrize(("before", "after"), [(300.0, 60.0), (60.0, 300.0), (0.0, 0.0)])
+def test_windows_close_once_when_their_lateness_has_changed(before, after):
+    old, new = (windows_class(600.0, 600.0, lateness, ("count",), (int,)) for lateness in (before, after))
+    _, _, data = live_of(old, None, at(1, v0=1), at(2, v0=1))
+    outputs, failures, data = live_of(new, data, at(3, v0=1), at(9, v0=1), at(30, v0=1))
+    assert ([one["v0"] for one in outputs], failures) == ([4], [])
+    assert [one["v0"] for one in ended(new, data)[0]] == [1]
+    _, _, data = live_of(old, None, at(1, v0=1))
+    outputs, failures = ended(new, data)
+    assert ([one["v0"] for one in outputs], failures) == ([1], [])
+
+
+@pytest.mark.parametrize(("before", "after"), [(60.0, 300.0), (300.0, 60.0)])
+def test_rows_that_wait_are_given_up_once_when_within_has_changed(before, after):
+    old, new = (pairs_class(within, True) for within in (before, after))
+    _, _, data = live_of(old, None, at(1, side="first", row="1"), at(1.5, side="first", row="2"))
+    assert ([one["first"] for one in ended(new, data)[0]], ended(new, data)[1]) == (["1", "2"], [])
+    outputs, failures, data = live_of(new, data, at(20, side="first", row="3"))
+    outputs += ended(new, data)[0]
+    assert ([one["first"] for one in outputs], failures) == (["1", "2", "3"], [])

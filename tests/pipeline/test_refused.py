@@ -9,6 +9,7 @@ from correlator.pipeline.spec import (
     ExplodeStep,
     LookupStep,
     MonitorStep,
+    PipelineSettings,
     PythonStep,
     RouteStep,
     SelectStep,
@@ -50,6 +51,27 @@ def sums(**changes):
             "E1516",
             "(Generate)",
             [DECODE, SqlStep(query="SELECT value, x FROM input LATERAL VIEW explode(array(1)) t AS x")],
+        ),
+        ("E1516", "(Except)", [DECODE, SqlStep(query="SELECT sensor FROM input EXCEPT SELECT 'a' FROM input")]),
+        ("E1516", "(Intersect)", [DECODE, SqlStep(query="SELECT sensor FROM input INTERSECT SELECT 'a' FROM input")]),
+        ("E1516", "(Offset)", [DECODE, SqlStep(query="SELECT * FROM input OFFSET 1")]),
+        ("E1516", "(Distinct)", [DECODE, SqlStep(query="SELECT DISTINCT sensor FROM input")]),
+        ("E1516", "(Sample)", [DECODE, SqlStep(query="SELECT * FROM input TABLESAMPLE (10 PERCENT)")]),
+        ("E1516", "(OneRowRelation)", [DECODE, SqlStep(query="SELECT 1 AS one")]),
+        (
+            "E1516",
+            "(Aggregate)",
+            [DECODE, SqlStep(query="SELECT * FROM input WHERE value = (SELECT max(value) FROM input)")],
+        ),
+        (
+            "E1516",
+            "(a subquery)",
+            [DECODE, SqlStep(query="SELECT * FROM input WHERE EXISTS (SELECT 1 FROM input i WHERE i.value > 3)")],
+        ),
+        (
+            "E1516",
+            "(a subquery)",
+            [DECODE, SqlStep(query="SELECT * FROM input WHERE value IN (SELECT value FROM input)")],
         ),
         ("E1517", "no column 'body'", [DECODE, DECODE]),
         ("E1517", "column '_live'", [DECODE, SelectStep(columns={"_live": "1"})]),
@@ -109,3 +131,30 @@ def test_settings_that_do_not_fit_together():
         DecodeStep(format="text", schema="a INT")
     with pytest.raises(ConfigError, match="E1510 lookup: needs exactly one"):
         LookupStep(on=("a",))
+
+
+@pytest.mark.parametrize("name", ["a/b", "aggregate#0"])
+def test_a_name_that_could_be_a_place_is_refused(name):
+    with pytest.raises(ConfigError, match="E1510 name: .* has a '/' or '#' in it"):
+        sums(name=name)
+
+
+@pytest.mark.parametrize("state", ["discard", "keep 3F2A9C1B", "migrate 3f2a9c1b", "discard 3f2a9c1b "])
+def test_what_is_no_decision_is_refused(state):
+    with pytest.raises(
+        ConfigError, match="E1510 state: .* is no decision. Write keep FINGERPRINT or discard FINGERPRINT"
+    ):
+        sums(state=state)
+
+
+@pytest.mark.parametrize("setting", ["name", "was"])
+def test_two_steps_of_one_name_are_refused(setting):
+    steps = (sums(**{setting: "a"}), sums(**{setting: "a"}))
+    with pytest.raises(ConfigError, match=f"E1510 pipeline p: two steps have {setting} 'a'"):
+        PipelineSettings(name="p", from_=("in",), steps=steps)
+
+
+def test_the_default_name_is_the_place_whether_its_neighbours_have_names_or_not():
+    steps = (DECODE, sums(), sums(name="n"), sums(class_="machines:Silence"), sums())
+    names = PipelineSettings(name="p", from_=("in",), steps=steps).keyed_names()
+    assert names == {1: "monitor:Sums#0", 2: "n", 3: "monitor:Silence#0", 4: "monitor:Sums#2"}

@@ -58,6 +58,18 @@ def test_no_java_at_all(tmp_path, monkeypatch):
         java_home({"PATH": str(tmp_path)}, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("suggested", "shown"),
+    [
+        ("`_position`, `amount`, `t`.`_out`", " Did you mean one of the following? [`amount`]"),
+        ("`_position`, `_live`", ""),
+    ],
+)
+def test_columns_of_the_engine_are_not_suggested(suggested, shown):
+    told = f"[UNRESOLVED_COLUMN] No column `amont`. Did you mean one of the following? [{suggested}]. SQLSTATE: 42703"
+    assert first_line(ValueError(told)) == f"[UNRESOLVED_COLUMN] No column `amont`.{shown}".rstrip(".")
+
+
 def test_first_line_of_an_error():
     text = "\n[PARSE_SYNTAX_ERROR] Syntax error at or near 'x'. SQLSTATE: 42601 (line 1, pos 7)\n\n== SQL ==\nSELECT"
     assert first_line(ValueError(text)) == "[PARSE_SYNTAX_ERROR] Syntax error at or near 'x'"

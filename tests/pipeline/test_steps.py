@@ -69,6 +69,61 @@ def test_a_message_that_nothing_decodes_goes_on_as_it_came(engine):
     assert e.sends["out"] == [Message(b"\x00\xff", {"kind": "a", "n": 5}, "k", None, Headers(correlation_id="c"))]
 
 
+RAW = Message(b"b", {"kind": "a", "n": 5, "raw": b"x", "none": None}, "k", None, Headers(correlation_id="c"))
+
+
+def test_a_python_step_on_undecoded_rows_sees_all_and_what_it_writes_is_sent(engine):
+    e = engine(PythonStep(function="machines:rewrite"), OUT, RouteStep(to="keyed", key="'K'", headers={"n": "7"}))
+    e.run(RAW, Message(b"", {"kind": "z"}))
+    seen = {"kind": "a", "n": 5, "raw": b"x", "none": None, "seen": "yes"}
+    assert e.sends["out"] == [
+        Message(b"a:b", seen, "k", None, Headers(correlation_id="c")),
+        Message(b"", {"kind": "z", "seen": "yes"}),
+    ]
+    assert e.sends["keyed"][0] == Message(b"a:b", {**seen, "n": 7}, "K", None, Headers(correlation_id="c"))
+
+
+def test_a_select_that_rewrites_a_message_sends_what_it_wrote(engine):
+    columns = {
+        "body": "CAST(upper(CAST(body AS STRING)) AS BINARY)",
+        "key": "'new'",
+        "properties": "map('n', '5', 'm', '6')",
+    }
+    e = engine(SelectStep(columns=columns), WhereStep(condition="true"), OUT)
+    e.run(RAW)
+    assert e.sends["out"] == [Message(b"B", {"n": 5, "m": "6", "none": None}, "new", None, Headers(correlation_id="c"))]
+
+
+def test_a_row_that_a_decode_made_is_no_message_whatever_its_columns_are(engine):
+    decode = DecodeStep(format="json", schema="body BINARY, key STRING, properties MAP<STRING, STRING>")
+    e = engine(decode, OUT)
+    e.run(Message(b'{"body": "YQ==", "key": "k", "properties": {"a": "b"}}', {"kind": "x"}))
+    assert e.sends["out"] == [Message(b'{"body":"YQ==","key":"k","properties":{"a":"b"}}')]
+
+
+def test_a_body_that_is_null_is_empty(engine):
+    e = engine(RouteStep(to="out", body="CAST(NULL AS STRING)"))
+    e.run(RAW)
+    assert e.sends["out"] == [Message(b"")]
+
+
+def test_a_monitor_on_undecoded_rows_sees_properties(engine):
+    e = engine(MonitorStep(class_="machines:Kinds", key="key"), OUT)
+    e.run(RAW)
+    assert e.reasons() == []
+    assert rows(e) == [{"sensor": "a", "total": 1, "why": "b"}]
+
+
+def test_properties_reach_any_step_that_names_them_in_any_way(engine):
+    e = engine(
+        SelectStep(columns={"m": "_message"}),
+        SqlStep(query="SELECT m.* FROM input"),
+        RouteStep(to="out", body="properties['kind']"),
+    )
+    e.run(RAW)
+    assert e.bodies() == ["a"]
+
+
 def test_route_with_everything(engine):
     route = RouteStep(
         to="out",

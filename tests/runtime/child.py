@@ -52,6 +52,7 @@ class Order(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         audit: another one, in the context `audit`.
         input_log: where inputs are recorded.
         on_error: of both.
+        event: what bodies become; "" leaves messages as they are.
     """
 
     store: str
@@ -69,6 +70,7 @@ class Order(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     audit: str = ""
     input_log: str = ""
     on_error: Literal["stop", "dead_letter"] = "stop"
+    event: str = ""
     patience: float = 30.0
 
 
@@ -174,6 +176,7 @@ def _settings(order: Order) -> EngineSettings:
             reliability=Reliability(mode),
             max_batch_size=order.batch,
             max_batch_interval_ms=0,
+            event=order.event or None,
         )
         for mode in [order.receive]
         if mode
@@ -196,6 +199,7 @@ def _settings(order: Order) -> EngineSettings:
         ),
         input_log=order.input_log or None,
         connection_retry_interval=0.02,
+        max_connection_retry_interval=0.02,
         stop_timeout=10.0,
     )
 

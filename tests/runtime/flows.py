@@ -246,8 +246,10 @@ class Idles:
 
     name = "pipe"
     receivers = ("in",)
+    senders = ()
     max_rows = 100
     max_bytes = 1_000_000
+    steps = ()
 
     def open(self):
         """Start nothing."""

@@ -5,13 +5,17 @@ import re
 import pytest
 
 from correlator.runtime.breakdown import Batches, Breakdown, NoBreakdown, breakdown_text, receiver_items
+from correlator.testing.memory import MemoryBroker
+from correlator.testing.store import Disk
 from tests.runtime.flows import Hears
+from tests.runtime.stepped import stepped, work
 from tests.runtime.world import (
     APP_CONTROLLED,
     AT_LEAST_ONCE,
     BEST_EFFORT,
     EXACTLY_ONCE,
     message,
+    monitor,
     numbered,
     receiver,
     sender,
@@ -144,3 +148,22 @@ def test_a9_7_where_the_application_is_slow_the_line_says_so(no_store, script, l
         no_store.wait(lambda: lines(logs, "in"))
     shares = dict(one.split("=") for one in lines(logs, "in")[0]["shares"].split())
     assert float(shares["APP_CONTROLLED_BLOCKING"].rstrip("%")) > 50
+
+
+def test_the_hand_over_to_contexts_is_part_of_the_commit():
+    """It comes after the acknowledgement, and must not count for what comes next."""
+    broker, disk = MemoryBroker(), Disk()
+    settings = receiver(log_performance_breakdown=True)
+    engine = stepped(disk, broker, settings, monitors=(monitor(Hears),), performance_breakdown_interval=3600.0)
+    one = engine.receivers["in"]
+    deliver = one.targets.deliver
+
+    def slowly(make_run):
+        engine._clock.advance(5.0)
+        deliver(make_run)
+
+    one.targets.deliver = slowly
+    broker.publish("queue:in", [message("a")])
+    work(engine)
+    spent = one._breakdown._spent
+    assert (spent["DB_COMMIT"], spent["FLOW_CONTROL"], spent["RECEIVING"]) == (5.0, 0.0, 0.0)

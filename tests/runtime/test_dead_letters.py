@@ -17,7 +17,7 @@ from correlator.storage.inspect import Selection
 from tests.runtime.flows import Forwards, Hears, Idles, Keeps
 from tests.runtime.test_failures import ORDER
 from tests.runtime.test_sending import Refuses
-from tests.runtime.world import AT_LEAST_ONCE, BEST_EFFORT, EXACTLY_ONCE, message, monitor, receiver, sender
+from tests.runtime.world import AT_LEAST_ONCE, BEST_EFFORT, EXACTLY_ONCE, Queues, message, monitor, receiver, sender
 
 ALL = Selection()
 KILLED = """
@@ -87,6 +87,22 @@ def test_z8_a_replayed_message_that_fails_again_is_a_dead_letter_again(any_world
     assert script.of("Keeps") == ["order 1", "order 2"]
 
 
+def test_the_log_says_which_replayed_letter_fails_again_and_why(world, script, logs):
+    with_mapping_letter(world)
+    deadletters.replay(world.store, ALL)
+    with world.engine(receiver(event=ORDER), monitors=[Keeps]):
+        pass
+    (line,) = [line for line in logs if line["event"].startswith("a stored message cannot be mapped")]
+    assert (line["receiver"], line["number"], line["unique_id"]) == ("in", 3, "not JSON")
+    assert line["reason"].startswith("E5101 receiver in: body is not JSON")
+    script.order = fails_on_all
+    with world.engine(receiver(event=ORDER), monitors=[monitor(Keeps, on_error="dead_letter")]):
+        world.publish('{"id": 3}')
+        world.wait(lambda: len(letters(world)) == 2)
+    (line,) = [line for line in logs if line["event"].startswith("a handler failed")]
+    assert line["event_of"] == "message 4 of receiver 'in'"
+
+
 def test_z8_a_message_that_fails_again_in_two_contexts_is_one_letter(world):
     parts = [receiver(event=ORDER)], [monitor(Keeps), monitor(Hears, context="second")]
     with world.engine(*parts[0], monitors=parts[1]):
@@ -111,6 +127,42 @@ def test_z8_a_replayed_message_is_no_duplicate_and_its_repeat_is_one(any_world, 
         any_world.wait(lambda: script.of("Keeps")[-1] == "last")
         assert engine.status().receivers["in"][1].duplicates == 1
     assert script.of("Keeps") == ["good", "bad", "bad", "last"]
+
+
+@pytest.mark.kill9
+def test_a_killed_process_and_a_redelivery_leave_one_mapping_letter(children, tmp_path, store):
+    """Killed between commit and acknowledgement; brought back, it is handled once, and a later repeat is a repeat."""
+    queues = Queues(tmp_path)
+    flow = {"store": store, "broker": queues.url, "batch": 1}
+    queues.publish([message("not JSON")])
+    for point in ("rx.ack.before", "rx.ack.after"):
+        assert children.run(**flow, wanted=1, event=ORDER, kill=point)["killed"]
+        (row,) = inspect.dead_letters(store)
+        assert (row.letter.unique_id, row.letter.message.body) == ("not JSON", b"not JSON")
+    assert deadletters.replay(store, ALL) == 1
+    queues.publish([message("not JSON"), message("last")])
+    assert children.run(**flow, wanted=2)["exit"] == 0
+    assert queues.bodies() == ["1:not JSON", "2:last"]
+    assert inspect.dead_letters(store) == []
+
+
+def test_a_repeat_of_what_could_not_be_mapped_is_a_repeat(any_world, script, logs):
+    with any_world.engine(receiver(event=ORDER), monitors=[Keeps]) as engine:
+        any_world.publish('{"id": 1}', "bad", "bad", '{"id": 2}', "bad")
+        any_world.wait(lambda: script.of("Keeps") == ["order 1", "order 2"])
+        any_world.wait(lambda: engine.status().receivers["in"][1].duplicates == 2)
+        assert engine.status().receivers["in"][1].dead_letters == 1
+    assert len(letters(any_world)) == 1
+    assert set(any_world.stored_ids()) == {'{"id": 1}', "bad", '{"id": 2}'}
+
+
+def test_what_is_dropped_because_it_cannot_be_mapped_leaves_no_id(world, script):
+    with world.engine(receiver(event=ORDER, on_mapping_error="drop"), monitors=[Keeps]) as engine:
+        world.publish("bad", '{"id": 1}', "bad")
+        world.wait(lambda: engine.status().receivers["in"][1].dead_letters == 2)
+        world.wait(lambda: script.of("Keeps") == ["order 1"])
+    assert world.stored_ids() == ['{"id": 1}']
+    assert letters(world) == []
 
 
 def test_z8_a_handler_letter_holds_the_message_as_it_came(any_world, script):
@@ -239,6 +291,24 @@ def test_z8_one_that_cannot_go_back_keeps_the_others(any_world, script):
     assert (len(letters(any_world)), any_world.received_rows()) == (2, 0)
     assert deadletters.replay(any_world.store, Selection(numbers=[1])) == 1
     assert [row.number for row in letters(any_world)] == [2]
+
+
+def test_letters_of_two_receivers_with_the_same_number_both_go_back(any_world, script):
+    """Numbers are counted by each receiver: the first message of both has number 1."""
+    script.message = fails_on_all
+    parts = [receiver("in"), receiver("other")], [monitor(Keeps, on_error="dead_letter")]
+    with any_world.engine(*parts[0], monitors=parts[1]):
+        any_world.publish("one")
+        any_world.publish("two", to="queue:other")
+        any_world.wait(lambda: len(any_world.dead_letters()) == 2)
+    assert [(row.letter.number) for row in letters(any_world)] == [1, 1]
+    assert deadletters.replay(any_world.store, ALL) == 2
+    script.message = lambda monitor, message: None
+    script.heard.clear()
+    with any_world.engine(*parts[0], monitors=parts[1]) as engine:
+        any_world.wait(lambda: sorted(script.of("Keeps")) == ["one", "two"])
+        assert engine.checkpoint()
+    assert (letters(any_world), any_world.received_rows()) == ([], 0)
 
 
 def test_z8_many_letters_go_back_in_order(world, script, monkeypatch):

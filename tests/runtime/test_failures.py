@@ -1,6 +1,7 @@
 """Poison: what a bad message, a failing handler and an impossible call do to a running engine (RELIABILITY C 106-113)."""
 
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -362,3 +363,22 @@ def test_t67_on_a_full_disk_receiving_waits_and_what_was_sent_makes_room(world):
         world.wait(lambda: world.broker.waiting("queue:in") == world.broker.unacknowledged("queue:in") == 0)
     numbers = [int(one.body.partition(b":")[0]) for one in away.received("queue:out")]
     assert numbers == list(range(1, 41))
+
+
+# --- the store is taken away ---
+
+
+def test_nothing_is_acknowledged_or_sent_once_the_files_of_the_store_are_removed(world, script):
+    engine = world.engine(receiver(), sender(), monitors=[Forwards])
+    with engine:
+        world.publish(*numbered(3))
+        world.wait(lambda: world.broker.waiting("queue:out") == 3)
+        path = Path(world.store.removeprefix("sqlite:///"))
+        for ending in ("", "-wal", "-shm"):
+            path.with_name(path.name + ending).unlink()
+        world.publish(*numbered(50, first=4))
+        world.wait(lambda: engine.failure is not None)
+    with pytest.raises(StoreError, match=r"E3112 .*removed or replaced"):
+        engine.raise_failure()
+    assert world.broker.waiting("queue:in") + world.broker.unacknowledged("queue:in") == 50
+    assert world.broker.waiting("queue:out") == 3

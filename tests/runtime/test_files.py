@@ -60,3 +60,55 @@ def test_rows_around_one_that_is_no_csv_are_delivered(read, any_world, tmp_path,
     assert [one[:2] for one in script.of("Keeps")] == ["1,", "3,"]
     (reason,) = any_world.dead_letters()
     assert reason.startswith("E5403 row.id")
+
+
+@pytest.fixture
+def follower(any_world, tmp_path: Path):
+    """Makes engines that follow files."""
+    files = FileConnection("files", ConnectionSettings(type="file", options={"path": str(tmp_path)}))
+
+    def make(*names: str):
+        receivers = [
+            receiver(f"in-{name}", connection="files", destination=f"queue:{name}", options={"follow": True})
+            for name in names
+        ]
+        return any_world.engine(*receivers, monitors=[Keeps], connections={"files": files})
+
+    return make
+
+
+def test_a_file_is_followed_through_rotations(follower, any_world, tmp_path, script):
+    """Given an engine that follows a file, when it is rotated, also while the engine is down, then each line counts once."""
+    path = tmp_path / "a.jsonl"
+    same = "x" * 5000
+    path.write_text(f"{same}\n1\n")
+    wanted = [same, "1"]
+
+    def wait_handled() -> None:
+        any_world.wait(lambda: script.of("Keeps") == wanted)
+
+    for life in range(3):
+        with follower("a.jsonl"):
+            wait_handled()
+            path.rename(tmp_path / f"a.jsonl-{life}1")
+            path.write_text(f"{same}\nwhile {life} ran\n")
+            wanted += [same, f"while {life} ran"]
+            wait_handled()
+        with path.open("a") as file:
+            file.write(f"after {life}\n")
+        path.rename(tmp_path / f"a.jsonl-{life}2")
+        path.write_text(f"{same}\n1\n")
+        wanted += [f"after {life}", same, "1"]
+
+
+def test_a_receiver_whose_file_was_cut_stops_alone(follower, any_world, tmp_path, script, logs):
+    for name in ("a.jsonl", "b.jsonl"):
+        (tmp_path / name).write_text("1\n")
+    with follower("a.jsonl", "b.jsonl") as engine:
+        any_world.wait(lambda: script.of("Keeps") == ["1", "1"])
+        (tmp_path / "a.jsonl").write_text("")
+        any_world.wait(lambda: any("E7011" in str(line) for line in logs))
+        with (tmp_path / "b.jsonl").open("a") as file:
+            file.write("2\n")
+        any_world.wait(lambda: script.of("Keeps") == ["1", "1", "2"])
+        assert engine.failure is None

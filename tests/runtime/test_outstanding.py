@@ -10,6 +10,7 @@ import pytest
 from correlator import Message, Monitor, Reliability, every, on
 from correlator.errors import RecoveryRefused
 from correlator.runtime.replay import replay
+from correlator.runtime.status import status_line
 from correlator.storage import inspect
 from correlator.testing.memory import MemoryBroker
 from tests.runtime.flows import AlsoHears, Hears, Keeps
@@ -310,3 +311,77 @@ def test_a7_3_code_that_asks_less_or_more_often_is_told(
     script.message = asks(replayed)
     with pytest.raises(RecoveryRefused, match=f"E4321 .*{differs}"):
         replay(log_of(tmp_path))
+
+
+# --- a full outbox ---
+
+
+def sends_on(one: Monitor, message: Message) -> None:
+    one.send(message.body, to="out")
+
+
+@pytest.mark.parametrize("most", [1, 50])
+def test_a_full_outbox_asks_for_a_checkpoint(any_world, script, most):
+    """Nothing else would: the next one is an hour away."""
+    script.message = sends_on
+    parts = receiver(max_batch_size=20), sender("out", max_outstanding=most)
+    with any_world.engine(*parts, monitors=[Keeps], interval=HOUR) as engine:
+        any_world.publish(*numbered(400))
+        any_world.wait(lambda: len(any_world.sent()) > 400 - most)
+        assert any_world.sent() == [f"m{number}" for number in range(1, len(any_world.sent()) + 1)]
+        assert engine.checkpointer.counters.taken <= 2 * 400 // most + 1
+
+
+def test_a_handler_that_fills_the_outbox_alone_has_it_emptied(world, script):
+    """No receiver looks at the outbox, and no other event comes."""
+    script.message = lambda one, message: [one.send(message.body, to="out") for _ in range(60)]
+    with world.engine(receiver(), sender("out", max_outstanding=50), monitors=[Keeps], interval=HOUR):
+        world.publish("m")
+        world.wait(lambda: len(world.sent()) == 60)
+
+
+def test_no_checkpoint_is_asked_for_while_the_broker_has_the_larger_half(world, script, away):
+    """A broker that is down makes no room, and checkpoints do not either."""
+    script.message = sends_on
+    sends = sender("out", connection="away", max_outstanding=50)
+    with world.engine(
+        receiver(max_batch_size=10), sends, monitors=[Keeps], connections=over(world, away), interval=HOUR
+    ) as engine:
+        world.publish(*numbered(200))
+        world.wait(lambda: engine.status().waits)
+        world.wait(lambda: engine.checkpointer.counters.taken >= 1)
+        world.wait(lambda: engine.status().waits)
+        taken = engine.checkpointer.counters.taken
+        assert not engine.checkpointer.wait_answered(10**9, 0.3)
+        assert engine.checkpointer.counters.taken == taken
+        away.down = False
+        world.wait(lambda: len(away.received("queue:out")) == 200)
+
+
+def test_the_status_counts_what_waits_for_a_checkpoint_and_says_why_receiving_waits(world, script, away):
+    script.message = sends_on
+    sends = sender("out", connection="away", max_outstanding=5)
+    connections = over(world, away)
+    with world.engine(receiver(), sends, monitors=[Keeps], connections=connections, interval=HOUR) as engine:
+        assert engine.status().waits == {}
+        world.publish("a", "b")
+        world.wait(lambda: engine.status().senders["out"][2] == 2)
+        assert engine.checkpointer.counters.taken == 0
+        assert "sOutst=2" in status_line(engine.status(), engine.status())
+        world.publish("c", "d", "e", "f")
+        world.wait(lambda: engine.status().waits == {"in": "outbox:out"})
+        assert "rWait=in(outbox:out)" in status_line(engine.status(), engine.status())
+        away.down = False
+        world.wait(lambda: engine.status().waits == {} and len(away.received("queue:out")) >= 5)
+
+
+def test_the_status_names_a_full_queue_and_a_window(world, script, gate):
+    script.message = lambda *_: gate.wait()
+    parts = receiver("in", max_batch_size=5), receiver("narrow", BEST_EFFORT, flow_control=True)
+    with world.engine(*parts, monitors=[Keeps], max_queued=10) as engine:
+        world.publish(*numbered(40))
+        world.wait(lambda: engine.status().waits == {"in": "queue:main", "narrow": "window"})
+        line = status_line(engine.status(), engine.status())
+        assert "rWait=in(queue:main),narrow(window)" in line
+        gate.set()
+        world.wait(lambda: engine.status().waits == {"narrow": "window"})

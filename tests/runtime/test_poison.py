@@ -1,5 +1,6 @@
 """Messages that end the process (RELIABILITY T26, bad input C110): found, kept as a dead letter, and nothing else is."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,8 @@ from typing import Any
 import pytest
 
 from correlator.core import faults
-from correlator.core.commit import Suspect, SuspectCommit, Write
+from correlator.core.commit import StateEntry, Suspect, SuspectCommit, Write
+from correlator.core.steps import ConfiguredStep
 from correlator.events import Message
 from correlator.ports import Delivered, Effects, StateView
 from correlator.storage import inspect
@@ -17,7 +19,7 @@ from correlator.testing.memory import MemoryBroker
 from correlator.testing.store import Disk, ModelStore
 from tests.runtime.flows import Aborts, Hears, Keeps, Note
 from tests.runtime.stepped import stepped, work
-from tests.runtime.world import Queues, World, monitor, numbered, receiver, sender
+from tests.runtime.world import AT_LEAST_ONCE, Queues, World, monitor, numbered, receiver, sender
 
 COUNT = 40
 POISON = "m17"
@@ -38,7 +40,9 @@ class Pipeline:
 
     name = "copies"
     receivers: Sequence[str] = ("in",)
+    senders: Sequence[str] = ("out",)
     max_bytes = 1 << 20
+    steps = ()
 
     def __init__(self, poison: str, error: Callable[[], BaseException] = Dies, max_rows: int = 16) -> None:
         self.max_rows = max_rows
@@ -233,6 +237,36 @@ def test_t26_c110_a_pipeline_finds_the_message_by_halving(world):
     assert (letter.kind, letter.origin, letter.message.body, letter.number) == ("poison", "copies", b"m17", 17)
 
 
+class Sums(Pipeline):
+    """Keeps the sum of the numbers for each last digit, and sends it."""
+
+    steps = (ConfiguredStep("copies/sums", {"kind": "sums"}, "", "", lambda key, data: int(data)),)
+
+    def process(self, batch: Sequence[Delivered], state: StateView, engine_time: float) -> Effects:
+        """The sums after each message."""
+        super().process(batch, state, engine_time)
+        sums = {key: int(value) for key, value in state.items("step:copies/sums")}
+        sends = []
+        for one in batch:
+            key = one.message.body[-1:]
+            sums[key] = sums.get(key, 0) + int(one.message.body[1:])
+            sends.append(("out", Message(b"%s=%d" % (key, sums[key]))))
+        entries = [StateEntry("step:copies/sums", key, b"%d" % total) for key, total in sums.items()]
+        return Effects(sends, [one for one in entries if state.get(one.owner, one.key) != one.value])
+
+
+def test_keyed_state_counts_each_message_once_however_its_batch_was_halved(world):
+    world.publish(*numbered(COUNT))
+    assert lives_until_it_stays_up(world, processors=[Sums(POISON)]) >= 3
+    expected, sums = [], {}
+    for body in SURVIVORS:
+        sums[body[-1]] = sums.get(body[-1], 0) + int(body[1:])
+        expected.append(f"{body[-1]}={sums[body[-1]]}")
+    assert sent_once(world) == expected
+    stored = inspect.state(world.store)["step:copies/sums"]
+    assert stored == {key.encode(): str(total).encode() for key, total in sums.items()}
+
+
 def test_t26_a_pipeline_notes_what_waited_but_for_what_it_leaves_out_and_forgets_it_then():
     """Else it would go on noting in normal life, and a kill would cast suspicion on what is handled already."""
     disk, broker, parts = Disk(), MemoryBroker(), (receiver(), sender())
@@ -278,6 +312,47 @@ def test_t26_a_note_about_what_is_handled_already_is_forgotten(world, script):
     assert not ended(world, monitors=[Keeps])
     assert noted(world) == 0
     assert script.of("Keeps") == ["m1", "m2", "m3"]
+
+
+class Watched(Pipeline):
+    """Tells for each batch of a start what is in it, and what is noted meanwhile."""
+
+    def __init__(self, disk: Disk, max_bytes: int) -> None:
+        super().__init__("", max_rows=4)
+        self.max_bytes = max_bytes
+        self.seen: list[tuple[list[int], list[int]]] = []
+        self._disk = disk
+
+    def process(self, batch: Sequence[Delivered], state: StateView, engine_time: float) -> Effects:
+        """Look."""
+        noted = [number for one in self._disk.suspects for number in range(one.first, one.last + 1)]
+        self.seen.append(([one.number for one in batch], noted))
+        return super().process(batch, state, engine_time)
+
+
+@pytest.mark.parametrize("found", [None, Suspect("copies", "in", 1, 8, 0)])
+@pytest.mark.parametrize("max_bytes", [1 << 20, 25])
+@pytest.mark.parametrize("unmapped", [(), (1,), (2, 3), (1, 2, 3, 4, 5), (8,)])
+def test_exactly_what_is_in_a_batch_is_noted(found, max_bytes, unmapped):
+    """Given stored messages that no longer map, and bytes that end a batch early, then nobody else is accused."""
+    disk, broker = Disk(), MemoryBroker()
+    bodies = [b"no order" if number in unmapped else b'{"id": %d}' % number for number in range(1, 9)]
+    broker.publish("queue:in", [Message(body) for body in bodies])
+    reader = receiver(reliability=AT_LEAST_ONCE)
+    engine = stepped(disk, broker, reader, sender(), processors=[Pipeline("")])
+    for _ in range(10):
+        engine.receivers["in"].step()
+        engine.writer.step()
+    disk.suspects = [] if found is None else [found]
+    watched = Watched(disk, max_bytes)
+    typed = dataclasses.replace(reader, event="tests.runtime.flows:Order")
+    work(stepped(disk, broker, typed, sender(), processors=[watched]))
+    sound = [number for number in range(1, 9) if number not in unmapped]
+    assert [number for batch, _ in watched.seen for number in batch] == sound
+    for batch, noted in watched.seen:
+        assert [number for number in noted if number in sound] == batch
+        if found is None:
+            assert noted == batch
 
 
 def test_t26_normal_life_notes_nothing(world, script):

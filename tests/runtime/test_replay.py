@@ -19,6 +19,7 @@ from correlator.storage import inspect
 from tests.runtime.flows import Hears, Keeps
 from tests.runtime.replayed import Asks, Audits, Counts, Follows
 from tests.runtime.test_poison import Dies, Pipeline
+from tests.runtime.test_unhandled import Notes
 from tests.runtime.world import (
     APP_CONTROLLED,
     AT_LEAST_ONCE,
@@ -226,6 +227,19 @@ def test_a7_3_acknowledgements_by_the_application(no_store, script, tmp_path):
     assert len(live) >= 3
 
 
+def test_what_nobody_handles_is_so_in_a_replay(world, script, tmp_path):
+    settings = receiver(event="tests.runtime.flows:Order", unhandled="dead_letter")
+    contexts = [monitor(Follows), monitor(Notes, context="second")]
+    with world.engine(settings, monitors=contexts, input_log=str(tmp_path / "input.log")) as engine:
+        for number in range(20):
+            world.publish(f'{{"id": {number}}}')
+            engine.checkpoint()
+        world.wait(lambda: len(world.dead_letters()) == 20)
+    again = replay(logs_of(tmp_path)[0])
+    assert [letter.number for letter in again.dead_letters] == list(range(1, 21))
+    assert again.in_order
+
+
 def test_a7_3_dynamic_parts_replay(world, script, tmp_path):
     """Senders and receivers that code adds and removes while it runs, also from within a handler."""
     path = str(tmp_path / "input.log")
@@ -410,6 +424,26 @@ def test_a7_1_a_full_disk_ends_the_log_and_not_the_engine(world, tmp_path, logs)
         world.publish(*numbered(5))
         world.wait(lambda: settled(world))
     assert [line["log_level"] for line in logs if line["event"].startswith("E2043")] == ["error"]
+
+
+def test_a7_1_a_write_that_the_system_cuts_short_is_finished(tmp_path):
+    class Short:
+        """A file that takes no more than seven bytes at a time."""
+
+        def __init__(self, file: Any) -> None:
+            self.close = file.close
+            self._file = file
+
+        def write(self, content: bytes) -> int:
+            return self._file.write(content[:7])
+
+    log = InputLog(tmp_path / "input.log")
+    log._file = Short(log._file)
+    names = [f"receiver {number}" for number in range(10)]
+    for name in names:
+        log.append(inputlog.Forgotten(name))
+    log.finish()
+    assert [record.receiver for record in read_log(log.path)] == names
 
 
 def test_a7_1_contexts_wait_while_the_log_is_behind(tmp_path):

@@ -1,6 +1,7 @@
 """Sending (FEATURES A2): what leaves, when, with which id, and what becomes of what cannot leave."""
 
 import re
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -12,10 +13,11 @@ from correlator.core.monitor import every
 from correlator.core.outbox import Outbox
 from correlator.errors import ConnectionLost
 from correlator.runtime import checkpointer
-from correlator.storage import inspect, loading, tables
+from correlator.storage import deadletters, inspect, loading, tables
 from correlator.storage.database import reading
+from correlator.storage.inspect import Selection
 from correlator.testing.clock import ManualClock
-from correlator.testing.memory import Faults
+from correlator.testing.memory import MEMORY_FEATURES, Faults
 from tests.runtime.flows import Forwards, Hears, Keeps
 from tests.runtime.world import (
     AT_LEAST_ONCE,
@@ -368,6 +370,79 @@ def test_a2_11_a_message_that_is_accepted_at_last_is_no_dead_letter(world):
         world.publish("m1")
         world.wait_for("1:m1")
     assert world.dead_letters() == []
+
+
+@pytest.mark.parametrize("reliability", [EXACTLY_ONCE, BEST_EFFORT])
+def test_the_tries_of_a_refused_message_back_off_and_others_go_on(world, reliability):
+    clock = ManualClock()
+    world.broker.faults = refuses = Refuses(b"1:m1", times=1000)
+    out = sender("out", reliability, max_tries=4, retry_interval=1.0, max_retry_interval=3.0)
+    parts = {"monitors": [Forwards], "clock": clock, "jitter": lambda: 0.0, "stop_timeout": 0.0}
+    with world.engine(receiver(), out, **parts) as engine:
+        one = engine.senders["out"]
+        for tries, delay in enumerate((1.0, 2.0, 3.0), 1):
+            world.publish(f"m{tries}")
+            world.wait(lambda tries=tries: the_monitor(engine, Forwards).count == tries)
+            engine.checkpoint()
+            world.wait(lambda tries=tries: (refuses.tries, len(world.sent())) == (tries, tries - 1))
+            clock.advance(delay - 0.1)
+            assert one.step() == pytest.approx(0.1)
+            assert refuses.tries == tries
+            clock.advance(0.1)
+            one.wake()
+            world.wait(lambda tries=tries: refuses.tries == tries + 1)
+        engine.checkpoint()
+        world.wait(lambda: one.idle)
+        engine.checkpoint()
+    assert world.sent() == ["2:m2", "3:m3"]
+    assert len(world.dead_letters()) == 1
+    assert world.outbox_rows() == 0
+
+
+def test_a_send_behind_a_refused_one_stays_in_the_store_until_that_is_settled(world):
+    """A crash between two tries loses neither: both leave again."""
+    world.broker.faults = Refuses(b"1:m1", times=1)
+    out = sender(retry_interval=3600.0)
+    with world.engine(receiver(), out, monitors=[Forwards]) as engine:
+        world.publish("m1", "m2")
+        world.wait(lambda: world.sent() == ["2:m2"])
+        engine.checkpoint()
+        assert world.outbox_rows() == 2
+        world.crash(engine)
+    with world.engine(receiver(), out, monitors=[Forwards]) as engine:
+        world.wait(lambda: world.sent() == ["2:m2", "1:m1", "2:m2"])
+        world.wait(lambda: engine.checkpoint() and world.outbox_rows() == 0)
+    assert world.ids()[0] == world.ids()[2]
+
+
+def test_a_flush_waits_for_the_tries_of_a_refused_message(world, script):
+    def forward(one, message):
+        one.send(message.body, to="out")
+        if message.body == b"last":
+            one.request_flush("out")
+
+    script.message = forward
+    world.broker.faults = Refuses(b"first", times=2)
+    out = sender("out", BEST_EFFORT, retry_interval=0.05)
+    with world.engine(receiver(), out, monitors=[Hears]):
+        world.publish("first", "last")
+        world.wait(lambda: [one for one in script.of("Hears") if one.startswith("flushed")])
+        assert world.sent() == ["last", "first"]
+
+
+def test_a_broker_that_drops_repeats_by_number_is_asked_once(world):
+    """A later try would carry a number below those that it has stored: it would be dropped as a repeat."""
+    world.broker.features = replace(MEMORY_FEATURES, deduplicates_sends=True)
+    world.broker.faults = Refuses(b"2:m2", times=1)
+    connections = {"memory": world.broker.connection()}
+    with world.engine(receiver(), sender(max_tries=3), monitors=[Forwards], connections=connections) as engine:
+        world.publish(*numbered(3))
+        world.wait(lambda: world.dead_letters())
+        assert engine.status().senders["out"][1].retries == 0
+    assert world.sent() == ["1:m1", "3:m3"]
+    assert deadletters.replay(world.store, Selection()) == 1
+    with world.engine(receiver(), sender(max_tries=3), monitors=[Forwards], connections=connections):
+        world.wait(lambda: world.sent() == ["1:m1", "3:m3", "2:m2"])
 
 
 def test_a2_11_a_dead_letter_is_kept_once_though_the_engine_crashes(world):

@@ -13,6 +13,8 @@ from correlator import (
     SenderStatus,
     on,
 )
+from correlator.cli import watching
+from correlator.cli.watching import watcher
 from correlator.errors import ConnectionLost
 from correlator.events import Headers
 from correlator.runtime.status import (
@@ -248,11 +250,14 @@ def a_status(engine_time: float, received: int = 0, sent: int = 0, **fields) -> 
         "conditions": {},
         "connections": {"x": Condition(PartStatus.ERROR, "down"), "y": Condition(PartStatus.OK)},
         "windows": {},
+        "waits": {},
         "duplicate_ids": 11,
         "removed_received": 100,
         "removed_sent": 1000,
         "resident_bytes": 123_456_789,
         "contexts": {"main": 4, "audit": 2},
+        "unhandled": {"a": 3, "b": 4},
+        "unhandled_letters": 4,
         "handler_failures": 0,
         "pipelines": {},
         "checkpoints": CheckpointCounters(),
@@ -266,13 +271,21 @@ def test_a9_2_the_line_has_all_fields():
     line = status_line(a_status(10.0, 10, 20), a_status(15.0, 60, 45))
     assert line == (
         "Messaging Status: s=1 tx=1047 sRate=5 sOutst=5 r=2 rx=220 rRate=20 rWindow=-1 rRedel=4 "
-        "rMaxDeliverySecs=7.0 rDupsDet=3 rDupIds=11 connErr=1 iq=6 rssMB=123"
+        "rMaxDeliverySecs=7.0 rDupsDet=3 rDupIds=11 rUnhandled=7 connErr=1 iq=6 rWait=- rssMB=123"
     )
 
 
 @pytest.mark.parametrize(("windows", "shown"), [({}, "-1"), ({"a": 0}, "0"), ({"a": 5, "b": 7}, "12")])
 def test_a9_2_the_window_of_receivers_with_flow_control(windows, shown):
     assert f" rWindow={shown} " in status_line(a_status(1.0), a_status(2.0, windows=windows))
+
+
+def test_a_run_without_a_terminal_logs_no_second_line(logs, monkeypatch):
+    shown = watcher(log_json=True)
+    monkeypatch.setattr(watching.time, "monotonic", lambda: 10.0**9)
+    with shown:
+        shown.tick(a_status(1.0))
+    assert logs == []
 
 
 def test_a9_2_no_time_between_two_looks_is_no_rate():
@@ -362,43 +375,49 @@ def test_c100_odd_timestamps_harm_nothing(world, script):
     assert (counters.redelivered, counters.max_delivery_s) == (5, 0.0)
 
 
-def test_a9_5_a_lost_connection_is_tried_once_in_an_interval(no_store, script):
+DELAYS = [1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
+BACKS_OFF = {
+    "jitter": lambda: 0.0,
+    "connection_retry_interval": 1.0,
+    "max_connection_retry_interval": 10.0,
+    "stop_timeout": 0.0,
+}
+
+
+def fails_after(world, clock, part, attempts, delay):
+    """The part has failed so often, waits so long, and goes on when that is over."""
+    world.wait(
+        lambda: part.counters.connection_errors == attempts and part._reconnection.wait() == pytest.approx(delay)
+    )
+    clock.advance(delay - 0.1)
+    assert part.step() == pytest.approx(0.1)
+    clock.advance(0.1)
+    part.wake()
+
+
+@pytest.mark.parametrize("kind", ["receiver", "sender"])
+def test_a9_5_a_broker_that_is_down_is_tried_less_and_less(no_store, script, kind):
     clock = ManualClock()
     no_store.broker.down = True
-    parts = (receiver("in", BEST_EFFORT), sender("out", BEST_EFFORT))
-    with no_store.engine(
-        *parts, monitors=[Told], clock=clock, connection_retry_interval=1.0, stop_timeout=0.0
-    ) as engine:
-        both = (engine.receivers["in"], engine.senders["out"])
-        for attempts in range(1, 6):
-            due = clock.now + 1.0
-            no_store.wait(lambda due=due: [one._retry_at for one in both] == [due] * 2)
-            assert [one.counters.connection_errors for one in both] == [attempts] * 2
-            clock.advance(0.9)
-            assert [one.step() for one in both] == [pytest.approx(0.1)] * 2
-            clock.advance(0.2)
-            for one in both:
-                one.wake()
-    assert told(script, "receiver") == ["in CONNECTING", "in ERROR !"]
+    part = receiver("in", BEST_EFFORT) if kind == "receiver" else sender("in", BEST_EFFORT)
+    with no_store.engine(part, monitors=[Told], clock=clock, **BACKS_OFF) as engine:
+        actor = engine.receivers["in"] if kind == "receiver" else engine.senders["in"]
+        for attempts, delay in enumerate(DELAYS, 1):
+            fails_after(no_store, clock, actor, attempts, delay)
+        no_store.wait(lambda: told(script, kind) == ["in CONNECTING", "in ERROR !"])
 
 
-def test_183_a_broker_that_comes_and_goes_is_tried_once_in_an_interval_too(no_store):
-    class Drops(Faults):
-        def before_receive(self, receiver):
-            raise ConnectionLost("E7001", receiver, "the line was cut")
+class Drops(Faults):
+    def before_receive(self, receiver):
+        raise ConnectionLost("E7001", receiver, "the line was cut")
 
+
+def test_183_a_broker_that_comes_and_goes_is_tried_less_and_less_too(no_store):
     clock = ManualClock()
     no_store.broker.faults = Drops()
-    with no_store.engine(receiver("in", BEST_EFFORT), clock=clock, connection_retry_interval=1.0) as engine:
-        one = engine.receivers["in"]
-        for attempts in range(1, 6):
-            due = clock.now + 1.0
-            no_store.wait(lambda due=due: one._retry_at == due)
-            assert one.counters.connection_errors == attempts
-            clock.advance(0.9)
-            assert one.step() == pytest.approx(0.1)
-            clock.advance(0.2)
-            one.wake()
+    with no_store.engine(receiver("in", BEST_EFFORT), clock=clock, **BACKS_OFF) as engine:
+        for attempts, delay in enumerate(DELAYS, 1):
+            fails_after(no_store, clock, engine.receivers["in"], attempts, delay)
 
 
 @pytest.mark.parametrize("mode", [BEST_EFFORT, EXACTLY_ONCE])

@@ -24,7 +24,7 @@ def test_a_run_goes_to_each_context_and_wakes_it():
 
 def test_the_slowest_context_holds_the_receiver_back():
     one, _, _, targets = two_queues()
-    assert targets.backlog("in") == 0
+    assert targets.crowded("in", 3) is None
     one.deliver(a_run(3))
-    assert targets.backlog("in") == 3
-    assert Targets([]).backlog("in") == 0
+    assert (targets.crowded("in", 3), targets.crowded("in", 4)) == ("one", None)
+    assert Targets([]).crowded("in", 1) is None

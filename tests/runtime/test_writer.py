@@ -23,9 +23,10 @@ class World:
 
     def __init__(self, *faults: Any) -> None:
         self.faults = list(faults)
+        self.time = 0.0
         self.disk = Disk()
         self.store = ModelStore(self.disk, fault=self.fault)
-        self.writer = Writer(self.store, self.store.open().commit, lambda: 0.0, DuplicateDetectionSettings())
+        self.writer = Writer(self.store, self.store.open().commit, lambda: self.time, DuplicateDetectionSettings())
         self.tried: list[int] = []
         self.done: list[str] = []
 
@@ -68,9 +69,7 @@ def test_t1_what_was_committed_without_an_answer_is_only_that():
     assert (world.done, world.disk.commit, world.tried) == (["a", "b"], 2, [1, 2])
 
 
-def test_t1_a_commit_that_nobody_can_tell_about_ends_the_engine_after_a_while(monkeypatch):
-    monkeypatch.setattr(writers, "MOST_LOOKUPS", 3)
-
+def test_t1_a_commit_that_nobody_can_tell_about_ends_the_engine_after_a_while():
     def unreachable(number: int) -> bool:
         raise CommitUnknown("E3105", "model store", "cannot be reached")
 
@@ -79,9 +78,22 @@ def test_t1_a_commit_that_nobody_can_tell_about_ends_the_engine_after_a_while(mo
     world.submit("a")
     waits = [world.writer.step() for _ in range(3)]
     assert waits == [pytest.approx(0.02), pytest.approx(0.04), pytest.approx(0.08)]
+    world.time = writers.LONGEST_DOUBT_S
+    assert world.writer.step() == pytest.approx(0.16)
+    world.time += 1
     with pytest.raises(CommitUnknown, match="E3105"):
         world.writer.step()
     assert world.done == []
+
+
+def test_t2_time_in_which_transactions_are_rolled_back_is_no_time_in_doubt():
+    """A disk that was full for an hour does not end the engine at the next answer that is lost."""
+    world = World("lost_request", *["busy"] * 5, "lost_request", "lost_reply")
+    world.submit("a")
+    while not world.done:
+        world.writer.step()
+        world.time += 0.3 * writers.LONGEST_DOUBT_S
+    assert (world.disk.commit, len(world.tried)) == (1, 8)
 
 
 def test_t2_a_transaction_that_was_rolled_back_is_tried_again():

@@ -117,7 +117,9 @@ class World:
         **options: Any,
     ) -> Engine:
         """An engine over this broker and store; more fields of the settings as options."""
-        of_engine = {name: options.pop(name) for name in ("processors", "connections", "clock") if name in options}
+        of_engine = {
+            name: options.pop(name) for name in ("processors", "connections", "clock", "jitter") if name in options
+        }
         of_engine.setdefault("connections", {"memory": self.broker.connection()})
         values = {
             "name": "world",
@@ -127,6 +129,7 @@ class World:
             "senders": tuple(part for part in parts if isinstance(part, SenderSettings)),
             "monitors": tuple(one if isinstance(one, MonitorSettings) else monitor(one) for one in monitors),
             "connection_retry_interval": 0.01,
+            "max_connection_retry_interval": 0.05,
             "stop_timeout": 5.0,
             **options,
         }

@@ -3,11 +3,12 @@
 import os
 import subprocess
 import sys
+from collections import Counter
 
 import pytest
 
 from correlator.testing import mutants
-from correlator.testing.schedule import KILL, draw_rates
+from correlator.testing.schedule import CUT_AGAIN, KILL, LOST_BESIDE, draw_rates, is_doubtful
 from correlator.testing.simulation import campaign
 
 CRASHES = 10_000
@@ -29,6 +30,16 @@ def test_swarms_hold_controls_and_kills_alone() -> None:
     rates = [draw_rates(seed) for seed in range(300)]
     assert 10 < sum(not one for one in rates) < 60
     assert 10 < sum(set(one) == {KILL} for one in rates) < 60
+
+
+def test_lines_are_lost_again_before_a_loss_is_settled_and_on_both_sides_of_a_queue() -> None:
+    """Counted in the faults that struck: of both kinds there are enough to find something by them."""
+    struck: Counter[str] = Counter()
+    with campaign.small_world():
+        for seed in (seed for seed in range(1, 80) if is_doubtful(seed)):
+            struck.update(fault.kind for fault in campaign.run_seed(seed).faults)
+    assert struck[CUT_AGAIN] > 20
+    assert struck[LOST_BESIDE] > 2
 
 
 @pytest.mark.parametrize("seed", [3, 17, 42])

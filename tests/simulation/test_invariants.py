@@ -2,12 +2,24 @@
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from correlator.core.commit import Suspect
 from correlator.core.reliability import Reliability
 from correlator.testing.invariants.catalogue import CATALOGUE
-from correlator.testing.invariants.history import Condemned, Published, Received, ReceiverFacts, Sent
+from correlator.testing.invariants.history import (
+    Bill,
+    Checkpointed,
+    Condemned,
+    Configured,
+    Death,
+    Declined,
+    Published,
+    Received,
+    ReceiverFacts,
+    Sent,
+)
 from tests.simulation.histories import Story
 
 Tell = Callable[[], Story]
@@ -124,6 +136,38 @@ case(
     lambda: Story().rest(matcher={"orders": ["a"]}, reached=False),
 )
 case("M8", lambda: Story().rest(matcher={"wrong": ["too late"]}), lambda: Story().rest(matcher={}))
+
+case(
+    "M9",
+    lambda: Story().rest(state={"Sleeper": [{"rung": [24.0], "over": [24.0]}]}),
+    lambda: Story().rest(state={"Sleeper": [{"rung": [25.0, 51.0], "over": [25.0]}]}),
+)
+case(
+    "M9",
+    lambda: Story().rest(state={"Sleeper": [{"rung": [25.0, 51.0], "over": []}]}),
+    lambda: Story().rest(state={"Sleeper": [{"rung": [], "over": []}]}),
+)
+case(
+    "T24",
+    lambda: Story(checkpoint_interval=1.0).add("died", "", Death(95.0, True)).add("began", data=began(1, b"", 80.0)),
+    lambda: Story(checkpoint_interval=5.0).add("died", "", Death(95.0, True)).add("began", data=began(1, b"", 80.0)),
+)
+case(
+    "T24",
+    lambda: Story().add("died", "", Death(95.0, True)).add("began", data=began(1, b"")),
+    lambda: Story().add("died", "", Death(95.0, False)).add("began", data=began(1, b"")),
+)
+case(
+    "T25",
+    lambda: Story().add("received", "orders", Received(1, ("a",), ("1",), (), 7.0, 7.5)),
+    lambda: Story().add("received", "orders", Received(1, ("a",), ("1",), (), 7.0, 7.0)),
+)
+case(
+    "T25",
+    lambda: Story().add("snapshot", data=(1, context(), 3.0)).checkpoint(1, engine_time=2.0),
+    lambda: Story().add("snapshot", data=(1, context(), 3.0)).checkpoint(1, engine_time=3.0),
+)
+case("G10", lambda: Story().add("unlocked", "", ("main",)), lambda: Story().checkpoint(1))
 
 # receiving
 EXACTLY = ReceiverFacts(reliability=Reliability.EXACTLY_ONCE, destination="queue:orders", domain="d1")
@@ -346,6 +390,21 @@ case(
     lambda: given_up().checkpoint(2, confirmed={"exact": 1}, dead=(("send", "exact", "1:s", b"a"),)),
 )
 case(
+    "S7",
+    lambda: Story().accepted("exact", 1, b"a").checkpoint(1, dead=(("send", "exact", "1:s", b"a"),)),
+    lambda: given_up().checkpoint(2, dead=(("send", "exact", "1:s", b"a"),)),
+)
+case(
+    "S8",
+    lambda: Story().accepted("exact", 1, b"a").accepted("exact", 1, b"a"),
+    lambda: Story().add("fault", "send.partial").accepted("exact", 1, b"a").accepted("exact", 1, b"a"),
+)
+case(
+    "S8",
+    lambda: Story().add("fault", "send.refused").accepted("exact", 1, b"a").accepted("exact", 1, b"a"),
+    lambda: Story().accepted("exact", 1, b"a").accepted("exact", 1, b"a", life=2),
+)
+case(
     "S9",
     lambda: Story().accepted("exact", 1, b"1:a").rest({"sent": ["1:b"]}),
     lambda: Story().accepted("exact", 1, b"1:a").rest({"sent": ["1:a"]}),
@@ -377,6 +436,11 @@ case(
     lambda: Story().add("flushed", "quick", ("relay", 1, 0)).add("flushed", "quick", ("relay", 2, 0)),
 )
 case("F4", lambda: flush().rest(), lambda: flush().add("flushed", "quick", ("relay", 1, 0)).rest())
+case(
+    "F4",
+    lambda: flush().add("flush", "quick", ("relay", 2)).add("flushed", "quick", ("relay", 2, 0)),
+    lambda: flush().add("flush", "quick", ("other", 2)).add("flushed", "quick", ("other", 2, 0)),
+)
 case(
     "F6",
     lambda: Story().add("flush", "quick", ("relay", 1)).rest(),
@@ -474,6 +538,111 @@ case(
     lambda: condemned(dies_with(poisoned(), suspect(1, 2), suspect(2, 2), suspect(1, 1))),
 )
 case("P3", lambda: condemned(poisoned(), number=2), lambda: condemned(poisoned()))
+
+
+# a configuration that changes
+
+
+def configured(*, to: str = "tap", bills: str = "queue:bills", discards: tuple[str, ...] = (), **more: str):
+    contexts = {"passing": "", "counting": ""} | more
+    return Configured({"left": (to,)}, (to,), discards, bills, **contexts)
+
+
+def changing(*lives: Configured) -> Story:
+    story = Story()
+    for life, one in enumerate(lives, 1):
+        story.add("configured", data=one, life=life)
+    return story
+
+
+def billed(story: Story, *bills: Bill, life: int = 1, first: int = 1) -> Story:
+    bodies = tuple(msgspec.json.encode(one) for one in bills)
+    checkpoint = Checkpointed(life, b"", {"bills": (first, bodies)}, {}, {})
+    return story.add("checkpoint", data=checkpoint, life=life)
+
+
+def bill(pid: str, total: int, pipeline: str = "tap", version: int = 0) -> Bill:
+    return Bill(pipeline, "left", pid, total, version)
+
+
+RENAMED = (configured(), configured(to="copy"))
+case(
+    "K1",
+    lambda: billed(
+        changing(*RENAMED).received("left", 1, "la0"), bill("la0", 1), bill("la0", 1, "copy"), life=2
+    ).rest(),
+    lambda: billed(changing(*RENAMED).received("left", 1, "la0"), bill("la0", 1)).rest(),
+)
+case(
+    "K1",
+    lambda: billed(changing(configured()).received("left", 1, "la0", "la1"), bill("la0", 1)).rest(),
+    lambda: (
+        billed(changing(configured()).received("left", 1, "la0", "la1"), bill("la0", 1))
+        .add("condemned", "tap", Condemned("left", 2, b"{}"))
+        .rest()
+    ),
+)
+
+
+def two_places() -> Story:
+    story = changing(configured()).published("left", Published("la0", "0:L", "L", "la0"))
+    return story.published("left2", Published("lb0", "0:L", "L", "lb0")).received("left", 1, "la0", ids=["0:L"])
+
+
+case(
+    "K2",
+    lambda: two_places().acknowledged("left", "la0", "lb0"),
+    lambda: two_places().acknowledged("left", "la0").received("left", 2, "lb0").acknowledged("left", "lb0"),
+)
+
+
+def sent_bill(destination: str) -> Story:
+    story = billed(changing(configured(), configured(bills="queue:bills2")), bill("la0", 1))
+    return story.add("accepted", "bills", (Sent("s", 1, destination, b""),), 2)
+
+
+case("K3", lambda: sent_bill("queue:bills2"), lambda: sent_bill("queue:bills"))
+
+
+def declined(*, unchanged: bool = True, again: bool = False) -> Story:
+    return changing(configured()).add("declined", "E4301", Declined(unchanged, again, "E4301 …"))
+
+
+case("K4", lambda: declined(unchanged=False), declined)
+case("K4", lambda: declined(again=True), declined)
+
+
+def passed_by(*heard: str) -> Story:
+    story = changing(configured(), configured(passing="side")).order("or0").order("or1")
+    story.received("orders", 1, "or0")
+    story.add("received", "orders", Received(2, ("or1",), ()), life=2)
+    for one in heard:
+        story.add("heard", data=one, life=2)
+    return story.rest()
+
+
+case("K5", lambda: passed_by("or0", "or1"), lambda: passed_by("or1"))
+case("K5", passed_by, lambda: passed_by("or1"))
+
+
+def counted(*orders: str) -> Story:
+    story = changing(configured(counting="counting")).order("or0").received("orders", 1, "or0")
+    return story.rest(state={"Counter": [{"orders": list(orders)}]})
+
+
+case("K5", lambda: counted("or0", "or0"), lambda: counted("or0"))
+case("K5", counted, lambda: counted("or0"))
+LIVES = (configured(), configured(), configured(discards=("tap",)))
+case(
+    "K6",
+    lambda: billed(billed(changing(*LIVES), bill("la0", 1)), bill("la1", 1), life=2),
+    lambda: billed(billed(changing(*LIVES), bill("la0", 1)), bill("la1", 2), life=2),
+)
+case(
+    "K6",
+    lambda: billed(billed(changing(*LIVES), bill("la0", 1)), bill("la1", 2, version=1), life=3),
+    lambda: billed(billed(changing(*LIVES), bill("la0", 1)), bill("la1", 1, version=1), life=3),
+)
 
 
 @pytest.mark.parametrize(("name", "bad", "good"), BAD, ids=[f"{name}-{at}" for at, (name, _, _) in enumerate(BAD)])

@@ -1,9 +1,12 @@
 """The harness catches every deliberate bug within its budget of seeds."""
 
+import itertools
+
 import pytest
 
 from correlator.testing import mutants
 from correlator.testing.simulation.campaign import run_seed, small_world
+from correlator.testing.simulation.scenario import draw
 
 
 @pytest.mark.campaign
@@ -13,6 +16,19 @@ def test_a_mutant_is_caught(name: str) -> None:
     assert caught is not None, f"{name} survived {mutants.CATALOGUE[name].budget} seeds"
     found = {violation.id for violation in caught.outcome.found}
     assert found & mutants.CATALOGUE[name].expected, f"{name} was caught by {sorted(found)}"
+
+
+@pytest.mark.parametrize("deduplicating", [True, False])
+@pytest.mark.parametrize(
+    "name", ["neighbour_of_a_refused_one_given_up", "flight_fails_with_one", "refused_one_skipped"]
+)
+def test_one_that_fails_in_a_flight_is_watched_at_brokers_with_and_without_deduplication(
+    name: str, deduplicating: bool
+) -> None:
+    seeds = (seed for seed in range(1, 400) if draw(seed)[0].setup.deduplicating is deduplicating)
+    with small_world(), mutants.applied(name):
+        found = {violation.id for seed in itertools.islice(seeds, 40) for violation in run_seed(seed).found}
+    assert found & mutants.CATALOGUE[name].expected
 
 
 def test_a_mutant_leaves_nothing_behind() -> None:

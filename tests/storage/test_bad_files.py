@@ -17,9 +17,19 @@ from pathlib import Path
 import pytest
 from sqlalchemy import URL
 
+from connectors.embedded import EmbeddedConnection
 from correlator.core import faults
 from correlator.core.commit import SuspectCommit
-from correlator.errors import ConfigError, CorrelatorError, Fenced, RecoveryRefused, StoreBusy, StoreError
+from correlator.errors import (
+    ConfigError,
+    ConnectionLost,
+    CorrelatorError,
+    Fenced,
+    RecoveryRefused,
+    StoreBusy,
+    StoreError,
+)
+from correlator.settings import ConnectionSettings, SenderSettings
 from correlator.storage import database as databases
 from correlator.storage import failures, files, inspect, migrate
 from correlator.storage.store import SqlStore
@@ -405,11 +415,41 @@ def test_file_systems(path: str, kind: str) -> None:
     assert files.file_system(Path(path), MOUNTS) == kind
 
 
-def test_a_network_file_system(make_store: MakeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *["nfs4", "9p", "virtiofs", "vboxsf", "vmhgfs", "prl_fs", "fakeowner", "orangefs", "kafs"],
+        *["fuse.rclone", "fuse.juicefs", "fuse.sshfs", "fuse.something-new", "fuse"],
+    ],
+)
+def test_a_network_file_system(
+    make_store: MakeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    mount(monkeypatch, tmp_path, kind)
+    refused(make_store, tmp_path / "store.db", StoreError, rf"E9103 .*network file system \({kind}\)")
+
+
+@pytest.mark.parametrize("kind", ["ext4", "overlay", "fuseblk", "fuse.gocryptfs", "fuse.fuse-overlayfs"])
+def test_a_local_file_system(make_store: MakeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    mount(monkeypatch, tmp_path, kind)
+    make_store(f"sqlite:///{tmp_path}/store.db").open()
+
+
+def test_an_embedded_broker_on_a_network_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mount(monkeypatch, tmp_path, "virtiofs")
+    options = {"store": f"sqlite:///{tmp_path}/broker.db"}
+    broker = EmbeddedConnection("c", ConnectionSettings(type="embedded", options=options))
+    sink = broker.sink(SenderSettings(id="s", connection="c", destination="queue:q"))
+    with pytest.raises(ConnectionLost, match=r"E9103 .*network file system \(virtiofs\)"):
+        sink.connect()
+    assert not (tmp_path / "broker.db").exists()
+
+
+def mount(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str) -> None:
+    """As if everything lay on a file system of this type."""
     mounts = tmp_path / "mounts"
-    mounts.write_text("server:/x / nfs4 rw 0 0\n")
+    mounts.write_text(f"somewhere / {kind} rw 0 0\n")
     monkeypatch.setattr(files, "_MOUNTS", mounts)
-    refused(make_store, tmp_path / "store.db", StoreError, r"E9103 .*network file system \(nfs4\)")
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,9 @@ def test_the_detectors_are_those_that_a_start_would_restore(make_store: MakeStor
         restored = DuplicateDetector(name, windows.per_source_window_size, windows.expiry_time)
         for segment in recovered.ids:
             if segment.domain == name:
-                sure = surely_acknowledged(segment, recovered.confirmed_batches, {"orders", "lone"})
+                sure = surely_acknowledged(
+                    segment, recovered.confirmed_batches, {"orders": segment.domain, "lone": segment.domain}
+                )
                 restored.restore([segment], sure)
         assert window_contents(one) == window_contents(restored)
 

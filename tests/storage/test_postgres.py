@@ -6,12 +6,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from correlator import Engine
+from correlator.core.commit import ReceiveCommit, RegistryCommit
 from correlator.errors import CommitUnknown, CorrelatorError, Fenced, RecoveryRefused, StoreBusy, StoreError
 from correlator.settings import EngineSettings, MonitorSettings
-from correlator.storage import inspect
+from correlator.storage import deadletters, inspect
+from correlator.storage.inspect import Selection
 from correlator.storage.reset import reset
 from correlator.storage.witness import witness_of
 from correlator.testing.network import (
@@ -121,6 +124,25 @@ def test_an_engine_that_lost_its_session_to_another(make_store: MakeStore, serve
     second.close()
     with pytest.raises(Fenced, match=r"E3202 .*commit 1 of epoch 1 does not follow commit 1 of epoch 2"):
         first.resolve(1)
+
+
+@pytest.mark.parametrize("act", [deadletters.replay, deadletters.discard])
+def test_an_engine_that_lost_its_session_is_fenced_by_what_is_done_with_its_letters(
+    make_store: MakeStore, server: PostgresServer, act: Callable[..., int]
+) -> None:
+    """It looks as if nobody had taken over: the lock is free again, and the number of the commit is the one before."""
+    url = server.fresh_schema()
+    first = make_store(url)
+    first.open()
+    failed = values.letter("E5101 bad")
+    put = RegistryCommit(put=[msgspec.structs.replace(values.endpoint("orders"), reliability="EXACTLY_ONCE")])
+    first.commit(1, [put, ReceiveCommit(receiver="orders", segment=None, ids=None, dead_letters=[failed])])
+    server.terminate_backends(url)
+    assert act(url, Selection()) == 1
+    with pytest.raises(CommitUnknown):
+        first.commit(2, [values.received(1, 1)])
+    with pytest.raises(Fenced, match=r"E3202 .*epoch 1 does not follow commit 1 of epoch 2: another engine"):
+        first.resolve(2)
 
 
 @pytest.mark.parametrize("after", [0, 5, 12])

@@ -249,7 +249,7 @@ def test_a_commit_is_all_or_nothing(make_store: MakeStore, url: str, at: Callabl
 def test_a_second_engine_is_refused_while_the_first_lives(make_store: MakeStore, url: str) -> None:
     first = make_store(url)
     first.open()
-    with pytest.raises(Fenced, match=r"E3201 .*owned by pid \d+ on host .* since \d{4}-") as refusal:
+    with pytest.raises(Fenced, match=r"E3201 .*owned by pid \d+ on host .* since \d{4}-\d\d-\d\dT[\d:]{8}Z") as refusal:
         make_store(url).open()
     assert refusal.value.exit_status == 5
     first.commit(1, [values.received(1, 1)])

@@ -1,6 +1,7 @@
 """A configuration file as a crash test needs it: what can be published where, and what the history says of it."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,12 @@ from correlator.core.reliability import RECEIVING, Reliability
 from correlator.errors import MappingError, UsageError, quoted
 from correlator.events import Headers, Message, Outgoing
 from correlator.pipeline.spec import PipelineFile
-from correlator.ports import Features
+from correlator.ports import Features, order_of
 from correlator.runtime.names import connector, resolve
 from correlator.runtime.parts import mapping_of
 from correlator.selector import Selector
 from correlator.settings import ReceiverSettings
+from correlator.testing.crashtest.modules import OwnModules
 from correlator.testing.invariants.history import OPTIONAL, Published, ReceiverFacts, Setup
 from correlator.testing.worlds import Messages, Publishable
 
@@ -47,11 +49,13 @@ class Configured:
         for receiver in self.settings.receivers:
             if receiver.event:
                 resolve(receiver.event, f"receivers.{receiver.id}.event")
+        self.modules = OwnModules(file.parent, list(self.classes()))
         connections = {
             name: connector(one.type, f"connections.{name}")(name, one)
             for name, one in self.settings.connections.items()
         }
         self.brokers: Mapping[str, Features] = {name: _modelled(one.features) for name, one in connections.items()}
+        self._orders = {one.id: order_of(connections[one.connection], one) for one in self._physical()}
         for connection in connections.values():
             connection.close()
         self.senders = (*self.settings.senders, *default_senders(self.settings, self.brokers))
@@ -60,6 +64,11 @@ class Configured:
         self._readers: dict[tuple[str, str], list[ReceiverSettings]] = {}
         for one in self.settings.receivers:
             self._readers.setdefault((one.connection, self._destination(one)), []).append(one)
+
+    def classes(self) -> Iterator[str]:
+        """Import paths of the monitors and events that the file names."""
+        yield from (one.type for one in self.settings.monitors)
+        yield from (one.event for one in self.settings.receivers if one.event)
 
     @property
     def persistent(self) -> bool:
@@ -83,7 +92,8 @@ class Configured:
                     else "",
                     max_batch_size=one.max_batch_size,
                     flow_control=one.flow_control,
-                    topic=self._destination(one).startswith("topic:"),
+                    order=self._orders[one.id],
+                    alone=self._destination(one).startswith("topic:") or not self.brokers[one.connection].shares,
                 )
                 for one in self.settings.receivers
             },
@@ -91,7 +101,9 @@ class Configured:
             window=windows.per_source_window_size,
             expiry=windows.expiry_time,
             renamed=frozenset(one.id for one in self.senders if one.unique_message_id_property != ID_PROPERTY),
-            tries={one.id: one.max_tries for one in self.senders},
+            tries={
+                one.id: 1 if self.brokers[one.connection].deduplicates_sends else one.max_tries for one in self.senders
+            },
             deduplicating=all(one.deduplicates_sends for one in self.brokers.values()),
             told=False,
         )
@@ -172,13 +184,19 @@ class Configured:
         flaw = OPTIONAL if expires or (own and any(one.no_local for one in readers)) else ""
         unselected = tuple(one.id for one in readers if not self._selects(one.id, message))
         if mapped.dead_letters:
-            dropped = any(one.on_mapping_error == "drop" for one in readers)
-            return Published(pid, "", "", pid, flaw or (OPTIONAL if dropped else "mapping"), unselected)
+            if any(one.on_mapping_error == "drop" for one in readers):
+                return Published(pid, "", "", pid, OPTIONAL, unselected)
+            return Published(pid, mapped.ids[0], mapped.sources[0], pid, flaw or "mapping", unselected)
         return Published(pid, mapped.ids[0] or "", mapped.sources[0] or "", pid, flaw, unselected)
 
     def _selects(self, receiver: str, message: Message) -> bool:
         selector = self._selectors[receiver]
         return selector is None or selector.matches(message)
+
+    def _physical(self) -> Iterator[ReceiverSettings]:
+        """The receivers with their destinations behind logical names."""
+        for one in self.settings.receivers:
+            yield replace(one, destination=self._destination(one))
 
     def _destination(self, receiver: ReceiverSettings) -> str:
         return self.settings.destinations.get(receiver.destination, receiver.destination)
@@ -206,8 +224,10 @@ def _body(given: Any) -> bytes:
 def _modelled(features: Features) -> Features:
     """What a broker in memory can imitate of it."""
     return Features(
+        order=features.order,
         flags_redelivery=features.flags_redelivery,
         acknowledges_surely=features.acknowledges_surely,
         selects=features.selects,
         deduplicates_sends=features.deduplicates_sends,
+        shares=features.shares,
     )

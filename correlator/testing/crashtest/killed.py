@@ -105,10 +105,8 @@ class Kill9:
 
     @functools.cached_property
     def _zygote(self) -> Zygote:
-        settings = self.configured.settings
-        events = [one.event for one in settings.receivers if one.event]
-        paths = [*(one.type for one in settings.monitors), *events, *self._prepare]
-        modules = sorted({path.partition(":")[0] for path in (*paths, *self.imports)})
+        paths = (*self.configured.classes(), *self._prepare, *self.imports)
+        modules = sorted({path.partition(":")[0] for path in paths})
         return Zygote(modules)
 
     def run(self, body: Body, plan: Plan) -> Outcome:
@@ -217,6 +215,7 @@ def _scenario(configured: Configured, seed: int, store: str | None) -> Scenario:
         slice=rng.choice((1, 2, 3, 1000)),
         setup=configured.setup(),
         ends_lives=False,
+        overtakes=False,
         awaits_timers=False,
     )
 
@@ -230,6 +229,7 @@ def _settings(settings: EngineSettings, store: str | None, interval: float) -> E
         connections=connections,
         checkpoint=CheckpointSettings(interval=min(interval, settings.checkpoint.interval)),
         connection_retry_interval=min(RETRY_S, settings.connection_retry_interval),
+        max_connection_retry_interval=min(RETRY_S, settings.max_connection_retry_interval),
         status_interval=0.0,
         input_log=None,
     )

@@ -5,7 +5,8 @@ from typing import Any
 import msgspec
 
 from correlator.testing.crashtest.campaign import Result
-from correlator.testing.crashtest.runs import Outcome
+from correlator.testing.crashtest.disorder import disorder
+from correlator.testing.crashtest.runs import TEST, Outcome
 from correlator.testing.crashtest.timeline import last
 
 LINES = 14
@@ -30,6 +31,7 @@ def failure(result: Result, reproduce: str) -> str:
         _cut(" ".join(str(shrunk.violated).split()), LONGEST),
         f"  reproduce: {reproduce}",
         _cut(f"  {_faults(found, shrunk)}", LONGEST),
+        *_order(shrunk),
         f"  timeline (last {len(timeline)} of {count}):",
         *(_cut(f"    {line}", WIDTH) for line in timeline),
         f"  seed {shrunk.plan.seed}, {result.figures.line()}",
@@ -37,6 +39,12 @@ def failure(result: Result, reproduce: str) -> str:
     if kept := dict.fromkeys(str(one.kept) for one in (shrunk, found) if one.kept is not None):
         lines.append(f"  kept: {', before it was made small: '.join(kept)}")
     return "\n".join(lines)
+
+
+def _order(shrunk: Outcome) -> list[str]:
+    """Of an assertion of the test, which may ask for an order that nobody promises."""
+    told = disorder(shrunk.history) if shrunk.violated is not None and shrunk.violated.id == TEST else ""
+    return [_cut(f"  {told}", LONGEST)] if told else []
 
 
 def _cut(line: str, width: int) -> str:

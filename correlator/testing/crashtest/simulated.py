@@ -1,7 +1,4 @@
-"""Level `sim`: the engine of a configuration file in a simulated world, where a crash costs a millisecond.
-
-Module state of the application survives a simulated crash, since the process goes on; at level `kill9` it does not.
-"""
+"""Level `sim`: the engine of a configuration file in a simulated world, where a crash costs a millisecond."""
 
 import contextlib
 import random
@@ -43,7 +40,8 @@ class SimulatedWorld(ConfiguredWorld):
         super().__init__(configured)
         rates = draw_rates(plan.seed) if plan.faults is None else {}
         schedule = Schedule(plan.seed, rates, plan.faults)
-        self.simulated = World(_scenario(configured, plan.seed), schedule, partial(configured.known, own=True))
+        known = partial(configured.known, own=True)
+        self.simulated = World(_scenario(configured, plan.seed), schedule, known, configured.modules.renew)
 
     def dead_letters(self) -> list[DeadLetter]:
         """See `worlds.World`."""
@@ -53,7 +51,7 @@ class SimulatedWorld(ConfiguredWorld):
         self.simulated.publish(parcels)
 
     def _run(self) -> None:
-        with observed(self.simulated.record):
+        with observed(self.simulated.record), self._configured.modules.present():
             history = self.simulated.run_until_rest()
         rest = history.of("rest")[-1][1].data
         errors = [record.data for _, record in history.of("warned")]
@@ -135,5 +133,6 @@ def _scenario(configured: Configured, seed: int) -> Scenario:
         slice=rng.choice((1, 2, 3, 1000)),
         setup=configured.setup(),
         ends_lives=False,
+        overtakes=not (settings.store or "").startswith("sqlite:"),  # whose lock a paused process keeps
         awaits_timers=False,
     )

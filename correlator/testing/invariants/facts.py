@@ -71,7 +71,7 @@ class Facts:
         """(receiver, pid) → place of the first commit that holds the message, or its dead letter."""
         found: dict[tuple[str, str], int] = {}
         for at, record in self.history.of("received"):
-            for pid in (*record.data.pids, *record.data.dead):
+            for pid in record.data.taken:
                 found.setdefault((record.who, pid), at)
         return found
 
@@ -83,9 +83,10 @@ class Facts:
             facts = self.setup.receivers.get(name)
             if facts is None or not facts.domain:
                 continue
-            for pid, at in zip(stream.pids, stream.at, strict=True):
-                if pid in self.published and (uid := self.published[pid].uid):
-                    found.setdefault((facts.domain, uid), []).append(at)
+            for at, _, received in stream.segments:
+                for pid in received.taken:
+                    if pid in self.published and (uid := self.published[pid].uid):
+                        found.setdefault((facts.domain, uid), []).append(at)
         for places in found.values():
             places.sort()
         return found
@@ -188,8 +189,8 @@ class Facts:
 
     def beside(self, receiver: str) -> list[str]:
         """The receivers that share its messages out: those of the same queue, itself among them."""
-        its = self.setup.receivers[receiver]
-        if its.topic:
+        its = self.setup.receivers.get(receiver)
+        if its is None or its.alone:  # one that comes and goes is no part of the set-up
             return [receiver]
         return [name for name, other in self.setup.receivers.items() if other.destination == its.destination]
 

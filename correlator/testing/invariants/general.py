@@ -1,5 +1,6 @@
 """Invariants of every mode: recovery, numbers, order of lives, rest, and the application's own arithmetic."""
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -7,9 +8,13 @@ from typing import Any
 from correlator.core.reliability import Reliability
 from correlator.testing.invariants.catalogue import invariant
 from correlator.testing.invariants.facts import Facts
-from correlator.testing.simulation.application import TICK_S
+from correlator.testing.simulation.application import NAP_S, TICK_S
 
 _SLACK_S = 1e-6
+_STEPS_S = 2.0
+"""What a scheduler that steps somebody else may take of the clock."""
+LONGEST_UNSTORED_S = 10.0
+"""See docs/guarantees.md; written here again, as the promise that the engine is held against."""
 
 
 @invariant("G1", "recovery reaches the last committed checkpoint, and contexts hold what they held at its cut")
@@ -125,9 +130,11 @@ def nothing_is_silent(facts: Facts) -> Iterator[str]:
         return
     dead_pids = {pid for _, record in facts.history.of("received") for pid in record.data.dead}
     for receiver in facts.setup.receivers:
-        stored = receiver in facts.streams or facts.setup.receivers[receiver].domain
+        domain = facts.setup.receivers[receiver].domain
+        stored = receiver in facts.streams or domain
         for one in facts.published_to.get(facts.setup.receivers[receiver].destination, []):
-            if stored and one.given_up_by(receiver) and one.pid not in dead_pids:
+            repeats = one.uid and (domain, one.uid) in facts.accepted_ids
+            if stored and one.given_up_by(receiver) and one.pid not in dead_pids and not repeats:
                 yield f"{one.pid} cannot be mapped and has no dead letter"
     if facts.setup.on_error == "dead_letter":
         yield from _handler_failures(facts)
@@ -179,6 +186,60 @@ def engine_time_grows(facts: Facts) -> Iterator[str]:
     for (_, _, one), (_, _, other) in zip(facts.checkpoints, facts.checkpoints[1:], strict=False):
         if other.engine_time < one.engine_time - _SLACK_S:
             yield f"checkpoint {other.number} at {other.engine_time} follows one at {one.engine_time}"
+
+
+@invariant(
+    "T24", "while a lasting timer is set, an engine that is killed loses at most 10 s and one interval of its time"
+)
+def time_is_kept(facts: Facts) -> Iterator[str]:
+    """Asked of lives in which nothing else went wrong: a store that takes nothing for long cannot keep the time."""
+    faulty = {record.life for _, record in facts.history.of("fault")}
+    longest = LONGEST_UNSTORED_S + facts.setup.checkpoint_interval + _STEPS_S
+    began = [(at, record.data[3]) for at, record in facts.history.of("began")]
+    for at, record in facts.history.of("died"):
+        death = record.data
+        if death is None or death.engine_time is None or not death.awaits_time or record.life in faulty:
+            continue
+        after = next((time for place, time in began if place > at), death.engine_time)
+        if death.engine_time - after > longest:
+            yield f"life {record.life} died at {death.engine_time:.2f}, the next one began at {after:.2f}"
+
+
+@invariant("T25", "receipts and checkpoints carry engine time as the world around counts it")
+def engine_time_is_one_clock(facts: Facts) -> Iterator[str]:
+    """At the commit of a receipt, and where contexts are parked for a cut."""
+    for _, record in facts.history.of("received"):
+        received = record.data
+        if received.clocked is not None and abs(received.time - received.clocked) > _SLACK_S:
+            yield f"life {record.life}: {record.who} received at {received.clocked}, its ids say {received.time}"
+    parked: dict[tuple[int, int], float] = {}
+    for _, record in sorted([*facts.history.of("snapshot"), *facts.history.of("checkpoint")], key=lambda one: one[0]):
+        if record.kind == "checkpoint":
+            time = parked.get((record.life, record.data.number), record.data.engine_time)
+            if abs(record.data.engine_time - time) > _SLACK_S:
+                yield f"checkpoint {record.data.number} was taken at {time}, it says {record.data.engine_time}"
+        elif len(record.data) > 2 and record.data[2] is not None:
+            parked[record.life, record.data[0]] = record.data[2]
+
+
+@invariant("G10", "all contexts are locked while a cut is taken")
+def cuts_are_of_one_moment(facts: Facts) -> Iterator[str]:
+    """At its begin and at its end."""
+    for _, record in facts.history.of("unlocked"):
+        yield f"life {record.life}: {sorted(set(record.data))} could work"
+
+
+@invariant("M9", "what waits for engine time comes when so much has passed, over all lives")
+def sleepers_wake(facts: Facts) -> Iterator[str]:
+    """By the times that the sleeper has noted: its expression is true when its timer fires for the first time."""
+    sleeper: Any = facts.monitor("Sleeper")
+    if sleeper is None:
+        return
+    if len(sleeper["over"]) != min(1, len(sleeper["rung"])):
+        yield f"rang at {sleeper['rung']}, the expression was true at {sleeper['over']}"
+    times = [0.0, *sleeper["rung"]]
+    if any(later - earlier < NAP_S - _SLACK_S for earlier, later in itertools.pairwise(times)):
+        yield f"rang at {sleeper['rung']}, which is too early"
 
 
 @invariant("M1", "a timer that was set fires once, in the committed lineage")

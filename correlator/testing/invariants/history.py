@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from correlator.core.reliability import Reliability
+from correlator.ports import Order
 
 Kind = Literal[
     "published",  # who: destination, data: tuple of Published
@@ -22,9 +23,13 @@ Kind = Literal[
     "checkpoint",  # data: Checkpointed, a part of the transaction
     "noted",  # data: (contexts, suspects), a transaction that notes what is handled next
     "condemned",  # who: context, data: Condemned, a part of a checkpoint
+    "configured",  # data: Configured, what the engine is started with
+    "declined",  # who: code, data: Declined, the start was refused
+    "heard",  # data: id, by a monitor without lasting state that is not always there
     "began",  # data: (epoch, checkpoint, digest, engine time) as the engine knows them after recovery
-    "died",  # who: where it was killed
-    "snapshot",  # data: (number, fingerprint), parked contexts before the cut of checkpoint `number`
+    "died",  # who: where it was killed, data: Death
+    "unlocked",  # data: contexts that were not locked while a cut was taken
+    "snapshot",  # data: (number, fingerprint, engine time), parked contexts before the cut of checkpoint `number`
     "restored",  # data: (number, fingerprint), contexts as rebuilt from checkpoint `number`
     "hooks",  # who: name of the life-cycle method, data: receivers that are open
     "handled",  # who: monitor, data: id, by a monitor whose state does not last
@@ -88,13 +93,29 @@ class Sent(NamedTuple):
 
 
 class Received(NamedTuple):
-    """A committed batch: messages numbered from `first`, ids written, dead letters, engine time of receipt."""
+    """A committed batch: messages numbered from `first`, ids written, dead letters, engine time of receipt.
+
+    `clocked` is the engine time of the commit as the world around counts it, where it does.
+    """
 
     first: int
     pids: tuple[str, ...]
     ids: tuple[str, ...]
     dead: tuple[str, ...] = ()
     time: float = 0.0
+    clocked: float | None = None
+
+    @property
+    def taken(self) -> tuple[str, ...]:
+        """All messages that it accepted: to be handled, or as dead letters."""
+        return (*self.pids, *self.dead)
+
+
+class Death(NamedTuple):
+    """An engine died: engine time as the world counts it, where it does; whether a lasting timer was set."""
+
+    engine_time: float | None
+    awaits_time: bool
 
 
 class Condemned(NamedTuple):
@@ -127,6 +148,44 @@ class Checkpointed(NamedTuple):
     engine_time: float = 0.0
 
 
+class Configured(NamedTuple):
+    """What one life was started with, where that changes.
+
+    Attributes:
+        routes: for each receiver the pipelines that it delivers to.
+        pipelines: all of them.
+        discards: pipelines the state of whose step is given up.
+        bills: the destination at the broker of the sender of pipelines.
+        passing: context of the monitor without lasting state, "" for none.
+        counting: context of the persistent monitor, "" for none.
+    """
+
+    routes: Mapping[str, tuple[str, ...]]
+    pipelines: tuple[str, ...]
+    discards: tuple[str, ...]
+    bills: str
+    passing: str
+    counting: str
+
+
+class Bill(NamedTuple):
+    """What a pipeline sends for a message: who handled it, the total that its step keeps, the version of that step."""
+
+    pipeline: str
+    receiver: str
+    pid: str
+    total: int
+    version: int
+
+
+class Declined(NamedTuple):
+    """A refused start: whether the store is as it was, whether it had been accepted before, what was said."""
+
+    unchanged: bool
+    again: bool
+    text: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rest:
     """What there was when the run came to rest, or to the end of its patience.
@@ -154,14 +213,20 @@ class Rest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceiverFacts:
-    """A receiver as configured."""
+    """A receiver as configured.
+
+    Attributes:
+        order: in which its broker gives out what comes again.
+        alone: what its destination holds is its own, and not shared out among receivers.
+    """
 
     reliability: Reliability
     destination: str
     domain: str = ""
     max_batch_size: int = 1000
     flow_control: bool = False
-    topic: bool = False
+    order: Order = Order.PLACE
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +238,7 @@ class Setup:
         senders: mode by id.
         window: ids per source that the duplicate detector keeps.
         expiry: seconds that it keeps ids.
+        checkpoint_interval: seconds.
         renamed: senders that stamp the unique id into a property with a name of its own.
         tries: refusals after which a sender gives a send up, where that is not the default.
         deduplicating: whether the broker stores a repeat of (source, sequence) once.
@@ -184,6 +250,7 @@ class Setup:
     senders: Mapping[str, Reliability] = field(default_factory=dict)
     window: int = 2000
     expiry: float = 120.0
+    checkpoint_interval: float = 0.0
     renamed: frozenset[str] = frozenset()
     tries: Mapping[str, int] = field(default_factory=dict)
     deduplicating: bool = False

@@ -23,7 +23,11 @@ def poison_is_condemned(facts: Facts) -> Iterator[str]:
 
 @invariant("P2", "what is condemned was handled alone by a start that died, and among others by an earlier one")
 def condemned_for_a_reason(facts: Facts) -> Iterator[str]:
-    """Killed from outside at these two moments, an innocent message looks the same: nobody can tell."""
+    """Killed from outside at these two moments, an innocent message looks the same: nobody can tell.
+
+    Pipelines handle what waited after recovery, and note that until they have done so.
+    """
+    pipelines = {one for _, record in facts.history.of("configured") for one in record.data.pipelines}
     began = {record.life for _, record in facts.history.of("began")}
     noted: dict[str, tuple[Suspect, ...]] = {}
     deaths: list[Suspect] = []
@@ -33,7 +37,8 @@ def condemned_for_a_reason(facts: Facts) -> Iterator[str]:
             contexts, suspects = record.data
             noted |= {name: tuple(one for one in suspects if one.context == name) for name in contexts}
         elif record.kind == "died":
-            deaths.extend(one for suspects in noted.values() if record.life not in began for one in suspects)
+            of_start = record.life not in began
+            deaths.extend(one for name, ones in noted.items() if of_start or name in pipelines for one in ones)
         else:
             covering = [one for one in deaths if _covers(one, record.who, record.data)]
             if len(covering) < 2 or covering[-1].first != covering[-1].last:

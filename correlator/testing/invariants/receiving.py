@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from correlator.core.reliability import Reliability
+from correlator.ports import Order
 from correlator.testing.invariants.catalogue import invariant
 from correlator.testing.invariants.facts import NEVER, Facts
 from correlator.testing.invariants.history import Published
@@ -152,13 +153,14 @@ def order_is_kept(facts: Facts) -> Iterator[str]:
 
 
 def _broker_order(facts: Facts) -> Iterator[str]:
-    """Without faults the stream is in the order of publication."""
-    if facts.faulty:
-        return
+    """The stream is in the order of publication: without faults, and always where the broker keeps a position."""
     for name in facts.of_mode(AT_LEAST_ONCE, EXACTLY_ONCE):
+        if facts.faulty and facts.setup.receivers[name].order is not Order.POSITION:
+            continue
         destination = facts.setup.receivers[name].destination
         places = {one.pid: place for place, one in enumerate(facts.published_to.get(destination, []))}
-        order = [places[pid] for pid in (facts.streams[name].pids if name in facts.streams else ()) if pid in places]
+        stored = facts.streams[name].pids if name in facts.streams else ()
+        order = [places[pid] for pid in dict.fromkeys(stored) if pid in places]
         if order != sorted(order):
             yield f"{name} took messages out of the broker's order: {order}"
 
@@ -224,7 +226,7 @@ def _second_acceptances(facts: Facts, domain: str, names: list[str]) -> Iterator
     order: dict[str, list[str]] = {}
     sources = {one.uid: one.source for one in facts.published.values() if one.uid}
     for at, life, received, name in commits:
-        for pid in received.pids:
+        for pid in received.taken:
             one = facts.published.get(pid)
             if one is None or not one.uid or one.uid not in seen:
                 continue
@@ -237,7 +239,7 @@ def _second_acceptances(facts: Facts, domain: str, names: list[str]) -> Iterator
                     f"'{one.uid}' ({pid}, before {last.pid}) was accepted again in domain {domain} in life {life}: "
                     f"{newer} newer ids of its source, {received.time - last.time:.2f} s later"
                 )
-        by_uid = {facts.published[pid].uid: pid for pid in received.pids if pid in facts.published}
+        by_uid = {facts.published[pid].uid: pid for pid in received.taken if pid in facts.published}
         for uid in received.ids:
             of_source = order.setdefault(sources.get(uid, ""), [])
             of_source.append(uid)
@@ -249,8 +251,12 @@ def _in_doubt(facts: Facts, pid: str, receiver: str, first: int, second: int) ->
     """Whether between the two acceptances the broker was told nothing of it, and gave it to nobody else.
 
     An engine that was paused and overtaken is somebody else: what it holds comes back when its connection ends. And a
-    broker that does not answer to an acknowledgement is taken to have it when it has taken the next two as well.
+    broker that does not answer to an acknowledgement is taken to have it when it has taken the next two as well: of the
+    same connection, unless it promises no order, so that nobody knows how long the repeat stays away.
     """
+    lost = [at for at, r in facts.history.of("returned") if first < at < second and r.who == receiver and pid in r.data]
+    ordered = facts.setup.receivers[receiver].order is not Order.ANY
+    until = min(lost, default=second) if ordered else second
     began = facts.history.of("began")
     between = [
         record.who
@@ -263,7 +269,7 @@ def _in_doubt(facts: Facts, pid: str, receiver: str, first: int, second: int) ->
         for at, record in facts.history.of("returned")
     )
     taken = [
-        record.life for at, record in facts.history.of("acknowledged") if first < at < second and record.who == receiver
+        record.life for at, record in facts.history.of("acknowledged") if first < at < until and record.who == receiver
     ]
     answered = any(count >= UNANSWERED_ACKNOWLEDGEMENTS for count in Counter(taken).values())
     return not between and not overtaken and not answered
@@ -327,10 +333,13 @@ def duplicates_are_acknowledged(facts: Facts) -> Iterator[str]:
 
 @invariant("E6", "an id and its message are in one commit, and memory is what the store holds")
 def ids_and_messages_together(facts: Facts) -> Iterator[str]:
-    """Each accepted message with an id brings its id, a repeat brings it again; a start reads back what was known."""
+    """Each accepted message with an id brings its id, also one that cannot be mapped; a repeat brings it again.
+
+    A start reads back what was known.
+    """
     for name in facts.of_mode(EXACTLY_ONCE):
         for _, life, received in facts.streams[name].segments if name in facts.streams else ():
-            for pid in received.pids:
+            for pid in received.taken:
                 uid = facts.published[pid].uid if pid in facts.published else ""
                 if uid and uid not in received.ids:
                     yield f"life {life}: {name} stored {pid} without its id '{uid}'"
@@ -353,7 +362,7 @@ def _acknowledged_without_id(facts: Facts) -> Iterator[str]:
             continue
         for pid in record.data:
             one = facts.published[pid]
-            if one.uid and _counts(one, record.who) and one.uid not in mine:
+            if one.uid and not one.left_out_by(record.who) and one.uid not in mine:
                 yield f"life {record.life}: {record.who} acknowledged {pid}, its id '{one.uid}' was not written (again)"
         mine.clear()
 
@@ -373,7 +382,7 @@ def once_in_a_batch(facts: Facts) -> Iterator[str]:
     """No commit holds two messages with one id."""
     for name in facts.of_mode(EXACTLY_ONCE):
         for _, life, received in facts.streams[name].segments if name in facts.streams else ():
-            uids = Counter(facts.published[pid].uid for pid in received.pids if pid in facts.published)
+            uids = Counter(facts.published[pid].uid for pid in received.taken if pid in facts.published)
             twice = [uid for uid, count in uids.items() if uid and count > 1]
             if twice:
                 yield f"life {life}: {name} stored {twice} twice in one batch"

@@ -1,6 +1,6 @@
 """Invariants of the send modes and of flush notices (RELIABILITY 2: S, B, F)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from correlator.core.reliability import Reliability
@@ -101,7 +101,12 @@ def stored_once(facts: Facts) -> Iterator[str]:
 
 @invariant("S7", "a row of the outbox is deleted only after its confirm or its definitive failure")
 def deleted_after_confirm(facts: Facts) -> Iterator[str]:
-    """What a checkpoint calls confirmed was accepted, or is a stored dead letter."""
+    """What a checkpoint calls confirmed was accepted, or is a stored dead letter: of a send that was refused itself."""
+    for sender in facts.setup.senders:
+        refused = {f"{one.sequence}:{one.source}" for _, _, one in facts.refused[sender]}
+        for origin, one in facts.dead_sends:
+            if origin == sender and one not in refused:
+                yield f"{sender}: {one} is a dead letter, and was never refused"
     for sender in facts.stored_senders():
         done = 0
         for at, life, checkpoint in facts.checkpoints:
@@ -128,6 +133,27 @@ def _kept(facts: Facts, sender: str, through: int) -> Iterator[str]:
 
 def _is_dead(facts: Facts, sender: str, number: int) -> bool:
     return any(origin == sender and one.startswith(f"{number}:") for origin, one in facts.dead_sends)
+
+
+@invariant("S8", "a send that the broker has taken leaves again in the same life only when its confirm was lost")
+def confirmed_once(facts: Facts) -> Iterator[str]:
+    """One that is refused in the middle of a flight takes nothing with it: the others are not sent again."""
+    faults = [at for at, record in facts.history.of("fault") if record.who != "send.refused"]
+    for sender in facts.setup.senders:
+        places = sorted({at for at, _, _ in (*facts.accepted[sender], *facts.refused[sender])})
+        taken: dict[tuple[int, str, int], int] = {}
+        for at, life, one in facts.accepted[sender]:
+            key = (life, one.source, one.sequence)
+            if key in taken and not _disturbed(facts, faults, places, taken[key], at):
+                yield f"life {life}: {sender} sent number {one.sequence} again, and no confirm was lost"
+            taken[key] = at
+
+
+def _disturbed(facts: Facts, faults: Sequence[int], places: Sequence[int], first: int, second: int) -> bool:
+    """Whether anything went wrong from the call that sent it first, whose faults stand before it, to the second."""
+    earlier = facts.before(places, first)
+    begin = places[earlier - 1] if earlier else -1
+    return facts.before(faults, second) > facts.before(faults, begin)
 
 
 @invariant("S9", "all outputs ever seen come from one lineage: the one that the last checkpoint holds")
@@ -221,16 +247,32 @@ def notices_in_order(facts: Facts) -> Iterator[str]:
         last[key] = record.data[1]
 
 
-@invariant("F4", "each request of the last life is notified once the broker is back")
+@invariant("F4", "each request of the last life is notified once the broker is back, and none is passed over")
 def every_flush_completes(facts: Facts) -> Iterator[str]:
-    """At rest."""
-    if facts.rest is None or not facts.rest.reached:
+    """At the end, also where something else keeps the run from its rest; and in any life in the order of requests."""
+    yield from _passed_over(facts)
+    if facts.rest is None:
         return
     died = {record.life for _, record in facts.history.of("died")}
     notified = {(record.life, record.who, record.data[1]) for _, record in facts.history.of("flushed")}
     for _, record in facts.history.of("flush"):
         if record.life not in died and (record.life, record.who, record.data[1]) not in notified:
             yield f"life {record.life}: flush {record.data[1]} of {record.who} was never notified"
+
+
+def _passed_over(facts: Facts) -> Iterator[str]:
+    """A request that a lost connection has dropped is found by the notice of the next one."""
+    waiting: dict[tuple[int, str, str], list[int]] = {}
+    records = sorted([*facts.history.of("flush"), *facts.history.of("flushed")], key=lambda event: event[0])
+    for _, record in records:
+        context, request = record.data[:2]
+        requests = waiting.setdefault((record.life, record.who, context), [])
+        if record.kind == "flush":
+            requests.append(request)
+        elif request in requests:
+            for passed in requests[: requests.index(request)]:
+                yield f"life {record.life}: flush {passed} of {record.who} was passed over by flush {request}"
+            del requests[: requests.index(request) + 1]
 
 
 @invariant("F6", "a flush with nothing outstanding is notified, also when nothing is sent any more")

@@ -2,16 +2,17 @@
 
 They know nothing of the engine: only what the broker, the disk and the application told. Besides the ids of the
 specification there are A7 (selectors), N1 (numbers of the receive log), W1 (flow control), T22 (engine time),
-M1 to M8 (what a monitor may rely on), D1 to D3 (parts that come and go) and P1 to P3 (messages that end the process).
+M1 to M8 (what a monitor may rely on), D1 to D3 (parts that come and go), K1 to K6 (a configuration that changes between
+two lives) and P1 to P3 (messages that end the process).
 """
 
-from correlator.testing.invariants import churn, general, poison, receiving, sending
+from correlator.testing.invariants import changes, churn, general, poison, receiving, sending
 from correlator.testing.invariants.catalogue import CATALOGUE, Violation
 from correlator.testing.invariants.facts import Facts
 from correlator.testing.invariants.history import History
 
 MOST_OF_ONE = 3
-GROUPS = (general, receiving, sending, churn, poison)
+GROUPS = (general, receiving, sending, churn, changes, poison)
 """The modules that fill the catalogue, by being imported."""
 
 

@@ -198,7 +198,7 @@ class Life:
     def _note_contexts(self, kind: str, ahead: int) -> None:
         engine = self.engine
         if engine is not None and engine.checkpointer is not None:
-            noted = kind, engine.checkpointer.checkpoint.number + ahead, inspection.fingerprint(engine)
+            noted = kind, engine.checkpointer.checkpoint.number + ahead, inspection.fingerprint(engine, engine.settings)
             if noted != self._noted:  # an engine with nothing to do looks at itself again and again
                 self._noted = noted
                 self.link.record(kind, "", noted[1:])

@@ -146,6 +146,7 @@ def smallest(mode: Reliability, times: int = 1) -> Reference:
             for name, context in one.monitors.items()
         ),
         connection_retry_interval=RETRY_S,
+        max_connection_retry_interval=RETRY_S,
         status_interval=0.0,
     )
     facts = ReceiverFacts(
@@ -164,6 +165,7 @@ def smallest(mode: Reliability, times: int = 1) -> Reference:
         slice=1000,
         setup=Setup(receivers={receiver.id: facts}, senders=one.senders),
         ends_lives=False,
+        overtakes=False,
         awaits_timers=True,
     )
     numbers = range(0, times * ALIKE, ALIKE)
@@ -186,6 +188,7 @@ def _in_real_time(settings: EngineSettings, rng: random.Random) -> EngineSetting
         settings,
         checkpoint=CheckpointSettings(interval=rng.choice(INTERVALS_S)),
         connection_retry_interval=RETRY_S,
+        max_connection_retry_interval=RETRY_S,
         receivers=tuple(
             replace(one, max_batch_interval_ms=min(one.max_batch_interval_ms, LONGEST_BATCH_MS))
             for one in settings.receivers

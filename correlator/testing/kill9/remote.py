@@ -202,6 +202,10 @@ class ToldStore:
             self._link.tell(wire.Done(number))
         return committed
 
+    def confirm_lock(self) -> float | None:
+        """As the port says."""
+        return self._store.confirm_lock()
+
     def read_state(self, numbers: Sequence[int]) -> Sequence[StateSegment]:
         """As the port says."""
         return self._store.read_state(numbers)

@@ -32,7 +32,7 @@ def rest(url: str, scenario: Scenario, known: Mapping[str, tuple[str, ...]], fou
         outbox_rows=len(inspect.outbox(url)),
         receive_rows=len(inspect.receive_log(url)),
         ids={
-            domain: (len(one), inspection._bound(one, scenario), stored.get(domain, 0))
+            domain: (len(one), inspection._bound(one, scenario.settings.duplicate_detection), stored.get(domain, 0))
             for domain, one in detectors.items()
         },
         state=state(url),

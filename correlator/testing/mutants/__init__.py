@@ -12,14 +12,24 @@ from typing import NamedTuple
 
 from correlator.testing.invariants.catalogue import Violation
 from correlator.testing.invariants.history import History, Setup
-from correlator.testing.mutants import leaving, listening, poison, receiving, recovery, sending, storing, working
+from correlator.testing.mutants import (
+    changing,
+    leaving,
+    listening,
+    poison,
+    receiving,
+    recovery,
+    sending,
+    storing,
+    working,
+)
 from correlator.testing.mutants.catalogue import CATALOGUE, Mutant, applied
 from correlator.testing.mutants.equivalent import EQUIVALENT
 from correlator.testing.simulation.campaign import Outcome, run_seed, small_world
 
 __all__ = ["CATALOGUE", "EQUIVALENT", "GROUPS", "Caught", "Fate", "Mutant", "applied", "hunt", "hunt_all"]
 
-GROUPS = (receiving, storing, recovery, working, sending, poison, listening, leaving)
+GROUPS = (receiving, storing, recovery, working, sending, poison, listening, leaving, changing)
 """The modules that fill the catalogue, by being imported."""
 PROCESSES = 6
 

@@ -45,7 +45,7 @@ def removed_receiver_left_in_queues(patches: Patches) -> None:
     patches.replace(Parts, "numbers_of_new", lambda original: lambda self, receiver: type(original(self, receiver))())
 
 
-@mutant("dynamic_part_unrecorded", "a part that was added is not in the registry", "D1", "G7")
+@mutant("dynamic_part_unrecorded", "a part that was added is not in the registry", "D1", "G7", "G8")
 def dynamic_part_unrecorded(patches: Patches) -> None:
     """A1.5: it is gone after a crash, with what it was to bring."""
 

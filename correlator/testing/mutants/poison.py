@@ -45,7 +45,7 @@ def noted_too_late(patches: Patches) -> None:
     patches.replace(Suspects, "note", make)
 
 
-@mutant("notes_forgotten", "a start does not see what was noted", "P1", "G7", budget=300)
+@mutant("notes_forgotten", "a start does not see what was noted", "P1", "G7", "K4", budget=300)
 def notes_forgotten(patches: Patches) -> None:
     """Nothing is found."""
 

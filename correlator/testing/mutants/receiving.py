@@ -7,7 +7,9 @@ import msgspec
 
 from correlator.core import receiving, recovery
 from correlator.core.commit import IdRun
+from correlator.core.context import Context
 from correlator.core.dedup import DuplicateDetector, Plan
+from correlator.core.mapping import ReceiveMapping
 from correlator.core.receiving import State
 from correlator.core.reliability import RECEIVING, Receiving, Reliability
 from correlator.runtime import parts
@@ -248,6 +250,21 @@ def dead_letter_not_persisted(patches: Patches) -> None:
     _change_write(patches, dead_letters=())
 
 
+@mutant("id_of_a_dead_letter_lost", "the id of a message that cannot be mapped is stored nowhere", "E6", "E2", "E5")
+def id_of_a_dead_letter_lost(patches: Patches) -> None:
+    """Redelivered after a crash, the message becomes a second dead letter, and both are replayed."""
+
+    def make(original: Any) -> Any:
+        def failed(self: Any, message: Any, error: Any, engine_time: float) -> Any:
+            mapped = original(self, message, error, engine_time)
+            mapped.ids = [""] * len(mapped.ids)
+            return mapped
+
+        return failed
+
+    patches.replace(ReceiveMapping, "_failed", make)
+
+
 @mutant("acknowledged_unasked", "an APP_CONTROLLED batch is acknowledged as it is delivered", "C1", "X1")
 def acknowledged_unasked(patches: Patches) -> None:
     """C1."""
@@ -314,7 +331,7 @@ def grant_unheard(patches: Patches) -> None:
     patches.replace(Receiver, "grant", lambda _: grant)
 
 
-@mutant("best_effort_stored", "a BEST_EFFORT receiver writes its messages to the store", "BE1")
+@mutant("best_effort_stored", "a BEST_EFFORT receiver writes its messages to the store", "BE1", "G8")
 def best_effort_stored(patches: Patches) -> None:
     """BE1."""
     mode = Receiving(stored=True, deduplicated=False, acknowledged_by_application=False)
@@ -342,11 +359,15 @@ def receives_while_suspended(patches: Patches) -> None:
 def resumed_twice(patches: Patches) -> None:
     """C6."""
 
+    def acknowledge(self: Any, monitor: Any, receiver: Any) -> Any:
+        del monitor
+        self._effects.append((lambda resume: resume(), self._routes.resume[receiver](self.name)))
+
     def resume(self: Any, context: Any) -> Any:
         del context
-        self._resumed = True
-        self.wake()
+        return lambda: self._resume(self._batch)
 
+    patches.replace(Context, "acknowledge_and_resume", lambda _: acknowledge)
     patches.replace(Receiver, "resume", lambda _: resume)
 
 
@@ -363,7 +384,7 @@ def resume_survives_the_connection(patches: Patches) -> None:
     def make(original: Any) -> Any:
         def lost(self: Any, error: Any) -> Any:
             delay = original(self, error)
-            self._resumed = self._mode.acknowledged_by_application
+            self._resumed = self._batch
             return delay
 
         return lost

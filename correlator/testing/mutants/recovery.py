@@ -16,19 +16,19 @@ from correlator.runtime.restart import Restart
 from correlator.testing.mutants.catalogue import Patches, mutant
 
 
-@mutant("rows_not_replayed", "received messages that were in no checkpoint are not delivered again", "A2", "A3")
+@mutant("rows_not_replayed", "received messages that were in no checkpoint are not delivered again", "A2", "A3", "K1")
 def rows_not_replayed(patches: Patches) -> None:
     """13."""
-    patches.replace(Restart, "_deliver_beyond", lambda _: lambda self, queue, receiver, events: None)
+    patches.replace(Restart, "_deliver_beyond", lambda _: lambda self, context, queue, receiver, events: None)
 
 
-@mutant("replayed_in_reverse", "received messages come back in reverse", "A4", "S9", "G1")
+@mutant("replayed_in_reverse", "received messages come back in reverse", "A4", "S9", "G1", "K1")
 def replayed_in_reverse(patches: Patches) -> None:
     """28."""
 
     def make(original: Any) -> Any:
-        def beyond(self: Any, receiver: Any, entered: Any) -> Any:
-            for first, messages in original(self, receiver, entered):
+        def beyond(self: Any, context: Any, receiver: Any, entered: Any) -> Any:
+            for first, messages in original(self, context, receiver, entered):
                 yield first, list(reversed(messages))
 
         return beyond
@@ -60,7 +60,7 @@ def outbox_not_restored(patches: Patches) -> None:
     patches.replace(Outbox, "restore", make)
 
 
-@mutant("spawned_not_restored", "monitors that were spawned do not come back", "G1", "M3", "M2")
+@mutant("spawned_not_restored", "monitors that were spawned do not come back", "G1", "M3", "M2", "K4")
 def spawned_not_restored(patches: Patches) -> None:
     """A9.14."""
     patches.replace(Restart, "_restore_spawned", lambda _: lambda self, *parts: None)
@@ -128,7 +128,11 @@ def digest_not_restored(patches: Patches) -> None:
     """G1."""
 
     def make(original: Any) -> Any:
-        return lambda self, recovered: original(self, msgspec.structs.replace(recovered, digest=b"anew"))
+        def make_checkpointer(self: Any, restart: Any) -> None:
+            restart.recovered = msgspec.structs.replace(restart.recovered, digest=b"anew")
+            original(self, restart)
+
+        return make_checkpointer
 
     patches.replace(Engine, "_make_checkpointer", make)
 

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from correlator.core import outbox as outboxes
+from correlator.core.commit import OutboundSegment
 from correlator.core.context import Context
 from correlator.core.outbox import FlushRequest, Outbox
 from correlator.core.reliability import SENDING, Reliability, Sending
@@ -15,7 +16,7 @@ from correlator.testing.memory import MemorySink
 from correlator.testing.mutants.catalogue import Patches, mutant
 
 
-@mutant("sent_at_once", "a reliable send leaves before any checkpoint", "S1", "S3", "S9", "S5", "G5")
+@mutant("sent_at_once", "a reliable send leaves before any checkpoint", "S1", "S3", "S9", "S5", "G5", "G8")
 def sent_at_once(patches: Patches) -> None:
     """2."""
 
@@ -25,7 +26,8 @@ def sent_at_once(patches: Patches) -> None:
             outbox = self._routes.outboxes.get(to)
             if outbox is not None and outbox.stored:
                 message = self._effects[-1][1]
-                outbox._waiting.append((outbox._next_sequence + len(self._staged.get(to, ())), [message], 0))
+                first = outbox._next_sequence + len(self._staged.get(to, ()))
+                outbox._waiting.append((OutboundSegment(to, first, [message], outbox.destination), 0))
 
         return send
 
@@ -168,6 +170,61 @@ def flush_lost(patches: Patches) -> None:
     patches.replace(Outbox, "take_flush", make)
 
 
+@mutant("flush_dropped_at_a_loss", "a lost connection drops the flush requests that wait", "F4")
+def flush_dropped_at_a_loss(patches: Patches) -> None:
+    """Nobody hears of them again in this life."""
+
+    def make(original: Any) -> Any:
+        def lost(self: Any, error: Any) -> Any:
+            live = self.outbox._live
+            kept = [item for item in live if not isinstance(item, FlushRequest)]
+            live.clear()
+            live.extend(kept)
+            return original(self, error)
+
+        return lost
+
+    patches.replace(Sender, "_lost", make)
+
+
+@mutant(
+    "neighbour_of_a_refused_one_given_up",
+    "the refusal of one send is taken for that of the next",
+    "S7",
+    "S2",
+    "S3",
+    "S5",
+)
+def neighbour_of_a_refused_one_given_up(patches: Patches) -> None:
+    """The flight goes on, but the wrong message is tried again and becomes the dead letter."""
+    _change_results(patches, lambda results: [results[-1], *results[:-1]])
+
+
+@mutant("flight_fails_with_one", "all sends behind a refused one of the same flight count as refused", "S8", "S7")
+def flight_fails_with_one(patches: Patches) -> None:
+    """What the broker has taken is sent again, or becomes a dead letter."""
+
+    def change(results: Any) -> Any:
+        refused = next((one for one in results if one is not None), None)
+        at = results.index(refused) if refused is not None else len(results)
+        return [*results[:at], *([refused] * (len(results) - at))]
+
+    _change_results(patches, change)
+
+
+@mutant("refused_one_skipped", "a flight with a refused send settles without it", "S7", "S3", "S2", "B1", "F1", "X1")
+def refused_one_skipped(patches: Patches) -> None:
+    """It is neither tried again nor a dead letter."""
+
+    def make(original: Any) -> Any:
+        def judge(self: Any, refused: Any, tries: Any) -> Any:
+            return ([], []) if self.outbox.outstanding > 1 else original(self, refused, tries)
+
+        return judge
+
+    patches.replace(Sender, "_judge", make)
+
+
 @mutant("outbox_never_pruned", "confirmed sends stay in the store", "G7")
 def outbox_never_pruned(patches: Patches) -> None:
     """29."""
@@ -243,12 +300,13 @@ def sends_skipped_behind_a_batch(patches: Patches) -> None:
     """The position within a segment is lost."""
 
     def make(original: Any) -> Any:
-        def settle(self: Any, batch: Any, dead: Any) -> Any:
+        def settle(self: Any, batch: Any, dead: Any, refused: Any = ()) -> Any:
             before = len(self._waiting)
-            original(self, batch, dead)
+            original(self, batch, dead, refused)
             if self.stored and before and len(self._waiting) == before and len(batch) > 1:
-                first, messages, _ = self._waiting.popleft()
-                self._settled_through = first + len(messages) - 1
+                segment, _ = self._waiting.popleft()
+                self._taken_through = segment.first + len(segment.messages) - 1
+                self._advance(())
 
         return settle
 
@@ -269,6 +327,13 @@ def sender_not_woken(patches: Patches) -> None:
         return step
 
     patches.replace(Sender, "step", make)
+
+
+def _change_results(patches: Patches, change: Any) -> None:
+    def make(original: Any) -> Any:
+        return lambda self, batch: change(list(original(self, batch)))
+
+    patches.replace(MemorySink, "send", make)
 
 
 def _change_sink(patches: Patches, change: Any) -> None:

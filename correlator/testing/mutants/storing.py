@@ -61,7 +61,7 @@ def _release_nothing(original: Any) -> Any:
     return release
 
 
-@mutant("all_rows_pruned", "a checkpoint deletes every received row, also what waits", "A2", "A3", "N1", "G1")
+@mutant("all_rows_pruned", "a checkpoint deletes every received row, also what waits", "A2", "A3", "N1", "G1", "G8")
 def all_rows_pruned(patches: Patches) -> None:
     """14."""
     patches.replace(checkpoints, "consumed", lambda _: lambda queues, routes: dict.fromkeys(routes, 10**6))
@@ -223,7 +223,7 @@ def channel_events_lost(patches: Patches) -> None:
     patches.replace(InputQueue, "cut", make)
 
 
-@mutant("notices_recorded", "notices of this life come back in the next one", "F2", "C1", "X1", "C3", budget=300)
+@mutant("notices_recorded", "notices of this life come back in the next one", "F2", "C1", "X1", "C3", "A2", budget=300)
 def notices_recorded(patches: Patches) -> None:
     """F2."""
 
@@ -252,7 +252,9 @@ def head_counted_twice(patches: Patches) -> None:
     patches.replace(InputQueue, "cut", make)
 
 
-@mutant("unhandled_rows_consumed", "a row is deleted when one of two contexts has handled it", "A2", "A3", "G1")
+@mutant(
+    "unhandled_rows_consumed", "a row is deleted when one of two contexts has handled it", "A2", "A3", "G1", "G8", "K4"
+)
 def unhandled_rows_consumed(patches: Patches) -> None:
     """Minimum and maximum confused."""
 

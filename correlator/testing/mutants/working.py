@@ -3,9 +3,11 @@
 
 from typing import Any
 
+from correlator.core import keyed
 from correlator.core.context import Context
 from correlator.errors import HandlerFailed
 from correlator.runtime.checkpointer import Checkpointer
+from correlator.runtime.writer import Writer
 from correlator.testing.mutants.catalogue import Patches, mutant
 
 
@@ -16,9 +18,9 @@ def failed_handler_sends(patches: Patches) -> None:
     """T27."""
 
     def make(original: Any) -> Any:
-        def undo(self: Any, instance: Any, before: Any) -> Any:
+        def undo(self: Any, instance: Any) -> Any:
             effects = list(self._effects)
-            original(self, instance, before)
+            original(self, instance)
             self._effects.extend(effects)
             self._take_effect()
 
@@ -42,7 +44,7 @@ def failed_handler_sends(patches: Patches) -> None:
 )
 def failed_handler_changes_state(patches: Patches) -> None:
     """T27."""
-    patches.replace(Context, "_undo", lambda _: lambda self, instance, before: self._effects.clear())
+    patches.replace(Context, "_undo", lambda _: lambda self, instance: self._effects.clear())
 
 
 @mutant(
@@ -147,6 +149,68 @@ def channel_sent_twice(patches: Patches) -> None:
         return send
 
     patches.replace(Context, "_send_to_channel", make)
+
+
+@mutant("idle_time_is_not_stored", "engine time is stored with other changes only", "T24", budget=240)
+def idle_time_is_not_stored(patches: Patches) -> None:
+    """A timer of an idle engine that dies often never fires."""
+    patches.replace(Context, "awaits_time", lambda _: lambda self: False)
+
+
+@mutant("locks_released_before_the_cut", "contexts work on while a cut is taken", "G10")
+def locks_released_before_the_cut(patches: Patches) -> None:
+    """It is of several moments."""
+
+    def make(original: Any) -> Any:
+        def cut(self: Any) -> Any:
+            take = self.checkpoint.cut
+
+            def unlocked(*parts: Any, **options: Any) -> Any:
+                for context in self._contexts:
+                    context.lock.release()
+                try:
+                    return take(*parts, **options)
+                finally:
+                    for context in self._contexts:
+                        context.lock.acquire()
+
+            self.checkpoint.cut = unlocked
+            try:
+                return original(self)
+            finally:
+                self.checkpoint.cut = take
+
+        return cut
+
+    patches.replace(Checkpointer, "_cut", make)
+
+
+@mutant("receipts_by_another_clock", "ids are stored with the time since this start", "T25")
+def receipts_by_another_clock(patches: Patches) -> None:
+    """Windows by time then compare times of several lives."""
+
+    def make(original: Any) -> Any:
+        def init(self: Any, store: Any, number: Any, engine_time: Any, windows: Any) -> Any:
+            began = engine_time()
+            original(self, store, number, lambda: engine_time() - began, windows)
+
+        return init
+
+    patches.replace(Writer, "__init__", make)
+
+
+@mutant("event_time_set_back", "a timer in the past sets the event time of its key back", "M10")
+def event_time_set_back(patches: Patches) -> None:
+    """It fires at its own time, which is over."""
+
+    def make(original: Any) -> Any:
+        def fire(monitor: Any, due: Any, name: Any) -> Any:
+            monitor._time = due  # noqa: SLF001
+            return original(monitor, due, name)
+
+        return fire
+
+    patches.replace(keyed, "_fire_timer", make)
 
 
 @mutant(

@@ -18,6 +18,7 @@ WINDOW = 3
 UNSTORED = ("hints", "tasks")
 """Receivers whose windows the relay opens; those of all others are the ledger's."""
 UNANSWERED_S = 0.3
+NAP_S = 25.0
 
 
 @event
@@ -61,6 +62,13 @@ class Extra:
 
     id: str
     n: int = 0
+
+
+@event
+class Passed:
+    """What the messages of a receiver of pipelines become in some lives."""
+
+    id: str
 
 
 @event
@@ -114,6 +122,9 @@ class Probe:
 
     def attempt(self, call: str, code: str) -> None:
         """A call that must be refused was made."""
+
+    def heard(self, message_id: str) -> None:
+        """A monitor that is not always there was called."""
 
     def hook(self, name: str) -> None:
         """A life-cycle method was called."""
@@ -380,6 +391,47 @@ class Matcher(Monitor, persistent=True):
     def couple(self, order: Order, reading: Reading) -> None:
         """One order and one reading, each used once."""
         self.couples.append(f"{order.id}:{reading.id}")
+
+
+class Passerby(Monitor):
+    """Is there in some lives."""
+
+    @on(Order)
+    def order(self, order: Order) -> None:
+        """Tell the world."""
+        PROBE.heard(order.id)
+
+
+class Counter(Monitor, persistent=True):
+    """Comes in some life, in a context of its own, and cannot be taken away again."""
+
+    orders: list[str] = []
+
+    @on(Order)
+    def order(self, order: Order) -> None:
+        """Count."""
+        self.orders.append(order.id)
+
+
+class Sleeper(Monitor, persistent=True):
+    """Waits, again and again; for the rest of the time its engine is idle."""
+
+    rung: list[float] = []
+    over: list[float] = []
+
+    def onload(self) -> None:
+        """Wait in both ways."""
+        self.wait(NAP_S, then=self.ring)
+        self.once(wait(NAP_S), then=self.end)
+
+    def ring(self) -> None:
+        """Engine time has come so far."""
+        self.rung.append(self.engine_time)
+        self.wait(NAP_S, then=self.ring)
+
+    def end(self) -> None:
+        """The expression is true."""
+        self.over.append(self.engine_time)
 
 
 class Relay(Monitor):

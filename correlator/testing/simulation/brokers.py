@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from correlator.events import Message, Outgoing
 from correlator.selector import Selector
+from correlator.testing.invariants.facts import Facts
 from correlator.testing.invariants.history import History, Kind, Published, Sent
 from correlator.testing.memory import MemoryBroker
 from correlator.testing.schedule import Schedule
@@ -59,10 +60,13 @@ class Brokers:
         self._holder: dict[tuple[str, str], int] = {}
         self._destinations: dict[tuple[str, str], None] = {}
         self._selectors: dict[tuple[str, str], Sequence[Selector]] = {}
+        self._owed: dict[str, set[str]] = {}
+        beside = Facts(history).beside
         self.of = {
             name: MemoryBroker(
                 features=features,
-                faults=BrokerFaults(strikes, schedule, features, scenario.refused_for_ever),
+                orders={one: facts.order for one, facts in scenario.setup.receivers.items()},
+                faults=BrokerFaults(strikes, schedule, features, self.owes, beside, scenario.refused_for_ever),
                 names=known is not None,
                 on_event=partial(self._happened, name),
             )
@@ -76,6 +80,10 @@ class Brokers:
         self._destinations[connection, destination] = None
         self._history.add(0, "published", self._scenario.label(connection, destination), (published,))
         self.of[connection].publish(destination, [message])
+
+    def owes(self, receiver: str) -> bool:
+        """Whether it has lost messages with a line, and not acknowledged all of them since."""
+        return bool(self._owed.get(receiver))
 
     def cut(self) -> None:
         """Cut every line, as a network does."""
@@ -130,7 +138,10 @@ class Brokers:
         life = self._acting()
         if kind == "delivered":
             self._holder.update(((endpoint, one), life) for one in pids)
+        elif kind == "acknowledged":
+            self._owed.get(endpoint, set()).difference_update(pids)
         elif kind == "returned":  # perhaps by a cut, which comes from nobody's step
+            self._owed.setdefault(endpoint, set()).update(pids)
             life = self._holder.get((endpoint, pids[0]), life) if pids else life
         self._history.add(life, kind, endpoint, pids)
 

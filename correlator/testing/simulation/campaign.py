@@ -14,6 +14,7 @@ from correlator.testing.invariants.catalogue import Violation
 from correlator.testing.invariants.history import History
 from correlator.testing.invariants.violations import violations
 from correlator.testing.schedule import Fault, Schedule, draw_rates
+from correlator.testing.simulation import keyed
 from correlator.testing.simulation.scenario import draw
 from correlator.testing.simulation.world import World
 
@@ -109,7 +110,7 @@ def run_seed(seed: int, exactly: Collection[Fault] | None = None) -> Outcome:
         world.run(workload)
     except Exception as error:  # noqa: BLE001  # whatever it is, it is a finding
         found.append(Violation("G8", "an engine starts, and fails only by documented errors", repr(error)))
-    found = found or violations(world.history)
+    found = found or [*violations(world.history), *keyed.violations(seed)]
     return Outcome(
         seed=seed,
         crashes=world.crashes,

@@ -5,7 +5,7 @@ with the inside after it, which no public method shows.
 """
 # ruff: noqa: SLF001
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import msgspec
@@ -17,8 +17,8 @@ from correlator.core.state import StateTable
 from correlator.runtime.contexts import MonitorThread
 from correlator.runtime.engine import Engine
 from correlator.runtime.names import resolve
+from correlator.settings import DuplicateDetectionSettings, EngineSettings
 from correlator.testing.invariants.history import Rest
-from correlator.testing.simulation.scenario import Scenario
 from correlator.testing.store import Disk
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -26,12 +26,17 @@ _encode_in_order = msgspec.msgpack.Encoder(order="deterministic").encode
 Fingerprint = tuple[tuple[Any, ...], ...]
 
 
-def fingerprint(engine: Engine) -> Fingerprint:
-    """What all contexts hold that must survive: monitors with state, listeners and timers, and what waits for them."""
+def fingerprint(engine: Engine, scenario: EngineSettings) -> Fingerprint:
+    """What contexts hold that must survive: monitors with state, listeners and timers, and what waits for them.
+
+    Contexts and receivers that are not in every configuration of the run are left out.
+    """
+    contexts = {"main", *(monitor.context for monitor in scenario.monitors)}
+    sometimes = {one.id for one in engine.settings.receivers} - {one.id for one in scenario.receivers}
     return tuple(
-        (name, _monitors(thread), _waiting(thread))
+        (name, _monitors(thread), _waiting(thread, sometimes))
         for name, thread in engine.contexts.items()
-        if isinstance(thread, MonitorThread)
+        if isinstance(thread, MonitorThread) and name in contexts
     )
 
 
@@ -88,11 +93,11 @@ def _table(table: StateTable[Any, Any]) -> tuple[Any, ...]:
     return tuple(sorted(content.items()))
 
 
-def _waiting(thread: MonitorThread) -> tuple[Any, ...]:
+def _waiting(thread: MonitorThread, left_out: Collection[str]) -> tuple[Any, ...]:
     queue = thread.queue
     items: list[Any] = []
     for run in [*queue._runs, *queue._inbox]:
-        if run.receiver and run.stored:
+        if run.receiver and run.stored and run.receiver not in left_out:
             items.extend((run.receiver, run.first + at) for at in range(run.position, len(run)))
         elif not run.receiver and run.stored:
             items.append((type_name(type(run.events[0])), _encode(run.events[0])))
@@ -117,7 +122,19 @@ def _primed(thread: Any) -> bool:
     return any(isinstance(timer, Deadline) or timer.period is None for timer in thread.context.timers.living())
 
 
-def remembered_ids(engine: Engine, disk: Disk, scenario: Scenario) -> dict[str, tuple[int, int, int]]:
+def awaits_time(engine: Engine) -> bool:
+    """Whether a timer or deadline is set whose monitor has lasting state."""
+    threads = [thread for thread in engine.contexts.values() if isinstance(thread, MonitorThread)]
+    timers = [one for thread in threads for one in thread.context.timers.living()]
+    return any(one.instance.monitor.persistent for one in timers)
+
+
+def unlocked(engine: Engine) -> list[str]:
+    """Names of the contexts that could work now."""
+    return [name for name, thread in engine.contexts.items() if not thread.lock.locked()]
+
+
+def remembered_ids(engine: Engine, disk: Disk) -> dict[str, tuple[int, int, int]]:
     """For each domain: ids that the detector remembers, the bound of E7, and ids that the disk holds."""
     if engine.writer is None:
         return {}
@@ -125,7 +142,7 @@ def remembered_ids(engine: Engine, disk: Disk, scenario: Scenario) -> dict[str, 
     for segment in disk.recovered().ids:
         stored[segment.domain] = stored.get(segment.domain, 0) + sum(len(run.ids) for run in segment.runs)
     return {
-        domain: (len(detector), _bound(detector, scenario), stored.get(domain, 0))
+        domain: (len(detector), _bound(detector, engine.settings.duplicate_detection), stored.get(domain, 0))
         for domain, detector in engine.writer.detectors.items()
     }
 
@@ -141,10 +158,10 @@ def known_ids(engine: Engine | None) -> dict[str, tuple[str, ...]]:
     }
 
 
-def _bound(detector: DuplicateDetector, scenario: Scenario) -> int:
+def _bound(detector: DuplicateDetector, windows: DuplicateDetectionSettings) -> int:
     """What the windows and pins allow, told from the entries alone."""
     entries = list(detector._entries.values())
-    window, expiry = scenario.setup.window, scenario.setup.expiry
+    window, expiry = windows.per_source_window_size, windows.expiry_time
     sources: dict[str, int] = {}
     for entry in entries:
         sources[entry.source] = sources.get(entry.source, 0) + 1

@@ -8,8 +8,11 @@ from correlator.events import DeadLetter, Message, Outgoing
 from correlator.ports import Features
 from correlator.testing.invariants.history import POISONED, Checkpointed, Condemned, Kind, Received
 from correlator.testing.memory import Faults
-from correlator.testing.schedule import Schedule
+from correlator.testing.schedule import CUT_AGAIN, LATE, LOST_BESIDE, PART, Schedule
 from correlator.testing.simulation.application import Probe
+
+LATEST = 5
+"""After so many calls, and one more, what was given back is there."""
 
 
 class DiskRecorder:
@@ -17,17 +20,21 @@ class DiskRecorder:
 
     Args:
         record: adds to the history.
+        engine_time: of the acting engine, as the world around counts it; `None` where it does not.
     """
 
-    def __init__(self, record: Callable[[Kind, str, object], None]) -> None:
+    def __init__(
+        self, record: Callable[[Kind, str, object], None], engine_time: Callable[[], float | None] = lambda: None
+    ) -> None:
         self._record = record
+        self._engine_time = engine_time
 
     def committed(self, epoch: int, number: int, writes: Sequence[Write]) -> None:
         """A transaction takes place."""
         self._record("commit", "", (epoch, number))
         for write in writes:
             if isinstance(write, ReceiveCommit):
-                self._record("received", write.receiver, _received(write))
+                self._record("received", write.receiver, _received(write, self._engine_time()))
             elif isinstance(write, CheckpointCommit):
                 self._record("checkpoint", "", _checkpointed(write))
                 for context, condemned in _condemned(write):
@@ -36,7 +43,7 @@ class DiskRecorder:
                 self._record("noted", "", (tuple(write.contexts), tuple(write.suspects)))
 
 
-def _received(write: ReceiveCommit) -> Received:
+def _received(write: ReceiveCommit, clocked: float | None) -> Received:
     segment, ids = write.segment, write.ids
     return Received(
         segment.first if segment else 0,
@@ -44,6 +51,7 @@ def _received(write: ReceiveCommit) -> Received:
         tuple(one for run in ids.runs for one in run.ids) if ids else (),
         tuple(pid(letter.message) for letter in write.dead_letters),
         ids.runs[0].time if ids else 0.0,
+        clocked if ids else None,
     )
 
 
@@ -134,6 +142,10 @@ class WorldProbe(Probe):
         """A call that must be refused was made."""
         self._record("attempt", call, code)
 
+    def heard(self, message_id: str) -> None:
+        """A monitor that is not always there was called."""
+        self._record("heard", "", message_id)
+
     def hook(self, name: str) -> None:
         """A life-cycle method was called."""
         self._record("hooks", name, self._open_receivers())
@@ -167,6 +179,8 @@ class BrokerFaults(Faults):
         schedule: for details.
         features: a returned acknowledgement may be lost unless the broker acknowledges surely; one that deduplicates
             refuses nothing for the moment.
+        owes: whether a receiver has lost messages with a line, and not acknowledged all of them since.
+        beside: the receivers that share the queue of a receiver, itself among them.
         refused_for_ever: bodies that contain one of these are refused at each try.
     """
 
@@ -175,18 +189,30 @@ class BrokerFaults(Faults):
         strikes: Callable[[str], bool],
         schedule: Schedule,
         features: Features,
+        owes: Callable[[str], bool],
+        beside: Callable[[str], Collection[str]],
         refused_for_ever: Collection[bytes] = (),
     ) -> None:
         self._strikes = strikes
         self._schedule = schedule
         self._surely = features.acknowledges_surely
         self._deduplicates = features.deduplicates_sends
+        self._owes = owes
+        self._beside = beside
         self._refused_for_ever = refused_for_ever
 
     def before_receive(self, receiver: str) -> None:
         """A line is cut."""
-        if self._strikes("receive.cut"):
+        if self._strikes("receive.cut") or self._cut_again(receiver):
             raise ConnectionLost("E7001", receiver, "cut before receive")
+
+    def _cut_again(self, receiver: str) -> bool:
+        return self._owes(receiver) and self._strikes(CUT_AGAIN)
+
+    def at_most(self, receiver: str, messages: int) -> int:
+        """A part of them."""
+        del receiver
+        return 1 + self._schedule.detail(PART, messages - 1) if self._strikes(PART) else messages
 
     def repeated(self, receiver: str, messages: Sequence[Message]) -> Sequence[int]:
         """One message comes twice in a chunk."""
@@ -195,10 +221,16 @@ class BrokerFaults(Faults):
             return (self._schedule.detail("receive.repeat", len(messages) - 1),)
         return ()
 
+    def comes_late(self, receiver: str, messages: Sequence[Message]) -> int:
+        """What a lost consumer held comes behind others."""
+        del receiver, messages
+        return self._schedule.detail(LATE, LATEST) + 1 if self._strikes(LATE) else 0
+
     def before_acknowledge(self, receiver: str, messages: Sequence[Message]) -> None:
         """It never arrives."""
         del messages
-        if self._strikes("ack.lost"):
+        beside = any(self._owes(one) for one in self._beside(receiver) if one != receiver)
+        if self._strikes("ack.lost") or (beside and self._strikes(LOST_BESIDE)) or self._cut_again(receiver):
             raise ConnectionLost("E7001", receiver, "cut before the acknowledgement")
 
     def loses_acknowledgement(self, receiver: str, messages: Sequence[Message]) -> bool:

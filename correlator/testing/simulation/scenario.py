@@ -10,7 +10,7 @@ import msgspec
 from correlator.core.recovery import default_domain
 from correlator.core.reliability import RECEIVING, Reliability
 from correlator.events import Headers, Message, PropertyValue
-from correlator.ports import Features
+from correlator.ports import Features, Order
 from correlator.settings import (
     CheckpointSettings,
     DuplicateDetectionSettings,
@@ -21,11 +21,14 @@ from correlator.settings import (
     SenderSettings,
 )
 from correlator.testing.invariants.history import Published, ReceiverFacts, Setup
-from correlator.testing.simulation import churn
+from correlator.testing.schedule import is_doubtful
+from correlator.testing.simulation import changes, churn
 
 Shape = Literal["all", "exactly_once", "without_store"]
 LONGEST_LIVES = (14, 14, 60, 60, 60, 200)
 """Fault points that a life may pass before it is killed; the first 14 are those of recovery."""
+IDLE = 0.06
+"""How often, of all seeds, nothing happens but that time passes."""
 REFUSED_FOR_EVER = (b":or7", b":re3", b"5#")
 _HERE = "correlator.testing.simulation.application"
 _EVENTS = {"orders": "Order", "orders_too": "Order", "others": "Order", "readings": "Reading", "hints": "Hint"}
@@ -45,8 +48,10 @@ class Scenario:
         slice: most events between two looks of a context.
         setup: for the history.
         ends_lives: whether an engine that was not killed within its steps is dropped all the same.
+        overtakes: whether an engine may start while another one that was paused still has the store.
         awaits_timers: whether a timer that fires once keeps the world from rest.
         refused_for_ever: bodies that contain one of these are refused by the broker at each try.
+        first: the configuration of the first life, where it changes between two lives.
     """
 
     seed: int
@@ -58,8 +63,10 @@ class Scenario:
     slice: int
     setup: Setup
     ends_lives: bool
+    overtakes: bool
     awaits_timers: bool
     refused_for_ever: Collection[bytes] = ()
+    first: changes.Configuration | None = None
 
     def label(self, connection: str, destination: str) -> str:
         """What the history calls a destination."""
@@ -75,6 +82,9 @@ class Workload(NamedTuple):
 
 def draw(seed: int) -> tuple[Scenario, Workload]:
     """The scenario of a seed."""
+    idle = random.Random(f"idle {seed}")
+    if idle.random() < IDLE:
+        return _idle(seed, idle), Workload({}, {})
     rng = random.Random(f"scenario {seed}")
     shape: Shape = rng.choice(("all", "all", "exactly_once", "exactly_once", "without_store"))
     on_error: OnError = rng.choice(("stop", "dead_letter", "skip"))
@@ -87,28 +97,35 @@ def draw(seed: int) -> tuple[Scenario, Workload]:
             DuplicateDetectionSettings(per_source_window_size=2, expiry_time=0.0),
         )
     )
+    if is_doubtful(seed):
+        windows = DuplicateDetectionSettings(per_source_window_size=2, expiry_time=0.02)
     deduplicating = rng.random() < 0.3
     settings = EngineSettings(
         name="simulation",
         checkpoint=CheckpointSettings(interval=rng.choice((0.05, 0.05, 0.2, 1.0))),
-        receivers=tuple(_with_selectors(seed, _with_windows(seed, _receivers(rng, shape)))),
+        receivers=tuple(_with_selectors(seed, _with_windows(seed, _with_neighbour(seed, _receivers(rng, shape))))),
         senders=tuple(_senders(rng, shape)),
         monitors=tuple(_monitors(rng, shape, on_error)),
         duplicate_detection=windows,
         max_queued=rng.choice((4, 20_000)),
         connection_retry_interval=rng.choice((0.02, 0.3)),
+        max_connection_retry_interval=2.0,
         status_interval=0.0,
     )
+    order = _order(seed, settings.receivers)
     published = _with_poison(random.Random(f"poison {seed}"), _workload(rng, settings, shape, on_error))
     published = _with_unselected(random.Random(f"unselected {seed}"), published, settings.receivers)
     if shape != "without_store" and (extras := churn.workload(seed)):
         published[churn.SOURCE] = extras
+    changing = changes.begin(seed) if shape != "without_store" else None
+    other = changes.windows(seed, windows) if changing else windows
     scenario = Scenario(
         seed=seed,
         settings=settings,
         persistent=shape != "without_store",
         brokers={
             "memory": Features(
+                order=order,
                 flags_redelivery=rng.random() < 0.7,
                 acknowledges_surely=rng.random() < 0.7,
                 deduplicates_sends=deduplicating,
@@ -126,22 +143,69 @@ def draw(seed: int) -> tuple[Scenario, Workload]:
                     domain=default_domain(one) if RECEIVING[one.reliability].deduplicated else "",
                     max_batch_size=one.max_batch_size,
                     flow_control=one.flow_control,
-                    topic=one.destination.startswith("topic:"),
+                    order=order,
+                    alone=one.destination.startswith("topic:"),
                 )
                 for one in settings.receivers
             },
             senders={one.id: one.reliability for one in settings.senders},
-            window=windows.per_source_window_size,
-            expiry=windows.expiry_time,
+            window=min(windows.per_source_window_size, other.per_source_window_size),
+            expiry=min(windows.expiry_time, other.expiry_time),
+            checkpoint_interval=settings.checkpoint.interval,
             deduplicating=deduplicating,
+            tries={one.id: 1 for one in settings.senders} if deduplicating else {},
             on_error=on_error,
         ),
         ends_lives=True,
+        overtakes=True,
         awaits_timers=True,
         refused_for_ever=REFUSED_FOR_EVER,
+        first=changing,
     )
     messages = {name: [_message(one, name) for one in ones] for name, ones in published.items()}
+    if changing:
+        more = changes.workload(seed)
+        published |= more
+        messages |= {name: [changes.message(one) for one in ones] for name, ones in more.items()}
     return scenario, Workload(messages, published)
+
+
+def _idle(seed: int, rng: random.Random) -> Scenario:
+    """An engine that gets nothing and sends nothing: it waits."""
+    interval = rng.choice((0.2, 1.0, 5.0))
+    settings = EngineSettings(
+        name="simulation",
+        checkpoint=CheckpointSettings(interval=interval),
+        monitors=(MonitorSettings(type=f"{_HERE}:Sleeper"),),
+        status_interval=0.0,
+    )
+    return Scenario(
+        seed=seed,
+        settings=settings,
+        persistent=True,
+        brokers={"memory": Features()},
+        lives=rng.choice((4, 10, 20)),
+        longest_lives=(14, 60, 200),
+        slice=1000,
+        setup=Setup(checkpoint_interval=interval),
+        ends_lives=True,
+        overtakes=True,
+        awaits_timers=False,
+    )
+
+
+def _with_neighbour(seed: int, receivers: Sequence[ReceiverSettings]) -> Sequence[ReceiverSettings]:
+    """Where a run is about doubts, some orders have a second receiver, and batches are made of several chunks."""
+    rng = random.Random(f"neighbour {seed}")
+    given = {one.id: one for one in receivers}
+    if not is_doubtful(seed) or "orders" not in given:
+        return receivers
+    if rng.random() < 0.5:
+        given.setdefault("orders_too", replace(given["orders"], id="orders_too"))
+    for name in (one for one in HALVES if one in given):
+        size, interval_ms = rng.choice((3, 5, 8)), rng.choice((0, 5, 50))
+        given[name] = replace(given[name], max_batch_size=size, max_batch_interval_ms=interval_ms)
+    return list(given.values())
 
 
 def _with_windows(seed: int, receivers: Sequence[ReceiverSettings]) -> Iterator[ReceiverSettings]:
@@ -149,6 +213,14 @@ def _with_windows(seed: int, receivers: Sequence[ReceiverSettings]) -> Iterator[
     rng = random.Random(f"windows {seed}")
     for receiver in receivers:
         yield replace(receiver, flow_control=rng.random() < 0.3)
+
+
+def _order(seed: int, receivers: Sequence[ReceiverSettings]) -> Order:
+    """In which what comes again comes; only one at a time takes where nobody has a neighbour."""
+    orders = [Order.ANY, Order.ANY, Order.PLACE]
+    if "orders_too" not in {one.id for one in receivers}:
+        orders.append(Order.POSITION)
+    return random.Random(f"comes again {seed}").choice(orders)
 
 
 SELECTED = "left IS NULL"

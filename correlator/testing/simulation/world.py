@@ -13,18 +13,18 @@ a fresh engine reads back what the disk holds.
 import random
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from correlator.core import faults
-from correlator.errors import CorrelatorError
+from correlator.errors import CorrelatorError, RecoveryRefused
 from correlator.runtime.actor import Actor
 from correlator.runtime.engine import Engine
 from correlator.testing.clock import ManualClock
-from correlator.testing.invariants.history import History, Kind
+from correlator.testing.invariants.history import Death, Declined, History, Kind
 from correlator.testing.memory import MemoryConnection
 from correlator.testing.schedule import KILL, Schedule
-from correlator.testing.simulation import application, churn, inspection
+from correlator.testing.simulation import application, changes, churn, inspection
 from correlator.testing.simulation.brokers import Brokers, Known, Parcel
 from correlator.testing.simulation.recorder import DiskRecorder, WorldProbe
 from correlator.testing.simulation.scenario import Scenario, Workload
@@ -38,6 +38,8 @@ MOST_DEATHS_AT_REST = 40
 STEPS_OF_A_LIFE = 250
 LIVES_WITHOUT_KILLS = 4
 ZOMBIE_STEPS = 30
+CHANGED = 0.6
+"""How often a life is started with another configuration, where it changes."""
 CHURN = 0.03
 """How often, of all steps, a part comes or goes where any do."""
 
@@ -105,9 +107,16 @@ class World:
         scenario: what it consists of.
         schedule: what goes wrong.
         known: see `Brokers`.
+        renew: called before each engine is made, as a process begins with modules of its own.
     """
 
-    def __init__(self, scenario: Scenario, schedule: Schedule, known: Known | None = None) -> None:
+    def __init__(
+        self,
+        scenario: Scenario,
+        schedule: Schedule,
+        known: Known | None = None,
+        renew: Callable[[], None] = lambda: None,
+    ) -> None:
         self.scenario = scenario
         self.schedule = schedule
         self.history = History(scenario.setup)
@@ -122,7 +131,9 @@ class World:
         self.brokers = Brokers(
             scenario, schedule, self.history, strikes=self.strikes, acting=lambda: self.acting, known=known
         )
-        self._recorder = DiskRecorder(self.record)
+        self._renew = renew
+        self._recorder = DiskRecorder(self.record, self._engine_time)
+        self._began: dict[int, tuple[float, float]] = {}
         self._random = random.Random(f"order {scenario.seed}")
         self._pending: list[Parcel] = []
         self._life: Life | None = None
@@ -135,6 +146,16 @@ class World:
         self._churns = False
         self._hits_left = 0
         self._down_until: float | None = None
+        self._accepted = scenario.first
+        if self._accepted is not None and not self._kills:  # there is one life, which leaves nothing behind
+            self._accepted = self._accepted.healed()
+        self._other_windows = changes.windows(scenario.seed, scenario.settings.duplicate_detection)
+        self._putting_back = False
+
+    def _engine_time(self) -> float | None:
+        """Engine time of the acting engine as this clock counts it since it recovered."""
+        began = self._began.get(self.acting)
+        return None if began is None else began[1] + self.clock.now - began[0]
 
     def record(self, kind: Kind, who: str = "", data: Any = None) -> None:
         """Add to the history what the acting engine did."""
@@ -203,36 +224,105 @@ class World:
         """A new engine recovers; says whether it survived that."""
         if self._life is not None:
             return True
+        self._renew()
         self._lives += 1
         self.acting = self._lives
         connections = {name: broker.connection(name) for name, broker in self.brokers.of.items()}
         store = None
         if self.scenario.persistent:
             store = ModelStore(self.disk, fault=self._commit_fault, committed=self._recorder.committed)
+        configuration = self._configure()
+        settings = self.scenario.settings
         engine = Engine(
-            self.scenario.settings,
+            configuration.settings(settings) if configuration is not None else settings,
+            processors=configuration.processors() if configuration is not None else (),
             connections=connections,
             clock=self.clock,
             store=store,
             blocking=False,
             identity=f"life{self._lives}",
+            jitter=random.Random(f"jitter {self.scenario.seed} {self._lives}").random,
         )
         self._life = Life(self._lives, engine, connections.values())
         self.engine = engine
-        try:
-            engine.recover()
-        except Killed as killed:
-            return self._dies(str(killed))
-        except CorrelatorError as error:
-            self.record("warned", "recovery", str(error))
-            return self._dies(str(error))
+        recovered = self._recovers(engine, configuration)
+        if not recovered or self.engine is not engine:  # it was refused, and another one stands in its place
+            return recovered
         self._life.begin()
+        self._began[self._lives] = (self.clock.now, engine.status().engine_time)
+        self._watch_cuts(engine)
         for thread in engine.contexts.values():
             thread.slice = self.scenario.slice  # type: ignore[union-attr]
         lineage = engine.checkpointer.checkpoint if engine.checkpointer else None
         if lineage is not None:
             self.record("began", "", (self.disk.epoch, lineage.number, lineage.digest, engine.status().engine_time))
         return True
+
+    def _recovers(self, engine: Engine, configuration: changes.Configuration | None) -> bool:
+        """Whether the engine survives its recovery, in the end with the configuration put back if that was refused."""
+        before, epoch = self.disk.content(), self.disk.epoch
+        try:
+            engine.recover()
+        except Killed as killed:
+            if self.disk.epoch > epoch:  # else nothing has looked at the configuration yet
+                self._accepted = configuration
+            return self._dies(str(killed))
+        except RecoveryRefused as error:
+            if configuration is None:
+                raise
+            return self._declined(configuration, error, before)
+        except CorrelatorError as error:
+            self._accepted = configuration
+            self.record("warned", "recovery", str(error))
+            return self._dies(str(error))
+        self._accepted = configuration
+        return True
+
+    def _configure(self) -> changes.Configuration | None:
+        """What the next life is started with; told to the history where it may change."""
+        accepted = self._accepted
+        if accepted is None:
+            return None
+        chosen = accepted
+        if not self.schedule.on:
+            chosen = accepted.healed()
+        elif self._kills and self._lives > 1 and not self._putting_back and self._random.random() < CHANGED:
+            chosen = changes.change(accepted, self._other_windows, self._random)
+        self.record("configured", "", chosen.told())
+        return chosen
+
+    def _declined(self, configuration: changes.Configuration, error: RecoveryRefused, before: object) -> bool:
+        """A refused start: whoever made the change puts it back and starts again."""
+        assert self._life is not None
+        assert self._accepted is not None
+        again = configuration in (self._accepted, self._accepted.healed())
+        unchanged = self.disk.content() == before
+        self.record("declined", error.code, Declined(unchanged, again, str(error)))
+        self._life.end()
+        self._life = self.engine = None
+        if again:
+            return False
+        self._putting_back = True
+        try:
+            return self._rise()
+        finally:
+            self._putting_back = False
+
+    def _watch_cuts(self, engine: Engine) -> None:
+        """No context may work while a cut is taken."""
+        if engine.checkpointer is None:
+            return
+        checkpoint, life = engine.checkpointer.checkpoint, self._lives
+        take = checkpoint.cut
+
+        def watched(*parts: Any, **options: Any) -> Any:
+            loose = inspection.unlocked(engine)
+            cut = take(*parts, **options)
+            if loose := [*loose, *inspection.unlocked(engine)]:
+                self.history.add(life, "unlocked", "", tuple(loose))
+            return cut
+
+        setattr(checkpoint, "cut", watched)  # noqa: B010  # a method of this object is watched
 
     def _step(self) -> bool:
         """One step of somebody; says whether the engine still lives."""
@@ -289,12 +379,12 @@ class World:
         life = self._life
         assert life is not None
         self.acting = life.number
-        self.record("died", where)
+        self.record("died", where, Death(self._engine_time(), inspection.awaits_time(life.engine)))
         self.crashes += 1
         self._life = None
         self.engine = None
         self._bury_zombie()
-        if life.actors and self.strikes("zombie"):
+        if self.scenario.overtakes and life.actors and self.strikes("zombie"):
             self._zombie, self._zombie_steps = life, ZOMBIE_STEPS
         else:
             life.end()
@@ -395,7 +485,8 @@ class World:
             return
         if engine.checkpointer is not None:
             number = engine.checkpointer.checkpoint.number + ahead
-            self.record(kind, "", (number, inspection.fingerprint(engine)))
+            found = inspection.fingerprint(engine, self.scenario.settings)
+            self.record(kind, "", (number, found, self._engine_time()) if kind == "snapshot" else (number, found))
 
     def _open_receivers(self) -> tuple[str, ...]:
         assert self.engine is not None
@@ -427,7 +518,7 @@ class World:
                 break
         seconds = self.clock.now - begin
         engine = self._life.engine if self._life is not None else None
-        ids = inspection.remembered_ids(engine, self.disk, self.scenario) if engine else {}
+        ids = inspection.remembered_ids(engine, self.disk) if engine else {}
         self._look_back(reached=reached, seconds=seconds, ids=ids)
 
     def _rests(self) -> bool:

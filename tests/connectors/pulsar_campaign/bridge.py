@@ -76,6 +76,7 @@ def settings(store: str, reliability: Reliability) -> EngineSettings:
         duplicate_detection=DuplicateDetectionSettings(per_source_window_size=1, expiry_time=0.0),  # none to speak of
         monitors=(MonitorSettings(type="tests.connectors.pulsar_campaign.bridge:Bridges"),),
         connection_retry_interval=RETRY_S,
+        max_connection_retry_interval=RETRY_S,
         status_interval=0.0,
     )
 

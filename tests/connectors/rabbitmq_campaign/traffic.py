@@ -178,6 +178,7 @@ def engine_of(
         else (),
         monitors=(MonitorSettings(type=f"{monitor.__module__}:{monitor.__name__}"),),
         connection_retry_interval=RETRY_S,
+        max_connection_retry_interval=RETRY_S,
         status_interval=0.0,
     )
     return Engine(settings, connections=connections)

@@ -109,7 +109,7 @@ public class Program {
         message.setShortProperty("aShort", (short) -300);
         message.setIntProperty("anInt", 123_456);
         message.setLongProperty("aLong", (1L << 53) + 1);
-        message.setFloatProperty("aFloat", 1.5f);
+        message.setFloatProperty("aFloat", 0.1f);
         message.setDoubleProperty("aDouble", 32.5e9 + 0.125);
         message.setStringProperty("aString", TEXT);
         message.setStringProperty("anEmptyString", "");

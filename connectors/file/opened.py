@@ -1,0 +1,194 @@
+"""One file that a receiver has open: its records, what of them is acknowledged, and the ids of its lines."""
+
+import hashlib
+import os
+from bisect import bisect_left
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from connectors.file.columns import ReadColumns, csv_columns, json_columns
+from connectors.file.places import close_quietly
+from connectors.file.position import Kept, PositionFile, extracts
+from connectors.file.records import BYTE_ORDER_MARK, Place, RecordReader, Records
+from connectors.file.rotation import Identity
+from connectors.progress import Progress
+from correlator.errors import ConnectionLost
+from correlator.settings import ReceiverSettings
+
+_TOLD_APART_BY_BYTES = 4096
+_DIGEST_CHARACTERS = 8
+_HISTORY_CHARACTERS = 16
+
+
+class Reading(NamedTuple):
+    """How the files of a receiver are read.
+
+    Attributes:
+        where: the receiver, for messages.
+        name: of the file, in ids.
+        receiver: its settings.
+        columns: the columns that its templates mention.
+        follow: whether a file may grow.
+    """
+
+    where: str
+    name: str
+    receiver: ReceiverSettings
+    columns: Sequence[str]
+    follow: bool
+
+    @property
+    def is_csv(self) -> bool:
+        """Whether there is a header, and line ends may stand within quotes."""
+        return self.name.endswith(".csv")
+
+
+class OpenedFile:
+    """Owned by the receiver's thread. Raises `OSError` and `ConnectionLost`.
+
+    Args:
+        reading: how.
+        path: the file.
+        history: a digest of the files that had the name before, "" for the first; part of all ids.
+
+    Attributes:
+        identity: by which it is known when it is renamed.
+        successor: the file that took its name, once one was seen.
+        ended_at: bytes that it had when a successor was found: a line without a line end is ended by that.
+        read_columns: gives the columns of a record; `None` when none are mentioned, or there is no header yet.
+    """
+
+    def __init__(self, reading: Reading, path: Path, history: str = "") -> None:
+        self.history = history
+        self.successor: Identity | None = None
+        self.ended_at = 0
+        self.read_columns: ReadColumns | None = None
+        self._reading = reading
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.identity = Identity.of(os.fstat(self._descriptor))
+        self._reader = RecordReader(
+            reading.where, self._descriptor, quotes=reading.is_csv, kept=reading.receiver.max_message_bytes + 1
+        )
+        self._beginning = b""
+        self._progress: Progress[Place] | None = None
+        self._kept: Kept | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return os.fstat(self._descriptor).st_size
+
+    @property
+    def is_removed(self) -> bool:
+        """Whether it has no name any more."""
+        return os.fstat(self._descriptor).st_nlink == 0
+
+    @property
+    def held(self) -> int:
+        """How many messages are given out and not acknowledged."""
+        return 0 if self._progress is None else self._progress.held
+
+    @property
+    def next_history(self) -> str:
+        """The history of the file that follows when this one has come to its end."""
+        size = self.size
+        end = os.pread(self._descriptor, _TOLD_APART_BY_BYTES, max(0, size - _TOLD_APART_BY_BYTES))
+        content = b"\0".join((self.history.encode(), b"%d" % size, end))
+        return hashlib.sha256(content).hexdigest()[:_HISTORY_CHARACTERS]
+
+    def resume(self, positions: PositionFile, kept: Kept) -> None:
+        """Go on where it was left. Raises `ConnectionLost` E7011 when it is another file."""
+        self.history, self.ended_at = kept.history, kept.ended_at
+        progress = positions.progress(kept, self._descriptor)
+        beginning = self._begin()
+        if beginning is not None and beginning <= progress.position:  # else nothing was begun, for want of a header
+            self._progress = progress
+
+    def begin(self) -> bool:
+        """Find the beginning; false while there is no header yet."""
+        if self._progress is None and (beginning := self._begin()) is not None:
+            self._progress = Progress(beginning)
+        return self._progress is not None
+
+    def take(self, limit: int) -> tuple[Records, int] | None:
+        """The next records, and the token that acknowledges them."""
+        if not self.begin():
+            return None
+        assert self._progress is not None
+        place, until = self._progress.next()
+        self._reader.seek(place)
+        end = None if until is None else until.offset
+        is_final = not self._reading.follow or 0 < self.size <= self.ended_at
+        records = self._reader.take(limit, self._reading.receiver.max_batch_bytes, end, final=is_final)
+        if not records.bodies:
+            return None
+        return records, self._progress.take(records.ends[-1], len(records.bodies))
+
+    def acknowledge(self, tokens: Sequence[int]) -> None:
+        """These are done; tokens of other files change nothing."""
+        if self._progress is not None and self._progress.held:
+            self._progress.acknowledge(tokens)
+            self._kept = None
+
+    def reject(self, tokens: Sequence[int]) -> None:
+        """These come again."""
+        if self._progress is not None:
+            self._progress.reject(tokens)
+
+    def kept(self) -> Kept:
+        """What is acknowledged, for the sidecar."""
+        if self._kept is None or self._kept.ended_at != self.ended_at:
+            progress = self._progress or Progress(Place(0, 1))
+            self._kept = Kept(
+                offset=progress.position.offset,
+                line=progress.position.line,
+                done=[(*span.start, *span.end) for span in progress.done],
+                extracts=extracts(self._descriptor, progress),
+                file=self.identity,
+                history=self.history,
+                ended_at=self.ended_at,
+            )
+        return self._kept
+
+    def ids(self, records: Records) -> list[str]:
+        """An id of each line: the name, the line, and a digest that tells files of one name apart."""
+        name = self._reading.name
+        if len(self._beginning) < _TOLD_APART_BY_BYTES:
+            self._beginning = os.pread(self._descriptor, _TOLD_APART_BY_BYTES, 0)
+        within = bisect_left(records.ends, _TOLD_APART_BY_BYTES, key=lambda place: place.offset)
+        first = [
+            f"{name}:{line}:{self._digest(end.offset)}"
+            for line, end in zip(records.lines[:within], records.ends[:within], strict=True)
+        ]
+        digest = self._digest(_TOLD_APART_BY_BYTES)
+        return first + [f"{name}:{line}:{digest}" for line in records.lines[within:]]
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._descriptor >= 0:
+            close_quietly(self._descriptor)
+            self._descriptor = -1
+
+    def _begin(self) -> Place | None:
+        """Read the header; where the first record begins, nothing while there is no header."""
+        reading, reader = self._reading, self._reader
+        mark = os.pread(self._descriptor, len(BYTE_ORDER_MARK), 0)
+        beginning = Place(len(mark) if mark == BYTE_ORDER_MARK else 0, 1)
+        reader.seek(beginning)
+        if not reading.is_csv:
+            self.read_columns = json_columns(reading.columns) if reading.columns else None
+            return beginning
+        header = reader.take(1, 1, None, final=not reading.follow)
+        if not header.bodies:
+            return None
+        if header.cut_from is not None:
+            what = f"the header has no end within {header.cut_from} bytes"
+            raise ConnectionLost("E7014", reading.where, what, "", "Look for a quote that is not closed")
+        self.read_columns = csv_columns(reading.where, header.bodies[0], reading.columns) if reading.columns else None
+        return header.ends[0]
+
+    def _digest(self, end: int) -> str:
+        """Of the file's beginning up to the end of a line, which is the same before and after it has its line end."""
+        content = self.history.encode() + self._beginning[:end].rstrip(b"\r\n")
+        return hashlib.sha256(content).hexdigest()[:_DIGEST_CHARACTERS]

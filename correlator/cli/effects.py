@@ -1,0 +1,29 @@
+"""Rules over a pipeline file and the code that it names: what would work, and to no effect."""
+
+import contextlib
+
+from correlator.configuration import Findings
+from correlator.core.monitor import Monitor
+from correlator.errors import ConfigError
+from correlator.pipeline.spec import PipelineFile
+from correlator.runtime.names import resolve
+from correlator.runtime.unheard import unheard, unsent
+
+
+def check_effects(settings: PipelineFile, findings: Findings) -> None:
+    """Somebody waits for what is delivered and sent; a receiver that delivers to nobody beside pipelines is refused."""
+    taken = {name for pipeline in settings.pipelines for name in pipeline.from_}
+    if settings.pipelines and not settings.monitors:
+        for index, receiver in enumerate(settings.receivers):
+            if receiver.id not in taken:
+                what = "delivers to nobody: no pipeline names it, and there is no monitor"
+                findings.error("E1208", f"receivers[{index}]", what, "", "Name it in a pipeline, or leave it out")
+        return
+    if findings.unusable:
+        return  # what follows from an error would be told as well
+    with contextlib.suppress(ConfigError, TypeError):  # an import that is not what it should be is told elsewhere
+        classes = [resolve(monitor.type) for monitor in settings.monitors]
+        if all(issubclass(cls, Monitor) for cls in classes):
+            pipelines = [pipeline.from_ for pipeline in settings.pipelines]
+            for remark in (*unheard(settings, classes, pipelines), *unsent(settings, classes)):
+                findings.warn(remark.code, remark.path, remark.what, remark.allowed, remark.todo)

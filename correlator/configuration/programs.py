@@ -1,0 +1,38 @@
+"""Settings that a program made, or that a store has kept: checked by the rules that a file's settings pass."""
+
+from correlator.configuration.constraints import check_settings
+from correlator.configuration.problems import Findings
+from correlator.configuration.rules import NOTHING_PROVIDED, Provided, check_endpoint, check_engine
+from correlator.settings import EngineSettings, ReceiverSettings, SenderSettings
+
+_NO_FILE = ""
+
+
+def check_engine_settings(settings: EngineSettings, provided: Provided = NOTHING_PROVIDED) -> None:
+    """Check the settings of an engine.
+
+    Raises:
+        InvalidConfiguration: with all problems, as for a file; places are named by their path alone.
+    """
+    findings = Findings(_NO_FILE)
+    check_settings(settings, "", findings)
+    findings.raise_errors()
+    check_engine(settings, provided, findings)
+    findings.raise_errors()
+
+
+def check_part_settings(
+    part: ReceiverSettings | SenderSettings, settings: EngineSettings, provided: Provided = NOTHING_PROVIDED
+) -> None:
+    """Check a receiver or sender that is to be added to an engine with these settings.
+
+    Raises:
+        InvalidConfiguration: with all problems.
+    """
+    findings = Findings(_NO_FILE)
+    kind = "receiver" if isinstance(part, ReceiverSettings) else "sender"
+    path = f"{kind} {findings.show(part.id)}"
+    check_settings(part, path, findings)
+    findings.raise_errors()
+    check_endpoint(path, part, settings, provided, findings)
+    findings.raise_errors()

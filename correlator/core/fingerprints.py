@@ -1,0 +1,116 @@
+"""Fingerprints of keyed steps: named facts that say what their state was made by, and what a fact that differs means.
+
+State of a step is a value for each key: sums of open windows, rows that wait, attributes of a monitor. It means what
+the step meant that made it. A fact that differs does one of three things. It leaves the state what it is (a lower
+lateness). Or the state can be read, and only its author knows whether it still means the same (another expression of
+the key). Or the state can mean nothing to the new step (another function).
+"""
+
+import dataclasses
+import enum
+import hashlib
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from typing import Any
+
+import msgspec
+
+from correlator.core.differences import FieldChange
+
+UNKNOWN = "00000000"
+"""Stands for the fingerprint of state that was stored before fingerprints were."""
+_WITHOUT_MEANING = ("unmatched", "within")
+_FOR_ITS_AUTHOR = ("class", "key", "key type", "event time", "first", "second", "lateness")
+
+Facts = Mapping[str, str]
+
+
+class Fit(IntEnum):
+    """What a fact that differs does to the state; the larger one counts."""
+
+    SAME_MEANING = 0
+    READABLE = 1
+    NONE = 2
+
+
+def digest(facts: Facts | None) -> str:
+    """The short form of a fingerprint, by which a decision names it."""
+    if facts is None:
+        return UNKNOWN
+    return hashlib.blake2b(msgspec.json.encode(sorted(facts.items())), digest_size=4).hexdigest()
+
+
+def changes_between(before: Facts, after: Facts) -> list[FieldChange]:
+    """The facts that differ; one that is not there is empty."""
+    return [
+        FieldChange(name, before.get(name, ""), after.get(name, ""))
+        for name in dict.fromkeys([*before, *after])
+        if before.get(name) != after.get(name)
+    ]
+
+
+def fit_of(changes: Sequence[FieldChange]) -> Fit:
+    """What all the changes together do to the state."""
+    return max((_fit(change, changes) for change in changes), default=Fit.SAME_MEANING)
+
+
+def _fit(change: FieldChange, changes: Sequence[FieldChange]) -> Fit:
+    field, before, after = change
+    if field.startswith("value "):
+        return _fit_of_value(field, changes)
+    if field in _WITHOUT_MEANING or (field == "lateness" and _seconds(after) < _seconds(before)):
+        return Fit.SAME_MEANING
+    if field.startswith("row "):  # what a monitor is given: one that knows nothing of a new column goes on as before
+        return Fit.READABLE if before else Fit.SAME_MEANING
+    if field.startswith("column "):  # of rows that wait as JSON: a new one is NULL in them, another type is not theirs
+        return Fit.NONE if before and after else Fit.READABLE
+    return Fit.READABLE if field in _FOR_ITS_AUTHOR else Fit.NONE
+
+
+def _fit_of_value(field: str, changes: Sequence[FieldChange]) -> Fit:
+    """Values of a window are stored by their place: one with another name and argument is another value."""
+    value, _, fact = field.rpartition(" ")
+    if fact not in ("name", "argument"):
+        return Fit.NONE
+    both = {f"{value} name", f"{value} argument"} <= {change.field for change in changes}
+    if both:
+        return Fit.NONE
+    return Fit.READABLE if fact == "argument" else Fit.SAME_MEANING
+
+
+def _seconds(fact: str) -> float:
+    return float(fact.removesuffix(" s") or 0)
+
+
+def described(annotation: Any) -> str:
+    """A type of state as text that differs when what is stored differs: with the fields of records, in their order."""
+    return _described(annotation, ())
+
+
+def _described(annotation: Any, above: tuple[Any, ...]) -> str:
+    origin = typing.get_origin(annotation) or annotation
+    arguments = typing.get_args(annotation)
+    if origin is typing.Annotated:
+        return _described(arguments[0], above)
+    if origin in (typing.Union, types.UnionType):
+        return " | ".join(sorted(_described(one, above) for one in arguments))
+    if origin is typing.Literal or not isinstance(origin, type):
+        return str(annotation)
+    inner = _inside(annotation, origin, above)
+    return f"{origin.__qualname__}({', '.join(inner)})" if inner else origin.__qualname__
+
+
+def _inside(annotation: Any, origin: type, above: tuple[Any, ...]) -> list[str]:
+    """Values of an enumeration, fields of a record, types of what a container holds."""
+    if issubclass(origin, enum.Enum):
+        return [str(one.value) for one in origin]
+    if issubclass(origin, msgspec.Struct) or dataclasses.is_dataclass(origin):
+        hints = {} if annotation in above else typing.get_type_hints(origin, include_extras=True)
+        return [f"{name}: {_described(hint, (*above, annotation))}" for name, hint in hints.items() if _stored(hint)]
+    return ["..." if one is Ellipsis else _described(one, above) for one in typing.get_args(annotation)]
+
+
+def _stored(hint: Any) -> bool:
+    return typing.get_origin(hint) is not typing.ClassVar

@@ -1,0 +1,303 @@
+"""Keyed steps of pipelines: whether what the store holds for them fits what is configured, and what a start does then.
+
+The store holds a fingerprint beside the state of each step (`fingerprints`). A start compares it with that of the
+configuration before anything is written; what was decided is written by the first checkpoint, together with the first
+effects of the step that goes on.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from correlator.core.commit import StateEntry
+from correlator.core.differences import Difference, FieldChange, Verdict
+from correlator.core.fingerprints import UNKNOWN, Facts, Fit, changes_between, digest, fit_of
+from correlator.core.statelog import put
+from correlator.errors import CorrelatorError, RecoveryRefused
+
+RECORDS = "fingerprint"
+"""The owner of fingerprints in the store; the key is PIPELINE/STEP."""
+_PREFIX = "step:"
+_KEEP = "keep"
+_DISCARD = "discard"
+
+State = Mapping[str, Mapping[bytes, bytes]]
+
+
+class ConfiguredStep(NamedTuple):
+    """A keyed step of the configuration.
+
+    Attributes:
+        name: PIPELINE/STEP.
+        facts: its fingerprint.
+        was: PIPELINE/STEP that it had before it was renamed; may be empty.
+        decision: `keep FINGERPRINT`, `discard FINGERPRINT`, or empty.
+        read: reads the state of one key; raises `StateError` for what this step cannot read.
+    """
+
+    name: str
+    facts: Facts
+    was: str
+    decision: str
+    read: Callable[[str, bytes], object]
+
+
+class StoredStep(NamedTuple):
+    """What the store holds for a step: its fingerprint, `None` for one from before, and a value for each key."""
+
+    facts: Facts | None
+    values: Mapping[bytes, bytes]
+
+
+class StepDifference(Difference, frozen=True, kw_only=True):
+    """A keyed step, and what a start does with its state.
+
+    Attributes:
+        source: PIPELINE/STEP whose state it takes over, empty for none.
+        discarded: PIPELINE/STEP whose state is deleted, empty for none.
+        put: the fingerprint to record; `None` when the step is not configured any more.
+    """
+
+    source: str = ""
+    discarded: str = ""
+    put: Facts | None = None
+
+
+def owner_of(name: str) -> str:
+    """The owner of a step's state in the store."""
+    return f"{_PREFIX}{name}"
+
+
+def stored_steps(state: State) -> dict[str, StoredStep]:
+    """The keyed steps among the state of a store, by PIPELINE/STEP."""
+    records = {key.decode(): msgspec.json.decode(data, type=dict[str, str]) for key, data in _of(state, RECORDS)}
+    kept = [owner.removeprefix(_PREFIX) for owner, values in state.items() if owner.startswith(_PREFIX) and values]
+    return {
+        name: StoredStep(records.get(name), state.get(owner_of(name), {})) for name in dict.fromkeys([*records, *kept])
+    }
+
+
+def compare_steps(
+    stored: Mapping[str, StoredStep], configured: Sequence[ConfiguredStep], discarded: Iterable[str] = ()
+) -> list[StepDifference]:
+    """Every keyed step of the store and of the configuration (E4330, E4331, E4203).
+
+    Args:
+        stored: of the store.
+        configured: of all pipelines.
+        discarded: `PIPELINE/STEP FINGERPRINT` of steps that are not configured any more and whose state goes.
+    """
+    renamed = {step.was for step in configured if step.was in stored and step.name not in stored}
+    alike = _alike(stored, configured)
+    found: list[StepDifference] = []
+    for step in configured:
+        source = step.was if step.was in renamed and step.name not in stored else step.name
+        if source not in stored or (source == step.name and source in renamed):
+            found.append(_step(step, Verdict.NEW, note=_idle(step)))
+        elif step.name in alike and stored[source].values:
+            found.append(_refused(step, source, stored[source], (), _ambiguous(step.name)))
+        else:
+            found.append(_compare(step, source, stored[source]))
+    taken = {one.source or one.discarded for one in found} | {step.name for step in configured}
+    decided = list(discarded)
+    left = [_left(name, one, decided) for name, one in stored.items() if name not in taken]
+    return [*found, *left, *(_idle_discard(one) for one in decided if one not in _marks(left, stored))]
+
+
+def changes_of(differences: Iterable[StepDifference], state: State) -> list[StateEntry]:
+    """What the first checkpoint writes, so that the store holds what was decided; at most one entry for each key."""
+    entries: dict[tuple[str, bytes], bytes | None] = {}
+    decided = list(differences)
+    for one in decided:
+        left = one.discarded or one.source
+        if left and left != (one.name if one.source else ""):
+            entries |= {(owner_of(left), key): None for key, _ in _of(state, owner_of(left))}
+            entries |= {(RECORDS, left.encode()): None}
+    for one in decided:
+        if one.source and one.source != one.name:
+            entries |= {(owner_of(one.name), key): value for key, value in _of(state, owner_of(one.source))}
+        if one.put is not None:
+            entries[RECORDS, one.name.encode()] = msgspec.json.encode(dict(one.put))
+    kept = {place: state.get(place[0], {}).get(place[1]) for place in entries}
+    return [StateEntry(owner, key, value) for (owner, key), value in entries.items() if kept[owner, key] != value]
+
+
+def changed_state(
+    state: Mapping[str, dict[bytes, bytes]], changes: Sequence[StateEntry]
+) -> dict[str, dict[bytes, bytes]]:
+    """The state after the changes; owners without any are shared with the state before."""
+    owners = {entry.owner for entry in changes}
+    after = {owner: dict(values) if owner in owners else values for owner, values in state.items()}
+    for entry in changes:
+        put(after, entry)
+    return after
+
+
+def _of(state: State, owner: str) -> Iterable[tuple[bytes, bytes]]:
+    return state.get(owner, {}).items()
+
+
+def _compare(step: ConfiguredStep, source: str, stored: StoredStep) -> StepDifference:
+    if stored.facts is None:
+        return _compare_unknown(step, source, stored)
+    changes = changes_between(stored.facts, step.facts)
+    if not changes or not stored.values:
+        return _kept(step, source, stored, changes, "" if stored.values else "the store holds no keys of it")
+    if step.decision == f"{_DISCARD} {digest(stored.facts)}":
+        return _discarding(step, source, stored, changes)
+    fit, kept = fit_of(changes), step.decision == f"{_KEEP} {digest(stored.facts)}"
+    if fit is Fit.SAME_MEANING:
+        return _kept(step, source, stored, changes, "")
+    if fit is Fit.NONE or not kept:
+        return _refused(step, source, stored, changes, _unfit(step, source, stored, changes, fit))
+    return _unread(step, source, stored) or _kept(step, source, stored, changes, "as 'state: keep' says")
+
+
+def _compare_unknown(step: ConfiguredStep, source: str, stored: StoredStep) -> StepDifference:
+    if step.decision == f"{_DISCARD} {UNKNOWN}":
+        return _discarding(step, source, stored, ())
+    note = "was stored before fingerprints were, so nothing is compared; the fingerprint is recorded now"
+    return _unread(step, source, stored) or _kept(step, source, stored, (), note)
+
+
+def _keys(stored: StoredStep) -> str:
+    return "1 key" if len(stored.values) == 1 else f"{len(stored.values)} keys"
+
+
+def _unread(step: ConfiguredStep, source: str, stored: StoredStep) -> StepDifference | None:
+    """The refusal of state that the step cannot read."""
+    for key, value in stored.values.items():
+        try:
+            step.read(key.decode(), value)
+        except CorrelatorError as error:
+            what = f"cannot read the state of key '{key.decode()}': {error.what}"
+            todo = f"Put the step back. To delete the state of all {_keys(stored)}, give the step "
+            todo += f"state: {_DISCARD} {digest(stored.facts)}"
+            refusal = RecoveryRefused("E4330", f"step '{step.name}'", what, "", todo)
+            return _refused(step, source, stored, (), refusal)
+    return None
+
+
+def _idle(step: ConfiguredStep) -> str:
+    """What of a new step's settings does nothing."""
+    idle = [f"'state: {step.decision}'"] if step.decision else []
+    idle += [f"'was', since the store holds nothing of '{step.was}',"] if step.was else []
+    return f"{' and '.join(idle)} does nothing" if idle else ""
+
+
+def _kept(
+    step: ConfiguredStep, source: str, stored: StoredStep, changes: Sequence[FieldChange], why: str
+) -> StepDifference:
+    verdict = Verdict.CHANGED if changes or stored.facts is None else Verdict.UNCHANGED
+    note = f"goes on with the state of {_keys(stored)}" if stored.values or not why else ""
+    if source != step.name:
+        verdict, note = Verdict.MOVED, f"{note} of '{source}'"
+    if step.decision and not changes and stored.facts is not None:
+        why = f"'state: {step.decision}' is of an earlier change and does nothing"
+    text = "; ".join(one for one in (note, why) if one)
+    return _step(step, verdict, changes=changes, note=text, source=source)
+
+
+def _discarding(
+    step: ConfiguredStep, source: str, stored: StoredStep, changes: Sequence[FieldChange]
+) -> StepDifference:
+    note = f"the state of {_keys(stored)} of '{source}' is discarded"
+    return _step(step, Verdict.CHANGED, changes=changes, note=note, discarded=source)
+
+
+def _refused(
+    step: ConfiguredStep, source: str, stored: StoredStep, changes: Sequence[FieldChange], refusal: RecoveryRefused
+) -> StepDifference:
+    note = f"the store holds {_keys(stored)} of {digest(stored.facts)}, configured is {digest(step.facts)}"
+    return _step(step, Verdict.REFUSED, changes=changes, note=note, refusals=[refusal], source=source)
+
+
+def _step(
+    step: ConfiguredStep,
+    verdict: Verdict,
+    *,
+    changes: Sequence[FieldChange] = (),
+    note: str = "",
+    refusals: Sequence[RecoveryRefused] = (),
+    source: str = "",
+    discarded: str = "",
+) -> StepDifference:
+    return StepDifference(
+        kind="step",
+        name=step.name,
+        verdict=verdict,
+        changes=changes,
+        note=note,
+        refusals=refusals,
+        source=source,
+        discarded=discarded,
+        put=step.facts,
+    )
+
+
+def _left(name: str, stored: StoredStep, discarded: Sequence[str]) -> StepDifference:
+    """State of a step that no configured step stands for."""
+    found, keys = f"{name} {digest(stored.facts)}", _keys(stored)
+    if not stored.values or found in discarded:
+        note = f"not configured any more; {f'the state of {keys} is discarded' if stored.values else 'holds no keys'}"
+        return StepDifference(kind="step", name=name, verdict=Verdict.CHANGED, note=note, discarded=name)
+    step = name.rpartition("/")[2]
+    todo = f"Put it back. If it was renamed, give the step its name and was: '{step}'. To delete the state: "
+    refusal = RecoveryRefused(
+        "E4331",
+        f"step '{name}'",
+        f"is not configured, and the store holds the state of {keys} of it",
+        "",
+        f"{todo}discard_state: ['{found}']",
+    )
+    return StepDifference(kind="step", name=name, verdict=Verdict.REFUSED, refusals=[refusal])
+
+
+def _marks(left: Sequence[StepDifference], stored: Mapping[str, StoredStep]) -> list[str]:
+    return [f"{one.name} {digest(stored[one.name].facts)}" for one in left]
+
+
+def _idle_discard(entry: str) -> StepDifference:
+    note = "names no state that is left in the store, and does nothing"
+    return StepDifference(kind="discard_state", name=entry, verdict=Verdict.UNCHANGED, note=note)
+
+
+def _unfit(
+    step: ConfiguredStep, source: str, stored: StoredStep, changes: Sequence[FieldChange], fit: Fit
+) -> RecoveryRefused:
+    mark, keys = digest(stored.facts), _keys(stored)
+    different = ", ".join(f"{one.field}: {one.before or 'nothing'} -> {one.after or 'nothing'}" for one in changes)
+    what = f"the state of {keys} of '{source}' is of fingerprint {mark}, the step has {digest(step.facts)}"
+    allowed = "The state can mean nothing to a step of this kind"
+    todo = f"Put the step back. To delete the state, give the step state: {_DISCARD} {mark}"
+    if fit is Fit.READABLE:
+        allowed = "The state can be read, but whether it means the same only you know"
+        todo = f"{todo}. To go on with it, state: {_KEEP} {mark}"
+    return RecoveryRefused("E4330", f"step '{step.name}'", f"{what}: {different}", allowed, todo)
+
+
+def _ambiguous(name: str) -> RecoveryRefused:
+    return RecoveryRefused(
+        "E4330",
+        f"step '{name}'",
+        "steps that are alike were added or removed, so the state may be that of another one",
+        "State is never guessed",
+        "Put them back, or give each of them a 'name', and those that were there 'was' with the place before",
+    )
+
+
+def _alike(stored: Mapping[str, StoredStep], configured: Sequence[ConfiguredStep]) -> list[str]:
+    """Steps found by their place alone that have twins, of which there are more or fewer than before."""
+    before = [(_kind(name), digest(one.facts)) for name, one in stored.items() if "#" in name and one.facts is not None]
+    after = [(step, (_kind(step.name), digest(step.facts))) for step in configured if "#" in step.name]
+    marks = [mark for _, mark in after]
+    return [
+        step.name
+        for step, mark in after
+        if 0 < before.count(mark) != marks.count(mark) and max(before.count(mark), marks.count(mark)) > 1
+    ]
+
+
+def _kind(name: str) -> str:
+    return name.rpartition("#")[0]

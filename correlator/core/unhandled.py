@@ -1,0 +1,160 @@
+"""Messages that no monitor handles: no listener in any of the contexts that they were delivered to waited for them.
+
+Contexts are not equally far. A context notes which messages it has *left*; whoever is the last to pass a message that
+all others have left finds that nobody handled it. What is not decided yet at a cut is part of it, so that a restart
+decides it neither twice nor never.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import msgspec
+
+from correlator.core.commit import StateEntry
+from correlator.errors import HandlerFailed
+from correlator.events import DeadLetter, Message
+
+OWNER = "unhandled"
+"""What the store keeps undecided messages under; the key is the receiver."""
+
+_stretches: msgspec.msgpack.Decoder[dict[str, list[tuple[int, int]]]] = msgspec.msgpack.Decoder(
+    dict[str, list[tuple[int, int]]]
+)
+
+
+class _Left:
+    """How far a context is with the messages of a receiver, and which of them it has left, as stretches of numbers."""
+
+    __slots__ = ("stretches", "through")
+
+    def __init__(self) -> None:
+        self.through = 0
+        self.stretches: list[tuple[int, int]] = []
+
+    def add(self, number: int) -> None:
+        if self.stretches and self.stretches[-1][1] == number - 1:
+            self.stretches[-1] = (self.stretches[-1][0], number)
+        else:
+            self.stretches.append((number, number))
+
+    def has(self, number: int) -> bool:
+        at = bisect_right(self.stretches, number, key=lambda stretch: stretch[0]) - 1
+        return at >= 0 and number <= self.stretches[at][1]
+
+    def forget(self, through: int) -> None:
+        if self.stretches and self.stretches[0][1] <= through:
+            self.stretches = [stretch for stretch in self.stretches if stretch[1] > through]
+
+
+class Unhandled:
+    """What nobody handles of the messages of one receiver.
+
+    Called by the threads of its contexts, one at a time under `changing`; `take_changes` while all of them are parked.
+
+    Args:
+        receiver: its id.
+        contexts: that it delivers to.
+        dead_letters: whether such a message becomes a dead letter.
+        stored: whether a restart must know what is undecided: its messages come again from the store.
+
+    Attributes:
+        shared: whether there are several contexts, which must all tell what they have passed.
+        count: of such messages in this life.
+        told: called with the count and an event: for the first one, and whenever the count has doubled.
+    """
+
+    def __init__(self, receiver: str, contexts: Sequence[str], *, dead_letters: bool, stored: bool) -> None:
+        self.receiver = receiver
+        self.shared = len(contexts) > 1
+        self.count = 0
+        self.changing: AbstractContextManager[Any] = nullcontext()
+        self.told: Callable[[int, Any], None] = lambda _count, _event: None
+        self._dead_letters = dead_letters
+        self._stored = stored and dead_letters
+        self._left = {context: _Left() for context in contexts}
+        self._written: bytes | None = None
+
+    def passed(
+        self, context: str, through: int, left: Iterable[tuple[int, Any, Message]], engine_time: float
+    ) -> list[DeadLetter]:
+        """A context has handled everything up to a number, but for what it left: (number, event, message).
+
+        Returns the letters about what nobody has handled, if there are to be any.
+        """
+        with self.changing:
+            nobody = [one for one in left if self._leave(context, one[0])]
+            self._move(context, through)
+            if nobody:
+                self._count(len(nobody), nobody[-1][1])
+        return [self._letter(*one, engine_time) for one in nobody] if self._dead_letters else []
+
+    def _leave(self, context: str, number: int) -> bool:
+        if self.shared:
+            self._left[context].add(number)
+        return all(left.has(number) for other, left in self._left.items() if other != context)
+
+    def _move(self, context: str, through: int) -> None:
+        self._left[context].through = through
+        reached = min(left.through for left in self._left.values())
+        for left in self._left.values():
+            left.forget(reached)
+
+    def _count(self, more: int, event: Any) -> None:
+        before = self.count
+        self.count += more
+        if self.count.bit_length() > before.bit_length():
+            self.told(self.count, event)
+
+    def _letter(self, number: int, event: Any, message: Message, engine_time: float) -> DeadLetter:
+        error = HandlerFailed(
+            "E5503",
+            f"receiver {self.receiver}",
+            f"no monitor listens for this {type(event).__name__}",
+            "",
+            "Add a listener, then bring the message back; or set 'unhandled' to warn or ignore",
+        )
+        return DeadLetter(
+            kind="unhandled",
+            origin=self.receiver,
+            reason=str(error),
+            message=message,
+            time=engine_time,
+            receiver=self.receiver,
+            number=number,
+        )
+
+    @property
+    def letters(self) -> int:
+        """How many dead letters that were in this life."""
+        return self.count if self._dead_letters else 0
+
+    # --- the store ---
+
+    def restore(self, stored: bytes | None, through: Mapping[str, int], after: Mapping[str, int]) -> None:
+        """Take up what was undecided.
+
+        Args:
+            stored: what the store holds.
+            through: for each context the last number that it has handled.
+            after: for each context the last number that it is not given: it has left all up to there.
+        """
+        self._written = stored
+        kept = _stretches.decode(stored) if stored is not None else {}
+        for context, left in self._left.items():
+            left.through = through.get(context, 0)
+            left.stretches = kept.get(context) or ([(1, after[context])] if after.get(context) else [])
+        for context, left in self._left.items():
+            self._move(context, left.through)
+
+    def take_changes(self) -> list[StateEntry]:
+        """What is undecided, if that has changed since the last call."""
+        if not self._stored:
+            return []
+        undecided = {context: left.stretches for context, left in self._left.items()}
+        now = msgspec.msgpack.encode(undecided) if any(undecided.values()) else None
+        if now == self._written:
+            return []
+        self._written = now
+        return [StateEntry(OWNER, self.receiver.encode(), now)]

@@ -1,0 +1,69 @@
+"""A batch with a message that cannot be processed is cut in halves until that message is alone. Pure.
+
+What comes out is what one message after the other would have caused: a half that fails has no effect, the second half
+sees the state that the first one leaves, and each half counts once.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from correlator.core.commit import StateEntry
+from correlator.ports import Delivered, Effects, StateView
+
+Run = Callable[[Sequence[Delivered], StateView], Effects]
+
+
+class Overlay:
+    """A view of state with some entries changed."""
+
+    def __init__(self, below: StateView, changes: Sequence[StateEntry]) -> None:
+        self._below = below
+        self._changes: dict[str, dict[bytes, bytes | None]] = {}
+        for entry in changes:
+            self._changes.setdefault(entry.owner, {})[entry.key] = entry.value
+
+    def get(self, owner: str, key: bytes) -> bytes | None:
+        """The value of one key."""
+        changed = self._changes.get(owner, {})
+        return changed[key] if key in changed else self._below.get(owner, key)
+
+    def items(self, owner: str) -> Iterator[tuple[bytes, bytes]]:
+        """All keys of an owner."""
+        changed = self._changes.get(owner, {})
+        yield from ((key, value) for key, value in self._below.items(owner) if key not in changed)
+        yield from ((key, value) for key, value in changed.items() if value is not None)
+
+
+def in_halves(
+    batch: Sequence[Delivered],
+    state: StateView,
+    run: Run,
+    refused: Callable[[Delivered, Exception], Effects],
+    errors: tuple[type[Exception], ...],
+) -> Effects:
+    """The effects of a batch.
+
+    Args:
+        batch: at least one message.
+        state: what earlier batches left.
+        run: the effects of some of the messages; raises one of `errors`, with no effect, when one cannot be processed.
+        refused: the effects of a message that cannot be processed.
+        errors: what `run` raises for a message; all else is raised on.
+    """
+    try:
+        return run(batch, state)
+    except errors as error:
+        if len(batch) == 1:
+            return refused(batch[0], error)
+    half = len(batch) // 2
+    first = in_halves(batch[:half], state, run, refused, errors)
+    return joined(first, in_halves(batch[half:], Overlay(state, first.state), run, refused, errors))
+
+
+def joined(first: Effects, second: Effects) -> Effects:
+    """The effects of one after the other: of two values of a key the later one."""
+    state = {(entry.owner, entry.key): entry for entry in (*first.state, *second.state)}
+    return Effects(
+        [*first.sends, *second.sends],
+        [state[place] for place in sorted(state)],
+        [*first.dead_letters, *second.dead_letters],
+    )

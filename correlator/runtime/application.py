@@ -1,0 +1,192 @@
+"""What the code of monitors says about itself: which events it waits for, what it calls. It is read, never run.
+
+What a class declares is known exactly. What its methods do is read from its source, and only what stands there plainly
+counts: where a class, a name or an argument cannot be told, the code is taken to do everything, so that nobody is
+warned of code that is right.
+"""
+
+import ast
+import builtins
+import inspect
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from correlator.core.expressions import Expression, Pattern, match
+from correlator.core.monitor import Monitor
+
+_UNKNOWN: Any = object()
+_LISTENING = ("once", "on_all")
+_TELLING = (*_LISTENING, "spawn", "acknowledge_and_resume", "subscribe", "update_flow_control_window")
+"""Methods whose calls say what a monitor does; one that is passed on may be called with anything."""
+
+
+@dataclass(slots=True)
+class Send:
+    """A `send` whose sender stands in the code.
+
+    Attributes:
+        to: the sender, or `channel:NAME`.
+        event_type: what is sent, if that is made in the same place.
+        where: file and line.
+    """
+
+    to: str
+    event_type: type[Any] | None
+    where: str
+
+
+@dataclass(slots=True)
+class Application:
+    """What the code of all monitors says.
+
+    Attributes:
+        monitors: the classes, with those that they spawn.
+        hears: event types that they wait for.
+        acknowledges: receivers that they acknowledge; `None` among them for one that cannot be told.
+        updates_windows: whether they update a flow control window.
+        subscriptions: channels that they subscribe; `None` among them for one that cannot be told.
+        sends: whose sender is known.
+        told_all: whether all their code could be read; otherwise they may do anything.
+    """
+
+    monitors: list[type[Monitor]] = field(default_factory=list)
+    hears: set[type[Any]] = field(default_factory=set)
+    acknowledges: set[str | None] = field(default_factory=set)
+    updates_windows: bool = False
+    subscriptions: set[str | None] = field(default_factory=set)
+    sends: list[Send] = field(default_factory=list)
+    told_all: bool = True
+
+
+@lru_cache(maxsize=100)
+def application_of(classes: tuple[type[Monitor], ...]) -> Application:
+    """Read the code of some monitors and of those that they spawn; not to be changed by the caller."""
+    found = Application()
+    waiting = list(classes)
+    while waiting:
+        cls = waiting.pop(0)
+        if cls not in found.monitors:
+            found.monitors.append(cls)
+            waiting.extend(_read(cls, found))
+    return found
+
+
+def _read(cls: type[Monitor], found: Application) -> Iterator[type[Monitor]]:
+    """Read one class; the classes that it spawns."""
+    for spec in cls.listeners:
+        found.hears.update(_event_types(spec.expression))
+    for base in cls.__mro__:
+        if base in Monitor.__mro__:
+            continue
+        try:
+            lines, first = inspect.getsourcelines(base)
+            tree = ast.parse(textwrap.dedent("".join(lines)))
+        except (OSError, TypeError, SyntaxError):  # made by a program, or on lines of its own
+            found.told_all = False
+            continue
+        names = {**vars(builtins), **vars(sys.modules[base.__module__]), **vars(base)}
+        code = _Code(found, names, f"{inspect.getsourcefile(base)}:", first)
+        code.visit(tree)
+        yield from code.spawns
+
+
+def _event_types(expression: Expression) -> Iterator[type[Any]]:
+    if isinstance(expression, Pattern):
+        yield expression.event_type
+    for name in expression.__struct_fields__:
+        if isinstance(part := getattr(expression, name), Expression):
+            yield from _event_types(part)
+
+
+class _Code(ast.NodeVisitor):
+    """Reads the calls of one class."""
+
+    def __init__(self, found: Application, names: Mapping[str, Any], file: str, first: int) -> None:
+        self.spawns: list[type[Monitor]] = []
+        self._found = found
+        self._names = names
+        self._file = file
+        self._first = first
+        self._called: set[ast.expr] = set()
+
+    def visit_Attribute(self, attribute: ast.Attribute) -> None:  # a name that `ast` gives
+        """A method that is not called here."""
+        if attribute.attr in _TELLING and attribute not in self._called:
+            self._found.told_all = False
+        self.generic_visit(attribute)
+
+    def visit_Call(self, call: ast.Call) -> None:  # a name that `ast` gives
+        """What is called, and with what."""
+        self._called.add(call.func)
+        method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+        if self._resolved(call.func) is match:
+            self._hear(call)
+        elif method in _LISTENING:
+            self._listen(call)
+        elif method == "send":
+            self._send(call)
+        elif method == "spawn":
+            self._spawn(call)
+        elif method == "acknowledge_and_resume":
+            self._found.acknowledges.add(_text(_argument(call, 0, "receiver")))
+        elif method == "subscribe":
+            self._found.subscriptions.add(_text(_argument(call, 0, "channel")))
+        elif method == "update_flow_control_window":
+            self._found.updates_windows = True
+        gives_itself = any(isinstance(argument, ast.Name) and argument.id == "self" for argument in call.args)
+        if gives_itself and self._resolved(call.func) is not super:
+            self._found.told_all = False  # code that stands elsewhere gets the monitor
+        self.generic_visit(call)
+
+    def _hear(self, call: ast.Call) -> None:
+        event_type = self._resolved(call.args[0]) if call.args else _UNKNOWN
+        if isinstance(event_type, type):
+            self._found.hears.add(event_type)
+        else:
+            self._found.told_all = False
+
+    def _listen(self, call: ast.Call) -> None:
+        """The expression is made there of `match`, or stands under a name that is known; otherwise it may be any."""
+        expression = _argument(call, 0, "expression")
+        parts = list(ast.walk(expression)) if expression is not None else []
+        made = any(isinstance(part, ast.Call) and self._resolved(part.func) is match for part in parts)
+        named = [found for part in parts if isinstance(found := self._resolved(part), Expression)]
+        for one in named:
+            self._found.hears.update(_event_types(one))
+        self._found.told_all &= made or bool(named)
+
+    def _send(self, call: ast.Call) -> None:
+        to, event = _text(_argument(call, 1, "to")), _argument(call, 0, "event")
+        if to is not None:
+            event_type = self._resolved(event.func) if isinstance(event, ast.Call) else _UNKNOWN
+            where = f"{self._file}{self._first + call.lineno - 1}"
+            self._found.sends.append(Send(to, event_type if isinstance(event_type, type) else None, where))
+
+    def _spawn(self, call: ast.Call) -> None:
+        cls = self._resolved(_argument(call, 0, "cls"))
+        if isinstance(cls, type) and issubclass(cls, Monitor):
+            self.spawns.append(cls)
+        else:
+            self._found.told_all = False
+
+    def _resolved(self, node: ast.AST | None) -> Any:
+        """The object that a name stands for where the class stands."""
+        if isinstance(node, ast.Name):
+            return self._names.get(node.id, _UNKNOWN)
+        if isinstance(node, ast.Attribute) and (owner := self._resolved(node.value)) is not _UNKNOWN:
+            return inspect.getattr_static(owner, node.attr, _UNKNOWN)
+        return _UNKNOWN
+
+
+def _argument(call: ast.Call, position: int, name: str) -> ast.expr | None:
+    if len(call.args) > position:
+        return call.args[position]
+    return next((one.value for one in call.keywords if one.arg == name), None)
+
+
+def _text(node: ast.expr | None) -> str | None:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None

@@ -1,0 +1,100 @@
+"""When a receiver or sender tries to connect again, and what the log says of it."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from correlator.core.backoff import Backoff
+from correlator.runtime.clock import Clock
+
+STABLE_S = 60.0
+"""A loss after so long is told at once."""
+LONGEST_SILENCE_S = 3600.0
+"""Between two lines about the same outage."""
+
+
+class Retrying(NamedTuple):
+    """How attempts follow one another.
+
+    Attributes:
+        backoff: between two attempts.
+        jitter: draws a number from 0 to 1.
+    """
+
+    backoff: Backoff
+    jitter: Callable[[], float]
+
+
+class Reconnection:
+    """The outages of one connection of a receiver or sender. Owner: its thread.
+
+    The delay grows with each failure, and begins anew when a connection has held for longer than the delay before it: a
+    broker that comes and goes is tried less and less, too. The log tells of the first failure, then after intervals
+    that double, and that it is back; these begin anew when a connection has held for `STABLE_S`.
+
+    Args:
+        retrying: between two attempts.
+        clock: monotonic seconds.
+        log: of the receiver or sender.
+    """
+
+    def __init__(self, retrying: Retrying, clock: Clock, log: Any) -> None:
+        self._retrying = retrying
+        self._clock = clock
+        self._log = log
+        self._connected_at: float | None = None
+        self._down_since = 0.0
+        self._attempts = 0
+        self._retry_at = 0.0
+        self._failures = 0
+        self._delay = 0.0
+        self._silence = retrying.backoff.first
+        self._tell_at = float("-inf")
+        self._told = False
+
+    def wait(self) -> float:
+        """Seconds until the next attempt; not above 0 when it may be made now."""
+        return self._retry_at - self._clock.monotonic()
+
+    def lost(self, error: Exception) -> float:
+        """The connection is lost, or was not made; returns the seconds to wait."""
+        now = self._clock.monotonic()
+        if self._connected_at is not None:
+            self._note_held(now - self._connected_at)
+        self._connected_at = None
+        if not self._attempts:
+            self._down_since = now
+        self._attempts += 1
+        self._failures += 1
+        self._delay = self._retrying.backoff.delay(self._failures, self._retrying.jitter())
+        self._retry_at = now + self._delay
+        self._tell(error, now)
+        return self._delay
+
+    def back(self) -> None:
+        """It is connected."""
+        self._connected_at = self._clock.monotonic()
+        attempts, self._attempts = self._attempts, 0
+        if self._told:
+            away = round(self._connected_at - self._down_since, 3)
+            self._log.warning("connected again", away_s=away, attempts=attempts)
+        self._told = False
+
+    def _note_held(self, seconds: float) -> None:
+        if seconds > self._delay:
+            self._failures = 0
+        if seconds >= STABLE_S:
+            self._silence, self._tell_at = self._retrying.backoff.first, float("-inf")
+
+    def _tell(self, error: Exception, now: float) -> None:
+        if now < self._tell_at:
+            return
+        self._told = True
+        self._tell_at = now + self._silence
+        self._silence = min(LONGEST_SILENCE_S, 2 * self._silence)
+        self._log.warning(
+            "no connection; trying again",
+            error=error,
+            retry_s=round(self._delay, 3),
+            attempts=self._attempts,
+            away_s=round(now - self._down_since, 3),
+        )

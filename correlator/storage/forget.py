@@ -1,0 +1,104 @@
+"""Removes a receiver or sender that code added from a store whose engine is stopped, with everything it holds."""
+
+from collections.abc import Iterable
+
+import msgspec
+from sqlalchemy import ColumnElement, Connection, Table, delete, func, select, update
+
+from correlator.core.commit import ContextCut, Endpoint
+from correlator.errors import StoreError, UsageError, quoted
+from correlator.storage import codec, loading, migrate, tables
+from correlator.storage import database as databases
+from correlator.storage.inspect import exists
+from correlator.storage.reset import MESSAGES, Contents
+
+
+def holds(url: str, part_id: str) -> list[Contents]:
+    """What `forget` would remove, by table; a read-only look.
+
+    Raises:
+        UsageError: E8301, E8302 as `forget`.
+        StoreError: E3010, the database holds no store; others as `database.reading`.
+    """
+    _refuse_no_store(url)
+    with databases.reading(url) as connection:
+        part = _dynamic(connection, part_id)
+        return [_counted(connection, table, condition) for table, condition in _rows(connection, part)]
+
+
+def forget(url: str, part_id: str) -> None:
+    """Remove a dynamic part in one transaction. The epoch goes up, so that no engine that lost the store writes again.
+
+    Raises:
+        UsageError: E8302, there is no such part; E8301, it stands in the configuration.
+        Fenced: E3201, an engine is running on the store.
+        StoreError: as `database.connect` and `migrate.bring_up`.
+    """
+    _refuse_no_store(url)
+    database = databases.connect(url)
+    try:
+        migrate.bring_up(database)
+        with database.transaction() as connection:
+            part = _dynamic(connection, part_id)
+            for table, condition in _rows(connection, part):
+                connection.execute(delete(table).where(condition))
+            _forget_at_the_cut(connection, part_id)
+            connection.execute(update(tables.engine).values(epoch=tables.engine.c.epoch + 1))
+    finally:
+        database.close()
+
+
+def _refuse_no_store(url: str) -> None:
+    if not exists(url):
+        todo = "Start the engine once, or name another store"
+        raise StoreError("E3010", databases.location(url), "holds no store", "", todo)
+
+
+def _dynamic(connection: Connection, part_id: str) -> Endpoint:
+    endpoints = [loading.endpoint_of(row) for row in connection.execute(select(tables.endpoint))]
+    found = next((one for one in endpoints if one.id == part_id), None)
+    if found is None:
+        known = ", ".join(sorted(one.id for one in endpoints if one.origin == "dynamic"))
+        raise UsageError("E8302", quoted(part_id), "no such receiver or sender", f"Added by code: {known or 'none'}")
+    if found.origin == "static":
+        what = "stands in the configuration; only what code added can be removed"
+        raise UsageError("E8301", f"{found.kind} {quoted(part_id)}", what)
+    return found
+
+
+def _rows(connection: Connection, part: Endpoint) -> Iterable[tuple[Table, ColumnElement[bool]]]:
+    """Each table that holds something of a part, and which of its rows. A domain ends with its last receiver."""
+    yield tables.endpoint, tables.endpoint.c.id == part.id
+    if part.kind == "sender":
+        yield tables.outbox, tables.outbox.c.sender == part.id
+        return
+    for table in (tables.receive_log, tables.receive_progress, tables.suspect):
+        yield table, table.c.receiver == part.id
+    sharing = select(func.count()).where(tables.endpoint.c.domain == part.domain, tables.endpoint.c.id != part.id)
+    if part.domain and not connection.execute(sharing).scalar_one():
+        yield tables.accepted_ids, tables.accepted_ids.c.domain == part.domain
+
+
+def _counted(connection: Connection, table: Table, condition: ColumnElement[bool]) -> Contents:
+    rows = connection.execute(select(func.count()).select_from(table).where(condition)).scalar_one()
+    counter = MESSAGES.get(table)
+    messages = None if counter is None else int(connection.execute(select(counter).where(condition)).scalar() or 0)
+    return Contents(table=table.name, rows=rows, messages=messages)
+
+
+def _forget_at_the_cut(connection: Connection, part_id: str) -> None:
+    """What waits of it in the queues of contexts, and its numbers, go out of the last checkpoint."""
+    row = connection.execute(select(tables.checkpoint)).first()
+    if row is None:
+        return
+    cut = loading.cut_of(row)
+    contexts = [_without(context, part_id) for context in cut.contexts]
+    senders = [sender for sender in cut.senders if sender.sender != part_id]
+    kept = msgspec.structs.replace(cut, contexts=contexts, senders=senders)
+    connection.execute(update(tables.checkpoint).values(codec.content_of(kept)))
+
+
+def _without(context: ContextCut, receiver: str) -> ContextCut:
+    entered = {name: number for name, number in context.entered.items() if name != receiver}
+    queue = [run for run in context.queue if run.receiver != receiver]
+    return msgspec.structs.replace(context, entered=entered, queue=queue)

@@ -1,0 +1,86 @@
+"""The user's modules as each process has them: executed anew for every engine of level `sim`.
+
+A simulated crash leaves the Python process as it is. What the user's modules hold (globals, attributes of classes) must
+go with the engine all the same, or a monitor that keeps state there would look right after a crash, and wrong in a run
+without any, which finds what the run before has left.
+"""
+
+import contextlib
+import os
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+
+from correlator.errors import ConfigError, UsageError
+from correlator.runtime.names import resolve
+
+_INSTALLED = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+_OURS = frozenset({"correlator", "connectors", "__main__"})
+
+
+class OwnModules:
+    """Those that lie beside a configuration file or below, without installed packages.
+
+    Args:
+        directory: of the file.
+        paths: of the classes that the file names, as `module:Class`; already imported.
+    """
+
+    def __init__(self, directory: Path, paths: Sequence[str]) -> None:
+        self._directory = directory
+        self._below = tuple({f"{one}{os.sep}" for one in (directory.absolute(), directory.resolve())})
+        self._paths = paths
+        self._here: dict[str, ModuleType] = {}
+        self._others: set[str] = set()
+
+    @contextlib.contextmanager
+    def present(self) -> Iterator[None]:
+        """Within the block the modules are those of the last engine that `renew` has made them for."""
+        outside = self._imported()
+        sys.modules.update(self._here)
+        try:
+            yield
+        finally:
+            self._here = self._imported()
+            self._replace(outside)
+
+    def renew(self) -> None:
+        """Execute them again, as far as the file names them, and what these import; within `present`.
+
+        Others stay as they are: modules of tests, which no engine imports.
+
+        Raises:
+            UsageError: E2445, a module cannot be executed twice in a process.
+        """
+        before = self._imported()
+        self._replace({})
+        try:
+            for path in self._paths:
+                resolve(path)
+        except ConfigError as error:
+            self._replace(before)
+            what = f"its modules can be imported once, and not again in the same process: {error}"
+            allowed = "Level sim imports them for each engine, as a new process does"
+            raise UsageError("E2445", str(self._directory), what, allowed, "Use level kill9") from error
+        for name, module in before.items():
+            sys.modules.setdefault(name, module)
+
+    def _replace(self, modules: Mapping[str, ModuleType]) -> None:
+        for name in self._imported():
+            del sys.modules[name]
+        sys.modules.update(modules)
+
+    def _imported(self) -> dict[str, ModuleType]:
+        """Only names that were not there at the last look are looked at: there are hundreds of others."""
+        own = {name: sys.modules[name] for name in sys.modules.keys() - self._others}
+        own = {name: module for name, module in own.items() if self._owns(name, module)}
+        self._others = sys.modules.keys() - own.keys()
+        return own
+
+    def _owns(self, name: str, module: ModuleType) -> bool:
+        file = getattr(module, "__file__", None)
+        if not isinstance(file, str) or not file.startswith(self._below):
+            return False
+        return not file.startswith(_INSTALLED) and name.partition(".")[0] not in _OURS

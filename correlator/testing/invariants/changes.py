@@ -1,0 +1,136 @@
+"""Invariants of configurations that change between two lives: nothing is lost, doubled or misled by a change."""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from correlator.testing.invariants.catalogue import invariant
+from correlator.testing.invariants.facts import NEVER, Facts
+from correlator.testing.invariants.history import Bill, Configured
+
+TAKES_ORDERS = ("orders", "orders_too", "others")
+
+
+@invariant("K1", "a pipeline handles what came in while a receiver delivered to it: all of it, once, in order")
+def pipelines_handle_what_was_theirs(facts: Facts) -> Iterator[str]:
+    """By the configuration of the life that committed a message, and the bills that checkpoints have released."""
+    configured = _configured(facts)
+    if not configured or facts.rest is None or not facts.rest.reached:
+        return
+    condemned = {(one.who, one.data.receiver, one.data.number) for _, one in facts.history.of("condemned")}
+    expected: dict[tuple[str, str], list[str]] = {}
+    for receiver in ("left", "right", "direct"):
+        for _, life, received in facts.streams[receiver].segments if receiver in facts.streams else ():
+            for pipeline in configured[life].routes.get(receiver, ()):
+                theirs = [
+                    pid
+                    for number, pid in enumerate(received.pids, received.first)
+                    if (pipeline, receiver, number) not in condemned
+                ]
+                expected.setdefault((pipeline, receiver), []).extend(theirs)
+    found: dict[tuple[str, str], list[str]] = {}
+    for _, bill in _bills(facts):
+        found.setdefault((bill.pipeline, bill.receiver), []).append(bill.pid)
+    for key in dict.fromkeys([*expected, *found]):
+        if expected.get(key, []) != found.get(key, []):
+            yield f"{key[0]} was to handle of {key[1]} {expected.get(key, [])}, and handled {found.get(key, [])}"
+
+
+@invariant("K2", "only a message of the same destination makes another one a duplicate")
+def duplicates_are_of_one_destination(facts: Facts) -> Iterator[str]:
+    """What is acknowledged is durable, or its id was accepted before where it was published."""
+    place = {one.pid: name for name, ones in facts.published_to.items() for one in ones}
+    accepted: dict[tuple[str, str], int] = {}
+    readers = ("left", "direct")
+    for name in readers if _configured(facts) else ():
+        stream = facts.streams.get(name)
+        for pid, at in zip(stream.pids, stream.at, strict=True) if stream else ():
+            key = (place[pid], facts.published[pid].uid)
+            accepted[key] = min(at, accepted.get(key, NEVER))
+    for at, record in facts.history.of("acknowledged") if accepted else ():
+        for pid in record.data if record.who in readers else ():
+            if accepted.get((place[pid], facts.published[pid].uid), NEVER) > at:
+                yield f"{pid} was acknowledged by {record.who} in life {record.life}, and is nowhere"
+
+
+@invariant("K3", "a stored send goes where its logical destination led when it was stored")
+def sends_stay_where_they_were_stored_for(facts: Facts) -> Iterator[str]:
+    """By the configuration of the life whose checkpoint released it."""
+    configured = _configured(facts)
+    led: dict[int, str] = {}
+    for _, life, checkpoint in facts.checkpoints if configured else ():
+        first, bodies = checkpoint.outbound.get("bills", (0, ()))
+        led.update({first + offset: configured[life].bills for offset in range(len(bodies))})
+    for _, life, sent in facts.accepted.get("bills", ()) if configured else ():
+        if sent.destination != led.get(sent.sequence):
+            yield f"bill {sent.sequence} went to {sent.destination} in life {life}, not to {led.get(sent.sequence)}"
+
+
+@invariant("K6", "a keyed step goes on with the state of its own definition, until somebody discards it")
+def keyed_steps_go_on(facts: Facts) -> Iterator[str]:
+    """By the totals on the bills; each begins again only after a life that was told to discard them."""
+    configured = _configured(facts)
+    last: dict[str, tuple[int, Bill]] = {}
+    for life, bill in _bills(facts):
+        before_life, before = last.get(bill.pipeline, (0, None))
+        last[bill.pipeline] = (life, bill)
+        discarded = any(bill.pipeline in configured[one].discards for one in configured if before_life < one <= life)
+        goes_on = before is not None and (bill.total, bill.version) == (before.total + 1, before.version)
+        begins = bill.total == 1 and (before is None or discarded)
+        if not goes_on and not begins:
+            yield f"{bill} in life {life} follows {before}"
+
+
+@invariant("K4", "a refused start leaves the store as it was, and what was accepted before is accepted again")
+def refusals_change_nothing(facts: Facts) -> Iterator[str]:
+    """The world puts the configuration back after each refusal."""
+    for _, record in facts.history.of("declined"):
+        if not record.data.unchanged:
+            yield f"life {record.life} was refused with {record.who} and changed the store"
+        if record.data.again:
+            yield f"life {record.life} was refused with the configuration that was accepted before: {record.data.text}"
+
+
+@invariant("K5", "a context of monitors is given what came in while it was there, and nothing from before")
+def contexts_are_given_what_was_theirs(facts: Facts) -> Iterator[str]:
+    """A persistent monitor has it once in its state; one without lasting state heard it at least once."""
+    configured = _configured(facts)
+    if not configured or facts.rest is None or not facts.rest.reached:
+        return
+    sound = {one.pid: one.id for one in facts.published.values() if one.flaw not in ("mapping", "kills")}
+    rows = [
+        (life, sound[pid])
+        for name in TAKES_ORDERS
+        for _, life, received in (facts.streams[name].segments if name in facts.streams else ())
+        for pid in received.pids
+        if pid in sound
+    ]
+    counter = facts.monitor("Counter")
+    if counter is not None:
+        counted = counter["orders"]
+        assert isinstance(counted, list)
+        where = {one.counting for one in configured.values()} - {""}
+        condemned = {one for context in where for one in facts.condemned(context)}
+        theirs = sorted(one for life, one in rows if configured[life].counting and one not in condemned)
+        if sorted(one for one in counted if one in sound.values()) != theirs:
+            yield f"the counter was to count {theirs}, and counted {sorted(counted)}"
+    heard = {record.data for _, record in facts.history.of("heard")}
+    heard |= {one for context in {one.passing for one in configured.values()} for one in facts.condemned(context)}
+    never = {one for life, one in rows if configured[life].passing} - heard
+    strange = {record.data for _, record in facts.history.of("heard")} & set(sound.values()) - {
+        one for life, one in rows if configured[life].passing
+    }
+    if never or strange:
+        yield f"the passer-by never heard {sorted(never)}, and heard what came before it was there: {sorted(strange)}"
+
+
+def _bills(facts: Facts) -> Iterator[tuple[int, Bill]]:
+    """What pipelines have sent, in order, each with the life that committed it."""
+    for _, life, checkpoint in facts.checkpoints if _configured(facts) else ():
+        for body in checkpoint.outbound.get("bills", (0, ()))[1]:
+            yield life, msgspec.json.decode(body, type=Bill)
+
+
+def _configured(facts: Facts) -> dict[int, Configured]:
+    """The configuration of each life; empty in runs in which it never changes."""
+    return {record.life: record.data for _, record in facts.history.of("configured")}

@@ -1,0 +1,358 @@
+"""The configuration changes between two lives, in some of the scenarios with a store.
+
+What changes are pipelines, which receivers they name, where logical destinations lead, windows, event types, and
+receivers and monitors that appear or are gone. Each start is either refused and leaves the store as it was, or goes on.
+Like the parts of `churn`, all this is no part of the set-up: invariants of its own hold it against what happened.
+"""
+
+import dataclasses
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from correlator.core.commit import StateEntry
+from correlator.core.fingerprints import digest
+from correlator.core.reliability import Reliability
+from correlator.core.steps import ConfiguredStep
+from correlator.events import Headers, Message
+from correlator.ports import Delivered, Effects, Processor, StateView
+from correlator.settings import (
+    DuplicateDetectionSettings,
+    EngineSettings,
+    MonitorSettings,
+    ReceiverSettings,
+    SenderSettings,
+)
+from correlator.testing.invariants.history import Bill, Configured, Published
+
+LEFT, OTHER_LEFT, RIGHT = "queue:left", "queue:left2", "queue:right"
+"""What receivers read; messages of the first two have equal ids, since they come from two independent systems."""
+BILLS = ("queue:bills", "queue:bills2")
+SENDER = "bills"
+STEP = "count"
+COUNT = b"all"
+NAMES = ("copy", "tap", "log")
+READ = ("left", "right", "direct")
+MOST = 12
+MAX_ROWS = 3
+_APPLICATION = "correlator.testing.simulation.application"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Configuration:
+    """What one life is started with.
+
+    Attributes:
+        pipelines: for each the receivers that it names.
+        left: where the logical destination of the receiver `left` leads.
+        bills: where that of the sender leads.
+        direct: whether there is a receiver `direct` that names the first left queue itself.
+        typed: whether the messages of `right` become events.
+        passing: the context of a monitor without lasting state; "" when there is none.
+        counting: the context of a persistent monitor; "" when there is none.
+        windows: of all duplicate detectors; `None` for those of the scenario.
+        versions: of the keyed step of pipelines whose definition has changed.
+        discards: pipelines the state of whose step somebody gives up, each with the version that it is of.
+        lacks: a receiver that somebody has left out.
+    """
+
+    pipelines: Mapping[str, tuple[str, ...]]
+    left: str = LEFT
+    bills: str = BILLS[0]
+    direct: bool = False
+    typed: bool = False
+    passing: str = ""
+    counting: str = ""
+    windows: DuplicateDetectionSettings | None = None
+    versions: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    discards: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    lacks: str = ""
+
+    def settings(self, base: EngineSettings) -> EngineSettings:
+        """Those of the scenario with all this."""
+        receivers = [one for one in self._receivers() if one.id != self.lacks]
+        return dataclasses.replace(
+            base,
+            receivers=(*base.receivers, *receivers),
+            senders=(*base.senders, _SENDER),
+            monitors=(*base.monitors, *self._monitors()),
+            destinations={"left_in": self.left, "bills_out": self.bills},
+            duplicate_detection=self.windows or base.duplicate_detection,
+            discard_state=tuple(
+                f"{name}/{STEP} {_fingerprint(version)}"
+                for name, version in self.discards.items()
+                if name not in self.pipelines
+            ),
+        )
+
+    def processors(self) -> list[Processor]:
+        """Its pipelines."""
+        return [
+            Tap(name, receivers, self.versions.get(name, 0), self.discards.get(name))
+            for name, receivers in self.pipelines.items()
+        ]
+
+    def routes(self) -> dict[str, tuple[str, ...]]:
+        """For each receiver the pipelines that it delivers to."""
+        return {
+            receiver: tuple(name for name, receivers in self.pipelines.items() if receiver in receivers)
+            for receiver in READ
+        }
+
+    def healed(self) -> "Configuration":
+        """A start that must be accepted, and after which nothing is left anywhere."""
+        return dataclasses.replace(self, left=OTHER_LEFT, direct=True, lacks="")
+
+    def told(self) -> Configured:
+        """What the history is told of it."""
+        return Configured(
+            self.routes(), tuple(self.pipelines), tuple(self.discards), self.bills, self.passing, self.counting
+        )
+
+    def _receivers(self) -> list[ReceiverSettings]:
+        event = f"{_APPLICATION}:Passed" if self.typed else None
+        made = [
+            _receiver("left", "left_in", Reliability.EXACTLY_ONCE, None),
+            _receiver("right", RIGHT, Reliability.AT_LEAST_ONCE, event),
+        ]
+        return [*made, _receiver("direct", LEFT, Reliability.EXACTLY_ONCE, None)] if self.direct else made
+
+    def _monitors(self) -> list[MonitorSettings]:
+        found = {"Passerby": self.passing, "Counter": self.counting}
+        return [MonitorSettings(type=f"{_APPLICATION}:{name}", context=one) for name, one in found.items() if one]
+
+
+_SENDER = SenderSettings(
+    id=SENDER, connection="memory", destination="bills_out", reliability=Reliability.EXACTLY_ONCE, max_batch_size=2
+)
+
+
+def _receiver(name: str, destination: str, reliability: Reliability, event: str | None) -> ReceiverSettings:
+    return ReceiverSettings(
+        id=name,
+        connection="memory",
+        destination=destination,
+        reliability=reliability,
+        event=event,
+        max_batch_size=2,
+        max_batch_interval_ms=0,
+    )
+
+
+class Tap:
+    """A pipeline with a keyed step that counts, and a bill for each message, with the count.
+
+    Args:
+        name: its name.
+        receivers: that it names.
+        version: of the step.
+        discarded: the version whose state is to go; `None` for none.
+    """
+
+    senders: Sequence[str] = (_SENDER.id,)
+    max_rows = MAX_ROWS
+    max_bytes = 1 << 20
+
+    def __init__(self, name: str, receivers: Sequence[str], version: int, discarded: int | None) -> None:
+        self.name = name
+        self.receivers = receivers
+        decision = "" if discarded is None else f"discard {_fingerprint(discarded)}"
+        self.steps = [ConfiguredStep(f"{name}/{STEP}", _facts(version), "", decision, lambda _, value: value)]
+        self._version = version
+
+    def open(self) -> None:
+        """Nothing to open."""
+
+    def process(self, batch: Sequence[Delivered], state: StateView, engine_time: float) -> Effects:
+        """A function of the batch and the state, as the port asks for."""
+        del engine_time
+        owner = f"step:{self.name}/{STEP}"
+        before = int(state.get(owner, COUNT) or 0)
+        bills = [
+            Bill(self.name, one.receiver, _pid(one.message), count, self._version)
+            for count, one in enumerate(batch, before + 1)
+        ]
+        entry = StateEntry(owner, COUNT, str(before + len(bills)).encode())
+        return Effects(sends=[(SENDER, Message(msgspec.json.encode(bill))) for bill in bills], state=[entry])
+
+    def conclude(self, state: StateView, engine_time: float) -> Effects:
+        """Nothing."""
+        del state, engine_time
+        return Effects()
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+def _pid(message: Message) -> str:
+    assert message.headers is not None
+    return str(message.headers.message_id)
+
+
+def _facts(version: int) -> dict[str, str]:
+    return {"kind": "tap", "window": str(version)}
+
+
+def _fingerprint(version: int) -> str:
+    return digest(_facts(version))
+
+
+# --- what is drawn ---
+
+
+def begin(seed: int) -> Configuration | None:
+    """The configuration of the first life; `None` where it never changes."""
+    rng = random.Random(f"changes {seed}")
+    if rng.random() > 0.5:
+        return None
+    return Configuration(pipelines={"copy": ("left", "right"), "tap": ("right",)})
+
+
+def windows(seed: int, base: DuplicateDetectionSettings) -> DuplicateDetectionSettings:
+    """The windows of some lives, where they change."""
+    rng = random.Random(f"windows between lives {seed}")
+    return rng.choice(
+        (base, DuplicateDetectionSettings(), DuplicateDetectionSettings(per_source_window_size=2, expiry_time=0.5))
+    )
+
+
+def workload(seed: int) -> dict[str, list[Published]]:
+    """What is published for the receivers."""
+    rng = random.Random(f"changes workload {seed}")
+    count = rng.randint(MOST // 2, MOST)
+    return {
+        LEFT: [Published(f"la{n}", f"{n}:L", "L", f"la{n}") for n in range(count)],
+        OTHER_LEFT: [Published(f"lb{n}", f"{n}:L", "L", f"lb{n}") for n in range(count)],
+        RIGHT: [Published(f"ri{n}", "", "", f"ri{n}") for n in range(count)],
+    }
+
+
+def message(one: Published) -> Message:
+    """As the broker carries it."""
+    properties = {"uniqueMessageId": one.uid, "messageSourceId": one.source} if one.uid else {}
+    return Message(msgspec.json.encode({"id": one.id}), dict(properties), headers=Headers(message_id=one.pid))
+
+
+def change(before: Configuration, other: DuplicateDetectionSettings, rng: random.Random) -> Configuration:
+    """One or two changes, any of which a person may make.
+
+    Args:
+        before: what the last start accepted.
+        other: windows that may take the place of the scenario's.
+        rng: of the run.
+    """
+    after = dataclasses.replace(before, discards={})
+    for _ in range(rng.choice((1, 1, 2))):
+        after = rng.choice(_OPERATORS)(after, other, rng)
+    return after
+
+
+def _drop(before: Configuration, name: str, rng: random.Random) -> Configuration:
+    """Without a pipeline; mostly whoever does that says what is to become of the state of its step."""
+    kept = {other: receivers for other, receivers in before.pipelines.items() if other != name}
+    discards = {name: before.versions.get(name, 0)} if rng.random() < 0.7 else {}
+    return dataclasses.replace(before, pipelines=kept, discards=discards)
+
+
+def _add(before: Configuration, _: Any, rng: random.Random) -> Configuration:
+    absent = [name for name in NAMES if name not in before.pipelines]
+    if not absent:
+        return before
+    receivers = rng.choice(
+        (("left",), ("right",), ("left", "right"), ("direct", "right") if before.direct else READ[:2])
+    )
+    return dataclasses.replace(before, pipelines={**before.pipelines, rng.choice(absent): receivers})
+
+
+def _remove(before: Configuration, _: Any, rng: random.Random) -> Configuration:
+    if not before.pipelines:
+        return before
+    return _drop(before, rng.choice(list(before.pipelines)), rng)
+
+
+def _rename(before: Configuration, _: Any, rng: random.Random) -> Configuration:
+    absent = [name for name in NAMES if name not in before.pipelines]
+    if not absent or not before.pipelines:
+        return before
+    old, new = rng.choice(list(before.pipelines)), rng.choice(absent)
+    after = _drop(before, old, rng)
+    return dataclasses.replace(after, pipelines={**after.pipelines, new: before.pipelines[old]})
+
+
+def _redefine(before: Configuration, _: Any, rng: random.Random) -> Configuration:
+    """Another definition of a keyed step; mostly with what is to become of its state, sometimes with a wrong idea."""
+    if not before.pipelines:
+        return before
+    name = rng.choice(list(before.pipelines))
+    version = before.versions.get(name, 0)
+    discards = rng.choice(({}, {name: version}, {name: version}, {name: version + 1}))
+    return dataclasses.replace(before, versions={**before.versions, name: version + 1}, discards=discards)
+
+
+def _from(before: Configuration, _: Any, rng: random.Random) -> Configuration:
+    """Another list of receivers."""
+    if not before.pipelines:
+        return before
+    name, receiver = rng.choice(list(before.pipelines)), rng.choice(READ if before.direct else READ[:2])
+    named = before.pipelines[name]
+    others = tuple(one for one in named if one != receiver) if receiver in named else (*named, receiver)
+    return dataclasses.replace(before, pipelines={**before.pipelines, name: others})
+
+
+def _left(before: Configuration, _: Any, rng: random.Random) -> Configuration:
+    del rng
+    return dataclasses.replace(before, left=OTHER_LEFT if before.left == LEFT else LEFT)
+
+
+def _bills(before: Configuration, _: Any, rng: random.Random) -> Configuration:
+    del rng
+    return dataclasses.replace(before, bills=BILLS[before.bills == BILLS[0]])
+
+
+def _direct(before: Configuration, _: Any, rng: random.Random) -> Configuration:
+    """A receiver appears, or somebody takes it away, which is refused once it was there."""
+    del rng
+    return dataclasses.replace(before, direct=not before.direct)
+
+
+def _lacks(before: Configuration, _: Any, rng: random.Random) -> Configuration:
+    return dataclasses.replace(before, lacks=rng.choice(("left", "right")))
+
+
+def _typed(before: Configuration, _: Any, rng: random.Random) -> Configuration:
+    del rng
+    return dataclasses.replace(before, typed=not before.typed)
+
+
+def _passing(before: Configuration, _: Any, rng: random.Random) -> Configuration:
+    return dataclasses.replace(before, passing=rng.choice(("", "passing", "side")))
+
+
+def _counting(before: Configuration, _: Any, rng: random.Random) -> Configuration:
+    return dataclasses.replace(before, counting=rng.choice(("", "counting", "counted")))
+
+
+def _windows(before: Configuration, other: DuplicateDetectionSettings, rng: random.Random) -> Configuration:
+    del rng
+    return dataclasses.replace(before, windows=None if before.windows else other)
+
+
+_Operator = Callable[[Configuration, DuplicateDetectionSettings, random.Random], Configuration]
+_OPERATORS: Sequence[_Operator] = (
+    _add,
+    _remove,
+    _rename,
+    _redefine,
+    _from,
+    _from,
+    _left,
+    _bills,
+    _direct,
+    _lacks,
+    _typed,
+    _passing,
+    _counting,
+    _windows,
+)

@@ -1,0 +1,79 @@
+"""State per key beside each run: rows that come late, timers in the past, batches of any size, against a model."""
+
+import random
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+from correlator.core.keyed import KeyedMonitor, KeyedRun
+from correlator.testing.invariants.catalogue import Violation
+
+EVENT_TIME = "event time of a key is that of its latest row, and a timer in the past does not set it back"
+_BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Row(NamedTuple):
+    """A row: its event time, and when the timer that it sets is due, in seconds."""
+
+    at: int
+    wakes_at: int
+
+
+class Clocked(KeyedMonitor[dict[str, Any], dict[str, Any]]):
+    """Tells the time of everything that it is called for."""
+
+    calls: int = 0
+
+    def on_event(self, row: dict[str, Any]) -> list[dict[str, Any]]:
+        """Set a timer anywhere."""
+        self.calls += 1
+        self.wake_at(_time(row["wakes_at"]), str(self.calls))
+        return [self._told()]
+
+    def on_time(self, name: str) -> list[dict[str, Any]]:
+        """Tell."""
+        del name
+        return [self._told()]
+
+    def _told(self) -> dict[str, Any]:
+        return {"at": (self.time - _BEGIN).total_seconds()}
+
+
+def violations(seed: int) -> Iterator[Violation]:
+    """Rows drawn from the seed, in batches drawn from it."""
+    rng = random.Random(f"keyed {seed}")
+    rows = [Row(rng.randrange(100), rng.randrange(100)) for _ in range(rng.randint(2, 10))]
+    cuts = {at for at in range(1, len(rows)) if rng.random() < 0.5}
+    found, expected = _run(rows, cuts), _model(rows)
+    if found != expected:
+        yield Violation("M10", EVENT_TIME, f"{rows} with batches from {sorted(cuts)}: {found}, expected {expected}")
+
+
+def _run(rows: Sequence[Row], cuts: set[int]) -> list[float]:
+    told: list[float] = []
+    run = KeyedRun(Clocked, "key", None)
+    for at, row in enumerate(rows):
+        if at in cuts:
+            run = KeyedRun(Clocked, "key", run.stored())
+        for handled in run.handle(row._asdict(), _time(row.at)):
+            told.extend(one["at"] for one in handled.outputs)
+    return told
+
+
+def _model(rows: Sequence[Row]) -> list[float]:
+    told: list[float] = []
+    timers: list[int] = []
+    now = -1
+    for row in rows:
+        for due in sorted(one for one in timers if one <= row.at):
+            now = max(now, due)
+            timers.remove(due)
+            told.append(now)
+        now = max(now, row.at)
+        timers.append(row.wakes_at)
+        told.append(now)
+    return told
+
+
+def _time(seconds: int) -> datetime:
+    return _BEGIN + timedelta(seconds=seconds)

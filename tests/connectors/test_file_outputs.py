@@ -1,0 +1,142 @@
+"""Output files that others write to, move and remove, and what a killed process has left in them."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from connectors.file import FileConnection
+from connectors.file.sink import FileSink
+from correlator import Reliability
+from correlator.errors import ConfigError, ConnectionLost
+from correlator.events import Message, Outgoing
+from correlator.settings import ConnectionSettings, SenderSettings
+
+THEIRS = b'{"theirs":1}\n{"theirs":2}\n'
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "out.jsonl"
+
+
+def sink_of(path: Path, reliability: Reliability = Reliability.EXACTLY_ONCE, **options: object) -> FileSink:
+    files = FileConnection("files", ConnectionSettings(type="file", options={"path": str(path.parent)}))
+    destination = f"queue:{path.name}"
+    sink = files.sink(
+        SenderSettings(id="s", connection="c", destination=destination, reliability=reliability, options=options)
+    )
+    sink.connect()
+    return sink
+
+
+def send(sink: FileSink, first: int, *numbers: int, source: str = "life") -> None:
+    batch = [Outgoing(n, source, "queue:out.jsonl", Message(b"%d" % n)) for n in (first, *numbers)]
+    assert not any(sink.send(batch))
+
+
+def append(path: Path, content: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(content)
+
+
+@pytest.mark.parametrize("reliability", [Reliability.EXACTLY_ONCE, Reliability.AT_LEAST_ONCE])
+@pytest.mark.parametrize("is_down", [True, False])
+@pytest.mark.parametrize("content", [THEIRS, b"{", b"2\n" + THEIRS])
+def test_lines_of_another_program_stop_a_reliable_sender(
+    path: Path, reliability: Reliability, is_down: bool, content: bytes
+) -> None:
+    """Whenever they were written, nothing of them is lost; with the file moved away, sending goes on."""
+    sink = sink_of(path, reliability)
+    send(sink, 1)
+    if is_down:
+        sink.close()
+    append(path, content)
+    found = path.read_bytes()
+    for _ in range(3):
+        with pytest.raises(ConnectionLost, match=r"E7029 .*another program") as refused:
+            sink.connect()
+            send(sink, 2)
+            send(sink, 3)
+    assert "Move the file away" in str(refused.value)
+    assert path.read_bytes() == found
+    path.rename(path.with_name("theirs.jsonl"))
+    sink.connect()
+    send(sink, 3)
+    sink.close()
+    assert path.read_bytes() == b"3\n"
+
+
+def test_a_best_effort_sender_keeps_what_it_finds(path: Path) -> None:
+    """Nobody sends again what its last life did not confirm: it may be that."""
+    sink = sink_of(path, Reliability.BEST_EFFORT)
+    send(sink, 1)
+    sink.close()
+    append(path, THEIRS + b"torn")
+    sink = sink_of(path, Reliability.BEST_EFFORT)
+    send(sink, 1, source="another life")
+    send(sink, 2, source="another life")
+    assert path.read_bytes() == b"1\n" + THEIRS + b"torn\n1\n2\n"
+
+
+@pytest.mark.parametrize("tail", [b"2\n", b"2\n3\n4", b"2\n3\n4\n5\n", b"\0\0", b"2\n\0\0004\n", b"\0\0003\n4\n5\n"])
+@pytest.mark.parametrize("batches", [[(2, 3, 4, 5)], [(2,), (3,), (4, 5)], [(2, 3), (4, 5)]])
+def test_what_was_not_confirmed_is_there_once(path: Path, tail: bytes, batches: list[tuple[int, ...]]) -> None:
+    """After a kill, or a power cut that left zero bytes; however what is sent again is cut into batches."""
+    sink = sink_of(path)
+    send(sink, 1)
+    sink.close()
+    append(path, tail)
+    for again in (False, True):
+        for first, *rest in batches:
+            sink = sink_of(path)
+            send(sink, first, *rest)
+            sink.close()
+        assert path.read_bytes() == b"1\n2\n3\n4\n5\n", again
+
+
+def test_a_file_that_is_moved_away_while_it_is_written_is_begun_anew(path: Path) -> None:
+    sink = sink_of(path)
+    send(sink, 1)
+    path.rename(path.with_name("done.jsonl"))
+    send(sink, 1, 2)
+    send(sink, 3)
+    assert path.read_bytes() == b"2\n3\n"
+    assert path.with_name("done.jsonl").read_bytes() == b"1\n"
+
+
+def test_what_is_written_to_a_removed_file_is_not_confirmed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink = sink_of(path)
+    send(sink, 1)
+    sync = os.fdatasync
+
+    def remove_and_sync(descriptor: int) -> None:
+        path.unlink()
+        sync(descriptor)
+
+    with monkeypatch.context() as patched, pytest.raises(ConnectionLost, match=r"E7029 .*was removed"):
+        patched.setattr(os, "fdatasync", remove_and_sync)
+        send(sink, 2)
+    sink.connect()
+    send(sink, 2)
+    assert path.read_bytes() == b"2\n"
+
+
+@pytest.mark.parametrize(("option", "mode"), [({}, 0o600), ({"mode": "0640"}, 0o640), ({"mode": "666"}, 0o666)])
+def test_modes_of_files(path: Path, option: dict[str, str], mode: int) -> None:
+    """Whatever the umask is; a file that is there keeps its own."""
+    before = os.umask(0o077)
+    try:
+        sink_of(path, **option).close()
+        assert path.stat().st_mode & 0o777 == mode
+        path.chmod(0o604)
+        sink_of(path, **option).close()
+        assert path.stat().st_mode & 0o777 == 0o604
+    finally:
+        os.umask(before)
+
+
+@pytest.mark.parametrize("mode", [0o640, 640, "640x", "0440", "1777", "", "rw-r-----", None])
+def test_modes_that_are_refused(path: Path, mode: object) -> None:
+    with pytest.raises(ConfigError, match=r"E1022 senders.s.mode: .* is not a mode of a file"):
+        sink_of(path, mode=mode)

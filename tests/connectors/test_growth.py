@@ -1,0 +1,106 @@
+"""What lives leave behind stays bounded: a BEST_EFFORT sender has a new source in each of them.
+
+The long form: `LIVES=10000 pytest tests/connectors/test_growth.py`.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from sqlalchemy import Connection, create_engine, func, select
+
+from connectors.embedded import EmbeddedConnection, ledger
+from connectors.embedded.tables import destinations, senders
+from connectors.file.connection import FileConnection
+from connectors.file.journal import MOST_LIVES
+from correlator.core.reliability import Reliability
+from correlator.events import Message, Outgoing
+from correlator.settings import ConnectionSettings, SenderSettings
+from correlator.storage.database import reading
+
+LIVES = int(os.environ.get("LIVES", "250"))
+
+
+@pytest.fixture
+def connection(tmp_path: Path) -> Iterator[Connection]:
+    """The broker's database, without a sync."""
+    engine = create_engine(f"sqlite:///{tmp_path / 'broker.db'}")
+    with engine.begin() as connection:
+        ledger.create(connection)
+        yield connection
+    engine.dispose()
+
+
+def rows(connection: Connection) -> int:
+    return int(connection.execute(select(func.count()).select_from(senders)).scalar_one())
+
+
+def stored(connection: Connection, source: str, *sequences: int) -> int:
+    """How many of these messages were new."""
+    ledger.subscribe(connection, "queue:out", "")
+    last = connection.execute(select(destinations.c.last_number)).scalar_one()
+    ledger.store(connection, "queue:out", [ledger.Entry(source, one, b"x") for one in sequences], 0)
+    return int(connection.execute(select(destinations.c.last_number)).scalar_one()) - int(last)
+
+
+def test_lives_leave_a_bounded_number_of_rows(connection):
+    ledger.store(connection, "topic:out", [ledger.Entry("steady", 7, b"x")], 0)
+    for life in range(LIVES):
+        source = ledger.of_one_life(f"host:1:{life}:S01")
+        ledger.store(connection, "topic:out", [ledger.Entry(source, 1, b"x")], 0)
+        assert rows(connection) <= ledger.MOST_LIVES + 1
+    numbers = connection.execute(select(senders.c.source, senders.c.last_sequence)).all()
+    assert ("steady", 7) in [tuple(row) for row in numbers]
+
+
+def test_a_repeat_within_a_life_is_still_dropped(connection):
+    source = ledger.of_one_life("host:1:2:S01")
+    assert stored(connection, source, 1, 2) == 2
+    assert stored(connection, source, 2, 3) == 1
+
+
+def best_effort(connection, destination: str, life: int) -> None:
+    """One life of a sender: it sends, and repeats that after a lost connection."""
+    sink = connection.sink(SenderSettings(id="out", connection="c", destination=destination))
+    out = Outgoing(1, f"host:1:{life}:S01", destination, Message(b"1"))
+    for _ in range(2):
+        sink.connect()
+        assert list(sink.send([out])) == [None]
+    sink.close()
+
+
+def reliable(connection, destination: str) -> None:
+    settings = SenderSettings(id="o", connection="c", destination=destination, reliability=Reliability.EXACTLY_ONCE)
+    sink = connection.sink(settings)
+    sink.connect()
+    assert list(sink.send([Outgoing(1, "steady", destination, Message(b"0"))])) == [None]
+    sink.close()
+
+
+def test_lives_over_the_embedded_broker(tmp_path):
+    url = f"sqlite:///{tmp_path / 'broker.db'}"
+    connection = EmbeddedConnection("c", ConnectionSettings(type="embedded", options={"store": url}))
+    reliable(connection, "queue:out")
+    for life in range(LIVES):
+        best_effort(connection, "queue:out", life)
+    reliable(connection, "queue:out")
+    assert len(connection.browse("queue:out", 10**9)) == LIVES + 1
+    with reading(url) as looking:
+        assert rows(looking) <= ledger.MOST_LIVES + 1
+
+
+def test_lives_over_a_file(tmp_path):
+    connection = FileConnection("c", ConnectionSettings(type="file", options={"path": str(tmp_path)}))
+    reliable(connection, "queue:out.jsonl")
+    sizes = []
+    for life in range(LIVES):
+        best_effort(connection, "queue:out.jsonl", life)
+        (sidecar,) = (tmp_path / ".positions").glob("*.written")
+        sizes.append(sidecar.stat().st_size)
+    reliable(connection, "queue:out.jsonl")
+    assert (tmp_path / "out.jsonl").read_bytes() == b"0\n" + b"1\n" * LIVES
+    kept = msgspec.json.decode(sidecar.read_bytes())
+    assert (len(kept["lives"]), kept["sequences"]) == (MOST_LIVES, {"steady": 1})
+    assert max(sizes[-10:]) < sizes[20] + 50

@@ -1,0 +1,170 @@
+"""Messages that nobody handles are found once, however far contexts are from one another, also over restarts."""
+
+from collections.abc import Iterable
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from correlator.core.context import Context
+from correlator.core.expressions import match
+from correlator.core.monitor import Monitor, on
+from correlator.core.queue import Run
+from correlator.core.routes import Routes
+from correlator.core.unhandled import OWNER, Unhandled
+from correlator.events import DeadLetter, Message, event
+from correlator.runtime.names import resolve
+
+BODY = Message(b"{}")
+
+
+@event
+class Tick:
+    number: int
+
+
+@event
+class Other:
+    number: int = 0
+
+
+def numbers(letters: Iterable[DeadLetter]) -> list[int]:
+    return [letter.number for letter in letters]
+
+
+class Listens(Monitor):
+    @on(Tick, number=1)
+    def one(self, tick: Tick) -> None: ...
+
+    @on(match(Tick, number=2).then(match(Tick, number=3)))
+    def two_and_three(self, _two: Tick, _three: Tick) -> None: ...
+
+
+def a_context(unhandled: Unhandled, *monitors: Monitor) -> Context:
+    context = Context("main", Routes(), resolve)
+    for monitor in monitors:
+        context.load(monitor, "stop")
+    context.unhandled = {"in": unhandled}
+    return context
+
+
+def test_what_no_listener_and_no_expression_waits_for() -> None:
+    unhandled = Unhandled("in", ["main"], dead_letters=True, stored=True)
+    context = a_context(unhandled, Listens())
+    events = [Tick(number=1), Tick(number=3), Other(), None, Tick(number=2), Tick(number=3)]
+    context.queue.deliver(Run("in", 11, [BODY] * 6, events, stored=True))
+    context.work(10, 5.0)
+    letters = context.take_dead_letters()
+    assert numbers(letters) == [12, 13]
+    assert {(one.kind, one.origin, one.receiver, one.time) for one in letters} == {("unhandled", "in", "in", 5.0)}
+    assert letters[1].reason.startswith("E5503 receiver in: no monitor listens for this Other.")
+    assert unhandled.count == 2
+    assert context.take_state() == []
+
+
+def test_events_from_inside_are_no_messages() -> None:
+    unhandled = Unhandled("in", ["main"], dead_letters=True, stored=True)
+    context = a_context(unhandled, Listens())
+    context.queue.deliver(Run("", 0, (), (Other(),), stored=True))
+    context.work(10, 5.0)
+    assert (context.take_dead_letters(), unhandled.count) == ([], 0)
+
+
+def test_it_is_told_first_and_when_the_count_has_doubled() -> None:
+    unhandled, told = Unhandled("in", ["main"], dead_letters=False, stored=True), []
+    unhandled.told = lambda count, event: told.append((count, event))
+    for number in range(1, 10):
+        assert unhandled.passed("main", number, [(number, Tick(number=number), BODY)], 0.0) == []
+    assert told == [(count, Tick(number=count)) for count in (1, 2, 4, 8)]
+    unhandled.passed("main", 110, [(number, Tick(number=number), BODY) for number in range(11, 111)], 0.0)
+    assert told[4:] == [(109, Tick(number=110))]
+
+
+def test_what_one_of_two_contexts_handles_is_handled() -> None:
+    unhandled = Unhandled("in", ["a", "b"], dead_letters=True, stored=True)
+    assert unhandled.passed("a", 2, [(1, Tick(number=1), BODY), (2, Tick(number=2), BODY)], 0.0) == []
+    (undecided,) = unhandled.take_changes()
+    assert (undecided.owner, undecided.key, undecided.value is None) == (OWNER, b"in", False)
+    assert unhandled.take_changes() == []
+    assert numbers(unhandled.passed("b", 2, [(2, Tick(number=2), BODY)], 0.0)) == [2]
+    (decided,) = unhandled.take_changes()
+    assert decided.value is None
+
+
+def test_what_only_counts_is_not_stored() -> None:
+    for dead_letters, stored in ((False, True), (True, False)):
+        unhandled = Unhandled("in", ["a", "b"], dead_letters=dead_letters, stored=stored)
+        unhandled.passed("a", 1, [(1, Tick(number=1), BODY)], 0.0)
+        assert unhandled.take_changes() == []
+
+
+class Life:
+    """Contexts that handle some of 40 messages, checkpoints, crashes, and contexts that come later."""
+
+    def __init__(self, handles: dict[str, set[int]], late: str) -> None:
+        self.handles = handles
+        self.born = dict.fromkeys(handles, 0)
+        self.names = [name for name in handles if name != late]
+        self.late = late
+        self.entered = 0
+        self.through = dict.fromkeys(self.names, 0)
+        self.letters: list[int] = []
+        self.staged: list[int] = []
+        self.stored: bytes | None = None
+        self.cut_through = dict(self.through)
+        self.ledger = self.made()
+
+    def made(self) -> Unhandled:
+        ledger = Unhandled("in", self.names, dead_letters=True, stored=True)
+        ledger.restore(self.stored, self.through, self.born)
+        return ledger
+
+    def advance(self, name: str, count: int) -> None:
+        if name not in self.through:
+            return
+        first = self.through[name] + 1
+        self.through[name] = min(40, first + count - 1)
+        self.entered = max(self.entered, self.through[name])
+        passed = range(first, self.through[name] + 1)
+        left = [(number, None, BODY) for number in passed if number not in self.handles[name]]
+        self.staged += numbers(self.ledger.passed(name, self.through[name], left, 0.0))
+
+    def cut(self) -> None:
+        self.letters += self.staged
+        self.staged = []
+        self.cut_through = dict(self.through)
+        for change in self.ledger.take_changes():
+            self.stored = change.value
+
+    def crash(self) -> None:
+        self.staged = []
+        self.through = dict(self.cut_through)
+        if self.late not in self.names:
+            self.names.append(self.late)
+            self.born[self.late] = self.through[self.late] = max(self.through.values())
+        self.ledger = self.made()
+        self.cut()  # the start itself takes one
+
+    def expected(self) -> list[int]:
+        return [
+            number
+            for number in range(1, 41)
+            if not any(number in self.handles[name] and number > self.born[name] for name in self.names)
+        ]
+
+
+steps = st.lists(st.one_of(st.tuples(st.sampled_from("abc"), st.integers(1, 9)), st.sampled_from(["cut", "crash"])))
+
+
+@given(st.lists(st.sets(st.integers(1, 40)), min_size=3, max_size=3), steps)
+def test_every_such_message_is_one_letter(handles: list[set[int]], steps: list[object]) -> None:
+    life = Life(dict(zip("abc", handles, strict=True)), late="c")
+    for step in steps:
+        if isinstance(step, tuple):
+            life.advance(*step)
+        else:
+            life.cut() if step == "cut" else life.crash()
+    for name in list(life.names):
+        life.advance(name, 40)
+    life.cut()
+    assert sorted(life.letters) == life.expected()
+    assert life.stored is None

@@ -1,0 +1,141 @@
+"""A process forks a child and is killed; the child lives on. Whoever comes next must not wait for the child."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from correlator.events import Message
+from correlator.settings import ReceiverSettings, SenderSettings
+from correlator.storage.store import SqlStore
+from correlator.testing.contract import PATIENCE_S, outgoing
+from tests.forks.parent import connection_of
+from tests.rabbit_server import RabbitServer
+
+pytestmark = pytest.mark.kill9
+ROOT = Path(__file__).parents[2]
+REFUSED = "E2050"
+
+
+@contextlib.contextmanager
+def orphan(*arguments: str) -> Iterator[list[str]]:
+    """A child of a process that opened something and was killed; gives what the child met."""
+    command = [sys.executable, "-m", "tests.forks.parent", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as parent:
+        assert parent.stdout is not None
+        word, pid, *met = parent.stdout.readline().split()
+        assert word == "child"
+        parent.kill()
+        parent.wait()
+        try:
+            os.kill(int(pid), 0)  # it lives
+            yield met
+        finally:
+            os.kill(int(pid), signal.SIGKILL)
+
+
+def publish(kind: str, destination: str, options: list[str]) -> None:
+    sink = connection_of(kind, options).sink(SenderSettings(id="p", connection="c", destination=destination))
+    sink.connect()
+    assert not any(sink.send(outgoing(destination, [Message(b"1"), Message(b"2")])))
+    sink.close()
+
+
+def take(kind: str, destination: str, options: list[str], timeout_s: float) -> list[bytes]:
+    """What a receiver gets that comes after the killed one."""
+    source = connection_of(kind, options).source(ReceiverSettings(id="r", connection="c", destination=destination))
+    source.connect()
+    chunk = source.receive(10, timeout_s)
+    source.acknowledge([chunk.token])
+    source.close()
+    return [message.body for message in chunk.messages]
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/store.db"
+    made: Callable[[], str] = request.getfixturevalue("postgres")
+    return made()
+
+
+def test_a_store(url: str) -> None:
+    with orphan("store", url) as met:
+        assert met == ["E3107", "nothing"]
+        store = SqlStore(url, "forking")
+        store.open()
+        store.close()
+
+
+def test_an_engine(url: str) -> None:
+    with orphan("engine", url) as met:
+        assert met == [REFUSED, REFUSED, REFUSED, "nothing"]
+        store = SqlStore(url, "forking")
+        store.open()
+        store.close()
+
+
+def test_a_source_of_the_embedded_broker(url: str) -> None:
+    options = [f"store={url}"]
+    publish("embedded", "queue:in", options)
+    with orphan("source", "embedded", "queue:in", *options) as met:
+        assert met == [REFUSED, REFUSED, REFUSED, "nothing"]
+        assert take("embedded", "queue:in", options, 0.0) == [b"1", b"2"]
+
+
+def test_a_sink_of_the_embedded_broker(url: str) -> None:
+    options = [f"store={url}"]
+    with orphan("sink", "embedded", "queue:out", *options) as met:
+        assert met == [REFUSED, "nothing"]
+        publish("embedded", "queue:out", options)
+        assert take("embedded", "queue:out", options, 0.0) == [b"1", b"2"]
+
+
+def test_a_session_of_the_embedded_broker(url: str) -> None:
+    options = [f"store={url}"]
+    publish("embedded", "queue:in", options)
+    with orphan("session", "embedded", "queue:in", *options) as met:
+        assert met == [REFUSED, REFUSED, "nothing", "nothing"]
+        assert take("embedded", "queue:in", options, 0.0) == [b"1", b"2"]
+
+
+def test_a_source_of_files(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_bytes(b"1\n2\n")
+    options = [f"path={tmp_path}"]
+    with orphan("source", "file", "queue:in.jsonl", *options) as met:
+        assert met == [REFUSED, REFUSED, REFUSED, "nothing"]
+        assert take("file", "queue:in.jsonl", options, 0.0) == [b"1", b"2"]
+
+
+def test_a_sink_of_files(tmp_path: Path) -> None:
+    options = [f"path={tmp_path}"]
+    with orphan("sink", "file", "queue:out.jsonl", *options) as met:
+        assert met == [REFUSED, "nothing"]
+        publish("file", "queue:out.jsonl", options)
+    assert (tmp_path / "out.jsonl").read_bytes() == b"1\n2\n"
+
+
+@pytest.mark.rabbitmq
+@pytest.mark.parametrize("kind", ["rabbitmq", "rabbitmq_stream"])
+def test_a_session_of_a_server(rabbit: RabbitServer, kind: str) -> None:
+    """The server sees the end of the connection at once; by its heartbeats it would notice nothing for hours."""
+    streams = kind == "rabbitmq_stream"
+    destination = f"queue:{rabbit.queue()}"
+    given = {**rabbit.options, "port": rabbit.stream_port if streams else rabbit.port, "heartbeat_s": 3600}
+    options = [f"{name}={value}" for name, value in given.items()]
+    publish(kind, destination, options)
+
+    def connections() -> str:
+        return rabbit.streams("list_stream_connections", "-q") if streams else rabbit.control("list_connections", "-q")
+
+    with orphan("session", kind, destination, *options) as met:
+        assert met == [REFUSED, REFUSED, "nothing", "nothing"]
+        deadline = time.monotonic() + PATIENCE_S
+        while connections().strip():
+            assert time.monotonic() < deadline

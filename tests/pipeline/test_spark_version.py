@@ -1,0 +1,148 @@
+"""What pipelines rely on in Spark beyond its documented interface: a version that changes any of it fails here.
+
+Only then the upper bound in `pyproject.toml` may be raised.
+"""
+
+import ast
+import inspect
+import re
+import tomllib
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from pyspark.errors import (
+    ArithmeticException,
+    ArrayIndexOutOfBoundsException,
+    DateTimeException,
+    NumberFormatException,
+    SparkRuntimeException,
+)
+from pyspark.errors.exceptions import base
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+from correlator.pipeline import spark
+from correlator.pipeline.plan import INPUT, not_row_by_row
+from correlator.pipeline.processor import _DATA_ERRORS
+
+ROOT = Path(__file__).parents[2]
+PRIVATE = {"pyspark.sql.pandas.types", "pyspark.sql.types._parse_datatype_string", "py4j.protocol"}
+DOCUMENTED = {"pyspark.errors", "pyspark.sql", "pyspark.sql.types"}
+JAVA = ("_jvm", "_jdf", "_jsc", "_sc", "_jsparkSession", "_jreader", "_gateway")
+EXCLUDED = "spark.sql.optimizer.excludedRules"
+OF_A_ROW = "SELECT * EXCEPT (a), CASE WHEN a > 1 THEN a + 1 END AS a FROM known WHERE b LIKE 'x\ny%'"
+NOT_OF_A_ROW = {
+    "Window": "SELECT row_number() OVER (ORDER BY a) FROM known",
+    "Aggregate": "SELECT * FROM (SELECT count(*) FROM known)",
+    "GlobalLimit": "SELECT * FROM (SELECT * FROM known LIMIT 1)",
+    "Sort": "SELECT * FROM (SELECT * FROM known ORDER BY a)",
+    "Join": "SELECT * FROM (SELECT x.* FROM known x JOIN known y ON x.a = y.a)",
+    "a subquery": "SELECT * FROM known WHERE a IN (SELECT a FROM known)",
+}
+
+
+@pytest.fixture
+def session(session):
+    """The session itself, with a view."""
+    found = session.acquire()
+    found.createDataFrame([], "a INT, b STRING").createOrReplaceTempView("known")
+    yield found
+    found.catalog.dropTempView("known")
+    session.release()
+
+
+def test_the_version_is_bounded_and_the_installed_one_is_within():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    (bounds,) = [
+        re.fullmatch(r"pyspark>=(\d+)\.(\d+),<(\d+)\.(\d+)", one) for one in extras["spark"] if "pyspark" in one
+    ]
+    assert bounds is not None, "an upper bound, as long as this module stands"
+    least, below = (tuple(map(int, bounds.group(*places))) for places in ((1, 2), (3, 4)))
+    assert least <= tuple(map(int, version("pyspark").split(".")[:2])) < below
+
+
+def test_nothing_else_of_spark_is_used():
+    used = set()
+    for path in (ROOT / "correlator" / "pipeline").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in ("pyspark", "py4j"):
+                used |= {f"{node.module}.{one.name}" if one.name.startswith("_") else node.module for one in node.names}
+            elif isinstance(node, ast.Attribute):
+                assert node.attr not in JAVA, f"{path.name}:{node.lineno} reaches into Spark's Java"
+    assert used <= PRIVATE | DOCUMENTED
+    assert used >= PRIVATE, "what is not used any more need not be listed"
+
+
+def test_the_plan_of_a_query_is_read_as_it_is_written(session):
+    def explained(query):
+        return session.sql(f"EXPLAIN EXTENDED {query}").collect()[0][0]
+
+    assert not_row_by_row(explained(OF_A_ROW)) == ""
+    assert {name: not_row_by_row(explained(query)) for name, query in NOT_OF_A_ROW.items()} == {
+        name: name for name in NOT_OF_A_ROW
+    }
+
+
+def test_a_plan_of_an_unknown_form_is_refused():
+    known = "== Analyzed Logical Plan ==\na: int\nProject [a#0]\n+- LogicalRDD [a#0]\n\n== Optimized Logical Plan ==\n"
+    assert not_row_by_row(known) == ""
+    assert not_row_by_row(known.replace("LogicalRDD", "RowsOfAnotherName")) == "RowsOfAnotherName"
+    assert not_row_by_row(known.replace("== Analyzed Logical Plan ==", "Analyzed")) == "a subquery"
+    assert not_row_by_row(known.replace("+- ", "\\_ ")) == "a subquery"
+
+
+def test_the_rules_that_are_left_out_exist_and_are_left_out(session):
+    def rules():
+        batches = session._jsparkSession.sessionState().optimizer().batches()
+        names = [batches.apply(at).rules() for at in range(batches.size())]
+        return {one.apply(at).ruleName() for one in names for at in range(one.size())}
+
+    unwanted = {f"{spark._RULES}.{name}" for name in spark._UNWANTED_RULES}
+    assert not rules() & unwanted
+    before = session.conf.get(EXCLUDED)
+    session.conf.set(EXCLUDED, "")
+    try:
+        assert rules() >= unwanted
+    finally:
+        session.conf.set(EXCLUDED, before)
+
+
+def test_every_setting_is_known(session):
+    known = {row[0] for row in session.sql("SET -v").collect()}
+    assert {name for name in spark._defaults("local[2]", "") if name.startswith("spark.sql.")} <= known
+
+
+@pytest.mark.parametrize(
+    ("expression", "error"),
+    [
+        ("1 div (id - id)", ArithmeticException),
+        ("CAST(concat('x', id) AS INT)", NumberFormatException),
+        ("array(1)[id + 5]", ArrayIndexOutOfBoundsException),
+        ("to_timestamp(concat('x', id), 'yyyy')", DateTimeException),
+        ("raise_error(concat('x', id))", SparkRuntimeException),
+    ],
+)
+def test_a_value_that_is_refused_raises_what_halves_the_batch(session, expression, error):
+    with pytest.raises(error) as caught:
+        session.range(1).selectExpr(expression).toArrow()
+    assert isinstance(caught.value, _DATA_ERRORS)
+    assert "\n" not in spark.first_line(caught.value)
+    assert "SQLSTATE" not in spark.first_line(caught.value)
+
+
+def test_what_a_worker_raises_is_one_line(session):
+    def fails(batches):
+        raise ValueError("told in one line")
+
+    with pytest.raises(Exception, match="told in one line") as caught:
+        session.range(1).mapInArrow(fails, "id BIGINT").toArrow()
+    assert spark.first_line(caught.value) == "ValueError: told in one line"
+
+
+def test_the_logger_that_is_silenced_is_the_one_that_repeats_errors():
+    assert '"SQLQueryContextLogger"' in inspect.getsource(base)
+
+
+def test_schemas_come_back_from_arrow_as_they_were():
+    there = to_arrow_schema(from_arrow_schema(INPUT), timezone="UTC")
+    assert [str(one) for one in there.types] == [str(one) for one in INPUT.types]

@@ -25,12 +25,13 @@ from pyspark.sql.types import DataType, StructType, _parse_datatype_string
 from correlator.configuration import import_object
 from correlator.core.keyed import KeyedMonitor
 from correlator.core.steps import ConfiguredStep, owner_of
-from correlator.errors import ConfigError
+from correlator.errors import ConfigError, quoted
 from correlator.handlers import refuse_deferred
 from correlator.pipeline import steps as sql
 from correlator.pipeline.columns import ddl_of, fields_of, python_type
 from correlator.pipeline.facts import facts_of
 from correlator.pipeline.lookup import Lookup
+from correlator.pipeline.repeatable import not_repeatable
 from correlator.pipeline.spark import first_line
 from correlator.pipeline.spec import (
     AggregateStep,
@@ -268,7 +269,7 @@ class _Compiler:
             case SqlStep():
                 self._select(step)
             case ExplodeStep():
-                self._add(sql.explode_sql(step, self._last, self._columns))
+                self._explode(step)
             case LookupStep():
                 self._lookup(step, number)
             case PythonStep():
@@ -307,8 +308,8 @@ class _Compiler:
         self._stand_in(self._last, schema)
 
     def _add_checked(self, text: str) -> None:
-        """As `_add`, for texts that hold expressions of the user which must look at one row only."""
-        self._check_row_by_row(text)
+        """As `_add`, for texts that hold expressions of the user."""
+        self._check_expressions(text)
         self._add(text)
 
     def _stand_in(self, view: str, schema: StructType) -> None:
@@ -321,13 +322,27 @@ class _Compiler:
         except (AnalysisException, ParseException) as error:
             raise ConfigError("E1511", self._where, first_line(error), _known(self._columns)) from error
 
-    def _check_row_by_row(self, text: str) -> None:
+    def _check_expressions(self, text: str) -> None:
+        """Refuse what does not look at one row only, and what may have another value when the batch comes again."""
         self._analyzed(text)
         explained = self._session.sql(f"EXPLAIN EXTENDED {text}").collect()[0][0]
         found = not_row_by_row(explained)
         if found:
             todo = "Use 'aggregate' for groups, 'explode' for arrays, 'lookup' for joins, 'monitor' for order"
             raise ConfigError("E1516", self._where, f"depends on other rows ({found})", "A step sees one row", todo)
+        self._check_repeatable(text)
+
+    def _check_repeatable(self, text: str) -> None:
+        self._analyzed(text)
+        found = not_repeatable(self._session.sql(text), text)
+        if found:
+            what = f"{quoted(found)} may have another value when a batch is processed again after a crash"
+            allowed = "Columns, constants and functions whose value follows from them alone"
+            todo = (
+                "For a time use a column of the message, for an id concat(_message.receiver, ':', _message.number), "
+                "for chance a hash of a column"
+            )
+            raise ConfigError("E1525", self._where, what, allowed, todo)
 
     def _columns_of(self, schema: StructType) -> dict[str, str]:
         hidden = self._hidden.split(", ")
@@ -365,9 +380,14 @@ class _Compiler:
             )
         return found
 
+    def _explode(self, step: ExplodeStep) -> None:
+        text = sql.explode_sql(step, self._last, self._columns)
+        self._check_repeatable(text)
+        self._add(text)
+
     def _select(self, step: SqlStep) -> None:
         asked = sql.query_sql(step, self._last, ", ".join(map(sql.quote, self._columns)))
-        self._check_row_by_row(asked)
+        self._check_expressions(asked)
         columns = self._columns_of(self._analyzed(asked))
         rows = sql.sql_sql(step, self._last, self._hidden, list(columns))
         self._add(f"{rows} UNION ALL {sql.beside_sql(self._last, self._hidden, columns)}")
@@ -395,7 +415,7 @@ class _Compiler:
     def _keyed(self, step: KeyedStep, number: int) -> None:
         values = sql.keyed_values(step, self._columns, self._wanted(step), self._where)
         text = sql.keyed_sql(step, self._last, number, values, self._where)
-        self._check_row_by_row(text)
+        self._check_expressions(text)
         rows = self._analyzed(text)
         factory, output = self._machine(step, rows)
         schema = StructType([*self._parsed(sql.HIDDEN_DDL), *self._parsed(output)])

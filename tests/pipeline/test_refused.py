@@ -5,6 +5,7 @@ import pytest
 from correlator.errors import ConfigError
 from correlator.pipeline.spec import (
     AggregateStep,
+    CorrelateStep,
     DecodeStep,
     ExplodeStep,
     LookupStep,
@@ -110,6 +111,86 @@ def test_refused(engine, session, tmp_path, code, words, steps):
     assert error.where == f"pipeline orders step {len(steps)} ({steps[-1].word})"
     assert "\n" not in str(error).partition("Raised at")[0]
     assert "org.apache" not in str(error)
+
+
+CHANCE, CLOCK, PLACE = "rand() < 0.1", "at > now() - INTERVAL 1 DAY", "spark_partition_id() = 0"
+
+
+@pytest.mark.parametrize(
+    ("named", "step"),
+    [
+        ("rand()", WhereStep(condition=CHANCE)),
+        ("now()", WhereStep(condition=CLOCK)),
+        ("spark_partition_id()", WhereStep(condition=PLACE)),
+        ("rand(7)", SelectStep(columns={"a": "value + rand(7)"})),
+        ("randn()", SelectStep(columns={"a": "randn()"})),
+        ("uuid()", SelectStep(columns={"a": "struct(sensor, uuid() AS id).id"})),
+        ("shuffle(array(1, 2))", SelectStep(columns={"a": "shuffle(array(1, 2))"})),
+        ("uniform(1, 5)", SelectStep(columns={"a": "uniform(1, 5)"})),
+        ("rand()", SelectStep(columns={"a": "transform(array(value), x -> x + rand())"})),
+        ("monotonically_increasing_id()", SelectStep(columns={"a": "monotonically_increasing_id()"})),
+        ("input_file_name()", SelectStep(columns={"a": "input_file_name()"})),
+        ("current_timestamp", SelectStep(columns={"a": "current_timestamp"})),
+        ("current_date", SelectStep(columns={"a": "datediff(current_date, at)"})),
+        ("localtimestamp()", SelectStep(columns={"a": "localtimestamp()"})),
+        ("current_timezone()", SelectStep(columns={"a": "current_timezone()"})),
+        ("current_user()", SelectStep(columns={"a": "current_user()"})),
+        ("unix_timestamp()", SelectStep(columns={"a": "unix_timestamp()"})),
+        ("CAST('now' AS TIMESTAMP)", SelectStep(columns={"a": "CAST('now' AS TIMESTAMP)"})),
+        ("to_date('yes' || 'terday')", SelectStep(columns={"a": "to_date('yes' || 'terday')"})),
+        ("DATE 'today'", SelectStep(columns={"a": "DATE 'today'"})),
+        ("timestamp_ltz ' NOW'", SelectStep(columns={"a": "date_trunc('hour', timestamp_ltz ' NOW')"})),
+        (
+            "reflect('java.lang.System', 'nanoTime')",
+            SelectStep(columns={"a": "reflect('java.lang.System', 'nanoTime')"}),
+        ),
+        (
+            "aes_encrypt(sensor, '0123456789abcdef')",
+            SelectStep(columns={"a": "aes_encrypt(sensor, '0123456789abcdef')"}),
+        ),
+        ("rand()", SqlStep(query="SELECT sensor, rand() AS a FROM input")),
+        ("now()", SqlStep(query="SELECT * FROM input WHERE at < now()")),
+        ("uuid()", ExplodeStep(array="array(uuid())", name="id")),
+        ("uuid()", RouteStep(to="x", headers={"id": "uuid()"})),
+        ("now()", RouteStep(to="x", where=CLOCK)),
+        ("rand()", RouteStep(to="x", key="CAST(rand() AS STRING)")),
+        ("uuid()", sums(key="concat(sensor, uuid())")),
+        ("now()", sums(event_time="now()")),
+        ("rand()", AggregateStep(key="sensor", event_time="at", window=1.0, values={"n": "sum(value * rand())"})),
+        (
+            "now()",
+            CorrelateStep(first=CLOCK, second="value = 2", key="sensor", event_time="at", within=1.0),
+        ),
+    ],
+    ids=lambda one: one if isinstance(one, str) else one.word,
+)
+def test_what_may_have_another_value_when_a_batch_comes_again_is_refused(engine, named, step):
+    with pytest.raises(ConfigError, match="E1525") as caught:
+        engine(DECODE, step, name="orders")
+    assert caught.value.where == f"pipeline orders step 2 ({step.word})"
+    assert caught.value.what.startswith(f"'{named}' may have another value")
+    assert "column of the message" in caught.value.todo
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "to_timestamp(sensor)",
+        "CAST(sensor AS TIMESTAMP)",
+        "DATE 'epoch'",
+        "CAST('epoch' AS TIMESTAMP)",
+        "DATE '2020-01-01'",
+        "'DATE ''today'' and rand()'",
+        "hash(sensor)",
+        "concat(_message.receiver, ':', _message.number)",
+        "unix_timestamp(at)",
+        "aes_encrypt(sensor, '0123456789abcdef', 'ecb')",
+        "aes_encrypt(sensor, '0123456789abcdef', 'CBC', 'DEFAULT', unhex(repeat('0', 32)))",
+        "transform(array(value), x -> x + 1)",
+    ],
+)
+def test_what_follows_from_the_row_alone_is_taken(engine, expression):
+    engine(DECODE, SelectStep(columns={"a": expression}), RouteStep(to="out")).run('{"sensor": "a"}')
 
 
 def test_two_records_for_one_row(engine, tmp_path):

@@ -15,11 +15,12 @@ from correlator.core.keyed import KeyedMonitor
 from correlator.core.mapping import Template
 from correlator.core.monitor import Monitor
 from correlator.core.receiving import refuse_beside, selection
-from correlator.core.reliability import Reliability
+from correlator.core.reliability import RECEIVING, Reliability
 from correlator.errors import ConfigError, UsageError
 from correlator.handlers import refuse_deferred
 from correlator.pipeline.spec import MonitorStep, PipelineFile, PythonStep, RouteStep, Step
 from correlator.ports import Connection
+from correlator.runtime.monitors import unfit
 from correlator.runtime.names import connector
 from correlator.settings import ReceiverSettings, SenderSettings
 
@@ -135,6 +136,7 @@ def _check_tests(settings: PipelineFile, findings: Findings) -> None:
 def _check_classes(settings: PipelineFile, findings: Findings) -> None:
     for index, monitor in enumerate(settings.monitors):
         _check_import("E1502", f"monitors[{index}].type", monitor.type, "a Monitor class", _is_a(Monitor), findings)
+    _check_monitors(settings, findings)
     for index, receiver in enumerate(settings.receivers):
         if receiver.event is not None:
             path = f"receivers[{index}].event"
@@ -147,6 +149,22 @@ def _check_classes(settings: PipelineFile, findings: Findings) -> None:
             place = f"{path}.python.function"
             _check_import("E1504", place, step.function, "a function", callable, findings)
             _report(findings, _check_function, step.function, place)
+
+
+def _check_monitors(settings: PipelineFile, findings: Findings) -> None:
+    found = [(monitor, _imported(monitor.type)) for monitor in settings.monitors]
+    classes = [(monitor, cls) for monitor, cls in found if _is_a(Monitor)(cls)]
+    for monitor, error in unfit(classes, stored=settings.store is not None):
+        at = next(index for index, one in enumerate(settings.monitors) if one is monitor)
+        findings.error(error.code, f"monitors[{at}].type", error.what, error.allowed, error.todo)
+
+
+def _imported(name: str) -> Any:
+    """What a name stands for; `None` for what cannot be imported, which is told by the reader."""
+    try:
+        return import_object(name)
+    except ConfigError:
+        return None
 
 
 def _check_import(
@@ -187,6 +205,9 @@ def _check_mappings(settings: PipelineFile, findings: Findings) -> None:
         if receiver.flow_control and receiver.id in taken:
             what = "needs a monitor; a pipeline updates no window"
             findings.error("E1068", f"{path}.flow_control", what, "", "Leave it out")
+        if RECEIVING[receiver.reliability].acknowledged_by_application and receiver.id in taken:
+            what = f"{receiver.reliability} needs a monitor; a pipeline acknowledges nothing"
+            findings.error("E1207", f"{path}.reliability", what, "", "Choose another reliability")
         if receiver.unhandled == "dead_letter" and receiver.id in taken:
             what = "needs a monitor; a pipeline handles every message"
             findings.error("E1069", f"{path}.unhandled", what, "", "Leave it out")

@@ -1,7 +1,7 @@
 """`correlator explain`: a code in one sentence, or what the paths of a configuration file promise, and why."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -22,7 +22,8 @@ from correlator.core.reliability import RECEIVING, SENDING
 from correlator.errors import UsageError, quoted
 from correlator.pipeline.spec import PipelineFile, RouteStep
 from correlator.runtime.names import connector, resolve
-from correlator.settings import ReceiverSettings, SenderSettings
+from correlator.runtime.unheard import unhandled_type
+from correlator.settings import OnUnhandled, ReceiverSettings, SenderSettings
 
 _CODE = re.compile(r"[A-Za-z]\d{4}")
 
@@ -33,6 +34,21 @@ class Way(NamedTuple):
     receiver: End
     middle: Middle
     sender: End | None
+
+
+class Unhandled(NamedTuple):
+    """A receiver whose messages nobody handles: the type that no monitor listens for, and its setting `unhandled`."""
+
+    receiver: End
+    event: str
+    policy: OnUnhandled
+
+
+_POLICIES: Mapping[OnUnhandled, str] = {
+    "warn": "it is acknowledged like any other, counted and warned of (W5410)",
+    "dead_letter": "it is acknowledged like any other, and kept as a dead letter",
+    "ignore": "it is acknowledged like any other, and gone",
+}
 
 
 class Setting(NamedTuple):
@@ -58,9 +74,9 @@ def explain(
 ) -> None:
     """Explain an error code, or what every path of a configuration file promises after a crash, and why.
 
-    For a file: each path from a receiver to a sender with its promise, its weakest link and what it needs; then the
-    settings that follow from others. Opens no connection and no store. --set takes the place of a setting of the file,
-    as with 'run'.
+    For a file: each path from a receiver to a sender with its promise, its weakest link and what it needs; receivers
+    whose messages nobody handles, with what becomes of them; then the settings that follow from others. Opens no
+    connection and no store. --set takes the place of a setting of the file, as with 'run'.
     """
     if _CODE.fullmatch(subject) or not subject:
         _explain_code(subject)
@@ -81,19 +97,37 @@ def _explain_file(file: Path, overrides: Sequence[str], *, as_json: bool) -> Non
         for warning in loaded.warnings:
             say(warning)
         with telling(loaded.secrets.redact):
-            paths = [(path, guarantee(*path)) for path in paths_of(loaded.settings)]
+            unhandled = list(unhandled_of(loaded.settings))
+            paths = [(path, guarantee(*path)) for path in paths_of(loaded.settings, unhandled)]
             settings = list(settings_of(loaded.settings, loaded.positions))
     if as_json:
         effective = [setting._asdict() for setting in settings]
-        write_json({"paths": [_as_json(*one) for one in paths], "settings": effective})
+        nobody = [_unhandled_as_json(one) for one in unhandled]
+        write_json({"paths": [_as_json(*one) for one in paths], "unhandled": nobody, "settings": effective})
         return
     for path, promise in paths:
         _write_path(path, promise)
+    for one in unhandled:
+        _write_unhandled(one)
     write_table("Settings", Setting._fields, settings)
 
 
-def paths_of(settings: PipelineFile) -> Iterator[Way]:
-    """Every path: what pipelines name goes to the senders of their routes, all else from monitors to any sender."""
+def unhandled_of(settings: PipelineFile) -> Iterator[Unhandled]:
+    """The receivers that no pipeline names, and whose messages no monitor listens for."""
+    taken = {name for pipeline in settings.pipelines for name in pipeline.from_}
+    classes: list[type[Monitor]] = [resolve(monitor.type) for monitor in settings.monitors]
+    brokers = {name: _broker(name, settings) for name in settings.connections}
+    for receiver in settings.receivers:
+        if receiver.id not in taken and (event_type := unhandled_type(receiver, classes)) is not None:
+            yield Unhandled(_end(receiver, brokers), event_type.__name__, receiver.unhandled)
+
+
+def paths_of(settings: PipelineFile, unhandled: Iterable[Unhandled]) -> Iterator[Way]:
+    """Every path: what pipelines name goes to the senders of their routes, all else from monitors to any sender.
+
+    What nobody handles goes nowhere.
+    """
+    nowhere = {one.receiver.id for one in unhandled}
     brokers = {name: _broker(name, settings) for name in settings.connections}
     senders = {sender.id: _end(sender, brokers) for sender in _senders(settings)}
     routes: dict[str, list[tuple[Middle, Sequence[End]]]] = {}
@@ -102,6 +136,8 @@ def paths_of(settings: PipelineFile) -> Iterator[Way]:
         for name in pipeline.from_:
             routes.setdefault(name, []).append((Middle(f"pipeline {pipeline.name}"), [senders[one] for one in to]))
     for receiver in settings.receivers:
+        if receiver.id in nowhere:
+            continue
         by_monitors = [(middle, list(senders.values())) for middle in _contexts_of(receiver, settings)]
         for middle, reached in routes.get(receiver.id, by_monitors):
             ends: Sequence[End | None] = reached or [None]
@@ -197,6 +233,27 @@ def _write_path(path: Way, promise: Guarantee) -> None:
     for note in promise.notes:
         write_line(f"  {note}.")
     write_line("")
+
+
+def _write_unhandled(one: Unhandled) -> None:
+    write_line(f"{_named(one.receiver)} -> nobody")
+    write_line(f"  {_nobody(one)}.")
+    write_line(f"  unhandled: {one.policy}: {_POLICIES[one.policy]}.")
+    write_line("")
+
+
+def _nobody(one: Unhandled) -> str:
+    return f"No monitor listens for {one.event}: nobody handles a message"
+
+
+def _unhandled_as_json(one: Unhandled) -> dict[str, object]:
+    return {
+        "receiver": one.receiver.id,
+        "event": one.event,
+        "why": _nobody(one),
+        "unhandled": one.policy,
+        "then": _POLICIES[one.policy],
+    }
 
 
 def _named(end: End) -> str:

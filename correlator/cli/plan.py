@@ -1,7 +1,7 @@
 """`correlator plan FILE`: what the next start would find changed, and whether it would accept that."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated
 
 import typer
@@ -28,13 +28,14 @@ from correlator.core.differences import (
 from correlator.core.instances import restore_monitor
 from correlator.core.monitor import Monitor
 from correlator.core.recovery import compare_parts, default_senders, registry_after
-from correlator.core.steps import ConfiguredStep, StepDifference, compare_steps, stored_steps
+from correlator.core.steps import ConfiguredStep, compare_steps, stored_steps
 from correlator.errors import CorrelatorError, RecoveryRefused, UsageError
 from correlator.pipeline.runner import processors_of
 from correlator.pipeline.spec import PipelineFile
+from correlator.ports import Processor
 from correlator.runtime.names import resolve
 from correlator.runtime.restart import State, stored_monitor, stored_monitors, stored_tables
-from correlator.runtime.stored import compare_stored
+from correlator.runtime.stored import compare_made, compare_stored
 from correlator.settings import MonitorSettings, ReceiverSettings, SenderSettings
 from correlator.storage import inspect as store
 from correlator.storage.database import location
@@ -59,7 +60,7 @@ def plan(
 
     Exits with 0 when a start would be accepted and with 6 when it would be refused, which then says why and what to do.
     A rule is the row of the feature list that allows or refuses a change. --set takes the place of a setting of the
-    file, as with 'run'. Where the store holds state of pipelines, Spark starts to compile them.
+    file, as with 'run'. Spark starts to compile the pipelines of the file.
     """
     with importable(file):
         loaded = load(file, [check_connectors, check_effects], overrides or ())
@@ -107,8 +108,10 @@ def differences(settings: PipelineFile, url: str, directory: str) -> list[Differ
         directory: where modules that the file names are looked up beside the usual places.
     """
     held = _Held(url, settings)
+    processors = processors_of(settings, [directory])
     unusable = compare_stored(held.endpoints, settings)
-    usable = [one for one in held.endpoints if one.id not in {other.name for other in unusable}]
+    unusable += compare_made(_but(held.endpoints, unusable), settings, processors)
+    usable = _but(held.endpoints, unusable)
     static: list[ReceiverSettings | SenderSettings] = [*settings.receivers, *settings.senders]
     layout = layout_of(settings.monitors, {one.name: one.from_ for one in settings.pipelines})
     monitors = _monitors(settings.monitors, held.state, layout.monitors)
@@ -120,7 +123,7 @@ def differences(settings: PipelineFile, url: str, directory: str) -> list[Differ
         *compare_contexts(held.received.contexts, layout.contexts),
         *compare_deliveries(registry_after(usable, parts), layout, held.received),
         *monitors,
-        *_steps(settings, directory, held.state),
+        *compare_steps(stored_steps(held.state), _compiled(processors), settings.discard_state),
         *_domains(settings, held),
     ]
 
@@ -160,19 +163,16 @@ def _monitors(configured: Sequence[MonitorSettings], state: State, contexts: Seq
     return [*found, *compare_tables(stored_tables(state), claimed)]
 
 
-def _steps(settings: PipelineFile, directory: str, state: State) -> list[StepDifference]:
-    """Keyed steps. Only Spark knows the types of their rows, so it is started where there is something to compare."""
-    stored = stored_steps(state)
-    if stored:
-        return compare_steps(stored, _compiled(settings, directory), settings.discard_state)
-    names = [f"{pipeline.name}/{step}" for pipeline in settings.pipelines for step in pipeline.keyed_names().values()]
-    return [StepDifference(kind="step", name=name, verdict=Verdict.NEW) for name in names]
+def _but(endpoints: Iterable[Endpoint], refused: Iterable[Difference]) -> list[Endpoint]:
+    names = {one.name for one in refused}
+    return [one for one in endpoints if one.id not in names]
 
 
-def _compiled(settings: PipelineFile, directory: str) -> list[ConfiguredStep]:
+def _compiled(processors: Iterable[Processor]) -> list[ConfiguredStep]:
+    """The keyed steps. Only Spark knows the types of their rows, and whether it takes the expressions of all steps."""
     with contextlib.ExitStack() as opened:
         steps: list[ConfiguredStep] = []
-        for processor in processors_of(settings, [directory]):
+        for processor in processors:
             processor.open()
             opened.callback(processor.close)
             steps += processor.steps

@@ -35,6 +35,7 @@ from correlator.events import DeadLetter
 from correlator.ports import Processor
 from correlator.runtime.contexts import MonitorThread
 from correlator.runtime.logs import get_logger
+from correlator.runtime.monitors import unfit
 from correlator.runtime.names import resolve
 from correlator.runtime.parts import HandlerFailure, Numbers, Parts
 from correlator.runtime.receiver import Receiver
@@ -291,32 +292,11 @@ class Restart:
             self._log.warning(str(warning))
 
     def _monitor_classes(self) -> list[tuple[MonitorSettings, type[Monitor]]]:
-        """The configured monitors with their classes; raises `ConfigError` E1506 for a shared state name."""
-        classes: list[tuple[MonitorSettings, type[Monitor]]] = []
-        seen: set[str] = set()
-        for settings in self._settings.monitors:
-            cls = self._monitor_class(settings)
-            if cls.persistent and cls.state_name in seen:
-                raise ConfigError(
-                    "E1506",
-                    f"monitor {settings.type}",
-                    f"its state name '{cls.state_name}' is used twice",
-                    "Persistent monitors share no state",
-                    "Make one of them spawn the others, or give the class a name=",
-                )
-            seen.add(cls.state_name)
-            classes.append((settings, cls))
+        """The configured monitors with their classes; raises `ConfigError` for those that cannot be used."""
+        classes = [(settings, _monitor_class(settings)) for settings in self._settings.monitors]
+        for _, error in unfit(classes, stored=self._parts.writer is not None):
+            raise error
         return classes
-
-    def _monitor_class(self, settings: MonitorSettings) -> type[Monitor]:
-        cls = resolve(settings.type, f"monitor {settings.type}")
-        if not issubclass(cls, Monitor):
-            raise ConfigError("E1502", f"monitor {settings.type}", "is not a subclass of Monitor")
-        if cls.persistent and self._parts.writer is None:
-            raise ConfigError(
-                "E1206", f"monitor {settings.type}", "a persistent monitor needs a persistent engine", "", "Set 'store'"
-            )
-        return cls
 
     def _restore_spawned(self, instances: Mapping[bytes, bytes], state: State) -> None:
         for key, data in instances.items():
@@ -454,6 +434,13 @@ class Restart:
             return mapped
 
         return events
+
+
+def _monitor_class(settings: MonitorSettings) -> type[Monitor]:
+    cls = resolve(settings.type, f"monitor {settings.type}")
+    if not issubclass(cls, Monitor):
+        raise ConfigError("E1502", f"monitor {settings.type}", "is not a subclass of Monitor")
+    return cls
 
 
 def received_of(recovered: Recovered) -> Received:

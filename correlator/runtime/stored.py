@@ -1,7 +1,7 @@
 """Parts that code added in an earlier life: they come back by the rules of today, or are refused by name."""
 
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 import msgspec
@@ -10,6 +10,9 @@ from correlator.configuration import NOTHING_PROVIDED, Provided, check_part_sett
 from correlator.core.commit import Endpoint
 from correlator.core.differences import Difference, Verdict
 from correlator.errors import ConfigError, RecoveryRefused
+from correlator.ports import Processor
+from correlator.runtime.clock import EngineTime, SystemClock
+from correlator.runtime.parts import Numbers, Parts
 from correlator.settings import EngineSettings, ReceiverSettings, SenderSettings
 
 
@@ -31,12 +34,56 @@ def compare_stored(
     endpoints: Iterable[Endpoint], settings: EngineSettings, provided: Provided = NOTHING_PROVIDED
 ) -> list[Difference]:
     """The dynamic parts that this configuration and this version cannot use any more (E4305), refused."""
+    return _refused(endpoints, lambda part: check_part_settings(part, settings, provided))
+
+
+def compare_made(
+    endpoints: Iterable[Endpoint], settings: EngineSettings, processors: Iterable[Processor]
+) -> list[Difference]:
+    """The dynamic parts that the connectors, or pipelines, of this configuration refuse (E4305).
+
+    All parts are made for that as a start makes them, and nothing is opened. Raises `ConfigError` for a configured one.
+    """
+    clock = SystemClock()
+    parts = Parts(
+        settings,
+        {},
+        clock=clock,
+        engine_time=EngineTime(clock),
+        writer=None,
+        blocking=False,
+        jitter=lambda: 0.0,
+    )
+
+    def make(part: ReceiverSettings | SenderSettings) -> None:
+        if isinstance(part, ReceiverSettings):
+            parts.add_receiver(parts.make_receiver(part, Numbers(), ""))
+        else:
+            parts.add_sender(parts.make_sender(part, ""))
+
+    try:
+        for name in {monitor.context: None for monitor in settings.monitors} or ("main",):
+            parts.context(name, lambda *_: None)
+        for processor in processors:
+            parts.add_processor(processor)
+        configured: list[ReceiverSettings | SenderSettings] = [*settings.senders, *settings.receivers]
+        for part in configured:
+            make(part)
+        names = {part.id for part in configured}
+        return _refused([endpoint for endpoint in endpoints if endpoint.id not in names], make)
+    finally:
+        parts.close()
+
+
+def _refused(
+    endpoints: Iterable[Endpoint], ask: Callable[[ReceiverSettings | SenderSettings], None]
+) -> list[Difference]:
     refused = []
     for endpoint in endpoints:
         try:
             with made_again(endpoint):
                 if endpoint.origin == "dynamic":
-                    check_part_settings(dynamic_part(endpoint), settings, provided)
+                    ask(dynamic_part(endpoint))
         except RecoveryRefused as refusal:
             refused.append(
                 Difference(kind=endpoint.kind, name=endpoint.id, verdict=Verdict.REFUSED, refusals=[refusal])

@@ -43,6 +43,12 @@ def unheard(
             yield from _of_receiver(f"receivers[{index}]", receiver, application)
 
 
+def unhandled_type(receiver: ReceiverSettings, monitors: Sequence[type[Monitor]]) -> type[Any] | None:
+    """The type that a receiver delivers to monitors when none of them waits for it; `None` when one does, or may."""
+    event_type: type[Any] = Message if receiver.event is None else _event_type(receiver.event)
+    return event_type if _nobody_hears(event_type, application_of(tuple(monitors))) else None
+
+
 def unsent(settings: EngineSettings, monitors: Sequence[type[Monitor]]) -> Iterator[Remark]:
     """What monitors send to senders and channels that nobody has configured, or to contexts where nobody listens."""
     application = application_of(tuple(monitors))

@@ -38,9 +38,10 @@ def test_z9_monitors_may_send_to_every_sender(here, capsys):
 def test_t70_an_app_controlled_receiver_has_one_context(here, capsys):
     """The first one whose monitors hear of batches to be acknowledged."""
     (here / "desk.py").write_text(
-        "from correlator import Monitor, ReceivingSuspended, on\n\n\n"
+        "from correlator import Message, Monitor, ReceivingSuspended, on\n\n\n"
         "class Watches(Monitor, persistent=True):\n    seen: int = 0\n\n\n"
         "class Acknowledges(Monitor):\n"
+        "    @on(Message)\n    def message(self, message):\n        pass\n\n"
         "    @on(ReceivingSuspended)\n    def done(self, notice):\n        self.acknowledge_and_resume(notice.receiver)\n"
     )
     (here / "desk.yaml").write_text(
@@ -101,3 +102,36 @@ def test_a_code_is_a_code_and_a_file_is_a_file(here, capsys):
     assert capsys.readouterr().out.startswith("E1020 (configuration error): ")
     assert_fails(run("explain", "E99", cwd=here), "E1001", 2, "E99")
     assert_fails(run("explain", "E9999", cwd=here), "E2010", 2)
+
+
+@pytest.mark.parametrize(
+    ("policy", "then"),
+    [
+        ("warn", "it is acknowledged like any other, counted and warned of (W5410)"),
+        ("dead_letter", "it is acknowledged like any other, and kept as a dead letter"),
+        ("ignore", "it is acknowledged like any other, and gone"),
+    ],
+)
+def test_what_nobody_handles_has_no_promise(here, policy, then):
+    """Given a receiver without event, when monitors listen for events only, then no path of it is promised anything."""
+    write(here / "engine.yaml", [ENGINE.replace('event: "positions:Trade"', f"unhandled: {policy}")])
+    result = run("explain", "engine.yaml", cwd=here)
+    first, *lines = result.stdout.splitlines()
+    assert first == "trades (EXACTLY_ONCE, files) -> nobody"
+    assert lines[:3] == [
+        "  No monitor listens for Message: nobody handles a message.",
+        f"  unhandled: {policy}: {then}.",
+        "",
+    ]
+    found = json.loads(run("explain", "--json", "engine.yaml", cwd=here).stdout)
+    assert found["paths"] == []
+    assert [(one["receiver"], one["event"], one["unhandled"], one["then"]) for one in found["unhandled"]] == [
+        ("trades", "Message", policy, then)
+    ]
+
+
+def test_a_receiver_of_an_engine_without_monitors_goes_to_nobody(here):
+    monitors = 'monitors:\n  - {type: "positions:Positions"}'
+    assert monitors in ENGINE
+    write(here / "engine.yaml", [ENGINE.replace(monitors, "")])
+    assert run("explain", "engine.yaml", cwd=here).stdout.startswith("trades (EXACTLY_ONCE, files) -> nobody\n")

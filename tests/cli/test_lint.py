@@ -90,6 +90,8 @@ def test_nothing_is_opened(place):
         ("keyed:function", "keyed:number", "E1504", "function"),
         ("keyed:function", "keyed:later", "E4117", "is 'async def'"),
         ("positions:Positions", "keyed:Delays", "E1502", "Monitor"),
+        ('Positions"}', 'Positions"}\n  - {type: "positions:Positions", context: b}', "E1506", "monitors[1].type"),
+        ('csv"}', 'csv", reliability: APP_CONTROLLED}', "E1207", "receivers[0].reliability"),
         ("queue:flights.csv", "queue:flights.xml", "E1216", "receivers[0].destination"),
         ('csv"}', 'csv", event: "keyed:Delays"}', "E1505", "event class"),
         ('csv"}', 'csv", unique_message_id: "${nothing}"}', "E1060", "receivers[0].unique_message_id"),
@@ -103,6 +105,17 @@ def test_mistakes_across_parts(before, after, code, text, place):
     assert codes(result) == [code]
     assert text in result.stdout
     assert result.stdout.startswith(f"{code} lint.yaml:")
+
+
+def test_a_persistent_monitor_without_a_store_is_refused_by_lint_and_plan(place):
+    text = PIPELINE.replace("store: sqlite:///store/flights.db\n", "").replace(
+        'csv"}', 'csv", reliability: BEST_EFFORT}'
+    )
+    result = lint(place, text.replace('delayed.jsonl"', 'delayed.jsonl", reliability: BEST_EFFORT'))
+    assert (result.returncode, codes(result)) == (2, ["E1206"])
+    assert "monitors[0].type" in result.stdout
+    planned = run("plan", "lint.yaml", cwd=place)
+    assert (planned.returncode, planned.stderr.partition(" ")[0]) == (2, "E1206")
 
 
 def test_a_module_that_fails_shows_the_users_lines_only(place):

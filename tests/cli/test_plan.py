@@ -4,8 +4,11 @@ import json
 
 import pytest
 
+from correlator import Engine
 from correlator.cli import main, plan
+from correlator.cli.loading import importable
 from correlator.core.differences import Difference, FieldChange, Verdict
+from correlator.settings import ReceiverSettings
 from tests.cli.commands import assert_fails, run, write
 from tests.cli.conftest import ENGINE, MONITOR
 
@@ -172,6 +175,28 @@ def test_secrets_of_the_past_are_hidden(field, value, shown):
     row = Difference(kind="receiver", name="r", verdict=Verdict.CHANGED, changes=[change])
     assert plan._as_json(row, str)["changes"] == [{"field": field, "before": shown, "after": shown}]
     assert plan._row(row, str)[3] == f"{field}: {shown} -> {shown}"
+
+
+def test_what_only_the_connector_of_a_dynamic_part_refuses(place, planned, monkeypatch, capsys):
+    """Given a receiver that code added, when its connection has another type that lacks its option, then no start is possible."""
+    monkeypatch.chdir(place)
+    extra = ("broker: {type", "extra: {type: file, path: data}\n  broker: {type")
+    rewrite(place, extra)
+    with importable(place / "engine.yaml"), Engine.from_yaml("engine.yaml") as engine:
+        engine.add_receiver(
+            ReceiverSettings(id="late", connection="extra", destination="queue:late.jsonl", options={"follow": True})
+        )
+    capsys.readouterr()
+    parts, status, _ = planned()
+    assert (parts["receiver late"]["verdict"], status) == ("unchanged", 0)
+    rewrite(place, (extra[0], extra[1].replace("type: file, path: data", 'type: embedded, store: "sqlite:///b.db"')))
+    before = (place / "store" / "trades.db").read_bytes()
+    parts, status, err = planned()
+    assert (parts["receiver late"]["refusals"][0]["code"], status) == ("E4305", 6)
+    assert ("E4305 receiver 'late'" in err, "follow" in err) == (True, True)
+    assert ((place / "store" / "trades.db").read_bytes(), (place / "b.db").exists()) == (before, False)
+    assert main.execute(["run", "engine.yaml"]) == 6
+    assert set(capsys.readouterr().err.strip().splitlines()) <= set(err.strip().splitlines())
 
 
 def test_plain_lines(done):

@@ -1,0 +1,33 @@
+"""What the classes of the configured monitors rule out: asked by a start, and by those who check settings before."""
+
+from collections.abc import Iterable, Iterator
+
+from correlator.core.monitor import Monitor
+from correlator.errors import ConfigError
+from correlator.settings import MonitorSettings
+
+
+def unfit(
+    monitors: Iterable[tuple[MonitorSettings, type[Monitor]]], *, stored: bool
+) -> Iterator[tuple[MonitorSettings, ConfigError]]:
+    """The monitors that an engine cannot have, each with why.
+
+    Args:
+        monitors: as configured, with their classes.
+        stored: whether the engine has a store.
+    """
+    names: set[str] = set()
+    for settings, cls in monitors:
+        if not cls.persistent:
+            continue
+        where = f"monitor {settings.type}"
+        if not stored:
+            yield (
+                settings,
+                ConfigError("E1206", where, "a persistent monitor needs a persistent engine", "", "Set 'store'"),
+            )
+        elif cls.state_name in names:
+            what = f"its state name '{cls.state_name}' is used twice"
+            todo = "Make one of them spawn the others, or give the class a name="
+            yield settings, ConfigError("E1506", where, what, "Persistent monitors share no state", todo)
+        names.add(cls.state_name)

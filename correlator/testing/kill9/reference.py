@@ -112,7 +112,7 @@ class Reference(NamedTuple):
 
 def drawn(seed: int) -> Reference:
     """A scenario of the simulation in real time; messages of all destinations mixed."""
-    scenario, workload = draw(seed)
+    scenario, workload = draw(seed, changing=False)
     settings = _in_real_time(scenario.settings, random.Random(f"real time {seed}"))
     made = Reference(replace(scenario, settings=settings), _parcels(workload, seed))
     if churn.SOURCE in workload.messages:

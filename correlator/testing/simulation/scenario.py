@@ -80,8 +80,8 @@ class Workload(NamedTuple):
     published: Mapping[str, Sequence[Published]]
 
 
-def draw(seed: int) -> tuple[Scenario, Workload]:
-    """The scenario of a seed."""
+def draw(seed: int, *, changing: bool = True) -> tuple[Scenario, Workload]:
+    """The scenario of a seed; with `changing`, that of some seeds has another configuration in each life."""
     idle = random.Random(f"idle {seed}")
     if idle.random() < IDLE:
         return _idle(seed, idle), Workload({}, {})
@@ -117,8 +117,8 @@ def draw(seed: int) -> tuple[Scenario, Workload]:
     published = _with_unselected(random.Random(f"unselected {seed}"), published, settings.receivers)
     if shape != "without_store" and (extras := churn.workload(seed)):
         published[churn.SOURCE] = extras
-    changing = changes.begin(seed) if shape != "without_store" else None
-    other = changes.windows(seed, windows) if changing else windows
+    first = changes.begin(seed) if changing and shape != "without_store" else None
+    other = changes.windows(seed, windows) if first else windows
     scenario = Scenario(
         seed=seed,
         settings=settings,
@@ -160,10 +160,10 @@ def draw(seed: int) -> tuple[Scenario, Workload]:
         overtakes=True,
         awaits_timers=True,
         refused_for_ever=REFUSED_FOR_EVER,
-        first=changing,
+        first=first,
     )
     messages = {name: [_message(one, name) for one in ones] for name, ones in published.items()}
-    if changing:
+    if first:
         more = changes.workload(seed)
         published |= more
         messages |= {name: [changes.message(one) for one in ones] for name, ones in more.items()}

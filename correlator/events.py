@@ -53,6 +53,7 @@ class Message(msgspec.Struct, frozen=True, gc=False, array_like=True):
         destination: where it goes instead of the sender's own destination; `None` on receive, so that a message may
             be sent on as it came.
         headers: the standard headers, `None` for all defaults.
+        receiver: the id of the receiver that took it in, as a handler sees it; `None` in what is sent or stored.
     """
 
     body: bytes
@@ -60,6 +61,7 @@ class Message(msgspec.Struct, frozen=True, gc=False, array_like=True):
     key: str | None = None
     destination: str | None = None
     headers: Headers | None = None
+    receiver: str | None = None
 
 
 def expired(message: Message, wall_ms: float) -> bool:

@@ -72,7 +72,7 @@ class ReceiveMapping:
 
     Args:
         receiver: its id, for messages.
-        event_type: what bodies become (JSON); `None` leaves messages as they are.
+        event_type: what bodies become (JSON); `None` for messages as they are, with the name of the receiver.
         unique_id: template of the unique id.
         source: template of the source id.
         deduplicated: whether ids are wanted at all.
@@ -141,7 +141,10 @@ class ReceiveMapping:
         if fields is not None:
             events: list[Any] = [fields.event(message) for message in messages]
         elif decoder is None:
-            events = list(messages)
+            name = self._receiver
+            events = [
+                Message(one.body, one.properties, one.key, one.destination, one.headers, name) for one in messages
+            ]
         else:
             decode = decoder.decode
             try:
@@ -328,7 +331,7 @@ def _part(kind: str, name: str) -> Extract:
 
 
 def _field(message: Message, event: Any, name: str) -> Any:
-    if event is message:
+    if type(event) is Message:
         try:
             body = msgspec.json.decode(message.body)
         except msgspec.DecodeError:

@@ -39,7 +39,7 @@ def to_message(event: Any, key: str | None, properties: Mapping[str, Any] | None
 
 
 def checked(message: Message) -> Message:
-    """The message, if the store and every broker can carry it; raises `MappingError` E5201, E5202."""
+    """What is sent of a message, if the store and every broker can carry it; raises `MappingError` E5201, E5202."""
     if type(message.body) is not bytes:
         kind = type(message.body).__name__
         raise MappingError("E5201", "send", f"a message with a body of {kind}", "Bytes", "Encode the body")
@@ -64,7 +64,9 @@ def checked(message: Message) -> Message:
             "Allowed: text for names, key and destination; None, bool, int of 64 bits, float, str, bytes for values; "
             f"0..{LONGEST_LIFE_MS} for time_to_live_ms",
         )
-    return msgspec.structs.replace(message, properties=dict(properties)) if properties else message
+    if not properties and message.receiver is None:
+        return message
+    return Message(message.body, dict(properties), message.key, message.destination, headers)
 
 
 def encode_event(event: Any) -> tuple[str, bytes]:

@@ -7,6 +7,7 @@ import pytest
 
 from correlator.core.fields import FieldMapping
 from correlator.core.mapping import MAX_ID_BYTES, ReceiveMapping, Template
+from correlator.core.messages import to_message
 from correlator.errors import ConfigError
 from correlator.events import CUT_FROM, Headers, Message, event
 
@@ -106,7 +107,21 @@ def test_c71_the_limit_of_a_message(size, dead):
 def test_a_receiver_without_event_type_takes_any_body_as_it_is():
     messages = [Message(b""), Message(b"\xff\x00"), Message(b"[" * 100_000)]
     mapped = a_mapping(None).map(messages, 0.0)
-    assert (mapped.events, mapped.dead_letters) == (messages, [])
+    assert [one.body for one in mapped.events] == [one.body for one in messages]
+    assert (mapped.messages, mapped.dead_letters) == (messages, [])
+
+
+def test_a_message_that_is_the_event_knows_its_receiver_and_what_is_stored_does_not():
+    came = Message(b"x", {"a": 1}, "k", None, Headers(type="T"))
+    mapped = a_mapping(None).map([came], 0.0)
+    assert mapped.events == [Message(b"x", {"a": 1}, "k", None, Headers(type="T"), "orders")]
+    assert mapped.messages == [came]
+
+
+def test_a_message_that_is_sent_on_does_not_say_who_received_it():
+    for properties in ({}, {"a": 1}):
+        received = Message(b"x", dict(properties), "k", "queue:there", Headers(type="T"), "orders")
+        assert to_message(received, None, None) == Message(b"x", properties, "k", "queue:there", Headers(type="T"))
 
 
 def test_a_stored_message_that_no_longer_maps_leaves_a_gap():

@@ -44,8 +44,9 @@ class _Left:
         return at >= 0 and number <= self.stretches[at][1]
 
     def forget(self, through: int) -> None:
-        if self.stretches and self.stretches[0][1] <= through:
-            self.stretches = [stretch for stretch in self.stretches if stretch[1] > through]
+        """Nobody asks for these any more; what is kept must not depend on who came first, or a replay would differ."""
+        if self.stretches and self.stretches[0][0] <= through:
+            self.stretches = [(max(first, through + 1), last) for first, last in self.stretches if last > through]
 
 
 class Unhandled:

@@ -97,6 +97,26 @@ def test_what_only_counts_is_not_stored() -> None:
         assert unhandled.take_changes() == []
 
 
+@given(st.lists(st.sets(st.integers(1, 6)), min_size=2, max_size=2), st.permutations("aaaaaabbbbbb"))
+def test_what_is_undecided_does_not_depend_on_which_context_passed_first(
+    left: list[set[int]], order: list[str]
+) -> None:
+    """Between two checkpoints a replay knows the order of each context only, and comes to the same checkpoint."""
+    last = {"a": 6, "b": order[:9].count("b")}
+    life = [name for at, name in enumerate(order) if order[: at + 1].count(name) <= last[name]]
+    assert undecided(left, life) == undecided(left, sorted(life)) == undecided(left, sorted(life, reverse=True))
+
+
+def undecided(left: list[set[int]], order: list[str]) -> bytes | None:
+    """What a checkpoint keeps when two contexts have passed one message after another in this order."""
+    unhandled = Unhandled("in", ["a", "b"], dead_letters=True, stored=True)
+    leaves, through = dict(zip("ab", left, strict=True)), {"a": 0, "b": 0}
+    for name in order:
+        number = through[name] = through[name] + 1
+        unhandled.passed(name, number, [(number, None, BODY)] if number in leaves[name] else [], 0.0)
+    return next((change.value for change in unhandled.take_changes()), None)
+
+
 class Life:
     """Contexts that handle some of 40 messages, checkpoints, crashes, and contexts that come later."""
 

@@ -235,8 +235,10 @@ def test_what_nobody_handles_is_so_in_a_replay(world, script, tmp_path):
             world.publish(f'{{"id": {number}}}')
             engine.checkpoint()
         world.wait(lambda: len(world.dead_letters()) == 20)
+    letters = {row.letter.number: (row.letter.reason, row.letter.message) for row in inspect.dead_letters(world.store)}
     again = replay(logs_of(tmp_path)[0])
-    assert [letter.number for letter in again.dead_letters] == list(range(1, 21))
+    assert sorted(letters) == sorted(letter.number for letter in again.dead_letters) == list(range(1, 21))
+    assert {letter.number: (letter.reason, letter.message) for letter in again.dead_letters} == letters
     assert again.in_order
 
 

@@ -5,7 +5,6 @@ import pytest
 from correlator.core.commit import ContextCut, QueueRun, ReceiveSegment
 from correlator.core.delivery import Layout, Received, compare_deliveries, deliveries, layout_of, with_deliveries
 from correlator.core.differences import Verdict
-from correlator.core.queue import InputQueue
 from correlator.core.recovery import ReceiveLog, endpoint_of
 from correlator.core.reliability import Reliability
 from correlator.errors import RecoveryRefused
@@ -113,15 +112,6 @@ def test_a_store_from_before_this_was_recorded_goes_on_as_it_did():
 )
 def test_only_receivers_whose_messages_are_stored_are_recorded(endpoint):
     assert compare_deliveries([endpoint], LAYOUT, Received()) == []
-
-
-def test_a_queue_begins_where_it_is_told_unless_more_has_entered():
-    queue = InputQueue()
-    queue.restore({"r2": 9}, [])
-    queue.begin("r1", 7)
-    queue.begin("r2", 7)
-    assert queue.entered == {"r1": 7, "r2": 9}
-    assert (queue.backlog("r1"), queue.backlog("r2")) == (0, 0)
 
 
 def a_log(*firsts: int) -> ReceiveLog:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from correlator.core import dedup
-from correlator.core.dedup import Place, window_contents
+from correlator.core.dedup import DuplicateDetector, Place, window_contents
 from tests.core.domain import Domain, Model, hash_of
 
 
@@ -293,6 +293,22 @@ def test_a3_5_a_restored_detector_knows_what_the_live_one_knew():
     for number in range(100):
         domain.receive(f"a{number}", f"b{number}", source=f"s{number % 2}", at=3.0 * number)
     assert window_contents(domain.restored()) == window_contents(domain.detector)
+
+
+@pytest.mark.parametrize(
+    ("domains", "held"),
+    [({"r": "d"}, True), ({}, False), ({"r": "another"}, False), ({"another": "d"}, False)],
+    ids=["as before", "receiver gone", "receiver leads elsewhere", "domain of another receiver"],
+)
+def test_only_who_may_be_given_a_batch_again_holds_its_ids_over_a_restart(domains, held):
+    """An id of a receiver that is gone would be held for ever: no acknowledgement of its batch comes any more."""
+    domain = Domain(window=1, expiry=0.0)
+    domain.receive("confirmed", "too")
+    domain.receive("a", "b", confirm=False)
+    restored = DuplicateDetector("d", 1, 0.0)
+    for segment in domain.stored.values():
+        restored.restore([segment], dedup.surely_acknowledged(segment, domain.confirmed, domains))
+    assert ("a" in restored, "b" in restored, "confirmed" in restored) == (held, True, False)
 
 
 def test_unconfirmed_batches_are_pinned_again_at_a_restart():

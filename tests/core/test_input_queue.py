@@ -75,6 +75,15 @@ def test_backlog_is_right_after_a_restart():
     assert (queue.backlog("r"), queue.backlog("s")) == (4, 0)
 
 
+def test_a_queue_begins_where_it_is_told_unless_more_has_entered():
+    queue = InputQueue()
+    queue.restore({"r2": 9}, [])
+    queue.begin("r1", 7)
+    queue.begin("r2", 7)
+    assert queue.entered == {"r1": 7, "r2": 9}
+    assert (queue.backlog("r1"), queue.backlog("r2")) == (0, 0)
+
+
 def test_a_removed_receiver_begins_its_numbers_anew():
     queue = a_queue(a_run("r", 1, 5))
     queue.advance(queue.head(), 5)

@@ -594,15 +594,18 @@ def test_t24_t25_a_full_outbox_pauses_contexts(world):
 
 
 def test_t24_what_waits_for_a_checkpoint_counts_too(world, script):
+    """Given as many sends as may wait, when no checkpoint has taken them, then one is asked for, and nothing is handled."""
     settings = sender(max_outstanding=20)
     script.message = lambda monitor, message: [monitor.send(b"x", to="out") for _ in range(20)]
+    (asked_for,) = world.hold_at("ck.trigger")
     with world.engine(receiver(), settings, monitors=[Keeps], interval=3600.0) as engine:
-        world.publish("a", "b")
-        thread = engine.contexts["main"]
-        world.wait(lambda: thread.context.staged_for("out") == 40 or engine._parts._context_held())
-        assert engine._parts._context_held()
-        assert engine.checkpoint()
-        world.wait(lambda: not engine._parts._context_held())
+        world.publish("a")
+        asked_for.wait_reached()
+        world.publish("b")
+        assert engine.status().senders["out"][2] == 20
+        assert script.of("Keeps") == ["a"]
+        asked_for.open()
+        world.wait(lambda: len(world.sent()) == 40)
 
 
 def test_sends_of_all_contexts_share_the_numbers_of_a_sender(world, script):

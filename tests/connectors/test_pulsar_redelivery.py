@@ -44,6 +44,13 @@ def nothing_more(source, pulsar, topic):
         assert not source.receive(10, QUIET_S).messages
 
 
+def given_by_the_broker(pulsar, topic, count):
+    """The only consumer has been sent so many messages: it asks for the next one when its application takes one."""
+    deadline = time.monotonic() + PATIENCE_S
+    while pulsar.subscriptions(topic)["jms-queue"]["consumers"][0]["unackedMessages"] < count:
+        assert time.monotonic() < deadline
+
+
 # --- over a real broker ---
 
 
@@ -110,11 +117,13 @@ def test_s2_7_deliveries_are_counted(pulsar: PulsarServer):
 @pytest.mark.pulsar
 def test_s2_2_what_is_held_too_long_comes_to_another_consumer(pulsar: PulsarServer):
     """And whoever holds it may still acknowledge it. It has no room for more: its second message waits in its client."""
-    destination = f"queue:{pulsar.name()}"
+    topic = pulsar.name()
+    destination = f"queue:{topic}"
     connection = pulsar.connection(ack_timeout="10s")
     send(connection, destination, b"1", b"2", b"3")
     with opened(connection.source(receiver(destination, "holds"))) as holder:
         held = take(holder, 1)
+        given_by_the_broker(pulsar, topic, 2)
         begun = time.monotonic()
         with opened(pulsar.connection().source(receiver(destination, "other"))) as other:
             again = take(other, 2)

@@ -346,7 +346,7 @@ CODES = {
     "E8303": "A receiver or sender of this id exists with other settings.",
     "E8304": "A receiver or sender of this id is still being removed.",
     "E8305": "A receiver or sender cannot be added or removed while the engine does not run.",
-    "E8306": "A sender that a pipeline sends to cannot be removed.",
+    "E8306": "A receiver or sender that a pipeline names cannot be removed.",
     "E9001": "A password stands in a configuration file that every user can read.",
     "W9001": "A password stands in the configuration file.",
     "W9002": "A file that holds a secret can be read by every user.",

@@ -3,13 +3,14 @@
 from correlator.configuration.constraints import check_settings
 from correlator.configuration.problems import Findings
 from correlator.configuration.rules import NOTHING_PROVIDED, Provided, check_endpoint, check_engine
+from correlator.errors import ConfigError
 from correlator.settings import EngineSettings, ReceiverSettings, SenderSettings
 
 _NO_FILE = ""
 
 
-def check_engine_settings(settings: EngineSettings, provided: Provided = NOTHING_PROVIDED) -> None:
-    """Check the settings of an engine.
+def check_engine_settings(settings: EngineSettings, provided: Provided = NOTHING_PROVIDED) -> tuple[ConfigError, ...]:
+    """Check the settings of an engine; gives what will work and is probably not meant.
 
     Raises:
         InvalidConfiguration: with all problems, as for a file; places are named by their path alone.
@@ -19,12 +20,13 @@ def check_engine_settings(settings: EngineSettings, provided: Provided = NOTHING
     findings.raise_errors()
     check_engine(settings, provided, findings)
     findings.raise_errors()
+    return findings.warnings
 
 
 def check_part_settings(
     part: ReceiverSettings | SenderSettings, settings: EngineSettings, provided: Provided = NOTHING_PROVIDED
-) -> None:
-    """Check a receiver or sender that is to be added to an engine with these settings.
+) -> tuple[ConfigError, ...]:
+    """Check a receiver or sender that is to be added to an engine with these settings; as `check_engine_settings`.
 
     Raises:
         InvalidConfiguration: with all problems.
@@ -36,3 +38,4 @@ def check_part_settings(
     findings.raise_errors()
     check_endpoint(path, part, settings, provided, findings)
     findings.raise_errors()
+    return findings.warnings

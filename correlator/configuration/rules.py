@@ -118,11 +118,6 @@ def check_engine(settings: EngineSettings, provided: Provided, findings: Finding
     _check_ids(settings, findings)
     for path, endpoint in _endpoints(settings):
         check_endpoint(path, endpoint, settings, provided, findings)
-    for index, receiver in enumerate(settings.receivers):
-        _check_first_messages(item("receivers", index), receiver, findings)
-        _check_dead_letters(item("receivers", index), receiver, findings)
-    for index, sender in enumerate(settings.senders):
-        _check_delay(item("senders", index), sender, findings)
     _check_windows(settings, findings)
 
 
@@ -225,6 +220,11 @@ def check_endpoint(
         _check_destination(member(path, "destination"), endpoint.destination, settings.destinations, findings)
     _check_options(path, endpoint, findings)
     _check_reliability(path, endpoint, findings, persistent=settings.store is not None or provided.store)
+    if isinstance(endpoint, ReceiverSettings):
+        _check_first_messages(path, endpoint, findings)
+        _check_dead_letters(path, endpoint, findings)
+    else:
+        _check_delay(path, endpoint, findings)
 
 
 def _check_options(path: str, endpoint: Endpoint, findings: Findings) -> None:

@@ -15,6 +15,8 @@ _SPARK_PARTS = ("correlator.pipeline.spark", "correlator.pipeline.processor")
 def build_engine(file: PipelineFile, directories: Iterable[str] = (), **overrides: Any) -> Engine:
     """An engine with the pipelines of a file; nothing is opened and Spark does not start before `Engine.start`.
 
+    Who has read the file has its warnings, and tells them.
+
     Args:
         file: the settings.
         directories: where modules that the file names are looked up beside the usual places.
@@ -23,7 +25,7 @@ def build_engine(file: PipelineFile, directories: Iterable[str] = (), **override
     Raises:
         ConfigError: E1519 when there are pipelines and no PySpark; as `Engine`.
     """
-    return Engine(file, processors=processors_of(file, directories), **overrides)
+    return Engine(file, processors=processors_of(file, directories), warnings=(), **overrides)
 
 
 def processors_of(file: PipelineFile, directories: Iterable[str] = ()) -> Sequence[Processor]:

@@ -9,7 +9,7 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -66,6 +66,8 @@ class Engine:
         blocking: whether sources may block; a simulation that drives the steps itself says no.
         identity: unique part of the ids of this life's senders; by default host, process and a random number.
         jitter: draws a number from 0 to 1, for times between two tries; a simulation brings one that can be repeated.
+        warnings: what is probably not meant in the settings, logged by the start; by default what the rules say that
+            a file's settings pass, and nothing for who has told it already.
 
     Raises `ConfigError` for settings that cannot work; nothing is opened before `start`.
     Use it as a context manager: recovery happens on entry, an orderly stop on exit (after an exception: no drain).
@@ -83,6 +85,7 @@ class Engine:
         blocking: bool = True,
         identity: str | None = None,
         jitter: Callable[[], float] = secrets.SystemRandom().random,  # noqa: B008  # no state
+        warnings: Sequence[ConfigError] | None = None,
     ) -> None:
         self.settings = settings
         self.processors = processors
@@ -114,7 +117,8 @@ class Engine:
         self._log = get_logger(engine=settings.name)
         self._recording: Recording | None = None
         self._in_order = False
-        self._check()
+        found = self._check()
+        self._warnings = found if warnings is None else warnings
         if store is None and settings.store is not None:
             witness = None if settings.witness_directory is None else Path(settings.witness_directory)
             self._store = SqlStore(settings.store, settings.name, witness_directory=witness)
@@ -130,10 +134,7 @@ class Engine:
             overrides: other arguments of the engine.
         """
         loaded = read_file(Path(path), EngineFile)
-        engine = cls(loaded.settings, **overrides)
-        for warning in loaded.warnings:
-            engine._log.warning(str(warning))  # its own class
-        return engine
+        return cls(loaded.settings, warnings=loaded.warnings, **overrides)
 
     # --- parts, for those who look ---
 
@@ -194,6 +195,7 @@ class Engine:
     def recover(self) -> None:
         """Everything from opening the store to opening the receivers, without starting a thread."""
         self._started = self._accepts_parts = True
+        self._warn(self._warnings)
         restart = self._open_store()
         self._commit_registry_changes()
         self._watch_parts()
@@ -338,10 +340,11 @@ class Engine:
         waits for the commit that records it. Raises `UsageError` E8303 for an id that is taken.
         """
         self._refuse_child()
-        check_part_settings(settings, self.settings, self._provided)
+        warnings = check_part_settings(settings, self.settings, self._provided)
         with self._changing:
             if self._known(settings):
                 return self.receivers[settings.id]
+            self._warn(warnings)
             endpoint = self._endpoint_of(settings)
             numbers = self._parts.numbers_of_new(settings.id)
             receiver = self._parts.make_receiver(settings, numbers, endpoint.domain)
@@ -356,12 +359,13 @@ class Engine:
     def add_sender(self, settings: SenderSettings) -> Sender:
         """Add a sender for the life of the store; sends are accepted at once (FEATURES A1.18). As `add_receiver`."""
         self._refuse_child()
-        check_part_settings(settings, self.settings, self._provided)
+        warnings = check_part_settings(settings, self.settings, self._provided)
         if settings != self._default_senders.get(settings.id, settings):
             raise UsageError("E8303", f"sender '{settings.id}'", "is the default sender", "", "Choose another id")
         with self._changing:
             if self._known(settings):
                 return self.senders[settings.id]
+            self._warn(warnings)
             endpoint = self._with_source(self._endpoint_of(settings))
             sender = self._parts.make_sender(settings, endpoint.source or self._new_source())
             self._record(endpoint)
@@ -374,7 +378,7 @@ class Engine:
         """Remove a dynamic receiver or sender once what it holds is handled or sent (FEATURES A1.8, A1.16, A1.17).
 
         Returns at once; `removed` tells when it is done. Any thread may call it, a monitor from `onload` on. Raises
-        `UsageError` E8301 for a static part, E8302 for an unknown id, and E8306 for a sender that a pipeline uses.
+        `UsageError` E8301 for a static part, E8302 for an unknown id, and E8306 for a part that a pipeline names.
         """
         self._refuse_child()
         with self._changing:
@@ -388,11 +392,12 @@ class Engine:
                     "E8301", f"{endpoint.kind} '{part_id}'", "is static; remove is only possible for dynamic ones"
                 )
             for thread in self._parts.processor_threads():
-                if part_id in thread.processor.senders:
-                    what = f"pipeline '{thread.processor.name}' sends to it"
-                    raise UsageError(
-                        "E8306", f"sender '{part_id}'", what, "Only a sender that none uses can be removed"
-                    )
+                takes = part_id in thread.processor.receivers
+                if takes or part_id in thread.processor.senders:
+                    what = f"pipeline '{thread.processor.name}' {'takes from' if takes else 'sends to'} it"
+                    allowed = f"Only a {endpoint.kind} that none names can be removed"
+                    todo = "Leave it out of the pipeline and start again, then remove it"
+                    raise UsageError("E8306", f"{endpoint.kind} '{part_id}'", what, allowed, todo)
             assert self.remover is not None
             self.remover.begin(part_id)
 
@@ -407,7 +412,7 @@ class Engine:
 
     # --- building ---
 
-    def _check(self) -> None:
+    def _check(self) -> Sequence[ConfigError]:
         if self.settings.input_log is not None and self.processors:
             raise ConfigError(
                 "E2040",
@@ -416,7 +421,11 @@ class Engine:
                 "Only what monitors take in can be replayed",
                 "Leave input_log out, or give the pipelines an engine of their own",
             )
-        check_engine_settings(self.settings, self._provided)
+        return check_engine_settings(self.settings, self._provided)
+
+    def _warn(self, warnings: Iterable[ConfigError]) -> None:
+        for warning in warnings:
+            self._log.warning(str(warning))
 
     @property
     def _provided(self) -> Provided:

@@ -76,7 +76,7 @@ def compare_made(
 
 
 def _refused(
-    endpoints: Iterable[Endpoint], ask: Callable[[ReceiverSettings | SenderSettings], None]
+    endpoints: Iterable[Endpoint], ask: Callable[[ReceiverSettings | SenderSettings], object]
 ) -> list[Difference]:
     refused = []
     for endpoint in endpoints:

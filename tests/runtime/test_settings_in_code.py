@@ -301,6 +301,60 @@ def test_a_sender_that_a_processor_uses_is_not_removed(url: str) -> None:
         assert "bills" in running.senders
 
 
+def test_a_receiver_that_a_processor_takes_from_is_not_removed(url: str) -> None:
+    made = Engine(persistent(url), connections={"memory": MemoryBroker().connection()}, processors=[Forwards()])
+    with made as running:
+        running.add_receiver(replace(RECEIVER, id="in"))
+        running.add_receiver(replace(RECEIVER, id="other", destination="queue:others"))
+        with pytest.raises(UsageError, match="E8306 receiver 'in': pipeline 'forwards' takes from it"):
+            running.remove("in")
+        assert "in" in running.receivers
+        running.remove("other")
+
+
+QUESTIONABLE = replace(RECEIVER, reliability=EXACT, max_batch_size=5000)
+LATE = replace(
+    RECEIVER,
+    id="late",
+    destination="topic:late",
+    reliability=Reliability.AT_LEAST_ONCE,
+    options={"initial_position": "latest"},
+)
+
+
+def test_what_is_probably_not_meant_is_logged_by_the_start_once(url: str, logs: list[Any]) -> None:
+    def warnings() -> list[str]:
+        return [line["event"] for line in logs if line["event"].startswith("W1")]
+
+    made = engine(persistent(url, receivers=(QUESTIONABLE,)))
+    assert warnings() == []
+    with made as running:
+        (one,) = warnings()
+        assert one.startswith(
+            "W1401 duplicate_detection.per_source_window_size: 2000 is smaller than max_batch_size (5000)"
+        )
+        running.add_receiver(LATE)
+        running.add_receiver(LATE)
+        _, late = warnings()
+        assert late.startswith("W1227 receiver 'late'.options.initial_position: AT_LEAST_ONCE loses")
+
+
+def test_what_a_file_is_warned_of_is_logged_by_the_start_once(tmp_path: Path, logs: list[Any]) -> None:
+    file = tmp_path / "engine.yaml"
+    file.write_text(
+        "name: e\nconnections: {local: {type: embedded, password: x}}\n"
+        "receivers: [{id: r, connection: local, destination: 'topic:t', reliability: AT_LEAST_ONCE,"
+        f" options: {{initial_position: latest}}}}]\nstore: sqlite:///{tmp_path / 'e.db'}\n"
+    )
+    file.chmod(0o600)
+    made = Engine.from_yaml(file, connections={"local": MemoryBroker().connection()})
+    assert [line for line in logs if line["event"].startswith("W")] == []
+    with made:
+        told = [line["event"] for line in logs if line["event"].startswith("W")]
+    assert [(one[:5], f"{file}:" in one) for one in told[:2]] == [("W9001", True), ("W1227", True)]
+    assert sum("W1227" in one for one in told) == 1
+
+
 def test_a_processor_does_not_send_to_a_sender_that_is_being_removed(url: str) -> None:
     """The engine stops before anything of the batch has taken place; the next life has the sender, and sends."""
     broker = MemoryBroker()

@@ -92,6 +92,12 @@ class State(msgspec.Struct, frozen=True, array_like=True, tag="state", gc=False)
     entries: list[StateEntry]
 
 
+class Changed(msgspec.Struct, frozen=True, array_like=True, tag="changed", gc=False):
+    """What the start has changed of the state, which the first cut writes."""
+
+    entries: Sequence[StateEntry]
+
+
 class Batch(msgspec.Struct, frozen=True, array_like=True, tag="batch", gc=False):
     """Messages that were received; written once, before the first context that they entered."""
 
@@ -168,7 +174,7 @@ class End(msgspec.Struct, frozen=True, array_like=True, tag="end", gc=False):
     """The engine stopped in order; without this record it was killed."""
 
 
-Record = Start | State | Batch | Forgotten | Added | Hook | Step | LeftOut | CutTaken | End
+Record = Start | State | Changed | Batch | Forgotten | Added | Hook | Step | LeftOut | CutTaken | End
 
 
 class View(Routes):

@@ -172,8 +172,8 @@ class Engine:
     def start(self) -> None:
         """Recover, then let threads run. Raises what stands in the way; nothing is left open then.
 
-        Of a running engine a forked child has a copy without threads, locks and connections: all that it can do with
-        that is `stop`, which does nothing there, and `request_stop`; anything else raises `UsageError` E2050.
+        Of a running engine a forked child has a copy without threads, locks and connections. There `stop` and
+        `request_stop` do nothing; every other call raises `UsageError` E2050.
         """
         self._refuse_child()
         self._recovering = threading.get_ident()
@@ -247,12 +247,15 @@ class Engine:
         self.raise_failure()
 
     def request_stop(self) -> None:
-        """Let `run_forever` and `run_until_ended` return; any thread may call it."""
+        """Let `run_forever` and `run_until_ended` return; any thread may call it. In a forked child it does nothing."""
+        if self._maker.is_parent:
+            return  # a thread of the parent may have held the lock in `_notify` at the fork
         self._stop_asked.set()
         self._notify()
 
     def raise_failure(self) -> None:
         """Raise what stopped the engine, if anything did; what would end the process quietly as `HandlerFailed`."""
+        self._refuse_child()
         if isinstance(self.failure, Exception):
             raise self.failure
         if self.failure is not None:
@@ -306,6 +309,7 @@ class Engine:
 
     def status(self) -> Status:
         """A look at the running engine."""
+        self._refuse_child()
         statuses = self._parts.statuses
         return Status(
             receivers={name: (part.state.value, replace(part.counters)) for name, part in self.receivers.items()},
@@ -403,6 +407,7 @@ class Engine:
 
     def removed(self, part_id: str) -> bool:
         """Whether no such part exists (any more)."""
+        self._refuse_child()
         return part_id not in self.registry and not (self.remover is not None and self.remover.removing(part_id))
 
     def _default_outbox(self, name: str) -> Outbox | None:

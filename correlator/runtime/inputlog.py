@@ -22,7 +22,9 @@ from correlator.processes import keep
 from correlator.runtime.actor import Actor
 from correlator.runtime.logs import get_logger
 
-MAGIC = b"correlator input log 1\n"
+_NAME = b"correlator input log "
+_FORMAT = 2
+MAGIC = b"%s%d\n" % (_NAME, _FORMAT)
 MOST_WAITING = 100
 """Records that may wait for the disk before contexts pause."""
 _FRAME = struct.Struct("<II")
@@ -99,18 +101,31 @@ class InputLog(Actor):
 def read_log(path: Path) -> Iterator[Record]:
     """The records of a log, in order; one that was cut short by the end of the process ends it.
 
-    Raises `UsageError` E2041 for a file that cannot be read, `RecoveryRefused` E4320 for one that is not an input log
-    or is damaged.
+    Raises `UsageError` E2041 for a file that cannot be read, `RecoveryRefused` E4320 for one that is not an input log,
+    is of another format, or is damaged.
     """
     try:
         with path.open("rb") as file:
-            if file.read(len(MAGIC)) != MAGIC:
-                raise _damaged(path, "is not an input log")
+            _check_format(path, file.readline(len(MAGIC)))
             size = path.stat().st_size
             while (content := _next(path, file, size)) is not None:
                 yield _decode(path, content)
     except OSError as error:
         raise _unusable(path, error) from error
+
+
+def _check_format(path: Path, begin: bytes) -> None:
+    if begin == MAGIC:
+        return
+    if not begin.startswith(_NAME):
+        raise _damaged(path, "is not an input log")
+    raise RecoveryRefused(
+        "E4320",
+        str(path),
+        f"is of format {begin.removeprefix(_NAME).decode(errors='replace').strip()}",
+        f"This version reads format {_FORMAT}",
+        "Replay it with the version that wrote it",
+    )
 
 
 def _next(path: Path, file: BinaryIO, size: int) -> bytes | None:

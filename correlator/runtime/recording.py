@@ -1,6 +1,6 @@
 """Records what an engine takes in (FEATURES A7): ties the tapes of the contexts to the file."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -9,7 +9,7 @@ import msgspec
 from correlator.core.checkpoint import Cut
 from correlator.core.commit import Endpoint, Recovered, StateEntry
 from correlator.core.routes import Routes
-from correlator.core.tape import Added, CutTaken, End, Hook, Record, Start, State, Tape
+from correlator.core.tape import Added, Changed, CutTaken, End, Hook, Record, Start, State, Tape
 from correlator.runtime.inputlog import InputLog
 from correlator.settings import EngineSettings
 
@@ -76,6 +76,10 @@ class Recording:
         self._append(start)
         for part in parts:
             self._append(State(part))
+
+    def changed(self, entries: Sequence[StateEntry]) -> None:
+        """The start has changed state, which the first cut writes."""
+        self._append(Changed(entries))
 
     def hook(self, name: str, call: Callable[[], None]) -> None:
         """Call life-cycle methods, and record that."""

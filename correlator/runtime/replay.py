@@ -22,6 +22,7 @@ from correlator.core.routes import Acknowledge, Routes, nothing_left
 from correlator.core.tape import (
     Added,
     Batch,
+    Changed,
     CutTaken,
     End,
     Entry,
@@ -135,7 +136,9 @@ class _Replay:
 
     def carry_out(self, record: Record) -> None:
         """Do what a record says."""
-        if isinstance(record, Batch):
+        if isinstance(record, Changed):
+            self._checkpoint = Checkpoint(self.replayed.number, self.replayed.digest, record.entries)
+        elif isinstance(record, Batch):
             self._keep(record)
         elif isinstance(record, Step):
             self._step(record)

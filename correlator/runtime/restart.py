@@ -150,6 +150,8 @@ class Restart:
                     "W4330 a step has changed since its state was stored", step=one.name, note=one.note, changes=changes
                 )
         self.changes = changes_of(found, self._state)
+        if self.changes and self._parts.recording is not None:
+            self._parts.recording.changed(self.changes)
         state = changed_state(self._state, self.changes)
         for thread, processor in zip(self._parts.processor_threads(), processors, strict=True):
             owners = [owner_of(step.name) for step in processor.steps]

@@ -11,7 +11,9 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from typing import Any
 
 from connectors.embedded import EmbeddedConnection
@@ -78,8 +80,31 @@ def open_session(kind: str, destination: str, *options: str) -> Uses:
 def open_engine(url: str) -> Uses:
     engine = Engine(EngineSettings(name="forking", store=url))
     engine.start()
+    hold_for_ever(engine._changed)
     sender = SenderSettings(id="s", connection="c", destination="queue:x")
-    return [lambda: engine.checkpoint(0.1), lambda: engine.add_sender(sender), engine.run_forever, engine.stop]
+    return [
+        lambda: engine.checkpoint(0.1),
+        lambda: engine.add_sender(sender),
+        engine.run_forever,
+        engine.status,
+        lambda: engine.removed("s"),
+        engine.raise_failure,
+        engine.request_stop,
+        engine.stop,
+    ]
+
+
+def hold_for_ever(lock: AbstractContextManager[object]) -> None:
+    """As a thread may do at the moment of the fork: in the child nobody gives it back."""
+    held = threading.Event()
+
+    def hold() -> None:
+        with lock:
+            held.set()
+            threading.Event().wait()
+
+    threading.Thread(target=hold, daemon=True).start()
+    held.wait()
 
 
 OPEN = {

@@ -9,6 +9,7 @@ from correlator.core.steps import ConfiguredStep, stored_steps
 from correlator.errors import RecoveryRefused
 from correlator.events import Message
 from correlator.ports import Effects
+from correlator.runtime.replay import replay
 from correlator.storage import inspect
 from tests.runtime.test_poison import Dies, Pipeline
 from tests.runtime.world import contents, receiver, sender
@@ -97,6 +98,13 @@ def test_a_renamed_step_and_a_removed_pipeline(world, live):
     refused(world, live, None, "E4331")
     live(None, discard_state=(f"copies/sums {digest(SUMS)}",))
     assert keys(world) == {}
+
+
+def test_the_input_log_of_a_life_that_discarded_state_is_repeated(world, live, tmp_path):
+    live(Folds(), "1")
+    live(None, discard_state=(f"copies/aggregate#0 {digest(SUMS)}",), input_log=str(tmp_path / "input.log"))
+    again, (checkpoint,) = replay(tmp_path / "input.log.1"), inspect.checkpoints(world.store)
+    assert (again.number, again.digest) == (checkpoint.number, checkpoint.digest)
 
 
 def test_a_decision_is_written_though_nothing_else_happens(world, live):

@@ -386,6 +386,16 @@ def test_a7_1_damage_is_refused(world, tmp_path):
         replay(path)
 
 
+def test_a_log_of_an_older_format_says_who_reads_it(world, tmp_path):
+    with world.engine(receiver(), sender(), monitors=[Keeps], input_log=str(tmp_path / "input.log")):
+        pass
+    (log,) = logs_of(tmp_path)
+    log.write_bytes(b"correlator input log 1\n" + log.read_bytes()[len(inputlog.MAGIC) :])
+    what = r"E4320 .*input\.log\.1: is of format 1. This version reads format 2. Replay it with the version that wrote it"
+    with pytest.raises(RecoveryRefused, match=what):
+        replay(log)
+
+
 @pytest.mark.parametrize("content", [b"", b"something else that is no log at all", inputlog.MAGIC])
 def test_a7_1_what_is_no_log_is_refused(tmp_path, content):
     path = tmp_path / "some.file"

@@ -7,9 +7,10 @@ server numbers them by what its producer has said.
 import struct
 import zlib
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 MOST_UNPACKED_BYTES = 64 * 1024 * 1024
-"""Of one batch. A producer's frame has a megabyte."""
+"""Of one batch. A producer's frame has a megabyte, and may hold thousands of batches."""
 _PACKED, _COMPRESSION = 0x80, 0x70
 _SIZE = struct.Struct(">I")
 _BATCH = struct.Struct(">BHII")
@@ -27,45 +28,65 @@ class Packed(bytes):
     why: str
 
 
-def entries_of(data: bytes, count: int) -> list[bytes]:
-    """The messages of so many entries, one for each offset.
+class Batch(NamedTuple):
+    """Messages that a producer has packed into one entry.
+
+    Attributes:
+        number: how many; each has an offset.
+        size: their bytes when unpacked, as the producer has said.
+        packed: what the entry holds.
+    """
+
+    compression: int
+    number: int
+    size: int
+    packed: bytes
+
+    def unpack(self) -> list[bytes]:
+        """The messages; `Packed` ones when they cannot be unpacked."""
+        try:
+            return _messages(_content(self), self.number)
+        except (ValueError, struct.error, zlib.error) as error:
+            return [_unreadable(place, self, error) for place in range(self.number)]
+
+
+def entries_of(data: bytes, count: int) -> list[list[bytes] | Batch]:
+    """So many entries: messages that follow one another, and batches.
 
     Raises `ValueError` or `struct.error` for entries that the server cannot have written.
     """
-    entries: list[bytes] = []
+    entries: list[list[bytes] | Batch] = []
+    messages: list[bytes] = []
     at = 0
     for _ in range(count):
         if data[at : at + 1] < bytes((_PACKED,)):
             begin = at + _SIZE.size
             (size,) = _SIZE.unpack_from(data, at)
             at = begin + size
-            entries.append(data[begin:at])
+            if not messages:
+                entries.append(messages)
+            messages.append(data[begin:at])
         else:
             kind, number, size, packed_size = _BATCH.unpack_from(data, at)
             begin = at + _BATCH.size
             at = begin + packed_size
-            entries += _unpacked((kind & _COMPRESSION) >> 4, number, size, data[begin:at])
+            entries.append(Batch((kind & _COMPRESSION) >> 4, number, size, data[begin:at]))
+            messages = []
         if at > len(data):
             raise ValueError("an entry ends behind its chunk")
     return entries
 
 
-def _unpacked(kind: int, number: int, size: int, packed: bytes) -> list[bytes]:
-    try:
-        return _messages(_content(kind, size, packed), number)
-    except (ValueError, struct.error, zlib.error) as error:
-        return [_unreadable(place, number, packed, error) for place in range(number)]
-
-
-def _content(kind: int, size: int, packed: bytes) -> bytes:
-    unpack = _UNPACK.get(kind)
+def _content(batch: Batch) -> bytes:
+    unpack = _UNPACK.get(batch.compression)
     if unpack is None:
-        raise ValueError(f"{_KINDS.get(kind, f'compression {kind}')} is not read, only gzip")
-    if size > MOST_UNPACKED_BYTES:
-        raise ValueError(f"{size} bytes are more than {MOST_UNPACKED_BYTES}")
-    content = unpack(packed, size)
-    if len(content) != size:
-        raise ValueError(f"it has not the {size} bytes that it should have")
+        kind = _KINDS.get(batch.compression, f"compression {batch.compression}")
+        raise ValueError(f"{kind} is not read, only gzip")
+    if batch.size > MOST_UNPACKED_BYTES:
+        raise ValueError(f"{batch.size} bytes are more than {MOST_UNPACKED_BYTES}")
+    content = unpack(batch.packed, batch.size)
+    if len(content) != batch.size:
+        raise ValueError(f"it has not the {batch.size} bytes that it should have")
     return content
 
 
@@ -89,8 +110,8 @@ def _messages(content: bytes, number: int) -> list[bytes]:
     return messages
 
 
-def _unreadable(place: int, number: int, packed: bytes, error: Exception) -> Packed:
-    made = Packed(b"" if place else packed)
-    of = f"message {place + 1} of a batch of {number} that cannot be unpacked ({error})"
+def _unreadable(place: int, batch: Batch, error: Exception) -> Packed:
+    made = Packed(b"" if place else batch.packed)
+    of = f"message {place + 1} of a batch of {batch.number} that cannot be unpacked ({error})"
     made.why = f"{of}; the first one has its bytes" if place else of
     return made

@@ -2,7 +2,10 @@
 
 import threading
 from collections import deque
+from collections.abc import Sequence
 from typing import NamedTuple
+
+from connectors.rabbitmq_stream.chunk import Batch
 
 MOST_CREDITS = 10
 """Chunks that may be under way."""
@@ -25,9 +28,36 @@ class Run(NamedTuple):
         """The offset behind the last one."""
         return self.first + len(self.entries)
 
+    @property
+    def size(self) -> int:
+        """Their bytes."""
+        return sum(map(len, self.entries))
+
     def part(self, begin: int, end: int) -> "Run":
         """The entries from one offset up to another."""
         return Run(begin, self.timestamp, self.entries[begin - self.first : end - self.first])
+
+
+class PackedRun(NamedTuple):
+    """Messages that a producer has packed, as `Run`."""
+
+    first: int
+    timestamp: int
+    batch: Batch
+
+    @property
+    def end(self) -> int:
+        """The offset behind the last one."""
+        return self.first + self.batch.number
+
+    @property
+    def size(self) -> int:
+        """The bytes that wait."""
+        return len(self.batch.packed)
+
+    def unpacked(self) -> Run:
+        """The messages."""
+        return Run(self.first, self.timestamp, self.batch.unpack())
 
 
 class Taken(NamedTuple):
@@ -41,7 +71,8 @@ class Feed:
     """Chunks of one subscription.
 
     A server sends whole chunks, of any size, and one for each credit. So that what waits stays bounded, a credit is
-    given only while there is room, for as many chunks as would fit if they were like the last one.
+    given only while there is room, for as many chunks as would fit if they were like the last one. A batch is unpacked
+    when its first message is to be taken, so that of all that waits one is unpacked, whatever size it becomes.
 
     Args:
         subscription: its number on the connection.
@@ -51,6 +82,7 @@ class Feed:
 
     Attributes:
         position: the lowest offset that can still come.
+        first_chunk: the offsets of the first chunk that came.
     """
 
     def __init__(self, subscription: int, position: int, most: int, most_bytes: int) -> None:
@@ -60,7 +92,8 @@ class Feed:
         self._most_bytes = most_bytes
         self._credits = 0
         self._last_chunk = (most, most_bytes)
-        self._waiting: deque[Run] = deque()
+        self.first_chunk: range | None = None
+        self._waiting: deque[Run | PackedRun] = deque()
         self._count = 0
         self._bytes = 0
         self._stirred = threading.Condition()
@@ -71,15 +104,17 @@ class Feed:
         """Bytes of the entries that wait."""
         return self._bytes
 
-    def put(self, run: Run) -> None:
+    def put(self, chunk: Sequence[Run | PackedRun]) -> None:
         """A chunk."""
-        size = sum(map(len, run.entries))
+        runs = [run for run in chunk if run.end > run.first]
+        count, size = sum(run.end - run.first for run in runs), sum(run.size for run in runs)
         with self._stirred:
             self._credits -= 1
-            self._last_chunk = (max(1, len(run.entries)), max(1, size))
-            if run.entries:
-                self._waiting.append(run)
-                self._count += len(run.entries)
+            self._last_chunk = (max(1, count), max(1, size))
+            if runs:
+                self.first_chunk = self.first_chunk or range(runs[0].first, runs[-1].end)
+                self._waiting += runs
+                self._count += count
                 self._bytes += size
                 self._stirred.notify()
 
@@ -101,10 +136,10 @@ class Feed:
             self._ended = True
             self._stirred.notify()
 
-    def peek(self) -> Run | None:
-        """What waits as the next, if anything does."""
-        with self._stirred:
-            return self._waiting[0] if self._waiting else None
+    @property
+    def empty(self) -> bool:
+        """Whether nothing waits."""
+        return not self._waiting
 
     def take(self, start: int, until: int | None, most: int, timeout_s: float) -> Taken:
         """The next entries in order from one offset up to another, waiting for the first.
@@ -117,9 +152,9 @@ class Feed:
             self._drop_before(start)
             self._stirred.wait_for(lambda: self._ended or self._next_from(start), timeout_s)
             while most > 0 and self._next_from(start):
-                run = self._waiting[0]
-                if until is not None and run.first >= until:
+                if until is not None and self._waiting[0].first >= until:
                     return Taken(taken, reached=True)
+                run = self._unpack()
                 end = min(run.end, run.first + most, run.end if until is None else until)
                 end, size = self._fitting(run, end, size, first=not taken)
                 if end == run.first:
@@ -134,7 +169,10 @@ class Feed:
 
     def _drop_before(self, start: int) -> None:
         while self._waiting and self._waiting[0].first < start:
-            self._cut(min(start, self._waiting[0].end))
+            if self._waiting[0].end > start:
+                self._cut(start)
+            else:
+                self._remove()
 
     def _fitting(self, run: Run, end: int, size: int, *, first: bool) -> tuple[int, int]:
         """How far the entries fit into the bytes of one batch, and the bytes with them."""
@@ -147,11 +185,26 @@ class Feed:
 
     def _cut(self, end: int) -> Run:
         """Take the entries up to an offset out of the first run."""
-        run = self._waiting.popleft()
+        run = self._unpack()
         part = run if end == run.end else run.part(run.first, end)
         if part is not run:
-            self._waiting.appendleft(run.part(end, run.end))
-        self._count -= len(part.entries)
-        self._bytes -= sum(map(len, part.entries))
-        self.position = end
+            self._waiting[0] = run.part(end, run.end)
+            self._waiting.appendleft(part)
+        self._remove()
         return part
+
+    def _unpack(self) -> Run:
+        """The first run, unpacked if it was not."""
+        run = self._waiting[0]
+        if isinstance(run, PackedRun):
+            self._bytes -= run.size
+            self._waiting[0] = run = run.unpacked()
+            self._bytes += run.size
+        return run
+
+    def _remove(self) -> None:
+        """The first run is taken, or not wanted."""
+        run = self._waiting.popleft()
+        self._count -= run.end - run.first
+        self._bytes -= run.size
+        self.position = run.end

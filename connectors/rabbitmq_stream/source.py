@@ -11,10 +11,10 @@ from rstream.constants import OffsetType
 from connectors.progress import Progress
 from connectors.rabbitmq_server import Fault
 from connectors.rabbitmq_stream.broker import Broker
-from connectors.rabbitmq_stream.chunk import entries_of
+from connectors.rabbitmq_stream.chunk import Batch, entries_of
 from connectors.rabbitmq_stream.content import SOURCE_ID, UNIQUE_ID, decode
 from connectors.rabbitmq_stream.content import Place as MessagePlace
-from connectors.rabbitmq_stream.feed import Feed, Run
+from connectors.rabbitmq_stream.feed import Feed, PackedRun, Run
 from connectors.rabbitmq_stream.link import Link, Utf8, Wire
 from connectors.rabbitmq_stream.places import Place, Start
 from correlator.errors import ConnectionLost
@@ -83,7 +83,7 @@ class StreamSource:
         self._progress = Progress(0)
         self._subscribe(link, Start("first"))
         messages: list[Message] = []
-        while len(messages) < limit and self._feed.position < last.end:
+        while len(messages) < limit and self._feed.position < last.stop:
             chunk = self.receive(limit - len(messages), self._broker.timeout_s)
             if not chunk.messages:
                 break
@@ -102,7 +102,7 @@ class StreamSource:
         self._ask_for_more(link)
         if runs:
             return self._chunk(runs)
-        if self._unreadable is not None and self._feed.peek() is None:
+        if self._unreadable is not None and self._feed.empty:
             raise self._unreadable.error(self._where)
         if reached and until is not None:  # what was given back is not in the stream any more
             progress.acknowledge([progress.take(until, 0)])
@@ -182,17 +182,17 @@ class StreamSource:
 
     def _find(self, link: Link, start: Start) -> int:
         if start.kind == "timestamp" and (chunk := self._chunk_at(link, start)):
-            return chunk.first
+            return chunk.start
         chunk = self._chunk_at(link, Start("last"))
         if chunk is None:
             return 0
-        return chunk.first if start.kind == "last" else chunk.end
+        return chunk.start if start.kind == "last" else chunk.stop
 
-    def _chunk_at(self, link: Link, start: Start) -> Run | None:
-        """The chunk that a subscription would begin with; `None` when there is none yet."""
+    def _chunk_at(self, link: Link, start: Start) -> range | None:
+        """The offsets of the chunk that a subscription would begin with; `None` when there is none yet."""
         self._subscribe(link, start)
         link.ask(self._settle, self._stream)
-        return self._feed.peek()
+        return self._feed.first_chunk
 
     async def _settle(self, wire: Wire) -> None:
         """The server sends what there is before it answers to the next request."""
@@ -245,13 +245,13 @@ class StreamSource:
         if chunk.subscription_id != feed.subscription or self._unreadable is not None:
             return
         try:
-            entries = entries_of(chunk.data, chunk.num_entries)
+            runs = _runs(chunk)
         except (ValueError, struct.error) as error:
             what = f"the chunk at offset {chunk.chunk_first_offset} of '{self._stream}' cannot be read ({error})"
             self._unreadable = Fault("E7028", what, "", "The server's files may be damaged: look at its log")
             feed.end()  # what lies before it is handed out first
             return
-        feed.put(Run(chunk.chunk_first_offset, chunk.timestamp, entries))
+        feed.put(runs)
         if more := feed.room():
             await wire.credit(feed.subscription, more)
 
@@ -267,6 +267,18 @@ class StreamSource:
                 place = MessagePlace(self._place.stream, offset, timestamp)
                 messages.append(decode(entry, place, wants_id=self._wants_id, wants_source=self._wants_source))
         return Chunk(messages, self._progress.take(runs[-1].end, len(messages)))
+
+
+def _runs(chunk: schema.Deliver) -> list[Run | PackedRun]:
+    runs: list[Run | PackedRun] = []
+    at = chunk.chunk_first_offset
+    for entries in entries_of(chunk.data, chunk.num_entries):
+        if isinstance(entries, Batch):
+            runs.append(PackedRun(at, chunk.timestamp, entries))
+        else:
+            runs.append(Run(at, chunk.timestamp, entries))
+        at = runs[-1].end
+    return runs
 
 
 def _specified(start: Start) -> schema.OffsetSpec:

@@ -152,8 +152,7 @@ class _Replay:
         elif isinstance(record, Added):
             self._add(record.endpoint)
         elif isinstance(record, Forgotten):
-            for key in [key for key in self._batches if key[0] == record.receiver]:
-                del self._batches[key]
+            self._forget(record.receiver)
         elif isinstance(record, End):
             self.replayed.in_order = True
         self._collect()
@@ -235,6 +234,10 @@ class _Replay:
         events, _ = receiver.mapping.remap(batch.messages, batch.first, 0.0)
         self._batches[key] = batch.messages, events
         self._left[key] = len(receiver.targets.names)
+
+    def _forget(self, receiver: str) -> None:
+        for key in [key for key in self._batches if key[0] == receiver]:
+            del self._batches[key]
 
     def _take(self, taken: Taken) -> None:
         view, queue = self._views[taken.context], self._context(taken.context).queue

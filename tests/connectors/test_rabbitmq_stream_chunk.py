@@ -5,7 +5,8 @@ import struct
 
 import pytest
 
-from connectors.rabbitmq_stream.chunk import MOST_UNPACKED_BYTES, Packed, entries_of
+from connectors.rabbitmq_stream.chunk import MOST_UNPACKED_BYTES, Batch, Packed, entries_of
+from connectors.rabbitmq_stream.feed import Feed, PackedRun
 
 NONE, GZIP, ZSTD = 0x80, 0x90, 0xC0
 
@@ -24,9 +25,15 @@ def zipped(*messages):
     return batch(GZIP, len(messages), content, packed=gzip.compress(content, mtime=0))
 
 
+def messages_of(data, count):
+    """The messages of all entries, one for each offset."""
+    entries = entries_of(data, count)
+    return [one for entry in entries for one in (entry.unpack() if isinstance(entry, Batch) else entry)]
+
+
 def test_messages_and_batches_in_order():
     data = sized(b"1", b"") + batch(NONE, 2, sized(b"2", b"3")) + zipped(b"4", b"5" * 1000) + sized(b"6")
-    assert entries_of(data, 5) == [b"1", b"", b"2", b"3", b"4", b"5" * 1000, b"6"]
+    assert messages_of(data, 5) == [b"1", b"", b"2", b"3", b"4", b"5" * 1000, b"6"]
 
 
 BOMB = gzip.compress(bytes(1_000_000), mtime=0)
@@ -47,7 +54,7 @@ BOMB = gzip.compress(bytes(1_000_000), mtime=0)
     ],
 )
 def test_a_batch_that_cannot_be_unpacked_keeps_its_offsets(hostile, reason):
-    entries = entries_of(sized(b"before") + hostile + sized(b"behind"), 3)
+    entries = messages_of(sized(b"before") + hostile + sized(b"behind"), 3)
     assert len(entries) == 5
     assert (entries[0], entries[4]) == (b"before", b"behind")
     assert all(isinstance(one, Packed) and reason in one.why for one in entries[1:4])
@@ -59,3 +66,28 @@ def test_a_batch_that_cannot_be_unpacked_keeps_its_offsets(hostile, reason):
 def test_what_no_server_writes(data):
     with pytest.raises((ValueError, struct.error)):
         entries_of(data, 1)
+
+
+def test_of_all_batches_that_wait_one_is_unpacked():
+    """A chunk of a few kilobytes may hold gigabytes, and claim more messages than anybody could count."""
+    batches = [PackedRun(at, 0, *entries_of(zipped(bytes(500_000), bytes(500_000)), 1)) for at in range(0, 40, 2)]
+    unread = PackedRun(40, 0, *entries_of(batch(GZIP, 65535, b""), 1))
+    feed = Feed(1, 0, most=100_000, most_bytes=600_000)
+    feed.put([*batches, unread])
+    assert feed.waiting_bytes < 30_000
+    for at in range(38):
+        assert [run.first for run in feed.take(at, None, 3, 0.0).runs] == [at]
+        assert feed.waiting_bytes < 1_030_000
+    runs = feed.take(50, None, 3, 0.0).runs
+    assert [(run.first, run.end) for run in runs] == [(50, 53)]
+    assert isinstance(runs[0].entries[0], Packed)
+    assert feed.position == 53
+
+
+def test_batches_that_are_not_wanted_are_not_unpacked(monkeypatch):
+    feed = Feed(1, 0, most=100, most_bytes=1000)
+    feed.put([PackedRun(0, 0, *entries_of(zipped(b"1", b"2"), 1)), PackedRun(2, 0, *entries_of(zipped(b"3"), 1))])
+    monkeypatch.setattr(Batch, "unpack", None)
+    assert feed.take(3, None, 10, 0.0) == ([], False)
+    assert feed.waiting_bytes == 0
+    assert feed.position == 3

@@ -391,7 +391,9 @@ def test_a_log_of_an_older_format_says_who_reads_it(world, tmp_path):
         pass
     (log,) = logs_of(tmp_path)
     log.write_bytes(b"correlator input log 1\n" + log.read_bytes()[len(inputlog.MAGIC) :])
-    what = r"E4320 .*input\.log\.1: is of format 1. This version reads format 2. Replay it with the version that wrote it"
+    what = (
+        r"E4320 .*input\.log\.1: is of format 1. This version reads format 2. Replay it with the version that wrote it"
+    )
     with pytest.raises(RecoveryRefused, match=what):
         replay(log)
 

@@ -19,6 +19,11 @@ def quoted(value: object) -> str:
     return f"'{escaped}'"
 
 
+def sentence(text: str) -> str:
+    """With its full stop, unless it ends in a question, or in the mark below a text."""
+    return text if text.endswith(("?", "^")) else f"{text.rstrip('.')}."
+
+
 def storable(text: str) -> str:
     """The text with halves of surrogate pairs escaped: application code may raise them, and no store takes them."""
     return text.encode(errors="backslashreplace").decode()
@@ -46,9 +51,8 @@ class CorrelatorError(Exception):
         super().__init__(code, where, what, allowed, todo)
 
     def __str__(self) -> str:
-        sentences = [f"{self.code} {self.where}: {self.what}".rstrip("."), self.allowed, self.todo]
-        text = ". ".join(sentence.rstrip(".") for sentence in sentences if sentence)
-        return text if text.endswith(("?", "^")) else text + "."
+        sentences = [f"{self.code} {self.where}: {self.what}", self.allowed, self.todo]
+        return " ".join(sentence(text) for text in sentences if text)
 
 
 class ConfigError(CorrelatorError):

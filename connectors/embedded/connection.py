@@ -1,20 +1,24 @@
 """The connector's entry point: checks the options, opens nothing."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+
+from sqlalchemy import Connection, inspect
 
 from connectors.embedded import ledger
 from connectors.embedded.link import translated
 from connectors.embedded.removal import delete_destination, delete_subscription
 from connectors.embedded.sink import EmbeddedSink
 from connectors.embedded.source import EmbeddedSource, message_of
+from connectors.embedded.tables import messages
 from connectors.options import check_destination, check_options, text_option
-from correlator.errors import ConfigError, UsageError
+from correlator.errors import ConfigError, ConnectionLost, StoreError, UsageError
 from correlator.events import Message
 from correlator.ports import Features, Order
 from correlator.selector import Selector
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
-from correlator.storage.database import parse, reading
+from correlator.storage.database import NO_DATABASE, location, parse, reading
 
 DEFAULT_STORE = "sqlite:///correlator-broker.db"
 
@@ -67,14 +71,29 @@ class EmbeddedConnection:
         """
         if check_destination(f"connections.{self._name}", destination).kind != "queue":
             raise UsageError("E2110", destination, "only queues can be browsed")
-        with translated(f"connections.{self._name}"), reading(self._store) as connection:
+        with self._looking() as connection:
             rows = ledger.browse(connection, destination, limit)
         return [message_of(row, destination) for row in rows]
 
     def queues(self) -> Sequence[str]:
         """The queues that anything was ever sent to or received from; raises `ConnectionLost` as `browse`."""
-        with translated(f"connections.{self._name}"), reading(self._store) as connection:
+        with self._looking() as connection:
             return ledger.queues(connection)
+
+    @contextmanager
+    def _looking(self) -> Iterator[Connection]:
+        """A look into the broker's database; raises `ConnectionLost` E7003, also when there is no broker yet."""
+        where = f"connections.{self._name}"
+        with translated(where):
+            try:
+                with reading(self._store) as connection:
+                    if not inspect(connection).has_table(messages.name):
+                        raise _no_broker(where, f"{location(self._store)} holds no broker yet")
+                    yield connection
+            except StoreError as error:
+                if error.code != NO_DATABASE:
+                    raise
+                raise _no_broker(where, f"the broker's database {location(self._store)} is not there yet") from error
 
     def unsubscribe(self, topic: str, subscription: str) -> None:
         """Delete a subscription; see `ports.Unsubscribable`."""
@@ -86,6 +105,10 @@ class EmbeddedConnection:
 
     def close(self) -> None:
         """Nothing is shared."""
+
+
+def _no_broker(where: str, what: str) -> ConnectionLost:
+    return ConnectionLost("E7003", where, what, "Whoever first sends or receives makes it", f"Or correct {where}.store")
 
 
 def _store_url(where: str, text: str) -> str:

@@ -52,7 +52,7 @@ class StreamConnection:
             return source.peek(limit)
         except ConnectionLost as error:
             if error.code != NO_SUCH_STREAM:
-                raise
+                raise ConnectionLost(error.code, self._where, error.what, error.allowed, error.todo) from error
             raise UsageError("E2027", quoted(destination), "the broker has no such queue") from error
         finally:
             source.close()

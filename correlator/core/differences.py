@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from correlator.core.commit import ContextCut
-from correlator.errors import CorrelatorError, RecoveryRefused
+from correlator.errors import CorrelatorError, RecoveryRefused, sentence
 
 E = TypeVar("E", bound=CorrelatorError)
 
@@ -74,8 +74,10 @@ def refuse(differences: Iterable[Difference]) -> None:
 def joined(errors: Sequence[E]) -> E:
     """Several errors as one, which has the class, code and place of the first and a line for each."""
     first, *others = errors
-    lines = [first.todo, *(str(other) for other in others)]
-    return type(first)(first.code, first.where, first.what, first.allowed, ".\n".join(one.rstrip(".") for one in lines))
+    if not others:
+        return first
+    lines = [*([sentence(first.todo)] if first.todo else []), *(str(other) for other in others)]
+    return type(first)(first.code, first.where, first.what, first.allowed, "\n".join(lines))
 
 
 def compare_contexts(cuts: Iterable[ContextCut], contexts: Collection[str]) -> list[Difference]:

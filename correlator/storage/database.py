@@ -37,6 +37,7 @@ with contextlib.suppress(ImportError):  # the driver is an extra; without it `po
 Number = BigInteger().with_variant(Integer(), "sqlite")  # 64 bits on both; SQLite's key must be called INTEGER
 
 APPLICATION_ID = 0x636F7272  # "corr": what a store of this product carries in its header
+NO_DATABASE = "E3010"
 CONNECT_TIMEOUT_S = 10
 OLDEST_POSTGRES = 15
 PAGES_TIDIED = 10_000
@@ -105,7 +106,7 @@ def open_reader(url: str) -> Engine:
         path = _path_of(parsed)
         if not path.exists():
             todo = "Start the engine once, or name another store"
-            raise StoreError("E3010", str(path), "there is no store yet", "", todo)
+            raise StoreError(NO_DATABASE, str(path), "there is no store yet", "", todo)
         engine = create_engine("sqlite://", creator=lambda: _dial_sqlite(path, "ro"), poolclass=NullPool)
         event.listen(engine, "begin", _begin)
         return engine

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from correlator.cli import main
+from correlator.core.differences import joined
+from correlator.errors import CorrelatorError
 from tests.cli.commands import COMMAND, assert_fails, on_terminal, run, start, write
 
 
@@ -44,6 +46,41 @@ def test_a_mistake_gets_its_code_and_status(arguments, code, texts, tmp_path, ca
     status = main.execute(arguments)
     out, err = capsys.readouterr()
     assert_fails(subprocess.CompletedProcess(arguments, status, out, err), code, 3 if code[1] == "3" else 2, *texts)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["db", "rset"], "Did you mean 'reset', 'forget'? See: correlator db --help."),
+        (["deadletter", "reply"], "Did you mean 'replay'? See: correlator deadletter --help."),
+        (["rn", "x.yaml"], "unknown command 'rn'. Did you mean 'run'?"),
+    ],
+)
+def test_a_question_has_no_full_stop(arguments, told, capsys):
+    assert main.execute(arguments) == 2
+    assert capsys.readouterr().err.endswith(f"{told}\n")
+
+
+@pytest.mark.parametrize(
+    ("parts", "told"),
+    [
+        (("what", "", ""), "E1 x: what."),
+        (("what.", "is.", "do."), "E1 x: what. is. do."),
+        (("what?", "is?", "do?"), "E1 x: what? is? do?"),
+        (("what\n  ^", "", ""), "E1 x: what\n  ^"),
+        (("", "", "do"), "E1 x: . do."),
+    ],
+)
+def test_an_error_is_told_in_sentences(parts, told):
+    assert str(CorrelatorError("E1", "x", *parts)) == told
+
+
+def test_several_errors_are_told_in_sentences():
+    asked = CorrelatorError("E1", "x", "what", "", "Did you mean 'y'?")
+    assert str(joined([asked])) == "E1 x: what. Did you mean 'y'?"
+    assert str(joined([asked, asked])) == "E1 x: what. Did you mean 'y'?\nE1 x: what. Did you mean 'y'?"
+    plain = CorrelatorError("E1", "x", "what", "", "Do")
+    assert str(joined([plain, plain])) == "E1 x: what. Do.\nE1 x: what. Do."
 
 
 def test_no_arguments_show_a_short_help(tmp_path):

@@ -116,7 +116,24 @@ def test_what_cannot_be_browsed(connection, destination, code, status, text, don
 
 
 def test_a_broker_that_is_not_there(place):
-    assert_fails(run("browse", "stuck.yaml", "broker", "queue:out", cwd=place), "E7003", 4, "nowhere")
+    refused = run("browse", "stuck.yaml", "broker", "queue:out", cwd=place)
+    assert_fails(
+        refused, "E7003", 4, "connections.broker", "database /nowhere/broker.db is not there yet", "sends or receives"
+    )
+    assert "Start the engine" not in refused.stderr
+
+
+def test_a_database_without_a_broker(place):
+    sqlite3.connect(place / "store" / "broker.db").close()
+    (place / "store" / "broker.db").touch()
+    refused = run("browse", "engine.yaml", "broker", "queue:out", cwd=place)
+    assert_fails(refused, "E7003", 4, "broker.db holds no broker yet", "correct connections.broker.store")
+
+
+def test_a_server_of_streams_that_cannot_be_reached_is_named_by_its_connection(place):
+    streams = "name: e\nconnections: {s: {type: rabbitmq_stream, host: 127.0.0.1, port: 1}}"
+    write(place / "streams.yaml", [streams])
+    assert_fails(run("browse", "streams.yaml", "s", "queue:q", cwd=place), "E7001", 4, "connections.s: cannot connect")
 
 
 # --- db ---

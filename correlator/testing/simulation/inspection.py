@@ -14,6 +14,7 @@ from correlator.core.dedup import DuplicateDetector, Place
 from correlator.core.instances import Deadline, StoredMonitor, type_name
 from correlator.core.monitor import Monitor
 from correlator.core.state import StateTable
+from correlator.core.statelog import StateLog
 from correlator.runtime.contexts import MonitorThread
 from correlator.runtime.engine import Engine
 from correlator.runtime.names import resolve
@@ -173,13 +174,7 @@ def _bound(detector: DuplicateDetector, windows: DuplicateDetectionSettings) -> 
 
 def state_of_disk(disk: Disk) -> dict[str, list[dict[str, Any]]]:
     """Attributes and tables of the persistent monitors as the disk holds them, by class name, oldest instance first."""
-    values: dict[str, dict[bytes, bytes]] = {}
-    for segment in disk.recovered().state:
-        for entry in segment.entries:
-            owned = values.setdefault(entry.owner, {})
-            owned.pop(entry.key, None)
-            if entry.value is not None:
-                owned[entry.key] = entry.value
+    values = StateLog().restore(disk.recovered().state)
     found: dict[str, list[dict[str, Any]]] = {}
     for owner, instances in values.items():
         if owner.startswith("monitor:"):

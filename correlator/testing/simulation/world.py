@@ -260,7 +260,8 @@ class World:
 
     def _recovers(self, engine: Engine, configuration: changes.Configuration | None) -> bool:
         """Whether the engine survives its recovery, in the end with the configuration put back if that was refused."""
-        before, epoch = self.disk.content(), self.disk.epoch
+        epoch = self.disk.epoch
+        before = self.disk.content() if configuration is not None else None  # only a configuration may be refused
         try:
             engine.recover()
         except Killed as killed:

@@ -223,6 +223,7 @@ CODES = {
     "E4118": "The store would name a class that cannot be imported by this name: no later start could find it.",
     "E4119": "Another value took the place of a StateTable: what it holds would not be stored.",
     "E4120": "A call of cancel() names no listener and no timer.",
+    "E4121": "A method takes the place of a handler without '@on' or '@every': nothing would call it.",
     "E4201": "A row of the store was changed by somebody else than the engine.",
     "E4202": "The store holds something that this version or this configuration cannot read back.",
     "E4203": "Stored state does not fit the class any more: define 'migrate_state' on it.",

@@ -56,6 +56,10 @@ class TimerSpec(msgspec.Struct, frozen=True):
     handler: str
 
 
+_LISTENERS, _TIMERS = "_correlator_listeners", "_correlator_timers"
+_DECORATORS = {_LISTENERS: "@on", _TIMERS: "@every"}
+
+
 def on(what: type[Any] | Expression, /, **fields: Any) -> Callable[[F], F]:
     """Call the method for every event of a type whose fields have these values, or as `Monitor.on_all` does.
 
@@ -66,7 +70,7 @@ def on(what: type[Any] | Expression, /, **fields: Any) -> Callable[[F], F]:
 
     def decorate(method: F) -> F:
         refuse_deferred(method, f"handler {method.__qualname__}")
-        specs = method.__dict__.setdefault("_correlator_listeners", [])
+        specs = method.__dict__.setdefault(_LISTENERS, [])
         specs.append(ListenerSpec.of(expression, partial(method, None), method.__name__))
         return method
 
@@ -84,7 +88,7 @@ def every(seconds: float) -> Callable[[F], F]:
 
     def decorate(method: F) -> F:
         refuse_deferred(method, f"handler {method.__qualname__}")
-        method.__dict__.setdefault("_correlator_timers", []).append(TimerSpec(float(seconds), method.__name__))
+        method.__dict__.setdefault(_TIMERS, []).append(TimerSpec(float(seconds), method.__name__))
         return method
 
     return decorate
@@ -162,6 +166,9 @@ class Monitor:
     beside the annotation is the initial one, copied for each instance. Attributes without annotation are scratch and
     gone after a restart. `name=` fixes the name in the store when the class is renamed.
 
+    A subclass has the handlers of its bases. One that it defines again needs `@on` or `@every` again (`UsageError`
+    E4121); `NAME = None` leaves it out.
+
     All methods are called in the thread of the monitor's context, one at a time.
     """
 
@@ -181,8 +188,9 @@ class Monitor:
             cls.persistent = persistent
         cls.state_name = name or cls.__name__
         _refuse_strange_hooks(cls)
-        cls.listeners = tuple(_declared(cls, "_correlator_listeners"))
-        cls.timers = tuple(_declared(cls, "_correlator_timers"))
+        _refuse_silent_overrides(cls)
+        cls.listeners = tuple(_declared(cls, _LISTENERS))
+        cls.timers = tuple(_declared(cls, _TIMERS))
         handlers = [*(spec.handler for spec in cls.listeners), *(spec.handler for spec in cls.timers)]
         for called in (*_HOOKS.values(), "migrate_state", *handlers):
             refuse_deferred_handler(cls, called)
@@ -508,6 +516,24 @@ def _refuse_strange_hooks(cls: type[Monitor]) -> None:
                 f"'{name}' looks like a life-cycle method and is none",
                 f"Allowed: {', '.join(_HOOKS.values())}",
                 f"Did you mean '{_HOOKS[near[0]]}'?",
+            )
+
+
+def _refuse_silent_overrides(cls: type[Monitor]) -> None:
+    """A method that takes the place of a handler, without its decorator, would never be called by itself."""
+    for name in dir(cls):
+        owners = [base for base in cls.__mro__ if name in vars(base)]
+        if len(owners) < 2 or vars(owners[0])[name] is None:
+            continue
+        method, before = (vars(base)[name] for base in owners[:2])
+        lost = next((word for marker, word in _DECORATORS.items() if getattr(before, marker, ())), "")
+        if lost and not any(getattr(method, marker, ()) for marker in _DECORATORS):
+            raise UsageError(
+                "E4121",
+                f"handler {owners[0].__qualname__}.{name}",
+                f"takes the place of {owners[1].__qualname__}.{name}, which has {lost}, and has none: nothing calls it",
+                f"A handler has {lost} in each class that defines it",
+                f"Write {lost} above it, or give it another name; to let nothing be called, write {name} = None",
             )
 
 

@@ -155,3 +155,59 @@ class Called:
 def test_whatever_can_be_called(function: Any) -> None:
     with pytest.raises(UsageError, match="E4117"):
         refuse_deferred(function, "function")
+
+
+class Base(Monitor):
+    @on(Tick)
+    def tick(self, tick: Tick) -> None: ...
+
+    @every(1)
+    def again(self) -> None: ...
+
+
+def plain(_self: Any, *_: Any) -> None: ...
+
+
+class Beside:
+    tick = plain
+
+
+@pytest.mark.parametrize(
+    ("bases", "name", "value", "told"),
+    [
+        (
+            (Base,),
+            "tick",
+            plain,
+            r"E4121 handler Sub\.tick: takes the place of Base\.tick, which has @on, and has none",
+        ),
+        ((Base,), "again", plain, r"E4121 handler Sub\.again: takes the place of Base\.again, which has @every"),
+        ((Base,), "tick", staticmethod(plain), r"E4121 handler Sub\.tick"),
+        ((Base,), "tick", 5, r"E4121 handler Sub\.tick"),
+        ((Beside, Base), "other", plain, r"E4121 handler Beside\.tick: takes the place of Base\.tick"),
+    ],
+)
+def test_a_method_that_takes_the_place_of_a_handler_is_one_itself(
+    bases: tuple[type, ...], name: str, value: Any, told: str
+) -> None:
+    with pytest.raises(UsageError, match=told) as caught:
+        type("Sub", bases, {name: value, "__qualname__": "Sub"})
+    assert "to let nothing be called, write" in str(caught.value)
+
+
+def test_a_handler_may_be_changed_left_out_and_defined_anew() -> None:
+    changed = type("Changed", (Base,), {"tick": on(Tick, number=1)(lambda _self, _tick: None)})
+    assert [spec.expression.fields for spec in changed.listeners] == [("number",)]
+    left_out = type("LeftOut", (Base,), {"tick": None, "again": None})
+    assert (left_out.listeners, left_out.timers) == ((), ())
+    anew = type("Anew", (left_out,), {"tick": plain})
+    assert anew.listeners == ()
+
+
+def test_a_monitor_of_two_bases_has_the_handlers_of_both() -> None:
+    class Other(Monitor):
+        @on(Tick)
+        def tock(self, tick: Tick) -> None: ...
+
+    both = type("Both", (Base, Other), {})
+    assert sorted(spec.handler for spec in both.listeners) == ["tick", "tock"]

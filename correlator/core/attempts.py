@@ -109,13 +109,14 @@ class Attempts:
             self._invoke(instance, partial(_fail, error), kept.original)
             return
         progress = plan.step(attempt.progress, parts, event, self.moment)
+        data = attempt.recorded
+        if instance.monitor.persistent:
+            data = {**data, **dict.fromkeys(parts, kept.data)}
         if plan.outcome(progress):
             self._stage(self._complete, attempt)
-            self._call(attempt.listener, progress, kept.original)
+            self._call(attempt.listener, progress, data, kept.original)
             return
-        if instance.monitor.persistent:
-            for part in parts:
-                attempt.recorded[part] = kept.data
+        attempt.recorded = data
         self._become(attempt, progress)
 
     def look(self, attempt: Attempt) -> None:
@@ -126,7 +127,7 @@ class Attempts:
             progress = plan.step(attempt.progress, clocks, None, self.moment)
             if plan.outcome(progress):
                 self._complete(attempt)
-                self._call(attempt.listener, progress, None)
+                self._call(attempt.listener, progress, attempt.recorded, None)
             else:
                 self._become(attempt, progress)
         if attempt.alive:
@@ -156,8 +157,13 @@ class Attempts:
         if not listener.attempts and not listener.declared:
             self._remove(listener)
 
-    def _call(self, listener: ExpressionListener, progress: Progress, event: Any) -> None:
-        arguments = [progress.events.get(number) for number in listener.plan.arguments]
+    def _call(self, listener: ExpressionListener, progress: Progress, data: Mapping[int, bytes], event: Any) -> None:
+        """Call the handler with what is its own: events that are kept beyond the call are not given to it to change."""
+        events = progress.events
+        arguments = [
+            apart(events[number], data[number]) if number in data else events.get(number)
+            for number in listener.plan.arguments
+        ]
         self._invoke(listener.instance, lambda _: listener.method(*arguments), event)
 
     def _go_on(self, attempt: Attempt, progress: Progress) -> None:

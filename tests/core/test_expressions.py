@@ -553,6 +553,65 @@ def test_a_minute_that_is_shown_again_does_not_fire_again():
     assert len(heard(world)) == 1
 
 
+class Changes(Monitor, persistent=True):
+    """Its handlers change what they are given."""
+
+    heard: list[str] = []
+
+    @on(match(Order).then(match(B)))
+    def first(self, order: Order, b: B) -> None:
+        self._change("ab", order)
+        if b.n == 5:
+            raise ValueError("no")
+
+    @on(match(Order).then(match(C)))
+    def second(self, order: Order, _c: C) -> None:
+        self._change("ac", order)
+
+    @on(match(A).then(match(Order)))
+    def third(self, _a: A, order: Order) -> None:
+        self._change("xa", order)
+
+    @on(match(A, n=9).then(match(Order)))
+    def fourth(self, _a: A, order: Order) -> None:
+        self._change("ya", order)
+
+    def _change(self, name: str, order: Order) -> None:
+        order.lines.append(99)
+        self.heard.append(f"{name} {order.lines}")
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_what_a_handler_makes_of_an_event_is_seen_by_no_other_call(again):
+    """Neither when the handler failed, nor by attempts that the same event has hit; and a restart changes nothing."""
+    world = Listening(Changes(), on_error="skip")
+    world.hear(A(n=9), Order(id=1, lines=[1]), B(n=5))
+    assert world.failures == ["E5500"]
+    if again:
+        world.restart()
+    world.hear(B(), C())
+    assert sorted(world.monitor.heard) == [f"{one} [1, 99]" for one in ("ab", "ac", "xa", "ya")]
+
+
+def test_a_handler_that_time_calls_gets_the_event_as_it_came():
+    class Late(Monitor, persistent=True, name="late"):
+        heard: list[list[int]] = []
+
+        @on(match(Order).then(wait(1)))
+        def waited(self, order: Order) -> None:
+            order.lines.append(99)
+
+        @on(match(Order).then(match(B)))
+        def came(self, order: Order, _b: B) -> None:
+            self.heard.append(list(order.lines))
+
+    world = Listening(Late(), on_error="skip")
+    world.hear(Order(id=1, lines=[1]))
+    world.pass_time(2)
+    world.hear(B())
+    assert world.monitor.heard == [[1]]
+
+
 def test_a_minute_that_was_skipped_fires_when_it_is_noticed_and_once_for_all():
     world = at_nine(NINE - DAY / 2)
     world.pass_time(59, wall=3 * DAY)

@@ -174,3 +174,13 @@ def subscription_forgotten(patches: Patches) -> None:
         return stored
 
     patches.replace(Context, "_stored", make)
+
+
+@mutant("kept_events_handed_out", "a handler is given the events that its attempt keeps", "M7", "M8")
+def kept_events_handed_out(patches: Patches) -> None:
+    """What it changes in them is seen by whoever is given them later."""
+
+    def make(original: Any) -> Any:
+        return lambda self, listener, progress, data, event: original(self, listener, progress, {}, event)
+
+    patches.replace(Attempts, "_call", make)

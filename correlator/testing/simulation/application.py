@@ -29,6 +29,7 @@ class Order:
     n: int = 0
     group: int = 0
     fail: str = ""
+    marks: list[str] = []
 
 
 @event
@@ -38,6 +39,7 @@ class Reading:
     id: str
     n: int = 0
     group: int = 0
+    marks: list[str] = []
 
 
 @event
@@ -329,7 +331,8 @@ class Audit(Monitor, persistent=True):
 class Matcher(Monitor, persistent=True):
     """Puts orders and readings together by expressions, and keeps account of what these must find.
 
-    Its plain listeners hear an event before its expressions do.
+    Its plain listeners hear an event before its expressions do. Each expression changes the events that it is given,
+    which nobody else may see.
     """
 
     _order = match(Order)
@@ -376,11 +379,13 @@ class Matcher(Monitor, persistent=True):
     @on(_order.then(match(Reading, group=_order["group"])))
     def pair(self, order: Order, reading: Reading) -> None:
         """Each order with the next reading of its group."""
+        self._mark("pair", order, reading)
         self.pairs.append(f"{order.id}:{reading.id}")
 
     @on(_order.then(wait(UNANSWERED_S) & ~match(Reading, group=_order["group"])))
     def unheard(self, order: Order) -> None:
         """No reading in time."""
+        self._mark("unheard", order)
         waiting = self.unanswered.get(order.group, [])
         if order.id in waiting:
             waiting.remove(order.id)
@@ -390,7 +395,13 @@ class Matcher(Monitor, persistent=True):
 
     def couple(self, order: Order, reading: Reading) -> None:
         """One order and one reading, each used once."""
+        self._mark("couple", order, reading)
         self.couples.append(f"{order.id}:{reading.id}")
+
+    def _mark(self, name: str, *events: Order | Reading) -> None:
+        for one in events:
+            self.wrong.extend(f"{name} was given {one.id} as {mark} had changed it" for mark in one.marks)
+            one.marks.append(name)
 
 
 class Passerby(Monitor):

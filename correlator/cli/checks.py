@@ -14,8 +14,8 @@ from correlator.core.fields import FieldMapping, check_sources, check_targets
 from correlator.core.keyed import KeyedMonitor
 from correlator.core.mapping import Template
 from correlator.core.monitor import Monitor
-from correlator.core.receiving import refuse_beside, selection
-from correlator.core.reliability import RECEIVING, Reliability
+from correlator.core.receiving import refuse_beside, refuse_for_pipelines, selection
+from correlator.core.reliability import Reliability
 from correlator.errors import ConfigError, UsageError
 from correlator.handlers import refuse_deferred
 from correlator.pipeline.spec import MonitorStep, PipelineFile, PythonStep, RouteStep, Step
@@ -202,15 +202,8 @@ def _check_mappings(settings: PipelineFile, findings: Findings) -> None:
         path = f"receivers[{index}]"
         if receiver.mapping:
             _report(findings, _check_receive_mapping, receiver, f"{path}.mapping")
-        if receiver.flow_control and receiver.id in taken:
-            what = "needs a monitor; a pipeline updates no window"
-            findings.error("E1068", f"{path}.flow_control", what, "", "Leave it out")
-        if RECEIVING[receiver.reliability].acknowledged_by_application and receiver.id in taken:
-            what = f"{receiver.reliability} needs a monitor; a pipeline acknowledges nothing"
-            findings.error("E1207", f"{path}.reliability", what, "", "Choose another reliability")
-        if receiver.unhandled == "dead_letter" and receiver.id in taken:
-            what = "needs a monitor; a pipeline handles every message"
-            findings.error("E1069", f"{path}.unhandled", what, "", "Leave it out")
+        if receiver.id in taken:
+            _report(findings, refuse_for_pipelines, receiver, path)
     for index, sender in enumerate(settings.senders):
         _report(findings, check_targets, sender.mapping, f"senders[{index}].mapping")
 

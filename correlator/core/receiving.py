@@ -109,6 +109,19 @@ def selection(receiver: ReceiverSettings, where: str, *, selects: bool, shares: 
     return selector
 
 
+def refuse_for_pipelines(receiver: ReceiverSettings, where: str) -> None:
+    """What a receiver that a pipeline names cannot be asked for; raises `ConfigError` E1207, E1068, E1069."""
+    if RECEIVING[receiver.reliability].acknowledged_by_application:
+        what = "APP_CONTROLLED needs a monitor; a pipeline acknowledges nothing"
+        raise ConfigError("E1207", f"{where}.reliability", what, "", "Choose another one")
+    if receiver.flow_control:
+        what = "needs a monitor; a pipeline updates no window"
+        raise ConfigError("E1068", f"{where}.flow_control", what, "", "Leave it out")
+    if receiver.unhandled == "dead_letter":
+        what = "dead_letter needs a monitor; a pipeline handles every message"
+        raise ConfigError("E1069", f"{where}.unhandled", what, "", "Leave it out")
+
+
 def refuse_beside(
     receiver: ReceiverSettings,
     others: Iterable[ReceiverSettings],

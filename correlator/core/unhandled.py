@@ -7,7 +7,7 @@ decides it neither twice nor never.
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any
 
 import msgspec
@@ -52,26 +52,36 @@ class _Left:
 class Unhandled:
     """What nobody handles of the messages of one receiver.
 
-    Called by the threads of its contexts, one at a time under `changing`; `take_changes` while all of them are parked.
+    Called by the threads of its contexts, one at a time; `take_changes` while all of them are parked.
 
     Args:
         receiver: its id.
         contexts: that it delivers to.
         dead_letters: whether such a message becomes a dead letter.
         stored: whether a restart must know what is undecided: its messages come again from the store.
+        changing: held while it changes.
+        told: called with the count and an event: for the first one, and whenever the count has doubled.
 
     Attributes:
         shared: whether there are several contexts, which must all tell what they have passed.
         count: of such messages in this life.
-        told: called with the count and an event: for the first one, and whenever the count has doubled.
     """
 
-    def __init__(self, receiver: str, contexts: Sequence[str], *, dead_letters: bool, stored: bool) -> None:
+    def __init__(
+        self,
+        receiver: str,
+        contexts: Sequence[str],
+        *,
+        dead_letters: bool,
+        stored: bool,
+        changing: AbstractContextManager[Any],
+        told: Callable[[int, Any], None],
+    ) -> None:
         self.receiver = receiver
         self.shared = len(contexts) > 1
         self.count = 0
-        self.changing: AbstractContextManager[Any] = nullcontext()
-        self.told: Callable[[int, Any], None] = lambda _count, _event: None
+        self._changing = changing
+        self._told = told
         self._dead_letters = dead_letters
         self._stored = stored and dead_letters
         self._left = {context: _Left() for context in contexts}
@@ -84,7 +94,7 @@ class Unhandled:
 
         Returns the letters about what nobody has handled, if there are to be any.
         """
-        with self.changing:
+        with self._changing:
             nobody = [one for one in left if self._leave(context, one[0])]
             self._move(context, through)
             if nobody:
@@ -106,7 +116,7 @@ class Unhandled:
         before = self.count
         self.count += more
         if self.count.bit_length() > before.bit_length():
-            self.told(self.count, event)
+            self._told(self.count, event)
 
     def _letter(self, number: int, event: Any, message: Message, engine_time: float) -> DeadLetter:
         error = HandlerFailed(

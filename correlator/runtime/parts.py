@@ -18,7 +18,7 @@ from correlator.core.instances import OnError
 from correlator.core.mapping import ReceiveMapping
 from correlator.core.outbox import FlushRequest, Outbox
 from correlator.core.queue import Run
-from correlator.core.receiving import at_same_place, refuse_beside, selection
+from correlator.core.receiving import at_same_place, refuse_beside, refuse_for_pipelines, selection
 from correlator.core.reliability import RECEIVING, SENDING
 from correlator.core.routes import Routes, nothing_left
 from correlator.core.unhandled import Unhandled
@@ -296,14 +296,8 @@ class Parts:
         where, mode = f"receiver '{settings.id}'", RECEIVING[settings.reliability]
         placed = dataclasses.replace(settings, destination=self._destination(settings.destination))
         connection = self._connection(settings.connection)
-        if mode.acknowledged_by_application and self._pipelines_of(settings.id):
-            raise ConfigError("E1207", where, "APP_CONTROLLED needs a monitor; a pipeline acknowledges nothing")
-        if settings.flow_control and self._pipelines_of(settings.id):
-            what = "flow_control needs a monitor; a pipeline updates no window"
-            raise ConfigError("E1068", where, what)
-        if settings.unhandled == "dead_letter" and self._pipelines_of(settings.id):
-            what = "unhandled: dead_letter needs a monitor; a pipeline handles every message"
-            raise ConfigError("E1069", where, what)
+        if self._pipelines_of(settings.id):
+            refuse_for_pipelines(settings, where)
         features = connection.features
         selector = selection(placed, where, selects=features.selects, shares=features.shares)
         others = [one.settings for one in self.receivers.values()]
@@ -356,19 +350,17 @@ class Parts:
             self.receivers = {**self.receivers, name: receiver}
 
     def _unhandled(self, receiver: Receiver) -> Unhandled:
-        settings = receiver.settings
-        made = Unhandled(
+        settings, log = receiver.settings, get_logger(receiver=receiver.settings.id)
+        return Unhandled(
             settings.id,
             receiver.targets.names,
             dead_letters=settings.unhandled == "dead_letter",
             stored=RECEIVING[settings.reliability].stored,
+            changing=threading.Lock(),
+            told=lambda count, event: log.warning(
+                "W5410 messages come that no monitor listens for", count=count, last=type(event).__name__
+            ),
         )
-        made.changing = threading.Lock()
-        log = get_logger(receiver=settings.id)
-        made.told = lambda count, event: log.warning(
-            "W5410 messages come that no monitor listens for", count=count, last=type(event).__name__
-        )
-        return made
 
     def _know_unhandled(self, unhandled: dict[str, Unhandled]) -> None:
         self.unhandled = unhandled

@@ -79,11 +79,10 @@ def _refused(
     endpoints: Iterable[Endpoint], ask: Callable[[ReceiverSettings | SenderSettings], object]
 ) -> list[Difference]:
     refused = []
-    for endpoint in endpoints:
+    for endpoint in (one for one in endpoints if one.origin == "dynamic"):
         try:
             with made_again(endpoint):
-                if endpoint.origin == "dynamic":
-                    ask(dynamic_part(endpoint))
+                ask(dynamic_part(endpoint))
         except RecoveryRefused as refusal:
             refused.append(
                 Difference(kind=endpoint.kind, name=endpoint.id, verdict=Verdict.REFUSED, refusals=[refusal])

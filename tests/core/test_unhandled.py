@@ -1,6 +1,8 @@
 """Messages that nobody handles are found once, however far contexts are from one another, also over restarts."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,6 +41,15 @@ class Listens(Monitor):
     def two_and_three(self, _two: Tick, _three: Tick) -> None: ...
 
 
+def a_ledger(
+    *contexts: str,
+    dead_letters: bool = True,
+    stored: bool = True,
+    told: Callable[[int, Any], None] = lambda _count, _event: None,
+) -> Unhandled:
+    return Unhandled("in", contexts, dead_letters=dead_letters, stored=stored, changing=nullcontext(), told=told)
+
+
 def a_context(unhandled: Unhandled, *monitors: Monitor) -> Context:
     context = Context("main", Routes(), resolve)
     for monitor in monitors:
@@ -48,7 +59,7 @@ def a_context(unhandled: Unhandled, *monitors: Monitor) -> Context:
 
 
 def test_what_no_listener_and_no_expression_waits_for() -> None:
-    unhandled = Unhandled("in", ["main"], dead_letters=True, stored=True)
+    unhandled = a_ledger("main")
     context = a_context(unhandled, Listens())
     events = [Tick(number=1), Tick(number=3), Other(), None, Tick(number=2), Tick(number=3)]
     context.queue.deliver(Run("in", 11, [BODY] * 6, events, stored=True))
@@ -62,7 +73,7 @@ def test_what_no_listener_and_no_expression_waits_for() -> None:
 
 
 def test_events_from_inside_are_no_messages() -> None:
-    unhandled = Unhandled("in", ["main"], dead_letters=True, stored=True)
+    unhandled = a_ledger("main")
     context = a_context(unhandled, Listens())
     context.queue.deliver(Run("", 0, (), (Other(),), stored=True))
     context.work(10, 5.0)
@@ -70,8 +81,8 @@ def test_events_from_inside_are_no_messages() -> None:
 
 
 def test_it_is_told_first_and_when_the_count_has_doubled() -> None:
-    unhandled, told = Unhandled("in", ["main"], dead_letters=False, stored=True), []
-    unhandled.told = lambda count, event: told.append((count, event))
+    told: list[tuple[int, Any]] = []
+    unhandled = a_ledger("main", dead_letters=False, told=lambda count, event: told.append((count, event)))
     for number in range(1, 10):
         assert unhandled.passed("main", number, [(number, Tick(number=number), BODY)], 0.0) == []
     assert told == [(count, Tick(number=count)) for count in (1, 2, 4, 8)]
@@ -80,7 +91,7 @@ def test_it_is_told_first_and_when_the_count_has_doubled() -> None:
 
 
 def test_what_one_of_two_contexts_handles_is_handled() -> None:
-    unhandled = Unhandled("in", ["a", "b"], dead_letters=True, stored=True)
+    unhandled = a_ledger("a", "b")
     assert unhandled.passed("a", 2, [(1, Tick(number=1), BODY), (2, Tick(number=2), BODY)], 0.0) == []
     (undecided,) = unhandled.take_changes()
     assert (undecided.owner, undecided.key, undecided.value is None) == (OWNER, b"in", False)
@@ -92,7 +103,7 @@ def test_what_one_of_two_contexts_handles_is_handled() -> None:
 
 def test_what_only_counts_is_not_stored() -> None:
     for dead_letters, stored in ((False, True), (True, False)):
-        unhandled = Unhandled("in", ["a", "b"], dead_letters=dead_letters, stored=stored)
+        unhandled = a_ledger("a", "b", dead_letters=dead_letters, stored=stored)
         unhandled.passed("a", 1, [(1, Tick(number=1), BODY)], 0.0)
         assert unhandled.take_changes() == []
 
@@ -134,7 +145,7 @@ class Life:
         self.ledger = self.made()
 
     def made(self) -> Unhandled:
-        ledger = Unhandled("in", self.names, dead_letters=True, stored=True)
+        ledger = a_ledger(*self.names)
         ledger.restore(self.stored, self.through, self.born)
         return ledger
 

@@ -261,7 +261,7 @@ def test_a4_8_z2_a_monitor_of_another_context_that_acknowledges_fails_and_nothin
 
 def test_a4_8_a_pipeline_cannot_take_from_it(no_store):
     engine = no_store.engine(controlled(), monitors=[Hears], processors=[Idles()])
-    with pytest.raises(ConfigError, match="E1207 receiver 'in'"):
+    with pytest.raises(ConfigError, match="E1207 receiver 'in'.reliability"):
         engine.start()
 
 

@@ -239,5 +239,5 @@ def test_a9_1_a_failed_handler_opens_no_window(no_store, script):
 def test_a9_1_a_pipeline_cannot_be_asked(no_store):
     settings = receiver("in", BEST_EFFORT, flow_control=True)
     engine = no_store.engine(settings, monitors=[Windowed], processors=[Idles()])
-    with pytest.raises(ConfigError, match="E1068 receiver 'in': flow_control needs a monitor"):
+    with pytest.raises(ConfigError, match="E1068 receiver 'in'.flow_control: needs a monitor"):
         engine.start()

@@ -97,7 +97,7 @@ def test_as_dead_letters_they_are_kept_once_and_come_back(any_world, script, con
 def test_a_pipeline_leaves_none(no_store):
     settings = receiver("in", BEST_EFFORT, unhandled="dead_letter")
     engine = no_store.engine(settings, processors=[Idles()])
-    with pytest.raises(ConfigError, match="E1069 receiver 'in': unhandled: dead_letter needs a monitor"):
+    with pytest.raises(ConfigError, match="E1069 receiver 'in'.unhandled: dead_letter needs a monitor"):
         engine.start()
 
 

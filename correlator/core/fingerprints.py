@@ -103,13 +103,26 @@ def _described(annotation: Any, above: tuple[Any, ...]) -> str:
 
 
 def _inside(annotation: Any, origin: type, above: tuple[Any, ...]) -> list[str]:
-    """Values of an enumeration, fields of a record, types of what a container holds."""
+    """Values of an enumeration, fields of a record as they are stored, types of what a container holds."""
     if issubclass(origin, enum.Enum):
         return [str(one.value) for one in origin]
     if issubclass(origin, msgspec.Struct) or dataclasses.is_dataclass(origin):
         hints = {} if annotation in above else typing.get_type_hints(origin, include_extras=True)
-        return [f"{name}: {_described(hint, (*above, annotation))}" for name, hint in hints.items() if _stored(hint)]
+        inside, names = _encoding(origin) if issubclass(origin, msgspec.Struct) else ([], {})
+        return inside + [
+            f"{names.get(name, name)}: {_described(hint, (*above, annotation))}"
+            for name, hint in hints.items()
+            if _stored(hint)
+        ]
     return ["..." if one is Ellipsis else _described(one, above) for one in typing.get_args(annotation)]
+
+
+def _encoding(struct: type[msgspec.Struct]) -> tuple[list[str], dict[str, str]]:
+    """How records of a class are stored where that is not the default, and the names of its fields there."""
+    config = struct.__struct_config__
+    how = ["array_like"] if config.array_like else []
+    how += [f"{config.tag_field}={config.tag!r}"] if config.tag is not None else []
+    return how, {one.name: one.encode_name for one in msgspec.structs.fields(struct)}
 
 
 def _stored(hint: Any) -> bool:

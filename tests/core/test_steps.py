@@ -301,6 +301,21 @@ class Line(msgspec.Struct):
     colour: Colour = Colour.RED
 
 
+@pytest.mark.parametrize(
+    ("how", "inner"),
+    [
+        ({}, "unit_price: int"),
+        ({"rename": "camel"}, "unitPrice: int"),
+        ({"array_like": True}, "array_like, unit_price: int"),
+        ({"tag": "line"}, "type='line', unit_price: int"),
+        ({"tag": 7, "tag_field": "kind"}, "kind=7, unit_price: int"),
+    ],
+)
+def test_a_record_that_is_stored_in_another_way_is_described_otherwise(how, inner):
+    record = msgspec.defstruct("Line", [("unit_price", int, 0)], **how)
+    assert described(dict[str, record]) == f"dict(str, Line({inner}))"
+
+
 def test_a_type_is_described_with_all_that_is_stored():
     assert (
         described(dict[str, Line])

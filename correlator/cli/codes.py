@@ -254,6 +254,7 @@ CODES = {
     "E5201": "An object cannot become a message.",
     "E5202": "A property has a value that cannot travel.",
     "W4330": "A keyed step has changed since its state was stored; the line says what becomes of the state.",
+    "W4332": "A 'state', 'was' or 'discard_state' does nothing, or nothing any more; the line says why.",
     "W5401": "Messages without a unique id are accepted and not deduplicated.",
     "W5402": "A unique id came again with another body; the repeat was dropped.",
     "W5405": "Messages whose time to live had passed were dropped.",

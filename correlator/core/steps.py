@@ -57,11 +57,13 @@ class StepDifference(Difference, frozen=True, kw_only=True):
         source: PIPELINE/STEP whose state it takes over, empty for none.
         discarded: PIPELINE/STEP whose state is deleted, empty for none.
         put: the fingerprint to record; `None` when the step is not configured any more.
+        idle: whether a setting about the state does nothing; `note` says which.
     """
 
     source: str = ""
     discarded: str = ""
     put: Facts | None = None
+    idle: bool = False
 
 
 def owner_of(name: str) -> str:
@@ -88,20 +90,22 @@ def compare_steps(
         configured: of all pipelines.
         discarded: `PIPELINE/STEP FINGERPRINT` of steps that are not configured any more and whose state goes.
     """
-    renamed = {step.was for step in configured if step.was in stored and step.name not in stored}
+    renamed = _renamed(stored, configured)
     alike = _alike(stored, configured)
     found: list[StepDifference] = []
     for step in configured:
-        source = step.was if step.was in renamed and step.name not in stored else step.name
-        if source not in stored or (source == step.name and source in renamed):
-            found.append(_step(step, Verdict.NEW, note=_idle(step)))
+        source = renamed.get(step.name, step.name)
+        if source not in stored or (step.name not in renamed and source in renamed.values()):
+            found.append(_new(step))
+        elif circle := _circle(step, stored, configured):
+            found.append(_refused(step, source, stored[source], (), _exchanged(step.name, circle)))
         elif step.name in alike and stored[source].values:
             found.append(_refused(step, source, stored[source], (), _ambiguous(step.name)))
         else:
             found.append(_compare(step, source, stored[source]))
     taken = {one.source or one.discarded for one in found} | {step.name for step in configured}
     decided = list(discarded)
-    left = [_left(name, one, decided) for name, one in stored.items() if name not in taken]
+    left = [_left(name, one, decided, configured) for name, one in stored.items() if name not in taken]
     return [*found, *left, *(_idle_discard(one) for one in decided if one not in _marks(left, stored))]
 
 
@@ -111,7 +115,8 @@ def changes_of(differences: Iterable[StepDifference], state: State) -> list[Stat
     decided = list(differences)
     for one in decided:
         left = one.discarded or one.source
-        if left and left != (one.name if one.source else ""):
+        goes_on = one.source == one.name
+        if left and not goes_on:
             entries |= {(owner_of(left), key): None for key, _ in _of(state, owner_of(left))}
             entries |= {(RECORDS, left.encode()): None}
     for one in decided:
@@ -132,6 +137,30 @@ def changed_state(
     for entry in changes:
         put(after, entry)
     return after
+
+
+def _renamed(stored: Mapping[str, StoredStep], configured: Sequence[ConfiguredStep]) -> dict[str, str]:
+    """The steps that take over state, with the step of the store that had it.
+
+    A step does so that has no state of its own, or whose own state another one takes over: a chain of new names.
+    """
+    renamed: dict[str, str] = {}
+    waiting = [step for step in configured if step.was in stored]
+    while more := {one.name: one.was for one in waiting if one.name not in stored or one.name in renamed.values()}:
+        renamed |= more
+        waiting = [step for step in waiting if step.name not in renamed]
+    return renamed
+
+
+def _circle(
+    step: ConfiguredStep, stored: Mapping[str, StoredStep], configured: Sequence[ConfiguredStep]
+) -> Sequence[str]:
+    """The steps of the store that are to exchange their state, if this one is among them."""
+    before = {one.name: one.was for one in configured if one.name in stored and one.was in stored}
+    circle = [step.name]
+    while (name := before.get(circle[-1], "")) and name not in circle:
+        circle.append(name)
+    return circle if name == step.name and len(circle) > 1 else ()
 
 
 def _of(state: State, owner: str) -> Iterable[tuple[bytes, bytes]]:
@@ -179,11 +208,11 @@ def _unread(step: ConfiguredStep, source: str, stored: StoredStep) -> StepDiffer
     return None
 
 
-def _idle(step: ConfiguredStep) -> str:
-    """What of a new step's settings does nothing."""
+def _new(step: ConfiguredStep) -> StepDifference:
     idle = [f"'state: {step.decision}'"] if step.decision else []
     idle += [f"'was', since the store holds nothing of '{step.was}',"] if step.was else []
-    return f"{' and '.join(idle)} does nothing" if idle else ""
+    note = f"{' and '.join(idle)} does nothing" if idle else ""
+    return _step(step, Verdict.NEW, note=note, idle=bool(idle))
 
 
 def _kept(
@@ -193,10 +222,13 @@ def _kept(
     note = f"goes on with the state of {_keys(stored)}" if stored.values or not why else ""
     if source != step.name:
         verdict, note = Verdict.MOVED, f"{note} of '{source}'"
+    idle = []
     if step.decision and not changes and stored.facts is not None:
-        why = f"'state: {step.decision}' is of an earlier change and does nothing"
-    text = "; ".join(one for one in (note, why) if one)
-    return _step(step, verdict, changes=changes, note=text, source=source)
+        idle.append(f"'state: {step.decision}' is of an earlier change and does nothing")
+    if step.was and source == step.name:
+        idle.append("'was' does nothing, since the step has state of its own")
+    text = "; ".join(one for one in (note, why, *idle) if one)
+    return _step(step, verdict, changes=changes, note=text, source=source, idle=bool(idle))
 
 
 def _discarding(
@@ -222,6 +254,7 @@ def _step(
     refusals: Sequence[RecoveryRefused] = (),
     source: str = "",
     discarded: str = "",
+    idle: bool = False,
 ) -> StepDifference:
     return StepDifference(
         kind="step",
@@ -233,24 +266,24 @@ def _step(
         source=source,
         discarded=discarded,
         put=step.facts,
+        idle=idle,
     )
 
 
-def _left(name: str, stored: StoredStep, discarded: Sequence[str]) -> StepDifference:
+def _left(
+    name: str, stored: StoredStep, discarded: Sequence[str], configured: Sequence[ConfiguredStep]
+) -> StepDifference:
     """State of a step that no configured step stands for."""
     found, keys = f"{name} {digest(stored.facts)}", _keys(stored)
     if not stored.values or found in discarded:
         note = f"not configured any more; {f'the state of {keys} is discarded' if stored.values else 'holds no keys'}"
         return StepDifference(kind="step", name=name, verdict=Verdict.CHANGED, note=note, discarded=name)
-    step = name.rpartition("/")[2]
-    todo = f"Put it back. If it was renamed, give the step its name and was: '{step}'. To delete the state: "
-    refusal = RecoveryRefused(
-        "E4331",
-        f"step '{name}'",
-        f"is not configured, and the store holds the state of {keys} of it",
-        "",
-        f"{todo}discard_state: ['{found}']",
-    )
+    what = f"is not configured, and the store holds the state of {keys} of it"
+    todo = f"If it was renamed, give the step its name and was: '{name.rpartition('/')[2]}'. "
+    for heir in (step.name for step in configured if step.was == name):
+        what, todo = f"{what}; '{heir}', which names it in 'was', has state of its own", ""
+    todo = f"Put it back. {todo}To delete the state: discard_state: ['{found}']"
+    refusal = RecoveryRefused("E4331", f"step '{name}'", what, "", todo)
     return StepDifference(kind="step", name=name, verdict=Verdict.REFUSED, refusals=[refusal])
 
 
@@ -260,7 +293,7 @@ def _marks(left: Sequence[StepDifference], stored: Mapping[str, StoredStep]) -> 
 
 def _idle_discard(entry: str) -> StepDifference:
     note = "names no state that is left in the store, and does nothing"
-    return StepDifference(kind="discard_state", name=entry, verdict=Verdict.UNCHANGED, note=note)
+    return StepDifference(kind="discard_state", name=entry, verdict=Verdict.UNCHANGED, note=note, idle=True)
 
 
 def _unfit(
@@ -275,6 +308,16 @@ def _unfit(
         allowed = "The state can be read, but whether it means the same only you know"
         todo = f"{todo}. To go on with it, state: {_KEEP} {mark}"
     return RecoveryRefused("E4330", f"step '{step.name}'", f"{what}: {different}", allowed, todo)
+
+
+def _exchanged(name: str, circle: Sequence[str]) -> RecoveryRefused:
+    return RecoveryRefused(
+        "E4330",
+        f"step '{name}'",
+        f"the steps of 'was' form a circle: {', '.join(circle)}",
+        "State that was exchanged once would be exchanged again by each start",
+        "To exchange it, give the steps new names, each with 'was'. To go on without that, leave 'was' out",
+    )
 
 
 def _ambiguous(name: str) -> RecoveryRefused:

@@ -149,6 +149,10 @@ class Restart:
                 self._log.warning(
                     "W4330 a step has changed since its state was stored", step=one.name, note=one.note, changes=changes
                 )
+            elif one.idle:
+                self._log.warning(
+                    "W4332 a setting about state does nothing", part=f"{one.kind} {one.name}", note=one.note
+                )
         self.changes = changes_of(found, self._state)
         if self.changes and self._parts.recording is not None:
             self._parts.recording.changed(self.changes)

@@ -216,6 +216,7 @@ def test_a_removed_step_is_refused_until_its_state_is_discarded():
     assert "the state of 2 keys is discarded" in one.note
     assert stored_steps(after) == {}
     (idle,), _ = start(after, discarded=[entry])
+    assert idle.idle
     assert (idle.kind, idle.verdict) == ("discard_state", Verdict.UNCHANGED)
     assert "E4331" in refusal(state, discarded=["p/aggregate#0 00000000"])
 
@@ -258,9 +259,66 @@ def test_a_name_for_a_step_and_a_new_one_at_its_place():
     assert [one.verdict for one in start(after, *configured)[0]] == [Verdict.UNCHANGED] * 2
 
 
+OTHER_VALUES, MORE_VALUES = {b"DL": b"3"}, {b"WN": b"4"}
+
+
+def values_of(state):
+    """The values of each step of the store that has any."""
+    return {name.removeprefix("p/"): one.values for name, one in stored_steps(state).items() if one.values}
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_chain_of_new_names_is_resolved_in_one_start(reverse):
+    state = state_of(a=(FACTS, VALUES), b=(FACTS, OTHER_VALUES), c=(FACTS, MORE_VALUES))
+    configured = [step("p/b", was="p/a"), step("p/c", was="p/b"), step("p/d", was="p/c"), step("p/a")]
+    found, after = start(state, *(reversed(configured) if reverse else configured))
+    assert {one.name: (one.verdict, one.source) for one in found} == {
+        "p/a": (Verdict.NEW, ""),
+        "p/b": (Verdict.MOVED, "p/a"),
+        "p/c": (Verdict.MOVED, "p/b"),
+        "p/d": (Verdict.MOVED, "p/c"),
+    }
+    assert values_of(after) == {"b": VALUES, "c": OTHER_VALUES, "d": MORE_VALUES}
+    again, then = start(after, *configured)
+    assert {one.verdict for one in again} == {Verdict.UNCHANGED}
+    assert then == after
+
+
+@pytest.mark.parametrize("names", ["ab", "abc"])
+def test_names_that_are_exchanged_are_refused_with_a_way_to_do_it(names):
+    """The same lines would exchange the state back at the next start."""
+    state = state_of(**{name: (FACTS, {name.encode(): b"1"}) for name in names})
+    circle = list(zip(names, names[1:] + names[0], strict=True))
+    told = refusal(state, *(step(f"p/{name}", was=f"p/{before}") for name, before in circle))
+    assert told.count("E4330") == len(names)
+    assert "E4330 step 'p/a': the steps of 'was' form a circle: p/a, p/b" in told
+    _, after = start(state, *(step(f"p/new {name}", was=f"p/{before}") for name, before in circle))
+    assert values_of(after) == {f"new {name}": {before.encode(): b"1"} for name, before in circle}
+
+
+def test_a_was_that_cannot_be_followed_is_named_where_its_state_is_refused():
+    state = state_of(a=(FACTS, VALUES), b=(FACTS, OTHER_VALUES))
+    told = refusal(state, step("p/b", was="p/a"))
+    assert "of it; 'p/b', which names it in 'was', has state of its own. Put it back. To delete" in told
+
+
+def test_a_was_that_does_nothing_is_told():
+    state = state_of(a=(FACTS, VALUES), b=(FACTS, OTHER_VALUES))
+    renamed = step("p/b", was="p/a")
+    (one, _), _ = start(state, renamed, step("p/a"))
+    assert (one.verdict, one.idle) == (Verdict.UNCHANGED, True)
+    assert one.note == "goes on with the state of 1 key; 'was' does nothing, since the step has state of its own"
+    (itself,), _ = start(state_of(a=(FACTS, VALUES)), step("p/a", was="p/a"))
+    assert itself.idle
+    _, after = start(state_of(a=(FACTS, VALUES)), renamed)
+    (again,), _ = start(after, renamed)
+    assert (again.note, again.idle) == (one.note.replace("1 key", "2 keys"), True)
+
+
 def test_what_does_nothing_in_a_new_step_is_told():
     (one,), _ = start({}, step("p/late", was="p/late_", decision=f"keep {MARK}"))
     assert one.note == f"'state: keep {MARK}' and 'was', since the store holds nothing of 'p/late_', does nothing"
+    assert one.idle
 
 
 def test_a_step_put_before_another_gets_nothing_of_its_state():

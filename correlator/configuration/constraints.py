@@ -179,7 +179,13 @@ def _is_enum(kind: Kind) -> bool:
 
 def _refuse_type(value: object, kind: Kind, path: str, findings: Findings) -> None:
     if kind.choices:
-        _report(problem_of_choice(findings.show(value), kind), path, findings)
+        problem = problem_of_choice(findings.show(value), kind)
+        wanted = next((one for one in kind.choices.values() if one == value), None)
+        if wanted is not None:  # the text of a member of an enumeration
+            of = type(wanted).__name__
+            what = f"{findings.show(value)} is of type {type(value).__name__}, must be of type {of}"
+            problem = Problem(problem.code, what, f"Use {of}.{wanted.name}")
+        _report(problem, path, findings)
         return
     noun = "a mapping" if kind.is_mapping else "a list" if kind.is_list else noun_of(kind)
     noun = kind.bare.__name__ if kind.is_settings else noun

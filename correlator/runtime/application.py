@@ -83,15 +83,18 @@ def _read(cls: type[Monitor], found: Application) -> Iterator[type[Monitor]]:
         if base in Monitor.__mro__:
             continue
         try:
-            lines, first = inspect.getsourcelines(base)
-            tree = ast.parse(textwrap.dedent("".join(lines)))
-        except (OSError, TypeError, SyntaxError):  # made by a program, or on lines of its own
+            yield from _read_source(base, found)
+        except Exception:  # noqa: BLE001  # made by a program, changed since, too deep: that is no reason not to start
             found.told_all = False
-            continue
-        names = {**vars(builtins), **vars(sys.modules[base.__module__]), **vars(base)}
-        code = _Code(found, names, f"{inspect.getsourcefile(base)}:", first)
-        code.visit(tree)
-        yield from code.spawns
+
+
+def _read_source(cls: type[Monitor], found: Application) -> list[type[Monitor]]:
+    lines, first = inspect.getsourcelines(cls)
+    tree = ast.parse(textwrap.dedent("".join(lines)))
+    names = {**vars(builtins), **vars(sys.modules[cls.__module__]), **vars(cls)}
+    code = _Code(found, names, f"{inspect.getsourcefile(cls)}:", first)
+    code.visit(tree)
+    return code.spawns
 
 
 def _event_types(expression: Expression) -> Iterator[type[Any]]:
@@ -112,12 +115,25 @@ class _Code(ast.NodeVisitor):
         self._file = file
         self._first = first
         self._called: set[ast.expr] = set()
+        self._selves: set[str] = set()
+
+    def visit_ClassDef(self, cls: ast.ClassDef) -> None:  # a name that `ast` gives
+        """What the first parameter of a method is called stands for the monitor."""
+        methods = [one for one in cls.body if isinstance(one, ast.FunctionDef) and not self._is_static(one)]
+        first = [(*one.args.posonlyargs, *one.args.args)[:1] for one in methods]
+        self._selves.update(one.arg for parameters in first for one in parameters)
+        self.generic_visit(cls)
+
+    def visit_Name(self, name: ast.Name) -> None:  # a name that `ast` gives
+        """The monitor itself, not one of its attributes: code that stands elsewhere may get it."""
+        self._found.told_all &= name.id not in self._selves
 
     def visit_Attribute(self, attribute: ast.Attribute) -> None:  # a name that `ast` gives
         """A method that is not called here."""
         if attribute.attr in _TELLING and attribute not in self._called:
             self._found.told_all = False
-        self.generic_visit(attribute)
+        if not isinstance(attribute.value, ast.Name):
+            self.visit(attribute.value)
 
     def visit_Call(self, call: ast.Call) -> None:  # a name that `ast` gives
         """What is called, and with what."""
@@ -137,10 +153,11 @@ class _Code(ast.NodeVisitor):
             self._found.subscriptions.add(_text(_argument(call, 0, "channel")))
         elif method == "update_flow_control_window":
             self._found.updates_windows = True
-        gives_itself = any(isinstance(argument, ast.Name) and argument.id == "self" for argument in call.args)
-        if gives_itself and self._resolved(call.func) is not super:
-            self._found.told_all = False  # code that stands elsewhere gets the monitor
-        self.generic_visit(call)
+        if self._resolved(call.func) is not super:
+            self.generic_visit(call)
+
+    def _is_static(self, function: ast.FunctionDef) -> bool:
+        return any(self._resolved(decorator) is staticmethod for decorator in function.decorator_list)
 
     def _hear(self, call: ast.Call) -> None:
         event_type = self._resolved(call.args[0]) if call.args else _UNKNOWN

@@ -62,6 +62,13 @@ def codes(lines):
 DOES_NOTHING = {
     "no event class": (HEARS_ORDERS, (RECEIVER, "max_batch_size: 5"), "W1530", "delivers Message, since it has no"),
     "another event class": (HEARS_ORDERS, (RECEIVER, 'event: "app:Paid"'), "W1530", "Monitors listen for: Order."),
+    "a base class is called": (
+        "class App(Monitor):\n    def onload(self):\n        super(App, self).onload()\n        super().onload()\n"
+        "    @staticmethod\n    def helped(order):\n        return str(order)\n",
+        ("", ""),
+        "W1530",
+        "Monitors listen for: nothing",
+    ),
     "only sends it": (
         'class App(Monitor):\n    def onload(self):\n        self.send(Order(id=1), to="out")\n',
         ("", ""),
@@ -134,6 +141,18 @@ RIGHT = {
     "a function that gets the monitor": (
         "def listen(monitor):\n    monitor.once(match(Order), monitor.a)\n"
         "class App(Monitor):\n    def onload(self):\n        listen(self)\n    def a(self, *_): ...\n"
+    ),
+    **{
+        f"a monitor that is given away: {use}": (
+            "def listen(*, monitor):\n    monitor.once(match(Order), monitor.a)\n"
+            "class App(Monitor):\n    def onload(self):\n\n"
+            f"        {use}\n    def a(self, *_): ...\n"
+        )
+        for use in ("listen(monitor=self)", "[listen(monitor=one) for one in [self]]", "me = self; listen(monitor=me)")
+    },
+    "a monitor that is given away under another name": (
+        "def listen(monitor):\n    monitor.once(match(Order), monitor.a)\n"
+        "class App(Monitor):\n    def onload(this):\n        listen(this)\n    def a(self, *_): ...\n"
     ),
     "a method that is passed on": (
         "class App(Monitor):\n    def onload(self):\n        once = self.once\n        once(match(Order), self.a)\n"

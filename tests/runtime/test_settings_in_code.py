@@ -38,7 +38,11 @@ WRONG_RECEIVERS: list[tuple[dict[str, Any], str]] = [
     ({"id": "a\nb"}, "E1210 .*contains control characters"),
     ({"id": "\ud800"}, "E1210 .*contains control characters"),
     ({"id": "x" * 201}, "E1210 .*longer than 200"),
-    ({"reliability": "EXACTLY_ONCE"}, "E1203 .*'EXACTLY_ONCE' is not a reliability mode"),
+    (
+        {"reliability": "EXACTLY_ONCE"},
+        "E1203 .*'EXACTLY_ONCE' is of type str, must be of type Reliability. Use Reliability.EXACTLY_ONCE",
+    ),
+    ({"reliability": "ONCE"}, "E1203 .*'ONCE' is not a reliability mode. Use BEST_EFFORT"),
     ({"on_mapping_error": "explode"}, "E1022 .*'explode' is not one of the possible values. Use dead_letter"),
     ({"destination": "orders"}, "E1215 .*'orders' is not a destination"),
     ({"destination": "queue:a\nb"}, "E1215 .*is not a destination"),

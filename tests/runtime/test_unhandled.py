@@ -1,10 +1,14 @@
 """Messages that no monitor listens for: counted, warned of, and kept where that is asked for."""
 
+import importlib
+import sys
+
 import pytest
 
 from correlator import Monitor, on
 from correlator.errors import ConfigError
 from correlator.events import Message
+from correlator.runtime.application import application_of
 from correlator.storage import deadletters, inspect
 from correlator.storage.inspect import Selection
 from correlator.testing.memory import MemoryBroker
@@ -116,6 +120,18 @@ def test_an_engine_that_code_made_says_at_its_start_what_nobody_listens_for(worl
             "acknowledge_and_resume() for it. Listen for ReceivingSuspended, and call it."
         ),
     ]
+
+
+@pytest.mark.parametrize("source", ["x = '\0'", f"x = {'-' * 100_000}1", "x = '\udcff'", "x = (", ""])
+def test_code_that_cannot_be_read_any_more_may_do_everything(source, tmp_path, monkeypatch):
+    """Its file has changed since it was imported. That is no reason not to start."""
+    file = tmp_path / "changing.py"
+    file.write_text("from correlator import Monitor\n\n\nclass Changing(Monitor):\n    pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "changing", raising=False)
+    cls = importlib.import_module("changing").Changing
+    file.write_bytes(source.encode(errors="surrogateescape") * 3)
+    assert not application_of((cls,)).told_all
 
 
 def checkpoint(engine):

@@ -108,7 +108,8 @@ class EmbeddedConnection:
 
 
 def _no_broker(where: str, what: str) -> ConnectionLost:
-    return ConnectionLost("E7003", where, what, "Whoever first sends or receives makes it", f"Or correct {where}.store")
+    todo = f"If it should be there, correct {where}.store"
+    return ConnectionLost("E7003", where, what, "It is made by whoever first sends or receives", todo)
 
 
 def _store_url(where: str, text: str) -> str:

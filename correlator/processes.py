@@ -59,13 +59,13 @@ class Maker:
         self.pid = os.getpid()
 
     @property
-    def is_parent(self) -> bool:
+    def is_another_process(self) -> bool:
         """Whether the present process is not the one that made it, but a child of it."""
         return self.pid != os.getpid()
 
     def check(self, where: str) -> None:
         """Raises `UsageError` E2050 in a child."""
-        if self.is_parent:
+        if self.is_another_process:
             raise UsageError(
                 "E2050",
                 where,

@@ -173,7 +173,7 @@ class SqliteLink:
 
     def close(self) -> None:
         """Close the database, then the locks."""
-        if self.maker.is_parent:
+        if self.maker.is_another_process:
             return
         # The last connection to close checkpoints the log, so it goes through the gate like every writer.
         with suppress(SQLAlchemyError, OSError), self._alone():
@@ -212,7 +212,7 @@ class PostgresLink:
 
     def close(self) -> None:
         """End the session."""
-        if self.maker.is_parent:
+        if self.maker.is_another_process:
             return
         with suppress(SQLAlchemyError):
             self.connection.close()

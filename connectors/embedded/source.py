@@ -99,7 +99,7 @@ class EmbeddedSource:
 
     def close(self) -> None:
         """Strike this consumer off; what it held waits again."""
-        if self._link is None or self._link.maker.is_parent:
+        if self._link is None or self._link.maker.is_another_process:
             return
         with suppress(ConnectionLost), self._transaction() as (_, connection):
             ledger.lock_subscription(connection, self._subscription)

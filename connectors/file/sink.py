@@ -29,7 +29,9 @@ class FileSink:
         self._connected = False
 
     def connect(self) -> None:
-        """Open the sender's file."""
+        """Open the sender's file. `UsageError` E2050 in a forked child of a process that has it open."""
+        if self._connected:
+            self._maker.check(self._where)
         self.close()
         self._maker = Maker()
         if self._name is not None:
@@ -51,7 +53,7 @@ class FileSink:
 
     def close(self) -> None:
         """Close all files. In a forked child it does nothing."""
-        if self._maker.is_parent:
+        if self._maker.is_another_process:
             return
         for journal in self._journals.values():
             journal.close()

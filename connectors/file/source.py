@@ -62,7 +62,12 @@ class FileSource:
         self._files: list[OpenedFile] = []
 
     def connect(self) -> None:
-        """Open the file and go on at the acknowledged position. `ConnectionLost` while the file is missing."""
+        """Open the file and go on at the acknowledged position.
+
+        `ConnectionLost` while the file is missing; `UsageError` E2050 in a forked child of a process that has it open.
+        """
+        if self._lock is not None:
+            self._maker.check(self._where)
         self.close()
         self._maker = Maker()
         with self._translated():
@@ -104,7 +109,7 @@ class FileSource:
 
     def close(self) -> None:
         """Close the files; the position stays where it was acknowledged. In a forked child it does nothing."""
-        if self._maker.is_parent:
+        if self._maker.is_another_process:
             return
         for file in self._files:
             file.close()

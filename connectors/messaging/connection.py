@@ -84,7 +84,7 @@ class Connection:
 
         Raises nothing but `UsageError` E7506, as `stop`.
         """
-        if self._maker.is_parent:
+        if self._maker.is_another_process:
             return
         self._stop()
         self._closed = True

@@ -130,7 +130,7 @@ class Consumer:
         Waits until no listener of the session runs, unless it is one of them that calls. May be repeated. Raises
         nothing but `UsageError` E7506, within a completion of the session.
         """
-        if self._listening.owner.maker.is_parent:
+        if self._listening.owner.maker.is_another_process:
             return
         self._listening.owner.check_may_await_completions(self.where)
         with self._listening.paused():

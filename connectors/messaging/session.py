@@ -256,7 +256,7 @@ class Session:
         but `UsageError` E7506, within a listener or completion of this session.
         """
         self._listening.owner.check_may_await_listeners("session")
-        if self._closed or self._listening.owner.maker.is_parent:
+        if self._closed or self._listening.owner.maker.is_another_process:
             return
         self._listening.ask_to_stop()
         self._listening.wait()

@@ -248,7 +248,7 @@ class Engine:
 
     def request_stop(self) -> None:
         """Let `run_forever` and `run_until_ended` return; any thread may call it. In a forked child it does nothing."""
-        if self._maker.is_parent:
+        if self._maker.is_another_process:
             return  # a thread of the parent may have held the lock in `_notify` at the fork
         self._stop_asked.set()
         self._notify()
@@ -271,7 +271,7 @@ class Engine:
 
         Waits at most `stop_timeout` for each step; what was not done is done after the next start.
         """
-        if not self._started or self._maker.is_parent:
+        if not self._started or self._maker.is_another_process:
             return
         self._started = False
         try:

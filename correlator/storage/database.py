@@ -286,7 +286,7 @@ class Database(ABC):
         Raises:
             StoreError: E3107 in a child process, E3109 when it is closed.
         """
-        if self._maker.is_parent:
+        if self._maker.is_another_process:
             raise StoreError(
                 "E3107",
                 self.where,
@@ -353,7 +353,7 @@ class Database(ABC):
 
     def close(self) -> None:
         """Close the connection and give the lock up; never raises."""
-        if not self._maker.is_parent:
+        if not self._maker.is_another_process:
             self._hang_up()
             self._unlock()
 
@@ -627,7 +627,7 @@ class PostgresDatabase(Database):
 
     def close(self) -> None:
         """Give the lock up first: the server may take a moment to notice that a session has ended."""
-        if self._connection is not None and not self._connection.invalidated and not self._maker.is_parent:
+        if self._connection is not None and not self._connection.invalidated and not self._maker.is_another_process:
             with contextlib.suppress(sql_errors.SQLAlchemyError):
                 self._connection.rollback()
                 self._connection.exec_driver_sql("SELECT pg_advisory_unlock_all()")

@@ -58,13 +58,18 @@ def open_source(kind: str, destination: str, *options: str) -> Uses:
         lambda: source.acknowledge([chunk.token]),
         lambda: source.reject([chunk.token]),
         source.close,
+        *([source.connect, source.close] if kind == "file" else []),
     ]
 
 
 def open_sink(kind: str, destination: str, *options: str) -> Uses:
     sink = connection_of(kind, list(options)).sink(SenderSettings(id="s", connection="c", destination=destination))
     sink.connect()
-    return [lambda: sink.send([Outgoing(1, "life", destination, Message(b"1"))]), sink.close]
+    return [
+        lambda: sink.send([Outgoing(1, "life", destination, Message(b"1"))]),
+        sink.close,
+        *([sink.connect, sink.close] if kind == "file" else []),
+    ]
 
 
 def open_session(kind: str, destination: str, *options: str) -> Uses:

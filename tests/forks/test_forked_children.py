@@ -109,14 +109,14 @@ def test_a_source_of_files(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_bytes(b"1\n2\n")
     options = [f"path={tmp_path}"]
     with orphan("source", "file", "queue:in.jsonl", *options) as met:
-        assert met == [REFUSED, REFUSED, REFUSED, "nothing"]
+        assert met == [REFUSED, REFUSED, REFUSED, "nothing", REFUSED, "nothing"]
         assert take("file", "queue:in.jsonl", options, 0.0) == [b"1", b"2"]
 
 
 def test_a_sink_of_files(tmp_path: Path) -> None:
     options = [f"path={tmp_path}"]
     with orphan("sink", "file", "queue:out.jsonl", *options) as met:
-        assert met == [REFUSED, "nothing"]
+        assert met == [REFUSED, "nothing", REFUSED, "nothing"]
         publish("file", "queue:out.jsonl", options)
     assert (tmp_path / "out.jsonl").read_bytes() == b"1\n2\n"
 

@@ -50,18 +50,18 @@ class OpenedFile:
     Args:
         reading: how.
         path: the file.
-        history: a digest of the files that had the name before, "" for the first; part of all ids.
 
     Attributes:
+        history: a digest of the files that had the name before, "" for the first; part of all ids.
         identity: by which it is known when it is renamed.
-        successor: the file that took its name, once one was seen.
+        name: that it had when it was first opened.
         ended_at: bytes that it had when a successor was found: a line without a line end is ended by that.
         read_columns: gives the columns of a record; `None` when none are mentioned, or there is no header yet.
     """
 
-    def __init__(self, reading: Reading, path: Path, history: str = "") -> None:
-        self.history = history
-        self.successor: Identity | None = None
+    def __init__(self, reading: Reading, path: Path) -> None:
+        self.history = ""
+        self.name = path.name
         self.ended_at = 0
         self.read_columns: ReadColumns | None = None
         self._reading = reading
@@ -97,13 +97,18 @@ class OpenedFile:
         content = b"\0".join((self.history.encode(), b"%d" % size, end))
         return hashlib.sha256(content).hexdigest()[:_HISTORY_CHARACTERS]
 
-    def resume(self, positions: PositionFile, kept: Kept) -> None:
-        """Go on where it was left. Raises `ConnectionLost` E7011 when it is another file."""
-        self.history, self.ended_at = kept.history, kept.ended_at
+    def resume(self, positions: PositionFile, kept: Kept) -> bool:
+        """Go on where it was left. Raises `ConnectionLost` E7011 when it is another file.
+
+        False when no record was acknowledged yet, so that the content does not tell whether it is another one.
+        """
+        self.name, self.history, self.ended_at = kept.name or self.name, kept.history, kept.ended_at
         progress = positions.progress(kept, self._descriptor)
         beginning = self._begin()
-        if beginning is not None and beginning <= progress.position:  # else nothing was begun, for want of a header
-            self._progress = progress
+        if beginning is None or progress.position < beginning:  # nothing was begun, for want of a header
+            return False
+        self._progress = progress
+        return bool(progress.done) or beginning < progress.position
 
     def begin(self) -> bool:
         """Find the beginning; false while there is no header yet."""
@@ -146,6 +151,7 @@ class OpenedFile:
                 done=[(*span.start, *span.end) for span in progress.done],
                 extracts=extracts(self._descriptor, progress),
                 file=self.identity,
+                name=self.name,
                 history=self.history,
                 ended_at=self.ended_at,
             )

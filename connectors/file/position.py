@@ -32,6 +32,7 @@ class Kept(msgspec.Struct, frozen=True, omit_defaults=True):
         done: what is acknowledged beyond.
         extracts: by which the content is known again.
         file: by which the file is known again when it is renamed; versions without `follow` by rename wrote none.
+        name: that it had when it was first opened; earlier versions wrote none.
         history: a digest of the files that had the name before, "" for the first.
         ended_at: bytes that it had when the next one was begun; 0 for the newest one.
     """
@@ -41,13 +42,9 @@ class Kept(msgspec.Struct, frozen=True, omit_defaults=True):
     done: list[tuple[int, int, int, int]]
     extracts: list[Extract]
     file: Identity | None = None
+    name: str = ""
     history: str = ""
     ended_at: int = 0
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether everything was acknowledged that it had when the next one was begun."""
-        return 0 < self.ended_at <= self.offset
 
 
 class _Position(Kept, frozen=True, omit_defaults=True):

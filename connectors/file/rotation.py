@@ -2,6 +2,8 @@
 
 Names tell an order in two cases. `NAME.3` is older than `NAME.2`; what has a date or time in its name is older than
 what has a later one at the same place. By any other name a file is taken for the only one that was renamed.
+
+Where the name is a link that moves on, the files keep their names, and the one that the link leads to has a date, too.
 """
 
 import os
@@ -11,7 +13,8 @@ from typing import NamedTuple, Self
 
 from correlator.errors import ConnectionLost
 
-_DIGITS = re.compile(r"\d")
+_DIGITS = re.compile("[0-9]")
+_NUMBER = re.compile("0|[1-9][0-9]{0,4}")
 _FEWEST_DIGITS_OF_DATE = 6
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".Z")
 
@@ -54,9 +57,15 @@ def following(where: str, path: Path, old: Identity) -> Path:
     if renamed is None:
         return path
     number = renamed.name.removeprefix(f"{path.name}.")
-    if number.isdecimal():
+    if _NUMBER.fullmatch(number):
         return _by_number(where, path, int(number), renamed)
     return _by_date(where, path, renamed)
+
+
+def is_made_from(name: str, original: str) -> bool:
+    """Whether rotation makes a name of the other one, or they are the same: `NAME.1`, `NAME-2024`, `STEM-2024.EXT`."""
+    made = rf"{re.escape(original)}([\W_].*)?|{re.escape(Path(original).stem)}[-_.][0-9].*"
+    return name == _without_compression(name) and re.fullmatch(made, name) is not None
 
 
 def _by_number(where: str, path: Path, number: int, renamed: Path) -> Path:
@@ -70,13 +79,16 @@ def _by_number(where: str, path: Path, number: int, renamed: Path) -> Path:
 
 
 def _by_date(where: str, path: Path, renamed: Path) -> Path:
-    shape = _shape(renamed.name)
-    if shape.count("0") - _shape(path.name).count("0") < _FEWEST_DIGITS_OF_DATE:
+    shape, shape_of_path = _shape(renamed.name), _shape(path.name)
+    is_link = shape == shape_of_path
+    if shape.count("0") - (0 if is_link else shape_of_path.count("0")) < _FEWEST_DIGITS_OF_DATE:
         return path
     younger = sorted(
         one.name
         for one in path.parent.iterdir()
-        if one.name > renamed.name and one.name != path.name and _shape(_without_compression(one.name)) == shape
+        if _shape(plain := _without_compression(one.name)) == shape
+        and renamed.name < plain
+        and (plain < path.name or not is_link)
     )
     if not younger:
         return path

@@ -1,12 +1,15 @@
 """The source of the file connector: each record of a CSV or JSON lines file is a message.
 
 A receiver that follows its file goes on to the file that takes its name, once the old one is read to its end and all
-of it is acknowledged. The old one stays open until the next change of files: who still writes to it is still read.
+of it is acknowledged. The old one stays open until the next change of files: who still writes to it is still read. The
+next ones are opened as soon as they are seen, so that it does not matter what becomes of their names.
 """
 
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,13 +20,15 @@ from connectors.file.opened import OpenedFile, Reading
 from connectors.file.places import Directory, lock
 from connectors.file.position import Kept, PositionFile
 from connectors.file.records import Records
-from connectors.file.rotation import find, following, identity_of, missing
+from connectors.file.rotation import find, following, identity_of, is_made_from
 from correlator.errors import ConnectionLost
 from correlator.events import CUT_FROM, Headers, Message, PropertyValue
 from correlator.ports import Chunk
 from correlator.processes import LockFile, Maker
 from correlator.settings import ReceiverSettings
 
+MOST_SUCCESSORS = 16
+"""Files that are held open until it is their turn; those behind them are found by their names when room is left."""
 _LOOK_AGAIN_S = 0.05
 
 
@@ -60,6 +65,8 @@ class FileSource:
         self._maker = Maker()
         self._lock: LockFile | None = None
         self._files: list[OpenedFile] = []
+        self._successors: deque[OpenedFile] = deque()
+        self._gap: ConnectionLost | None = None  # why it is not known which file comes behind these
 
     def connect(self) -> None:
         """Open the file and go on at the acknowledged position.
@@ -85,7 +92,9 @@ class FileSource:
         limit = min(max_messages, self._receiver.max_batch_size - sum(file.held for file in self._files))
         deadline = time.monotonic() + timeout_s
         while True:
-            chunk = self._take(limit) if limit > 0 else None
+            with self._translated():
+                self._look()
+                chunk = self._take(limit) if limit > 0 else None
             if chunk is not None:
                 return chunk
             if limit > 0 and not self._reading.follow:
@@ -111,9 +120,10 @@ class FileSource:
         """Close the files; the position stays where it was acknowledged. In a forked child it does nothing."""
         if self._maker.is_another_process:
             return
-        for file in self._files:
+        for file in (*self._files, *self._successors):
             file.close()
         self._files.clear()
+        self._successors.clear()
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -147,63 +157,94 @@ class FileSource:
     # --- which files ---
 
     def _open_earlier(self, kept: Kept) -> None:
-        """A file that had the name before: it may have grown since. It may be gone when it was read to its end."""
-        path = find(self._directory.file(self._name).parent, kept.file) if kept.file else None
-        is_open = path is not None and self._reopened(OpenedFile(self._reading, path), kept)
-        if not is_open and not kept.is_finished:
-            what = f"the file that was read before, up to line {kept.line}, was renamed and is not there any more"
-            raise missing(self._where, what)
+        """A file that had the name before: it may have grown since. It was read to its end then, and may be gone."""
+        self._reopen(kept, self._directory.file(self._name))
 
     def _open_newest(self, kept: Kept | None) -> None:
         """The file that has the name, or had it when the position was kept and was renamed since."""
         path = self._directory.file(self._name)
-        if kept is not None and kept.file and self._reading.follow and identity_of(path) != kept.file:
-            renamed = find(path.parent, kept.file)
-            if renamed is not None and self._reopened(OpenedFile(self._reading, renamed), kept):
-                return
-        self._files.append(OpenedFile(self._reading, path))
         if kept is None:
+            self._files.append(OpenedFile(self._reading, path))
             self._files[-1].begin()
-        else:
-            self._files[-1].resume(self._position, kept)
+            return
+        known = kept.file if self._reading.follow else None
+        if known is not None and identity_of(path) != known and self._reopen(kept, path):
+            return
+        file = OpenedFile(self._reading, path)
+        self._files.append(file)
+        is_certain = file.resume(self._position, kept)
+        if not is_certain and known is not None and file.identity.inode != known.inode:  # devices may be numbered anew
+            what = "no line of the file that was there before is acknowledged, and it is not found under any other name"
+            raise self._position.refused(what)
 
-    def _reopened(self, file: OpenedFile, kept: Kept) -> bool:
-        """Go on in a file that has another name now; false when another file has got its inode."""
+    def _reopen(self, kept: Kept, path: Path) -> bool:
+        """Go on in a file that has another name now; false when it is not there, or another file may have its inode."""
+        renamed = find(path.parent, kept.file) if kept.file else None
+        if renamed is None:
+            return False
+        file = OpenedFile(self._reading, renamed)
         self._files.append(file)
         with suppress(ConnectionLost):
-            file.resume(self._position, kept)
-            return True
+            is_certain = file.resume(self._position, kept)
+            if is_certain or (renamed != path and is_made_from(renamed.name, kept.name or path.name)):
+                return True
         self._files.pop().close()
         return False
 
+    def _look(self) -> None:
+        """Open the files that have taken the name since the last look."""
+        files = self._connected()
+        if not self._reading.follow:
+            return
+        self._gap = None
+        try:
+            while len(self._successors) < MOST_SUCCESSORS:
+                file = self._successor(self._successors[-1] if self._successors else files[-1])
+                if file is None:
+                    return
+                self._successors.append(file)
+        except ConnectionLost as gap:
+            self._gap = gap  # is raised when everything before it is read
+
+    def _successor(self, last: OpenedFile) -> OpenedFile | None:
+        """The file that was written to after `last`; `None` when there is none, or names change in this moment."""
+        there = identity_of(self._directory.path / self._name)
+        if there == last.identity:
+            return None
+        if last.is_removed:
+            raise self._position.refused("the file that is read was removed, or replaced by another one")
+        if there is None:
+            return None
+        path = self._directory.file(self._name)
+        with suppress(FileNotFoundError), ExitStack() as undo:
+            found = following(self._where, path, last.identity)
+            file = OpenedFile(self._reading, found)
+            undo.callback(file.close)
+            # Had another file been renamed before this one was opened, its name would show now.
+            is_sure = following(self._where, path, last.identity) == found and not last.is_removed
+            if is_sure and file.identity != last.identity:
+                undo.pop_all()
+                return file
+        return None
+
     def _go_on(self) -> bool:
         """When another file has taken the name: end the newest one, then begin that; whether there may be records."""
-        newest = self._files[-1]
-        path = self._directory.file(self._name)
-        there = identity_of(path)
-        if there == newest.identity or any(file.held for file in self._files):
+        if any(file.held for file in self._files):
             return False
-        if newest.successor is None:
-            if newest.is_removed:
-                raise self._position.refused("the file that is read was removed, or replaced by another one")
-            if there is None:
-                return False  # it has no successor yet
-            newest.successor = identity_of(following(self._where, path, newest.identity))
-        if newest.successor is None:
-            return False  # it was renamed in this moment
-        successor = path if there == newest.successor else find(path.parent, newest.successor)
-        if successor is None:
-            raise missing(self._where, f"a file that had the name {path} for a while was not read and is not there")
-        file = OpenedFile(self._reading, successor, newest.next_history)
-        if file.size == 0 and successor == path:
-            file.close()  # who writes has not gone on to it
+        if not self._successors:
+            if self._gap is not None:
+                raise self._gap
             return False
+        *earlier, newest = self._files
+        if len(self._successors) == 1 and self._successors[0].size == 0:
+            return False  # who writes has not gone on to it
         if newest.ended_at != newest.size:
-            file.close()
             newest.ended_at = newest.size  # what was written since the last look, and a last line without its end
             return True
-        for earlier in self._files[:-1]:
-            earlier.close()
+        file = self._successors.popleft()
+        file.history = newest.next_history
+        for one in earlier:
+            one.close()
         self._files = [newest, file]
         self._save()
         return True
@@ -211,15 +252,14 @@ class FileSource:
     # --- messages ---
 
     def _take(self, limit: int) -> Chunk | None:
-        with self._translated():
-            while True:
-                for file in self._connected():
-                    taken = file.take(limit)
-                    if taken is not None:
-                        records, token = taken
-                        return Chunk(self._messages(file, records), token)
-                if not self._reading.follow or not self._go_on():
-                    return None
+        while True:
+            for file in self._files:
+                taken = file.take(limit)
+                if taken is not None:
+                    records, token = taken
+                    return Chunk(self._messages(file, records), token)
+            if not self._go_on():
+                return None
 
     def _messages(self, file: OpenedFile, records: Records) -> list[Message]:
         messages = [

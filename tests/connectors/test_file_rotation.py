@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 from connectors.file import FileConnection
-from connectors.file.source import FileSource
+from connectors.file import source as source_module
+from connectors.file.opened import OpenedFile
+from connectors.file.rotation import Identity, following
+from connectors.file.source import MOST_SUCCESSORS, FileSource
 from correlator.errors import ConnectionLost
 from correlator.settings import ConnectionSettings, ReceiverSettings
 
@@ -55,6 +58,10 @@ def seen() -> Seen:
 def write(path: Path, *lines: str, end: str = "\n") -> None:
     with path.open("a") as file:
         file.write("\n".join(lines) + end)
+
+
+def open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def rotate(path: Path, to: str = "a.jsonl.1") -> None:
@@ -202,6 +209,184 @@ def test_files_that_are_renamed_faster_than_they_are_read(path: Path, seen: Seen
     assert seen.read(source) == [b"2", b"3", b"4"]
 
 
+@pytest.mark.parametrize("name", ["a.jsonl.1", "a.jsonl-20240101", "whatever"])
+def test_files_that_are_renamed_and_compressed_while_a_batch_is_held(path: Path, seen: Seen, name: str) -> None:
+    """What was seen stays open, whatever becomes of its name."""
+    write(path, "1")
+    source = source_of(path)
+    held = source.receive(100, 0.0)
+    for number in range(2, 6):
+        rotate(path, name)
+        write(path, str(number))
+        assert not source.receive(100, 0.0).messages
+        compress(path.with_name(name))
+    source.acknowledge([held.token])
+    bodies = seen.read(source) + seen.read(source)
+    assert bodies == [b"2", b"3", b"4", b"5"]
+    assert len(set(seen.ids)) == 4
+
+
+def test_a_file_that_is_read_for_long_does_not_keep_others_from_being_seen(path: Path, seen: Seen) -> None:
+    """While lines are left to read, and while the receiver may hold no more."""
+    write(path, "1", "2", "3")
+    source = source_of(path)
+    for number in (4, 5):
+        rotate(path)
+        write(path, str(number))
+        chunk = source.receive(1, 0.0)
+        source.acknowledge([chunk.token])
+        compress(path.with_name("a.jsonl.1"))
+    assert seen.read(source) == [b"3", b"4", b"5"]
+
+
+def test_as_many_files_as_are_held_open_are_bounded_and_the_others_are_found_by_their_names(
+    path: Path, seen: Seen
+) -> None:
+    write(path, "0")
+    source = source_of(path)
+    held = source.receive(100, 0.0)
+    before = open_descriptors()
+    last = MOST_SUCCESSORS + 4
+    for number in range(1, last + 1):
+        for old in range(number - 1, 0, -1):
+            rotate(path.with_name(f"a.jsonl.{old}"), f"a.jsonl.{old + 1}")
+        rotate(path)
+        write(path, str(number))
+        assert not source.receive(100, 0.0).messages
+    assert open_descriptors() == before + MOST_SUCCESSORS
+    source.connect()
+    assert open_descriptors() == before
+    held = source.receive(100, 0.0)
+    assert open_descriptors() == before + MOST_SUCCESSORS
+    source.acknowledge([held.token])
+    bodies = []
+    while chunk := seen.read(source):
+        bodies += chunk
+    assert bodies == [b"%d" % number for number in range(1, last + 1)]
+    source.close()
+    assert open_descriptors() < before
+
+
+def test_what_is_missing_is_told_when_everything_before_it_is_read(path: Path, seen: Seen) -> None:
+    write(path, "1")
+    source = source_of(path)
+    held = source.receive(100, 0.0)
+    rotate(path, "a.jsonl.1")
+    write(path, "2")
+    assert not source.receive(100, 0.0).messages
+    rotate(path.with_name("a.jsonl.1"), "a.jsonl.3")
+    rotate(path, "a.jsonl.2")
+    write(path, "4")  # a.jsonl.1 was there and was removed between two looks
+    assert not source.receive(100, 0.0).messages
+    source.acknowledge([held.token])
+    with pytest.raises(ConnectionLost, match=r"E7030 .*a.jsonl.1 is missing"):
+        seen.read(source)
+    assert seen.bodies == [b"2"]
+
+
+@pytest.mark.parametrize(
+    ("first", "renamed_again", "second"),
+    [("a.jsonl.1", "a.jsonl.2", "a.jsonl.1"), ("a.jsonl-20240101", "a.jsonl-20240101", "a.jsonl-20240102")],
+)
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_rotation_while_the_next_file_is_looked_for(
+    path: Path,
+    seen: Seen,
+    monkeypatch: pytest.MonkeyPatch,
+    first: str,
+    renamed_again: str,
+    second: str,
+    *,
+    is_late: bool,
+) -> None:
+    """Before its name is found, or before it is opened by that name."""
+    write(path, "1")
+    source = source_of(path)
+    assert seen.read(source) == [b"1"]
+    rotate(path, first)
+    write(path, "2")
+    before = open_descriptors()
+    rotations = [lambda: rotate(path.with_name(first), renamed_again), lambda: rotate(path, second)]
+
+    def look_for(where: str, path: Path, old: Identity) -> Path:
+        found = following(where, path, old) if is_late else None
+        if rotations:
+            for rotation in rotations:
+                rotation()
+            rotations.clear()
+            write(path, "3")
+        return found or following(where, path, old)
+
+    monkeypatch.setattr(source_module, "following", look_for)
+    assert seen.read(source) == [b"2", b"3"]
+    assert open_descriptors() == before + 1
+
+
+def test_a_file_that_gets_its_name_back_while_the_next_one_is_looked_for_is_read_once(
+    path: Path, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(path, "1")
+    source = source_of(path)
+    seen.read(source)
+    rotate(path)
+    write(path, "2")
+
+    def look_for(where: str, path: Path, old: Identity) -> Path:
+        path.with_name("a.jsonl.1").replace(path)
+        monkeypatch.undo()
+        return following(where, path, old)
+
+    monkeypatch.setattr(source_module, "following", look_for)
+    assert seen.read(source) == []
+    write(path, "3")
+    assert seen.read(source) == [b"3"]
+
+
+def test_a_file_that_is_compressed_while_the_next_one_is_looked_for(
+    path: Path, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a name it tells no longer which file follows."""
+    write(path, "1")
+    source = source_of(path)
+    seen.read(source)
+    rotate(path)
+    write(path, "2")
+
+    def look_for(where: str, path: Path, old: Identity) -> Path:
+        if not path.with_name("a.jsonl.1.gz").exists():
+            compress(path.with_name("a.jsonl.1"))
+            rotate(path)
+            write(path, "3")
+        return following(where, path, old)
+
+    monkeypatch.setattr(source_module, "following", look_for)
+    with pytest.raises(ConnectionLost, match=r"E7011 .*was removed"):
+        seen.read(source)
+    assert seen.bodies == [b"1"]
+
+
+def test_a_new_file_without_content_is_not_opened_again_and_again(
+    path: Path, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(path, "1")
+    source = source_of(path)
+    seen.read(source)
+    rotate(path)
+    path.touch()
+    seen.read(source)
+
+    def never(*_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(source_module, "OpenedFile", never)
+    monkeypatch.setattr(source_module, "following", never)
+    monkeypatch.setattr(OpenedFile, "next_history", property(never))
+    assert seen.read(source) == []
+    monkeypatch.undo()
+    write(path, "2")
+    assert seen.read(source) == [b"2"]
+
+
 def compress(path: Path) -> None:
     with path.open("rb") as plain, gzip.open(f"{path}.gz", "wb") as packed:
         shutil.copyfileobj(plain, packed)
@@ -242,6 +427,8 @@ def test_a_file_of_which_nothing_was_acknowledged_is_known_again(path: Path, see
         ["a.jsonl.3", "a.jsonl.2", "a.jsonl.1"],
         ["a.jsonl.2", "a.jsonl.1", "a.jsonl.0"],
         ["a.jsonl-20240101", "a.jsonl-20240102", "a.jsonl-20240103"],
+        ["a.jsonl.20240101", "a.jsonl.20240102", "a.jsonl.20240103"],
+        ["a.jsonl.1718000000", "a.jsonl.1718000001", "a.jsonl.1718003600"],
         ["a.jsonl.2024-01-01_10", "a.jsonl.2024-01-01_11", "a.jsonl.2024-01-02_00"],
         ["a-1718000000.jsonl", "a-1718000001.jsonl", "a-1718000002.jsonl"],
     ],
@@ -254,6 +441,50 @@ def test_several_renamed_files_are_read_in_their_order(path: Path, seen: Seen, n
         write(path, *([str(number)] if number != 4 else []), end="\n" if number != 4 else "")
     assert seen.read(source_of(path)) == [b"2", b"3", b"5"]
     assert len(set(seen.ids)) == 4
+
+
+@pytest.mark.parametrize("end", ["", ".jsonl"])
+def test_a_link_that_moves_on_several_times(path: Path, seen: Seen, end: str) -> None:
+    """While nobody reads, and then while somebody does."""
+
+    def move_on(day: int, *lines: str) -> None:
+        write(path.with_name(f"a-202401{day:02}{end}"), *lines)
+        path.unlink(missing_ok=True)
+        path.symlink_to(f"a-202401{day:02}{end}")
+
+    move_on(1, "1")
+    write(path.with_name(f"a-20240105{end}"), "made before the link comes to it")
+    source = source_of(path)
+    assert seen.read(source) == [b"1"]
+    source.close()
+    for day in (2, 3, 4):
+        move_on(day, str(day))
+    source = source_of(path)
+    assert seen.read(source) == [b"2", b"3", b"4"]
+    move_on(5)
+    assert seen.read(source) == [b"made before the link comes to it"]
+    move_on(2, "of a link that went back")
+    assert seen.read(source) == [b"2", b"of a link that went back"]
+
+
+def test_a_link_whose_file_was_not_read_yet_moves_on(path: Path, seen: Seen) -> None:
+    """Whatever its name: it still has it."""
+    path.with_name("blue").touch()
+    path.symlink_to("blue")
+    source_of(path).close()
+    write(path, "1")
+    path.unlink()
+    path.symlink_to("green")
+    write(path, "2")
+    assert seen.read(source_of(path)) == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl.0101", "a.jsonl.01", "a.jsonl.-1", "a.jsonl.²"])
+def test_what_is_no_number_of_a_rotation_is_any_name(path: Path, seen: Seen, name: str) -> None:
+    left(path, seen)
+    rotate(path, name)
+    write(path, "3")
+    assert seen.read(source_of(path)) == [b"2", b"3"]
 
 
 @pytest.mark.parametrize(("other", "renamed"), [("a.jsonl.0", "a.jsonl.1"), ("a.jsonl-2", "a.jsonl-1"), ("a7", "a1")])
@@ -296,6 +527,14 @@ def test_a_renamed_file_with_a_date_that_is_compressed_is_told(path: Path, seen:
         seen.read(source_of(path))
 
 
+def test_a_file_that_is_being_compressed_is_not_taken_for_a_younger_one(path: Path, seen: Seen) -> None:
+    left(path, seen)
+    rotate(path, "a.jsonl-20240101")
+    path.with_name("a.jsonl-20240101.gz").touch()
+    write(path, "3")
+    assert seen.read(source_of(path)) == [b"2", b"3"]
+
+
 @pytest.mark.parametrize("change", [Path.unlink, compress])
 def test_a_renamed_file_that_is_gone_is_told(path: Path, seen: Seen, change: Callable) -> None:
     left(path, seen)
@@ -329,6 +568,129 @@ def test_a_position_without_the_file_s_identity_is_read(path: Path, seen: Seen) 
     kept = json.loads(sidecar.read_bytes())
     sidecar.write_text(json.dumps({name: kept[name] for name in ("offset", "line", "done", "extracts")}))
     assert seen.read(source_of(path)) == [b"2"]
+
+
+# --- files that were not read yet: their content tells nothing ---
+
+
+def take_inode(path: Path, other: Path) -> None:
+    """As if the file at the path were removed, and `other` had got its inode: not every file system does that."""
+    path.rename(other)
+
+
+@pytest.mark.parametrize("content", ["", "h"])
+@pytest.mark.parametrize("other", ["other", "a-errors", "b"])
+def test_another_file_that_got_the_inode_is_not_read(tmp_path: Path, seen: Seen, content: str, other: str) -> None:
+    """Whether there was nothing yet, or the same header as in all files."""
+    path = tmp_path / ("a.csv" if content else "a.jsonl")
+    path.write_text(f"{content}\n" if content else "")
+    source_of(path).close()
+    take_inode(path, path.with_name(f"{other}{path.suffix}"))
+    write(path.with_name(f"{other}{path.suffix}"), "666")
+    write(path, *([content] if content else []), "1")
+    for _ in range(2):
+        with pytest.raises(ConnectionLost, match=r"E7011 .*no line of the file that was there before.*\.position"):
+            source_of(path)
+    (tmp_path / ".positions" / f"{path.name}.r.position").unlink()
+    assert seen.read(source_of(path)) == [b"1"]
+
+
+def test_a_compressed_file_that_got_the_inode_is_not_read(path: Path) -> None:
+    path.touch()
+    source_of(path).close()
+    take_inode(path, path.with_name("a.jsonl.1.gz"))
+    write(path, "1")
+    with pytest.raises(ConnectionLost, match="E7011"):
+        source_of(path)
+
+
+@pytest.mark.parametrize(
+    "to",
+    ["a.jsonl.1", "a.jsonl.20240101", "a.jsonl-20240101", "a-20240101.jsonl", "a.1.jsonl", "a.jsonl.old", "a.jsonl~"],
+)
+def test_a_file_that_was_renamed_before_its_first_line_was_read(path: Path, seen: Seen, to: str) -> None:
+    path.touch()
+    source_of(path).close()
+    write(path, "1")
+    rotate(path, to)
+    write(path, "2")
+    assert seen.read(source_of(path)) == [b"1", b"2"]
+
+
+def test_a_file_that_is_renamed_twice_before_its_first_line_was_read(path: Path, seen: Seen) -> None:
+    path.touch()
+    source_of(path).close()
+    rotate(path, "a.jsonl.1")
+    write(path, "2")
+    source_of(path).close()
+    write(path.with_name("a.jsonl.1"), "1")
+    rotate(path.with_name("a.jsonl.1"), "a.jsonl.old")
+    assert seen.read(source_of(path)) == [b"1", b"2"]
+
+
+def test_a_file_whose_second_line_is_acknowledged_is_known_by_its_content(path: Path, seen: Seen) -> None:
+    write(path, "1", "2")
+    source = source_of(path)
+    source.receive(1, 0.0)
+    source.acknowledge([source.receive(1, 0.0).token])
+    source.close()
+    rotate(path, "whatever")
+    write(path, "3")
+    assert seen.read(source_of(path)) == [b"1", b"3"]
+
+
+def test_a_new_file_with_the_inode_of_an_empty_one_that_was_renamed_is_read_once(path: Path, seen: Seen) -> None:
+    path.touch()
+    source = source_of(path)
+    rotate(path, "empty")
+    write(path, "1")
+    assert seen.read(source) == [b"1"]
+    source.close()
+    rotate(path)
+    take_inode(path.with_name("empty"), path)
+    write(path, "2")
+    assert seen.read(source_of(path)) == [b"2"]
+
+
+def test_a_file_that_is_gone_before_its_first_line_was_read_is_told(path: Path) -> None:
+    """It may have had lines."""
+    path.touch()
+    source_of(path).close()
+    write(path, "1")
+    rotate(path)
+    compress(path.with_name("a.jsonl.1"))
+    write(path, "2")
+    with pytest.raises(ConnectionLost, match="E7011"):
+        source_of(path)
+
+
+def test_a_file_system_that_got_another_number_is_no_other_file(
+    path: Path, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a restart of the machine."""
+    path.touch()
+    source_of(path).close()
+    sidecar = path.parent / ".positions" / "a.jsonl.r.position"
+    kept = json.loads(sidecar.read_bytes())
+    kept["file"][0] += 1
+    sidecar.write_text(json.dumps(kept))
+    write(path, "1")
+    assert seen.read(source_of(path)) == [b"1"]
+
+
+@pytest.mark.parametrize("content", ["", "\n", "1\n\n"])
+def test_a_file_that_was_read_to_its_end_may_go(path: Path, seen: Seen, content: str) -> None:
+    """Also one without lines, or with empty ones at its end."""
+    path.write_text(content)
+    source = source_of(path)
+    seen.read(source)
+    rotate(path)
+    write(path, "2")
+    assert seen.read(source) == [b"2"]
+    source.close()
+    path.with_name("a.jsonl.1").unlink()
+    write(path, "3")
+    assert seen.read(source_of(path)) == [b"3"]
 
 
 # --- what is not growth ---

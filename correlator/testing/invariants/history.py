@@ -28,6 +28,7 @@ Kind = Literal[
     "heard",  # data: id, by a monitor without lasting state that is not always there
     "began",  # data: (epoch, checkpoint, digest, engine time) as the engine knows them after recovery
     "died",  # who: where it was killed, data: Death
+    "forgotten",  # data: tuple of (receiver, pid, uid) that a broker may give again, and no pin keeps
     "unlocked",  # data: contexts that were not locked while a cut was taken
     "snapshot",  # data: (number, fingerprint, engine time), parked contexts before the cut of checkpoint `number`
     "restored",  # data: (number, fingerprint), contexts as rebuilt from checkpoint `number`

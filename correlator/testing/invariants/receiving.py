@@ -388,6 +388,14 @@ def once_in_a_batch(facts: Facts) -> Iterator[str]:
                 yield f"life {life}: {name} stored {twice} twice in one batch"
 
 
+@invariant("E9", "an id that its broker may give again is kept, however many others come")
+def doubtful_is_kept(facts: Facts) -> Iterator[str]:
+    """Looked for after every step: what a receiver has stored and its broker has no acknowledgement of."""
+    for at, record in facts.history.of("forgotten"):
+        for receiver, pid, uid in record.data:
+            yield f"life {record.life}: {receiver} may be given {pid} again, and nothing keeps '{uid}' (record {at})"
+
+
 @invariant("C1", "an APP_CONTROLLED batch is acknowledged only after the application said so")
 def acknowledged_by_the_application(facts: Facts) -> Iterator[str]:
     """Acknowledgements never outnumber the application's calls in a life; a batch of dead letters alone needs none."""

@@ -151,6 +151,47 @@ def pins_ignored(patches: Patches) -> None:
     patches.replace(DuplicateDetector, "_enter", make)
 
 
+@mutant("second_loss_forgets_the_first", "what a lost line leaves in doubt replaces what an earlier one has left", "E9", "E1")
+def second_loss_forgets_the_first(patches: Patches) -> None:
+    """As many messages as the last loss concerns end the doubt of all."""
+
+    def make(original: Any) -> Any:
+        def doubt(self: Any) -> None:
+            before, self._in_doubt = self._in_doubt, 0
+            original(self)
+            self._in_doubt = self._in_doubt or before
+
+        return doubt
+
+    patches.replace(Receiver, "_doubt", make)
+
+
+@mutant("doubts_of_neighbours_unknown", "what other receivers of a queue may give back is not counted with", "E9", "E1")
+def doubts_of_neighbours_unknown(patches: Patches) -> None:
+    """Their messages end the doubt of this receiver's own."""
+    patches.replace(parts.Parts, "_beside", lambda _: lambda self, settings: ())
+
+
+@mutant("neighbours_are_never_in_doubt", "of other receivers of a queue only what they hold is counted with", "E9", "E1")
+def neighbours_are_never_in_doubt(patches: Patches) -> None:
+    """What they have lost with their lines, and not acknowledged since, comes first as well."""
+    patches.replace(Receiver, "may_give_back", lambda _: property(lambda self: self.settings.max_batch_size))
+
+
+@mutant("repeats_settle_at_once", "the first batch after a loss ends the doubt of all that was lost", "E9", "E1")
+def repeats_settle_at_once(patches: Patches) -> None:
+    """Whatever is still to come."""
+
+    def make(original: Any) -> Any:
+        def confirm(self: Any, acknowledged: int) -> None:
+            self._may_come_again = 0
+            original(self, acknowledged)
+
+        return confirm
+
+    patches.replace(Receiver, "_confirm", make)
+
+
 @mutant("repeat_not_renewed", "an id that is seen again keeps its old place in the windows", "E1", "E6", budget=1500)
 def repeat_not_renewed(patches: Patches) -> None:
     """The re-armed id is not re-armed."""

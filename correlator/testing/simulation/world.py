@@ -26,6 +26,7 @@ from correlator.testing.memory import MemoryConnection
 from correlator.testing.schedule import KILL, Schedule
 from correlator.testing.simulation import application, changes, churn, inspection
 from correlator.testing.simulation.brokers import Brokers, Known, Parcel
+from correlator.testing.simulation.doubts import Doubts
 from correlator.testing.simulation.recorder import DiskRecorder, WorldProbe
 from correlator.testing.simulation.scenario import Scenario, Workload
 from correlator.testing.store import Disk, ModelStore
@@ -133,6 +134,7 @@ class World:
         )
         self._renew = renew
         self._recorder = DiskRecorder(self.record, self._engine_time)
+        self._doubts = Doubts(self.history)
         self._began: dict[int, tuple[float, float]] = {}
         self._random = random.Random(f"order {scenario.seed}")
         self._pending: list[Parcel] = []
@@ -346,6 +348,8 @@ class World:
             self.record("warned", life.actors[at].name, str(error))
             self._others_finish(life, at)
             return self._dies(f"{life.actors[at].name}: {error}")
+        if lost := self._doubts.forgotten(life.engine):
+            self.record("forgotten", "", tuple(lost))
         if self._random.random() < 0.2:
             self.clock.advance(self._random.random() * 0.01)
         return True

@@ -1,0 +1,136 @@
+"""What brokers may give again: looked for among the ids that the engine must not forget."""
+# ruff: noqa: SLF001
+
+from dataclasses import dataclass
+
+from correlator.core.dedup import DuplicateDetector, Place
+from correlator.runtime.engine import Engine
+from correlator.testing.invariants.history import History, Received, Record
+
+ENOUGH = 2
+"""Later acknowledgements of a connection, after which a broker that does not answer is taken to have one."""
+
+
+@dataclass(slots=True)
+class _Doubt:
+    """A message whose id is stored, and which a broker has given to a receiver and has no acknowledgement of.
+
+    Attributes:
+        receiver: to whom it was given.
+        life: in which it was stored.
+        uid: its unique id.
+        returned: whether the line was lost since then.
+        later: acknowledgements that the broker has taken since, on the same line.
+    """
+
+    receiver: str
+    life: int
+    uid: str
+    returned: bool = False
+    later: int = 0
+
+
+class Doubts:
+    """Follows a history and tells which ids may come again. Leave to be forgotten has what docs/guarantees.md names:
+
+    what another receiver was given meanwhile; what an engine holds that was paused and overtaken; and what a broker has
+    not taken of acknowledgements though it has taken the next two of the same line.
+
+    Args:
+        history: that grows.
+    """
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._read = 0
+        self._domains = {name: facts.domain for name, facts in history.setup.receivers.items() if facts.domain}
+        self._uids: dict[str, str] = {}
+        self._held: dict[str, dict[str, int]] = {name: {} for name in self._domains}
+        self._open: dict[tuple[str, str], _Doubt] = {}
+
+    def forgotten(self, engine: Engine) -> list[tuple[str, str, str]]:
+        """(receiver, pid, unique id) of what may come again, and is known only as long as windows say; each once."""
+        self._follow()
+        writer = engine.writer
+        if not self._open or writer is None or writer._unknown is not None:  # what is stored is not known yet
+            return []
+        kept: dict[str, set[str]] = {}
+        lost = []
+        for key, doubt in list(self._open.items()):
+            receiver = engine.receivers.get(doubt.receiver)
+            if receiver is None or receiver.domain is None:
+                continue
+            if receiver.domain not in kept:
+                kept[receiver.domain] = _kept(engine, writer.detector(receiver.domain))
+            if doubt.uid not in kept[receiver.domain]:
+                lost.append((doubt.receiver, key[1], doubt.uid))
+                del self._open[key]
+        return lost
+
+    def _follow(self) -> None:
+        records = self._history.records
+        for at in range(self._read, len(records)):
+            record = records[at]
+            if record.kind == "published":
+                self._uids.update({one.pid: one.uid for one in record.data})
+            elif record.kind == "began":
+                self._overtaken(record.life)
+            elif record.who in self._domains:
+                self._moved(record)
+        self._read = len(records)
+
+    def _moved(self, record: Record) -> None:
+        receiver, held = record.who, self._held[record.who]
+        if record.kind == "delivered":
+            held.update(dict.fromkeys(record.data, record.life))
+            for key, doubt in self._keyed(receiver, record.data):
+                if doubt.receiver != receiver:
+                    del self._open[key]
+        elif record.kind == "received":
+            self._stored(receiver, record.life, record.data)
+        elif record.kind == "returned":
+            for pid in record.data:
+                held.pop(pid, None)
+            for _, doubt in self._keyed(receiver, record.data):
+                doubt.returned = True
+        elif record.kind == "acknowledged":
+            for pid in record.data:
+                held.pop(pid, None)
+            for key, _ in self._keyed(receiver, record.data):
+                del self._open[key]
+            self._taken_later(receiver, record.life)
+
+    def _keyed(self, receiver: str, pids: tuple[str, ...]) -> list[tuple[tuple[str, str], _Doubt]]:
+        keys = [(self._domains[receiver], pid) for pid in pids]
+        return [(key, self._open[key]) for key in keys if key in self._open]
+
+    def _stored(self, receiver: str, life: int, received: Received) -> None:
+        """A batch is stored with its ids, those of repeats among them: all that the receiver holds in this life."""
+        for pid, holder in self._held[receiver].items():
+            uid = self._uids.get(pid, "")
+            if holder == life and uid in received.ids:
+                self._open[self._domains[receiver], pid] = _Doubt(receiver, life, uid)
+
+    def _taken_later(self, receiver: str, life: int) -> None:
+        for key, doubt in list(self._open.items()):
+            if (doubt.receiver, doubt.life, doubt.returned) == (receiver, life, False):
+                doubt.later += 1
+                if doubt.later == ENOUGH:
+                    del self._open[key]
+
+    def _overtaken(self, life: int) -> None:
+        """What an engine holds that was paused, while another one begins, comes back nobody knows when."""
+        for key, doubt in list(self._open.items()):
+            if not doubt.returned and doubt.life < life:
+                del self._open[key]
+
+
+def _kept(engine: Engine, detector: DuplicateDetector) -> set[str]:
+    """Ids that are remembered whatever else comes: of pinned batches that no receiver takes for surely acknowledged."""
+    kept = set()
+    for number in detector._pinned:
+        segment = detector._segments[number]
+        receiver = engine.receivers.get(segment.receiver)
+        if receiver is None or segment.batch > receiver._acknowledgements.sure_through:
+            kept.update(entry.id for entry in segment.entries if entry.place is not Place.GONE)
+    return kept

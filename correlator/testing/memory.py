@@ -39,6 +39,9 @@ class Faults:
     deterministic when the calls are.
     """
 
+    def before_connect(self, receiver: str) -> None:
+        """Before a source is connected, by a new line."""
+
     def before_receive(self, receiver: str) -> None:
         """Before anything is taken."""
 
@@ -365,6 +368,7 @@ class MemorySource:
         with self._broker.changed:
             self.cut()
             self._broker.check_up(self._id)
+            self._broker.faults.before_connect(self._id)
             subscription = self._there().subscription(self._name)
             if self._order is Order.POSITION:
                 if subscription.consumer is not None:

@@ -14,12 +14,22 @@ LATE = "return.late"
 CUT_AGAIN = "receive.cut_again"
 """A line is lost while the broker waits for what an earlier loss has left unacknowledged."""
 LOST_BESIDE = "ack.lost_beside"
-"""An acknowledgement is lost while another receiver of the queue has not acknowledged what it lost itself."""
+"""The first acknowledgement is lost while another receiver of the queue has not acknowledged what it lost itself."""
+AWAY_BESIDE = "connect.away_beside"
+"""A receiver that has lost something stays away from its queue, while another one takes from it."""
 PART = "receive.part"
 """A part of what is there comes, as the network has it: what comes again is cut into other batches."""
-APART = (LATE, CUT_AGAIN, LOST_BESIDE, PART)
+APART = (LATE, CUT_AGAIN, LOST_BESIDE, AWAY_BESIDE, PART)
 """What there is seldom an opportunity for: drawn apart from the others, with what leads to it."""
-DOUBTS = {"ack.lost": 0.15, "ack.silent": 0.3, "ack.answer_lost": 0.1, CUT_AGAIN: 0.3, LOST_BESIDE: 0.5, PART: 0.5}
+DOUBTS = {
+    "ack.lost": 0.25,
+    "ack.silent": 0.5,
+    "ack.answer_lost": 0.1,
+    CUT_AGAIN: 0.1,
+    LOST_BESIDE: 0.7,
+    AWAY_BESIDE: 0.6,
+    PART: 0.5,
+}
 BROKER_KINDS = (
     "receive.cut",
     "receive.repeat",
@@ -113,6 +123,8 @@ def draw_rates(seed: int) -> dict[str, float]:
         rates["zombie"] = 0.3  # of all deaths, not of all steps
     if random.Random(f"late {seed}").random() < 0.4:
         rates[LATE] = 0.3
-    if is_doubtful(seed):
+    kills = rng.random() < 0.9
+    if is_doubtful(seed):  # a start takes more for doubtful than what a loss leaves so
         rates |= DOUBTS
-    return {KILL: 1.0 if rng.random() < 0.9 else 0.0, **rates}
+        kills = kills and random.Random(f"unkilled {seed}").random() < 0.5
+    return {KILL: 1.0 if kills else 0.0, **rates}

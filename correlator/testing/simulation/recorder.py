@@ -8,7 +8,7 @@ from correlator.events import DeadLetter, Message, Outgoing
 from correlator.ports import Features
 from correlator.testing.invariants.history import POISONED, Checkpointed, Condemned, Kind, Received
 from correlator.testing.memory import Faults
-from correlator.testing.schedule import CUT_AGAIN, LATE, LOST_BESIDE, PART, Schedule
+from correlator.testing.schedule import AWAY_BESIDE, CUT_AGAIN, LATE, LOST_BESIDE, PART, Schedule
 from correlator.testing.simulation.application import Probe
 
 LATEST = 5
@@ -201,6 +201,11 @@ class BrokerFaults(Faults):
         self._beside = beside
         self._refused_for_ever = refused_for_ever
 
+    def before_connect(self, receiver: str) -> None:
+        """It cannot be reached for the moment."""
+        if self._owes(receiver) and len(self._beside(receiver)) > 1 and self._strikes(AWAY_BESIDE):
+            raise ConnectionLost("E7001", receiver, "cannot be reached")
+
     def before_receive(self, receiver: str) -> None:
         """A line is cut."""
         if self._strikes("receive.cut") or self._cut_again(receiver):
@@ -229,9 +234,12 @@ class BrokerFaults(Faults):
     def before_acknowledge(self, receiver: str, messages: Sequence[Message]) -> None:
         """It never arrives."""
         del messages
-        beside = any(self._owes(one) for one in self._beside(receiver) if one != receiver)
-        if self._strikes("ack.lost") or (beside and self._strikes(LOST_BESIDE)) or self._cut_again(receiver):
+        fresh = not self._owes(receiver) and self._owes_beside(receiver)
+        if (fresh and self._strikes(LOST_BESIDE)) or self._strikes("ack.lost") or self._cut_again(receiver):
             raise ConnectionLost("E7001", receiver, "cut before the acknowledgement")
+
+    def _owes_beside(self, receiver: str) -> bool:
+        return any(self._owes(one) for one in self._beside(receiver) if one != receiver)
 
     def loses_acknowledgement(self, receiver: str, messages: Sequence[Message]) -> bool:
         """It is lost without a word."""

@@ -24,7 +24,8 @@ class Order(Enum):
         their order, whatever dies; what comes again is followed by all that is behind it.
     PLACE: what a lost consumer held waits in its place, before what is behind it. Only what another consumer has taken
         meanwhile is ahead of it.
-    ANY: what a lost consumer held may come later than what is behind it, since the broker may notice the loss late.
+    ANY: what a lost consumer held may come later than what is behind it, since the broker may notice the loss late; how
+        late, `Features.notices_loss_within_s` says.
     """
 
     POSITION = "position"
@@ -58,6 +59,8 @@ class Features:
         queues: knows `queue:` destinations.
         topics: knows `topic:` destinations.
         holds_for_s: after so many seconds the broker takes back what a consumer has not acknowledged; `None` for never.
+        notices_loss_within_s: so many seconds after a line was lost without a word, the broker has noticed it at the
+            latest, and what its consumer held waits in its place again. Until then newer messages may come first.
     """
 
     durable: bool = True
@@ -74,6 +77,7 @@ class Features:
     queues: bool = True
     topics: bool = True
     holds_for_s: float | None = None
+    notices_loss_within_s: float = 0.0
 
 
 class Chunk(NamedTuple):

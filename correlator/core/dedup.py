@@ -233,11 +233,17 @@ class DuplicateDetector:
         if plan.segment is not None:
             self._enter(plan.segment, pinned=True)
 
-    def confirm(self, receiver: str, batch: int) -> None:
-        """The broker surely knows all batches of the receiver up to this one as acknowledged: unpin them."""
+    def confirm(self, receiver: str, batch: int, *, after: int = 0) -> None:
+        """The broker surely knows the batches of the receiver up to this one as acknowledged: unpin them.
+
+        Args:
+            receiver: whose they are.
+            batch: the last of them.
+            after: the last one before them.
+        """
         for number in list(self._pinned):
             segment = self._segments[number]
-            if segment.receiver == receiver and segment.batch <= batch:
+            if segment.receiver == receiver and after < segment.batch <= batch:
                 self._unpin(number, segment)
 
     def restore(self, segments: Iterable[IdSegment], confirmed: Mapping[str, int]) -> None:

@@ -37,6 +37,8 @@ from correlator.settings import ReceiverSettings
 LONGEST_WAIT_S = 0.2
 """Longest call of `Source.receive`: bounds how late a stop is noticed."""
 BACK_PRESSURE_WAIT_S = 0.05
+MOST_IN_DOUBT = 100_000
+"""Messages that lost lines may leave in doubt, or ten batches, before a receiver waits until they are noticed."""
 NO_SUCH_DESTINATION = "E7010"
 """Code of a `ConnectionLost` that means: the broker is there, the destination is not."""
 
@@ -67,8 +69,9 @@ class Receiver(Actor):
     """One receiver.
 
     Attributes:
-        waits_for: why it receives nothing now: `window` (flow control), `queue:CONTEXT` or `outbox:SENDER`; "" for none
-            of these. Written by its own thread.
+        waits_for: why it receives nothing now: `window` (flow control), `queue:CONTEXT`, `outbox:SENDER` or `doubt` (lost
+            lines have left much in doubt, and the broker may not have noticed all of them); "" for none of these.
+            Written by its own thread.
 
     Args:
         settings: as configured.
@@ -161,10 +164,18 @@ class Receiver(Actor):
         self._in_doubt = in_doubt
         self._acknowledgements = Acknowledgements(
             confirmed_batch,
+            next_batch - 1,
             answered=features.acknowledges_surely,
             written_within_s=features.acknowledgements_written_within_s,
         )
+        self._left_in_doubt = 0
+        """Messages in doubt by losses of this life."""
         self._may_come_again = 0
+        self._notices_loss_within_s = features.notices_loss_within_s
+        self._noticed_at = 0.0
+        """When the broker has noticed every line that was lost, by the clock."""
+        self._counts = False
+        """Whether what may come again is being counted."""
         self._holds_for_s = features.holds_for_s
         self._warn_at: float | None = None
         self._beside = beside
@@ -258,8 +269,6 @@ class Receiver(Actor):
     def _connect(self) -> float | None:
         if not self._begun:
             self._begun = True
-            if self._in_doubt:
-                self._expect_again()
             self.tell(PartStatus.CONNECTING)
             self._mark()
         if self.draining:
@@ -269,6 +278,7 @@ class Receiver(Actor):
             return wait
         point("rx.reconnect")
         self._source.connect()
+        self._noticed_at = self._clock.monotonic() + self._notices_loss_within_s
         self._reconnection.back()
         self._fail_fast = False
         self._state.receive(Input.CONNECTED)
@@ -293,14 +303,22 @@ class Receiver(Actor):
     def _doubt(self) -> None:
         """Nobody knows whether the acknowledgement under way has arrived, nor those that have no answer."""
         under_way = len(self._batch.messages) if self.state is State.ACKNOWLEDGING else 0
-        in_doubt = under_way + self._acknowledgements.lose()
-        if in_doubt:
-            self._in_doubt += in_doubt
-            self._expect_again()
+        in_doubt = under_way + self._acknowledgements.lose(self._next_batch - 1)
+        self._in_doubt += in_doubt
+        self._left_in_doubt += in_doubt
+        self._counts = False
 
     def _expect_again(self) -> None:
-        """What is in doubt may come again, and before it what others beside this one have or had."""
-        self._may_come_again = self._in_doubt + sum(other.may_give_back for other in self._beside())
+        """What is in doubt may come again, and before it what others beside this one have or had.
+
+        Until the broker has noticed every lost line, newer messages may come first, and so may those that were on their
+        way then: they are not counted. A loss before this life began was one before this life's first connection.
+        """
+        if not self._in_doubt or self._counts or self._clock.monotonic() < self._noticed_at:
+            return
+        self._counts = True
+        on_their_way = self.settings.max_batch_size if self._notices_loss_within_s else 0
+        self._may_come_again = self._in_doubt + on_their_way + sum(other.may_give_back for other in self._beside())
 
     # --- receiving ---
 
@@ -335,10 +353,15 @@ class Receiver(Actor):
         if crowded is not None:
             return f"queue:{crowded}"
         full = self._full_outbox()
-        return f"outbox:{full}" if full is not None else ""
+        if full is not None:
+            return f"outbox:{full}"
+        most = max(MOST_IN_DOUBT, 10 * self.settings.max_batch_size)
+        return "doubt" if self._left_in_doubt > most and self._clock.monotonic() < self._noticed_at else ""
 
     def _take_chunk(self) -> float:
         batch = self._batch
+        if not batch.messages:
+            self._expect_again()
         wait = batch.remaining(self._clock.monotonic()) if batch.messages else LONGEST_WAIT_S
         timeout = min(wait, LONGEST_WAIT_S) if self._blocking else 0.0
         chunk = self._source.receive(self._room(), timeout)
@@ -439,7 +462,7 @@ class Receiver(Actor):
             self._next_batch,
             self._next_number,
             self.domain,
-            self._acknowledgements.sure_through,
+            self._acknowledgements.sure,
             keep=self._mode.stored,
             done=self.wake,
         )
@@ -559,11 +582,13 @@ class Receiver(Actor):
 
         Unacknowledged messages come again first, so as many messages as may come again have passed when they have.
         """
-        self._may_come_again = max(0, self._may_come_again - acknowledged)
-        if not self._may_come_again:
-            self._in_doubt = 0
+        if self._counts:
+            self._may_come_again = max(0, self._may_come_again - acknowledged)
+            if not self._may_come_again:
+                self._counts = False
+                self._in_doubt = self._left_in_doubt = 0
         now = self._clock.monotonic()
-        self._acknowledgements.add(self._next_batch - 1, acknowledged, now, settles=not self._may_come_again)
+        self._acknowledgements.add(self._next_batch - 1, acknowledged, now, settles=not self._in_doubt)
 
     def _new_batch(self) -> Batch:
         settings = self.settings

@@ -79,7 +79,8 @@ class Status:
         conditions: by id of a receiver or sender: how it is, in the words of the events (FEATURES A9.4).
         connections: by name: how it is.
         windows: by id of a receiver with flow control: how many messages it may deliver now.
-        waits: by id of a receiver that may not receive now: why, as in `outbox:SENDER`, `queue:CONTEXT` or `window`.
+        waits: by id of a receiver that may not receive now: why, as in `outbox:SENDER`, `queue:CONTEXT`, `window` or
+            `doubt`.
         duplicate_ids: ids that are remembered now.
         removed_received: what receivers that are removed had received.
         removed_sent: what senders that are removed had settled.

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from correlator.core.acknowledgements import Sure
 from correlator.core.checkpoint import Cut
 from correlator.core.commit import (
     CheckpointCommit,
@@ -73,7 +74,7 @@ class ReceiveRequest(Request):
         batch: the receiver's count of batches.
         first: number that its first new message gets.
         domain: duplicate detection domain; `None` keeps duplicates.
-        confirmed_batch: the receiver's last batch that is surely acknowledged.
+        sure: which of the receiver's batches are surely acknowledged.
         keep: whether the messages go to the receive log (not for dead letters alone).
         done: called when it is committed.
 
@@ -88,7 +89,7 @@ class ReceiveRequest(Request):
         batch: int,
         first: int,
         domain: str | None,
-        confirmed_batch: int,
+        sure: Sure,
         *,
         keep: bool,
         done: Callable[[], None],
@@ -99,7 +100,7 @@ class ReceiveRequest(Request):
         self.batch = batch
         self.first = first
         self.domain = domain
-        self.confirmed_batch = confirmed_batch
+        self.sure = sure
         self.keep = keep
         self.segment: ReceiveSegment | None = None
         self.events: list[Any] = []
@@ -133,7 +134,7 @@ class ReceiveRequest(Request):
             rewritten=plan.rewritten if plan else (),
             forgotten=[(self.domain or "", number) for number in plan.forgotten] if plan else (),
             dead_letters=letters,
-            confirmed_batch=self.confirmed_batch,
+            confirmed_batch=self.sure.through,
         )
 
     def apply(self, writer: "Writer") -> None:
@@ -141,7 +142,9 @@ class ReceiveRequest(Request):
         if self._plan is not None and self.domain is not None:
             detector = writer.detector(self.domain)
             detector.apply(self._plan)
-            detector.confirm(self.receiver, self.confirmed_batch)
+            detector.confirm(self.receiver, self.sure.through)
+            if self.sure.beyond > self.sure.doubtful_through:
+                detector.confirm(self.receiver, self.sure.beyond, after=self.sure.doubtful_through)
             self.duplicates = self._plan.duplicates
             self.conflicts = self._plan.conflicts
 

@@ -2,8 +2,8 @@
 
 It keeps every message in one list per destination; each queue, and each subscription of a topic, is a position in that
 list plus the ranges that were taken and not acknowledged. So a chunk costs a slice, whatever its size. The broker has
-no randomness and no clock of its own: what goes wrong is decided by a `Faults` object, and what happened is told to
-`on_event`, so that an oracle outside the engine can check it.
+no randomness of its own: what goes wrong is decided by a `Faults` object, and what happened is told to `on_event`, so
+that an oracle outside the engine can check it.
 """
 
 # ruff: noqa: ARG002 - the hooks of `Faults` do nothing with what they are given
@@ -53,9 +53,9 @@ class Faults:
         """Positions of messages in the chunk that arrive once more at its end. Asked where the order is `ANY`."""
         return ()
 
-    def comes_late(self, receiver: str, messages: Sequence[Message]) -> int:
-        """What is given back comes only after so many other calls; 0: at once. Asked where the order is `ANY`."""
-        return 0
+    def noticed_after(self, receiver: str, messages: Sequence[Message]) -> float:
+        """Seconds until the broker notices a lost line and gives this again. Asked where the order is `ANY`."""
+        return 0.0
 
     def before_acknowledge(self, receiver: str, messages: Sequence[Message]) -> None:
         """Before the broker takes an acknowledgement: raising means that it never arrived."""
@@ -98,27 +98,18 @@ class _Subscription:
         self.position = position
         self.returned: list[_Range] = []
         self.consumer: MemorySource | None = None
-        self._late: list[tuple[int, _Range]] = []
-        self._calls = 0
+        self._unnoticed: list[tuple[float, _Range]] = []
+
+    def notice(self, now: float) -> float:
+        """What lost lines held waits in its place once they are noticed; seconds until the next one is."""
+        noticed = [one for due, one in self._unnoticed if due <= now]
+        if noticed:
+            self._unnoticed = [(due, one) for due, one in self._unnoticed if due > now]
+            self.returned = sorted([*self.returned, *noticed])
+        return min((due - now for due, _ in self._unnoticed), default=float("inf"))
 
     def take(self, limit: int, log: Sequence[Message], selector: Selector | None) -> _Range | None:
-        """The oldest messages in a row that nobody holds and that are selected; late ones when there are no others."""
-        self._calls += 1
-        self._arrive(self._calls)
-        taken = self._take(limit, log, selector)
-        if taken is None and self._late:
-            self._arrive(max(due for due, _ in self._late))
-            taken = self._take(limit, log, selector)
-        return taken
-
-    def _arrive(self, calls: int) -> None:
-        """What comes late is there after so many calls."""
-        arrived = [one for due, one in self._late if due <= calls]
-        if arrived:
-            self._late = [(due, one) for due, one in self._late if due > calls]
-            self.returned = sorted([*self.returned, *arrived])
-
-    def _take(self, limit: int, log: Sequence[Message], selector: Selector | None) -> _Range | None:
+        """The oldest messages in a row that nobody holds and that are selected."""
         for at, waiting in enumerate(self._within_reach(len(log))):
             start, stop = _selected(waiting, limit, log, selector)
             if start == stop:
@@ -133,15 +124,15 @@ class _Subscription:
 
     def waiting(self, available: int) -> list[_Range]:
         """What nobody holds: what waits before the position, and what nobody has looked at yet."""
-        return [*(one for _, one in self._late), *self._within_reach(available)]
+        return [*(one for _, one in self._unnoticed), *self._within_reach(available)]
 
     def _within_reach(self, available: int) -> list[_Range]:
         return [*self.returned, _Range(self.position, available, 0)]
 
-    def give_back(self, ranges: Sequence[_Range], late: int) -> None:
-        """Let these wait again: in their place, or only after so many calls."""
-        self._late += [(self._calls + late, one) for one in ranges]
-        self._arrive(self._calls)
+    def give_back(self, ranges: Sequence[_Range], due: float, now: float) -> None:
+        """Let these wait again, from `due` on."""
+        self._unnoticed += [(due, one) for one in ranges]
+        self.notice(now)
 
 
 def _selected(waiting: _Range, limit: int, log: Sequence[Message], selector: Selector | None) -> tuple[int, int]:
@@ -193,6 +184,7 @@ class MemoryBroker:
         faults: what goes wrong.
         on_event: is told what happened, see `OnEvent`.
         names: whether each message that a sink sends is given a `message_id` of its own, as most brokers do.
+        clock: seconds, by which lost lines are noticed.
     """
 
     def __init__(
@@ -203,7 +195,9 @@ class MemoryBroker:
         faults: Faults | None = None,
         on_event: OnEvent = _ignore,
         names: bool = False,
+        clock: Callable[[], float] = monotonic,
     ) -> None:
+        self.clock = clock
         self.features = features
         self.orders = orders
         self.faults = faults or Faults()
@@ -386,13 +380,15 @@ class MemorySource:
             limit = min(max_messages, self._max_held - self.held_count)
             limit = broker.faults.at_most(self._id, limit) if limit > 0 else 0
             while True:
-                taken = self._connected().take(limit, self._there().log, self._selector) if limit > 0 else None
+                subscription = self._connected()
+                next_notice = subscription.notice(broker.clock())
+                taken = subscription.take(limit, self._there().log, self._selector) if limit > 0 else None
                 if taken is not None:
                     return self._deliver(taken, max_messages)
                 remaining = deadline - monotonic() if timeout_s else 0.0
                 if remaining <= 0:
                     return Chunk((), None)
-                broker.changed.wait(remaining)
+                broker.changed.wait(min(remaining, next_notice))
 
     def acknowledge(self, tokens: Sequence[Any]) -> None:
         """Forget these chunks. A token from before a reconnect acknowledges nothing."""
@@ -458,8 +454,9 @@ class MemorySource:
         messages = self._messages(tokens)
         ranges = [self._held.pop(token) for token in tokens if token in self._held]
         if ranges and self._subscription is not None:
-            late = self._broker.faults.comes_late(self._id, messages) if self._order is Order.ANY else 0
-            self._subscription.give_back(ranges, late)
+            late = self._broker.faults.noticed_after(self._id, messages) if self._order is Order.ANY else 0.0
+            now = self._broker.clock()
+            self._subscription.give_back(ranges, now + late, now)
             self._broker.on_event("returned", self._id, self.destination, messages)
             self._broker.changed.notify_all()
 

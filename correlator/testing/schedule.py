@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 KILL = "kill"
 LATE = "return.late"
-"""What is given back comes behind others."""
+"""A lost line is noticed late, and what it held comes behind others."""
 CUT_AGAIN = "receive.cut_again"
 """A line is lost while the broker waits for what an earlier loss has left unacknowledged."""
 LOST_BESIDE = "ack.lost_beside"
@@ -29,6 +29,7 @@ DOUBTS = {
     LOST_BESIDE: 0.7,
     AWAY_BESIDE: 0.6,
     PART: 0.5,
+    LATE: 0.5,
 }
 BROKER_KINDS = (
     "receive.cut",

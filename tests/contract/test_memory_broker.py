@@ -6,6 +6,7 @@ from correlator.errors import ConfigError, ConnectionLost
 from correlator.events import Message
 from correlator.ports import Features, Order
 from correlator.settings import ConnectionSettings
+from correlator.testing.clock import ManualClock
 from correlator.testing.contract import outgoing, receiver, sender
 from correlator.testing.memory import Faults, MemoryBroker
 
@@ -85,21 +86,24 @@ def test_messages_that_arrive_twice() -> None:
 
 
 @pytest.mark.parametrize(
-    ("order", "again"), [(Order.ANY, [b"3", b"4", b"1", b"2"]), (Order.PLACE, [b"1", b"2", b"3", b"4"])]
+    ("order", "again"), [(Order.ANY, [b"3", b"1", b"2", b"4"]), (Order.PLACE, [b"1", b"2", b"3", b"4"])]
 )
-def test_messages_that_come_again_late(order, again) -> None:
+def test_messages_of_a_lost_line_come_again_when_it_is_noticed(order, again) -> None:
     class Late(Faults):
-        def comes_late(self, receiver, messages):
-            return 3
+        def noticed_after(self, receiver, messages):
+            return 3.0
 
-    broker = MemoryBroker(features=Features(order=order), faults=Late())
+    clock = ManualClock()
+    broker = MemoryBroker(features=Features(order=order), faults=Late(), clock=clock.monotonic)
     broker.publish("queue:a", [Message(b"%d" % number) for number in range(1, 5)])
     source = connected_source(broker)
     source.receive(2, 0.0)
     broker.drop_connections()
     source.connect()
     assert broker.waiting("queue:a") == 4
-    chunks = [source.receive(1, 0.0) for _ in range(4)]
+    chunks = [source.receive(1, 0.0)]
+    clock.advance(3.0)
+    chunks += [source.receive(1, 0.0) for _ in range(3)]
     assert [body for chunk in chunks for body in contents(chunk.messages)] == again
 
 
@@ -114,17 +118,17 @@ def test_a_part_of_what_is_there() -> None:
     assert [contents(source.receive(5, 0.0).messages) for _ in range(2)] == [[b"1", b"2"], [b"3"]]
 
 
-def test_late_messages_come_when_there_are_no_others() -> None:
+def test_who_waits_gets_what_a_lost_line_held_as_soon_as_it_is_noticed() -> None:
     class Late(Faults):
-        def comes_late(self, receiver, messages):
-            return 1_000
+        def noticed_after(self, receiver, messages):
+            return 0.01
 
     broker = MemoryBroker(features=Features(), faults=Late())
     broker.publish("queue:a", [Message(b"1")])
     source = connected_source(broker)
     source.receive(1, 0.0)
     source.connect()
-    assert contents(source.receive(1, 0.0).messages) == [b"1"]
+    assert contents(source.receive(1, 30.0).messages) == [b"1"]
 
 
 def test_receivers_may_differ_in_their_order() -> None:

@@ -8,14 +8,14 @@ from correlator.core.acknowledgements import Acknowledgements
 
 
 def made(*, answered: bool = False, written_within_s: float = 0.0, sure_through: int = 10) -> Acknowledgements:
-    return Acknowledgements(sure_through, answered=answered, written_within_s=written_within_s)
+    return Acknowledgements(sure_through, sure_through, answered=answered, written_within_s=written_within_s)
 
 
 def test_a_broker_that_answers_has_what_it_was_told():
     """Whatever else it is said to be: nothing stays in doubt behind the call."""
     one = made(answered=True, written_within_s=5.0)
     one.add(11, 3, 0.0, settles=True)
-    assert (one.sure_through, one.lose()) == (11, 0)
+    assert (one.sure_through, one.lose(11)) == (11, 0)
 
 
 def test_one_that_does_not_answer_has_it_with_the_next_two():
@@ -25,7 +25,7 @@ def test_one_that_does_not_answer_has_it_with_the_next_two():
         one.add(number, 3, 0.0, settles=True)
         sure.append(one.sure_through)
     assert sure == [10, 10, 11, 12]
-    assert one.lose() == 2 * 3
+    assert one.lose(14) == 2 * 3
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_a_connection_proves_nothing_of_another_one():
     one = made(written_within_s=2.0)
     for number, at in ((11, 0.0), (12, 10.0)):
         one.add(number, 1, at, settles=True)
-    one.lose()
+    one.lose(12)
     one.add(13, 1, 20.0, settles=True)
     one.add(14, 1, 20.5, settles=True)
     assert one.sure_through == 10
@@ -56,12 +56,24 @@ def test_what_came_again_is_sure_when_its_repeat_is():
     one = made()
     for number, settles in ((11, True), (12, True)):
         one.add(number, 4, 0.0, settles=settles)
-    assert one.lose() == 8
+    assert one.lose(12) == 8
     sure = []
     for number, settles in ((13, False), (14, True), (15, True), (16, True)):
         one.add(number, 4, 0.0, settles=settles)
         sure.append(one.sure_through)
     assert sure == [10, 10, 10, 14]
+
+
+def test_what_is_sure_behind_a_doubt_is_told_apart_from_it():
+    """Given batches 11 and 12 in doubt, when later ones are acknowledged, then those are sure and these are not."""
+    one = made()
+    one.lose(12)
+    assert one.sure == (10, 12, 12)
+    for number in (13, 14, 15):
+        one.add(number, 1, 0.0, settles=False)
+    assert one.sure == (10, 12, 13)
+    one.lose(15)
+    assert one.sure == (10, 15, 15)
 
 
 @given(
@@ -75,7 +87,7 @@ def test_nothing_is_sure_without_what_makes_it_so(answered, within, steps):
     now, connection, best = 0.0, [], 0
     for number, (size, pause, settles, loses) in enumerate(steps, 1):
         if loses:
-            one.lose()
+            one.lose(number - 1)
             connection.clear()
         now += pause
         one.add(number, size, now, settles=settles)

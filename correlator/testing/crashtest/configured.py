@@ -16,7 +16,7 @@ from correlator.core.reliability import RECEIVING, Reliability
 from correlator.errors import MappingError, UsageError, quoted
 from correlator.events import Headers, Message, Outgoing
 from correlator.pipeline.spec import PipelineFile
-from correlator.ports import Features, order_of
+from correlator.ports import Features, Order, order_of
 from correlator.runtime.names import connector, resolve
 from correlator.runtime.parts import mapping_of
 from correlator.selector import Selector
@@ -26,6 +26,8 @@ from correlator.testing.invariants.history import OPTIONAL, Published, ReceiverF
 from correlator.testing.worlds import Messages, Publishable
 
 SOURCE = "test"
+NOTICES_LOSS_WITHIN_S = 0.5
+"""Seconds until a modelled broker has noticed a lost line: less than of real ones, so that a run does not wait for it."""
 """Message source id of what a test publishes."""
 ID_PROPERTY = "uniqueMessageId"
 
@@ -230,4 +232,5 @@ def _modelled(features: Features) -> Features:
         selects=features.selects,
         deduplicates_sends=features.deduplicates_sends,
         shares=features.shares,
+        notices_loss_within_s=NOTICES_LOSS_WITHIN_S if features.order is Order.ANY else 0.0,
     )

@@ -251,12 +251,11 @@ def _in_doubt(facts: Facts, pid: str, receiver: str, first: int, second: int) ->
     """Whether between the two acceptances the broker was told nothing of it, and gave it to nobody else.
 
     An engine that was paused and overtaken is somebody else: what it holds comes back when its connection ends. And a
-    broker that does not answer to an acknowledgement is taken to have it when it has taken the next two as well: of the
-    same connection, unless it promises no order, so that nobody knows how long the repeat stays away.
+    broker that does not answer to an acknowledgement is taken to have it when it has taken the next two of the same
+    connection as well.
     """
     lost = [at for at, r in facts.history.of("returned") if first < at < second and r.who == receiver and pid in r.data]
-    ordered = facts.setup.receivers[receiver].order is not Order.ANY
-    until = min(lost, default=second) if ordered else second
+    until = min(lost, default=second)
     began = facts.history.of("began")
     between = [
         record.who

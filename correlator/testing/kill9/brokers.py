@@ -33,7 +33,15 @@ class ServedBrokers(Brokers):
         self.forgetful = False
         self._schedule = schedule
         self._down_until: float | None = None
-        super().__init__(scenario, schedule, history, strikes=self._strikes, acting=lambda: self.life, known=known)
+        super().__init__(
+            scenario,
+            schedule,
+            history,
+            strikes=self._strikes,
+            acting=lambda: self.life,
+            clock=time.monotonic,
+            known=known,
+        )
 
     def meddle(self) -> None:
         """A broker goes down or comes back, lines are cut."""

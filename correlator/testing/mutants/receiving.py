@@ -1,6 +1,7 @@
 """Bugs on the way in: acknowledgement, numbering, duplicate detection."""
 # ruff: noqa: SLF001, ARG005 - mutants reach into the classes that they break, and leave out what these do
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -151,7 +152,7 @@ def pins_ignored(patches: Patches) -> None:
     patches.replace(DuplicateDetector, "_enter", make)
 
 
-@mutant("second_loss_forgets_the_first", "what a lost line leaves in doubt replaces what an earlier one has left", "E9", "E1")
+@mutant("second_loss_forgets_the_first", "a second loss forgets what the first left in doubt", "E9", "E1", budget=1500)
 def second_loss_forgets_the_first(patches: Patches) -> None:
     """As many messages as the last loss concerns end the doubt of all."""
 
@@ -166,19 +167,33 @@ def second_loss_forgets_the_first(patches: Patches) -> None:
     patches.replace(Receiver, "_doubt", make)
 
 
-@mutant("doubts_of_neighbours_unknown", "what other receivers of a queue may give back is not counted with", "E9", "E1")
+@mutant(
+    "doubts_of_neighbours_unknown",
+    "what other receivers of a queue may give back is not counted with",
+    "E9",
+    "E1",
+    budget=2000,
+)
 def doubts_of_neighbours_unknown(patches: Patches) -> None:
     """Their messages end the doubt of this receiver's own."""
     patches.replace(parts.Parts, "_beside", lambda _: lambda self, settings: ())
 
 
-@mutant("neighbours_are_never_in_doubt", "of other receivers of a queue only what they hold is counted with", "E9", "E1")
+@mutant(
+    "neighbours_are_never_in_doubt",
+    "of other receivers of a queue only what they hold is counted with",
+    "E9",
+    "E1",
+    budget=2000,
+)
 def neighbours_are_never_in_doubt(patches: Patches) -> None:
     """What they have lost with their lines, and not acknowledged since, comes first as well."""
     patches.replace(Receiver, "may_give_back", lambda _: property(lambda self: self.settings.max_batch_size))
 
 
-@mutant("repeats_settle_at_once", "the first batch after a loss ends the doubt of all that was lost", "E9", "E1")
+@mutant(
+    "repeats_settle_at_once", "the first batch after a loss ends the doubt of all that was lost", "E9", "E1", budget=400
+)
 def repeats_settle_at_once(patches: Patches) -> None:
     """Whatever is still to come."""
 
@@ -190,6 +205,19 @@ def repeats_settle_at_once(patches: Patches) -> None:
         return confirm
 
     patches.replace(Receiver, "_confirm", make)
+
+
+@mutant("late_losses_unknown", "a broker is taken to notice a lost line at once", "E9", "E1", budget=600)
+def late_losses_unknown(patches: Patches) -> None:
+    """Newer messages end the doubt of what the broker still takes to be with the lost consumer."""
+
+    def make(original: Any) -> Any:
+        def init(self: Any, settings: Any, source: Any, features: Any, *args: Any, **fields: Any) -> None:
+            original(self, settings, source, replace(features, notices_loss_within_s=0.0), *args, **fields)
+
+        return init
+
+    patches.replace(Receiver, "__init__", make)
 
 
 @mutant("repeat_not_renewed", "an id that is seen again keeps its old place in the windows", "E1", "E6", budget=1500)

@@ -35,6 +35,7 @@ class Brokers:
         history: what happened.
         strikes: whether a kind of fault strikes now; records it.
         acting: the life whose doing it is.
+        clock: seconds.
         known: needed where a sender puts messages where a receiver reads.
 
     Attributes:
@@ -50,6 +51,7 @@ class Brokers:
         *,
         strikes: Callable[[str], bool],
         acting: Callable[[], int],
+        clock: Callable[[], float],
         known: Known | None,
     ) -> None:
         self.accepted: dict[str, list[Outgoing]] = {}
@@ -69,6 +71,7 @@ class Brokers:
                 faults=BrokerFaults(strikes, schedule, features, self.owes, beside, scenario.refused_for_ever),
                 names=known is not None,
                 on_event=partial(self._happened, name),
+                clock=clock,
             )
             for name, features in scenario.brokers.items()
         }

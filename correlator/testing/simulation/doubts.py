@@ -3,6 +3,7 @@
 
 from dataclasses import dataclass
 
+from correlator.core.acknowledgements import Sure
 from correlator.core.dedup import DuplicateDetector, Place
 from correlator.runtime.engine import Engine
 from correlator.testing.invariants.history import History, Received, Record
@@ -80,28 +81,30 @@ class Doubts:
         self._read = len(records)
 
     def _moved(self, record: Record) -> None:
-        receiver, held = record.who, self._held[record.who]
         if record.kind == "delivered":
-            held.update(dict.fromkeys(record.data, record.life))
-            for key, doubt in self._keyed(receiver, record.data):
-                if doubt.receiver != receiver:
+            self._held[record.who].update(dict.fromkeys(record.data, record.life))
+            for key, doubt in self._keyed(record):
+                if doubt.receiver != record.who:
                     del self._open[key]
         elif record.kind == "received":
-            self._stored(receiver, record.life, record.data)
-        elif record.kind == "returned":
-            for pid in record.data:
-                held.pop(pid, None)
-            for _, doubt in self._keyed(receiver, record.data):
-                doubt.returned = True
-        elif record.kind == "acknowledged":
-            for pid in record.data:
-                held.pop(pid, None)
-            for key, _ in self._keyed(receiver, record.data):
-                del self._open[key]
-            self._taken_later(receiver, record.life)
+            self._stored(record.who, record.life, record.data)
+        elif record.kind in ("returned", "acknowledged"):
+            self._given_up(record)
 
-    def _keyed(self, receiver: str, pids: tuple[str, ...]) -> list[tuple[tuple[str, str], _Doubt]]:
-        keys = [(self._domains[receiver], pid) for pid in pids]
+    def _given_up(self, record: Record) -> None:
+        """The receiver holds these no more: the broker has them back, or its acknowledgement."""
+        for pid in record.data:
+            self._held[record.who].pop(pid, None)
+        for key, doubt in self._keyed(record):
+            if record.kind == "returned":
+                doubt.returned = True
+            else:
+                del self._open[key]
+        if record.kind == "acknowledged":
+            self._taken_later(record.who, record.life)
+
+    def _keyed(self, record: Record) -> list[tuple[tuple[str, str], _Doubt]]:
+        keys = [(self._domains[record.who], pid) for pid in record.data]
         return [(key, self._open[key]) for key in keys if key in self._open]
 
     def _stored(self, receiver: str, life: int, received: Received) -> None:
@@ -127,10 +130,14 @@ class Doubts:
 
 def _kept(engine: Engine, detector: DuplicateDetector) -> set[str]:
     """Ids that are remembered whatever else comes: of pinned batches that no receiver takes for surely acknowledged."""
-    kept = set()
+    kept: set[str] = set()
     for number in detector._pinned:
         segment = detector._segments[number]
         receiver = engine.receivers.get(segment.receiver)
-        if receiver is None or segment.batch > receiver._acknowledgements.sure_through:
+        if receiver is None or not _is_sure(receiver._acknowledgements.sure, segment.batch):
             kept.update(entry.id for entry in segment.entries if entry.place is not Place.GONE)
     return kept
+
+
+def _is_sure(sure: Sure, batch: int) -> bool:
+    return batch <= sure.through or sure.doubtful_through < batch <= sure.beyond

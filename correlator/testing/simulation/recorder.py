@@ -12,7 +12,7 @@ from correlator.testing.schedule import AWAY_BESIDE, CUT_AGAIN, LATE, LOST_BESID
 from correlator.testing.simulation.application import Probe
 
 LATEST = 5
-"""After so many calls, and one more, what was given back is there."""
+"""Parts of the time after which a lost line is noticed."""
 
 
 class DiskRecorder:
@@ -196,6 +196,7 @@ class BrokerFaults(Faults):
         self._strikes = strikes
         self._schedule = schedule
         self._surely = features.acknowledges_surely
+        self._notices_within_s = features.notices_loss_within_s
         self._deduplicates = features.deduplicates_sends
         self._owes = owes
         self._beside = beside
@@ -226,10 +227,12 @@ class BrokerFaults(Faults):
             return (self._schedule.detail("receive.repeat", len(messages) - 1),)
         return ()
 
-    def comes_late(self, receiver: str, messages: Sequence[Message]) -> int:
+    def noticed_after(self, receiver: str, messages: Sequence[Message]) -> float:
         """What a lost consumer held comes behind others."""
         del receiver, messages
-        return self._schedule.detail(LATE, LATEST) + 1 if self._strikes(LATE) else 0
+        if not self._notices_within_s or not self._strikes(LATE):
+            return 0.0
+        return self._notices_within_s * (1 + self._schedule.detail(LATE, LATEST - 1)) / LATEST
 
     def before_acknowledge(self, receiver: str, messages: Sequence[Message]) -> None:
         """It never arrives."""

@@ -27,6 +27,8 @@ from correlator.testing.simulation import changes, churn
 Shape = Literal["all", "exactly_once", "without_store"]
 LONGEST_LIVES = (14, 14, 60, 60, 60, 200)
 """Fault points that a life may pass before it is killed; the first 14 are those of recovery."""
+NOTICES_WITHIN_S = (0.02, 0.1, 0.5)
+"""Seconds until a broker that gives again in any order has noticed a lost line."""
 LIVES_IN_DOUBT = 4
 LONGEST_LIVES_IN_DOUBT = (14, 200, 1000)
 """Where a run is about doubts: a start takes more for doubtful than a lost line leaves so, and hides what is wrong."""
@@ -116,6 +118,7 @@ def draw(seed: int, *, changing: bool = True) -> tuple[Scenario, Workload]:
         status_interval=0.0,
     )
     order = _order(seed, settings.receivers)
+    notices_within_s = random.Random(f"notices {seed}").choice(NOTICES_WITHIN_S) if order is Order.ANY else 0.0
     published = _with_poison(random.Random(f"poison {seed}"), _workload(seed, rng, settings, shape, on_error))
     published = _with_unselected(random.Random(f"unselected {seed}"), published, settings.receivers)
     if shape != "without_store" and (extras := churn.workload(seed)):
@@ -133,6 +136,7 @@ def draw(seed: int, *, changing: bool = True) -> tuple[Scenario, Workload]:
                 acknowledges_surely=rng.random() < 0.7,
                 deduplicates_sends=deduplicating,
                 selects=True,
+                notices_loss_within_s=notices_within_s,
             )
         },
         lives=min(rng.choice((4, 10, 20, 30)), LIVES_IN_DOUBT if is_doubtful(seed) else 30),

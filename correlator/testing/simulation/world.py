@@ -130,7 +130,13 @@ class World:
         self.acting = 0
         self.engine: Engine | None = None
         self.brokers = Brokers(
-            scenario, schedule, self.history, strikes=self.strikes, acting=lambda: self.acting, known=known
+            scenario,
+            schedule,
+            self.history,
+            strikes=self.strikes,
+            acting=lambda: self.acting,
+            clock=self.clock.monotonic,
+            known=known,
         )
         self._renew = renew
         self._recorder = DiskRecorder(self.record, self._engine_time)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from sqlalchemy import Connection, inspect
@@ -21,6 +22,8 @@ from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSett
 from correlator.storage.database import NO_DATABASE, location, parse, reading
 
 DEFAULT_STORE = "sqlite:///correlator-broker.db"
+NOTICES_LOST_SESSION_WITHIN_S = 35.0
+"""PostgreSQL gives up a session that says nothing, and with it the consumer's lock, within half a minute."""
 
 
 class EmbeddedConnection:
@@ -44,6 +47,8 @@ class EmbeddedConnection:
         check_options(where, settings.options, ("store",))
         self._name = name
         self._store = _store_url(where, text_option(where, settings.options, "store", DEFAULT_STORE))
+        if not self._store.startswith("sqlite:"):
+            self.features = replace(self.features, notices_loss_within_s=NOTICES_LOST_SESSION_WITHIN_S)
 
     def source(self, receiver: ReceiverSettings) -> EmbeddedSource:
         """A consumer of the queue, or of the receiver's durable subscription.

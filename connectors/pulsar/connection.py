@@ -28,6 +28,10 @@ ACKNOWLEDGEMENTS_WRITTEN_WITHIN_S = 2.0
 """The client keeps an acknowledgement for a tenth of a second; the broker writes them once in a second (its setting
 `managedLedgerDefaultMarkDeleteRateLimit`), and what it has not written only with a later one."""
 
+NOTICES_LOSS_WITHIN_S = 65.0
+"""A broker asks a silent client after 30 seconds whether it is there (its setting `keepAliveIntervalSeconds`), gives it
+up after 30 more, and then lets what it held wait again."""
+
 
 class PulsarConnection:
     """A Pulsar broker or cluster.
@@ -39,7 +43,11 @@ class PulsarConnection:
     Raises `ConfigError`: E1226 for a `client_id` that is in use.
     """
 
-    features = Features(selects=True, acknowledgements_written_within_s=ACKNOWLEDGEMENTS_WRITTEN_WITHIN_S)
+    features = Features(
+        selects=True,
+        acknowledgements_written_within_s=ACKNOWLEDGEMENTS_WRITTEN_WITHIN_S,
+        notices_loss_within_s=NOTICES_LOSS_WITHIN_S,
+    )
 
     def __init__(self, name: str, settings: ConnectionSettings) -> None:
         self._where = f"connections.{name}"

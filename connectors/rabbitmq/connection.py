@@ -15,6 +15,12 @@ from correlator.events import Message
 from correlator.ports import Features
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
 
+MISSED_HEARTBEATS = 3
+"""A server looks once in each heartbeat interval whether anything came, and gives a client up after two intervals
+without: at the latest three after the last sign of life."""
+SPARE_S = 5
+"""Until what a lost consumer held waits again."""
+
 
 class RabbitConnection:
     """A RabbitMQ server; its options, and those of receivers and senders, stand in docs/rabbitmq.md.
@@ -26,7 +32,10 @@ class RabbitConnection:
     def __init__(self, name: str, settings: ConnectionSettings) -> None:
         self._where = f"connections.{name}"
         self._broker = broker(self._where, settings.options)
-        self.features = Features(holds_for_s=self._broker.consumer_timeout_s)
+        self.features = Features(
+            holds_for_s=self._broker.consumer_timeout_s,
+            notices_loss_within_s=MISSED_HEARTBEATS * self._broker.heartbeat_s + SPARE_S,
+        )
 
     def source(self, receiver: ReceiverSettings) -> RabbitSource:
         """A consumer of the queue, or of the receiver's own queue of the topic."""

@@ -69,8 +69,8 @@ class Receiver(Actor):
     """One receiver.
 
     Attributes:
-        waits_for: why it receives nothing now: `window` (flow control), `queue:CONTEXT`, `outbox:SENDER` or `doubt` (lost
-            lines have left much in doubt, and the broker may not have noticed all of them); "" for none of these.
+        waits_for: why it receives nothing now: `window` (flow control), `queue:CONTEXT`, `outbox:SENDER` or `doubt`
+            (lost lines have left much in doubt, and the broker may not have noticed them yet); "" for none of these.
             Written by its own thread.
 
     Args:
@@ -170,12 +170,11 @@ class Receiver(Actor):
         )
         self._left_in_doubt = 0
         """Messages in doubt by losses of this life."""
-        self._may_come_again = 0
+        self._may_come_again: int | None = None
+        """How many messages must come before nothing is in doubt; `None` while they do not count."""
         self._notices_loss_within_s = features.notices_loss_within_s
         self._noticed_at = 0.0
         """When the broker has noticed every line that was lost, by the clock."""
-        self._counts = False
-        """Whether what may come again is being counted."""
         self._holds_for_s = features.holds_for_s
         self._warn_at: float | None = None
         self._beside = beside
@@ -306,7 +305,7 @@ class Receiver(Actor):
         in_doubt = under_way + self._acknowledgements.lose(self._next_batch - 1)
         self._in_doubt += in_doubt
         self._left_in_doubt += in_doubt
-        self._counts = False
+        self._may_come_again = None
 
     def _expect_again(self) -> None:
         """What is in doubt may come again, and before it what others beside this one have or had.
@@ -314,9 +313,9 @@ class Receiver(Actor):
         Until the broker has noticed every lost line, newer messages may come first, and so may those that were on their
         way then: they are not counted. A loss before this life began was one before this life's first connection.
         """
-        if not self._in_doubt or self._counts or self._clock.monotonic() < self._noticed_at:
+        counts = self._may_come_again is not None
+        if not self._in_doubt or counts or self._clock.monotonic() < self._noticed_at:
             return
-        self._counts = True
         on_their_way = self.settings.max_batch_size if self._notices_loss_within_s else 0
         self._may_come_again = self._in_doubt + on_their_way + sum(other.may_give_back for other in self._beside())
 
@@ -582,10 +581,10 @@ class Receiver(Actor):
 
         Unacknowledged messages come again first, so as many messages as may come again have passed when they have.
         """
-        if self._counts:
-            self._may_come_again = max(0, self._may_come_again - acknowledged)
-            if not self._may_come_again:
-                self._counts = False
+        if self._may_come_again is not None:
+            self._may_come_again -= acknowledged
+            if self._may_come_again <= 0:
+                self._may_come_again = None
                 self._in_doubt = self._left_in_doubt = 0
         now = self._clock.monotonic()
         self._acknowledgements.add(self._next_batch - 1, acknowledged, now, settles=not self._in_doubt)

@@ -16,6 +16,7 @@ def stepped(
     *parts: ReceiverSettings | SenderSettings,
     processors: Sequence[Any] = (),
     committed: Any = lambda epoch, number, writes: None,
+    clock: ManualClock | None = None,
     **settings: Any,
 ) -> Engine:
     """A life over what the last one left; what that had not acknowledged comes again.
@@ -34,7 +35,7 @@ def stepped(
         connections={"memory": broker.connection()},
         store=ModelStore(disk, committed=committed),
         processors=processors,
-        clock=ManualClock(),
+        clock=clock or ManualClock(),
         blocking=False,
     )
     engine.recover()

@@ -9,7 +9,10 @@ import pytest
 from correlator.core import faults
 from correlator.errors import ConnectionLost
 from correlator.events import Message
+from correlator.ports import Order
+from correlator.runtime import receiver as receiver_module
 from correlator.settings import DuplicateDetectionSettings
+from correlator.testing.clock import ManualClock
 from correlator.testing.memory import MEMORY_FEATURES, Faults, MemoryBroker
 from correlator.testing.store import Disk
 from tests.runtime.flows import Keeps
@@ -102,6 +105,78 @@ def test_what_another_receiver_of_the_queue_had_in_doubt_may_come_first(lines: A
     counters = engine.status().receivers["two"][1]
     assert counters.duplicates == 63
     assert the_monitor(engine, Keeps).bodies == [f"m{number}" for number in range(1, 64)]
+
+
+class NoticedLate(Faults):
+    """The first acknowledgement is lost with its line, and the broker notices that only after eight seconds."""
+
+    def __init__(self) -> None:
+        self.lost = False
+
+    def before_acknowledge(self, receiver: str, messages: Sequence[Message]) -> None:
+        if not self.lost:
+            self.lost = True
+            raise ConnectionLost("E7001", f"receiver {receiver}", "the line is cut")
+
+    def noticed_after(self, receiver: str, messages: Sequence[Message]) -> float:
+        return 8.0
+
+
+@pytest.mark.parametrize("dies", [False, True], ids=["line cut", "host gone"])
+@pytest.mark.parametrize(("within_s", "known"), [(10.0, True), (0.0, False)], ids=["told so", "told at once"])
+def test_what_a_broker_gives_again_late_is_known_yet(within_s: float, known: bool, dies: bool):
+    """Given windows of one id, when newer messages come before the broker notices the loss, then the old one is known."""
+    clock, disk = ManualClock(), Disk()
+    features = dataclasses.replace(MEMORY_FEATURES, order=Order.ANY, notices_loss_within_s=within_s)
+    broker = MemoryBroker(features=features, faults=NoticedLate(), clock=clock.monotonic)
+    small = DuplicateDetectionSettings(per_source_window_size=1, expiry_time=0.0)
+    options = {"monitors": (monitor(Keeps),), "duplicate_detection": small, "connection_retry_interval": 0.0}
+    engine = stepped(disk, broker, receiver(max_batch_size=1), clock=clock, **options)
+    broker.publish("queue:in", numbered(40)[:1])
+    work(engine, rounds=4 if dies else 40)
+    if dies:
+        engine = stepped(disk, broker, receiver(max_batch_size=1), clock=clock, **options)
+    broker.publish("queue:in", numbered(40)[1:30])
+    work(engine, rounds=400)
+    clock.advance(8.0)
+    work(engine, rounds=400)
+    clock.advance(10.0)
+    broker.publish("queue:in", numbered(40)[30:])
+    work(engine, rounds=400)
+    assert broker.waiting("queue:in") == broker.unacknowledged("queue:in") == 0
+    assert engine.status().receivers["in"][1].duplicates == known
+    assert (the_monitor(engine, Keeps).bodies == [f"m{number}" for number in range(1, 41)]) == known
+
+
+class Losing(Faults):
+    """Every acknowledgement is lost with its line, but the broker notices it at once."""
+
+    def __init__(self) -> None:
+        self.on = True
+
+    def before_acknowledge(self, receiver: str, messages: Sequence[Message]) -> None:
+        if self.on:
+            raise ConnectionLost("E7001", f"receiver {receiver}", "the line is cut")
+
+
+def test_where_lost_lines_leave_much_in_doubt_a_receiver_waits_until_they_are_noticed(monkeypatch: pytest.MonkeyPatch):
+    """Given a broker that may take ten seconds to notice, when ten batches are in doubt, then nothing is received."""
+    monkeypatch.setattr(receiver_module, "MOST_IN_DOUBT", 0)
+    clock, lines = ManualClock(), Losing()
+    features = dataclasses.replace(MEMORY_FEATURES, notices_loss_within_s=10.0)
+    broker = MemoryBroker(features=features, faults=lines, clock=clock.monotonic)
+    broker.publish("queue:in", numbered(30))
+    options = {"monitors": (monitor(Keeps),), "connection_retry_interval": 0.0}
+    engine = stepped(Disk(), broker, receiver(max_batch_size=1), clock=clock, **options)
+    work(engine, rounds=400)
+    lines.on = False
+    work(engine)
+    assert engine.status().waits == {"in": "doubt"}
+    assert broker.waiting("queue:in") == 30
+    clock.advance(10.0)
+    work(engine, rounds=400)
+    assert broker.waiting("queue:in") == broker.unacknowledged("queue:in") == 0
+    assert the_monitor(engine, Keeps).bodies == [f"m{number}" for number in range(1, 31)]
 
 
 class Forgetful(Faults):

@@ -317,6 +317,11 @@ case(
     lambda: Story().order("a", "1:P").order("b", "2:P").received("orders", 1, "a", "b", ids=["1:P", "2:P"]),
 )
 case(
+    "E9",
+    lambda: Story().order("a", "1:P").add("forgotten", data=(("orders", "a", "1:P"),)),
+    lambda: Story().order("a", "1:P").add("forgotten", data=()),
+)
+case(
     "C1",
     lambda: task().delivered("tasks", "t").acknowledged("tasks", "t").add("resumed", "tasks"),
     lambda: task().delivered("tasks", "t").add("resumed", "tasks").acknowledged("tasks", "t"),

@@ -26,9 +26,9 @@ from correlator.testing.invariants.history import OPTIONAL, Published, ReceiverF
 from correlator.testing.worlds import Messages, Publishable
 
 SOURCE = "test"
-NOTICES_LOSS_WITHIN_S = 0.5
-"""Seconds until a modelled broker has noticed a lost line: less than of real ones, so that a run does not wait for it."""
 """Message source id of what a test publishes."""
+NOTICES_LOSS_WITHIN_S = 0.5
+"""Seconds until a modelled broker has noticed a lost line: less than a real one takes, so that a run need not wait."""
 ID_PROPERTY = "uniqueMessageId"
 
 

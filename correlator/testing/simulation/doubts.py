@@ -104,7 +104,7 @@ class Doubts:
             self._taken_later(record.who, record.life)
 
     def _keyed(self, record: Record) -> list[tuple[tuple[str, str], _Doubt]]:
-        keys = [(self._domains[record.who], pid) for pid in record.data]
+        keys = [(self._domains[record.who], pid) for pid in dict.fromkeys(record.data)]  # one may come twice in a chunk
         return [(key, self._open[key]) for key in keys if key in self._open]
 
     def _stored(self, receiver: str, life: int, received: Received) -> None:

@@ -213,6 +213,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         source: messageSourceId of a reliable sender, "" otherwise.
         delivers_to: contexts of a receiver whose messages are stored, each with the number of the last message that
             it is not given (`correlator.core.delivery`).
+        unhandled_after: number of the last message received before `unhandled` became `dead_letter`, 0 otherwise.
         settings: its settings as JSON without secrets, to make a dynamic one again.
     """
 
@@ -225,6 +226,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     domain: str = ""
     source: str = ""
     delivers_to: dict[str, int] = {}
+    unhandled_after: int = 0
     settings: bytes = b"{}"
 
 

@@ -49,7 +49,8 @@ def endpoint_of(
     Args:
         settings: as configured.
         dynamic: whether it was added by code.
-        known: its entry so far: the source of a reliable sender stays, and what a receiver delivers to.
+        known: its entry so far: the source of a reliable sender stays, what a receiver delivers to, and since when it
+            keeps what nobody handles.
         destinations: behind logical names.
     """
     receiver = isinstance(settings, ReceiverSettings)
@@ -64,6 +65,7 @@ def endpoint_of(
         domain=domain,
         source=known.source if known is not None else "",
         delivers_to=known.delivers_to if known is not None else {},
+        unhandled_after=known.unhandled_after if known is not None else 0,
         settings=msgspec.json.encode(settings),
     )
 
@@ -125,8 +127,29 @@ def reconcile(
     found = compare_deliveries(endpoints, layout, received)
     refuse([*parts, *found])
     given = deliveries(found)
-    after = [with_deliveries(one, given.get(one.id, {})) for one in endpoints]
+    after = [
+        _with_letters(known.get(one.id), with_deliveries(one, given.get(one.id, {})), received) for one in endpoints
+    ]
     return RegistryCommit(put=[endpoint for endpoint in after if known.get(endpoint.id) != endpoint])
+
+
+def _with_letters(known: Endpoint | None, wanted: Endpoint, received: Received) -> Endpoint:
+    """The entry with the last message before those of which `unhandled: dead_letter` speaks.
+
+    While it was not set, nobody noted who has handled what.
+    """
+    begins = _begins_to_keep(known, wanted)
+    if _keeps_unhandled(wanted) and not begins:
+        return wanted
+    return msgspec.structs.replace(wanted, unhandled_after=received.last_number(wanted.id) if begins else 0)
+
+
+def _begins_to_keep(known: Endpoint | None, wanted: Endpoint) -> bool:
+    return known is not None and _keeps_unhandled(wanted) and not _keeps_unhandled(known)
+
+
+def _keeps_unhandled(endpoint: Endpoint) -> bool:
+    return endpoint.kind == "receiver" and _settings_of(endpoint).get("unhandled") == "dead_letter"
 
 
 def registry_after(stored: Iterable[Endpoint], differences: Iterable[PartDifference]) -> list[Endpoint]:
@@ -182,7 +205,9 @@ def _compare(known: Endpoint | None, settings: Settings, destinations: Mapping[s
     if known.destination != wanted.destination:
         note = "receives from the new destination; the duplicate ids of its domain are kept"
         return _part(wanted, Verdict.MOVED, "A1.11", changes=changes, note=note, put=put)
-    return _part(wanted, Verdict.CHANGED if changes else Verdict.UNCHANGED, "A1.11", changes=changes, put=put)
+    note = _KEEPS_FROM_NOW_ON if _begins_to_keep(known, wanted) else ""
+    verdict = Verdict.CHANGED if changes else Verdict.UNCHANGED
+    return _part(wanted, verdict, "A1.11", changes=changes, note=note, put=put)
 
 
 def _compare_default(known: Endpoint, settings: SenderSettings) -> PartDifference:
@@ -192,6 +217,7 @@ def _compare_default(known: Endpoint, settings: SenderSettings) -> PartDifferenc
     return _part(known, verdict, "A1.20", changes=_changes(known, wanted) if refusals else (), refusals=refusals)
 
 
+_KEEPS_FROM_NOW_ON = "of what is received from now on, what no monitor listens for becomes dead letters"
 _LED_ELSEWHERE = "its logical destination leads elsewhere now, where duplicates are detected anew"
 
 

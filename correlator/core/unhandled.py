@@ -2,7 +2,8 @@
 
 Contexts are not equally far. A context notes which messages it has *left*; whoever is the last to pass a message that
 all others have left finds that nobody handled it. What is not decided yet at a cut is part of it, so that a restart
-decides it neither twice nor never.
+decides it neither twice nor never. A context that is not configured any more counts until all others have passed what
+it was given: it may be the one that has handled a message.
 """
 
 from bisect import bisect_right
@@ -18,6 +19,9 @@ from correlator.events import DeadLetter, Message
 
 OWNER = "unhandled"
 """What the store keeps undecided messages under; the key is the receiver."""
+
+FOREVER = 2**63 - 1
+"""The end of a stretch of numbers that has none: a context that is gone leaves all that follows."""
 
 _stretches: msgspec.msgpack.Decoder[dict[str, list[tuple[int, int]]]] = msgspec.msgpack.Decoder(
     dict[str, list[tuple[int, int]]]
@@ -43,6 +47,22 @@ class _Left:
         at = bisect_right(self.stretches, number, key=lambda stretch: stretch[0]) - 1
         return at >= 0 and number <= self.stretches[at][1]
 
+    def leave_what_it_is_not_given(self, entered: int, last: int) -> None:
+        """All numbers up to `last` behind those that it was given: `entered`, or until it went away."""
+        if self.stretches:
+            first, end = self.stretches[-1]
+            if end == FOREVER:
+                del self.stretches[-1]
+                entered = first - 1
+            else:
+                entered = max(entered, end)
+        if entered < last:
+            self.stretches.append((entered + 1, last))
+
+    def is_over(self, through: int) -> bool:
+        """Whether its context is gone, and was given nothing beyond this number."""
+        return self.through == FOREVER and self.stretches[0] == (through + 1, FOREVER)
+
     def forget(self, through: int) -> None:
         """Nobody asks for these any more; what is kept must not depend on who came first, or a replay would differ."""
         if self.stretches and self.stretches[0][0] <= through:
@@ -58,13 +78,13 @@ class Unhandled:
         receiver: its id.
         contexts: that it delivers to.
         dead_letters: whether such a message becomes a dead letter.
-        stored: whether a restart must know what is undecided: its messages come again from the store.
+        stored: whether its messages come again from the store after a restart.
         changing: held while it changes.
         told: called with the count and an event: for the first one, and whenever the count has doubled.
 
     Attributes:
-        shared: whether there are several contexts, which must all tell what they have passed.
         count: of such messages in this life.
+        stored: whether a restart must know what is undecided.
     """
 
     def __init__(
@@ -78,14 +98,19 @@ class Unhandled:
         told: Callable[[int, Any], None],
     ) -> None:
         self.receiver = receiver
-        self.shared = len(contexts) > 1
         self.count = 0
+        self.stored = stored and dead_letters
         self._changing = changing
         self._told = told
         self._dead_letters = dead_letters
-        self._stored = stored and dead_letters
         self._left = {context: _Left() for context in contexts}
+        self._after = 0
         self._written: bytes | None = None
+
+    @property
+    def shared(self) -> bool:
+        """Whether several contexts decide, which must all tell what they have passed."""
+        return len(self._left) > 1
 
     def passed(
         self, context: str, through: int, left: Iterable[tuple[int, Any, Message]], engine_time: float
@@ -96,21 +121,26 @@ class Unhandled:
         """
         with self._changing:
             nobody = [one for one in left if self._leave(context, one[0])]
-            self._move(context, through)
+            self._left[context].through = through
+            self._forget()
             if nobody:
                 self._count(len(nobody), nobody[-1][1])
         return [self._letter(*one, engine_time) for one in nobody] if self._dead_letters else []
 
     def _leave(self, context: str, number: int) -> bool:
+        if number <= self._after:
+            return False
         if self.shared:
             self._left[context].add(number)
         return all(left.has(number) for other, left in self._left.items() if other != context)
 
-    def _move(self, context: str, through: int) -> None:
-        self._left[context].through = through
+    def _forget(self) -> None:
+        """Let go of what is decided."""
         reached = min(left.through for left in self._left.values())
-        for left in self._left.values():
+        for context, left in list(self._left.items()):
             left.forget(reached)
+            if left.is_over(reached):
+                del self._left[context]
 
     def _count(self, more: int, event: Any) -> None:
         before = self.count
@@ -143,25 +173,39 @@ class Unhandled:
 
     # --- the store ---
 
-    def restore(self, stored: bytes | None, through: Mapping[str, int], after: Mapping[str, int]) -> None:
+    def restore(
+        self,
+        stored: bytes | None,
+        *,
+        through: Mapping[str, int],
+        entered: Mapping[str, int],
+        given_after: Mapping[str, int],
+        after: int,
+    ) -> None:
         """Take up what was undecided.
 
         Args:
             stored: what the store holds.
             through: for each context the last number that it has handled.
-            after: for each context the last number that it is not given: it has left all up to there.
+            entered: for each context of the last checkpoint, gone or not, the last number that it had been given; one
+                that is gone has handled all of them.
+            given_after: for each context the last number that it is not given.
+            after: the last number that is no matter.
         """
-        self._written = stored
+        self._after, self._written = after, stored
         kept = _stretches.decode(stored) if stored is not None else {}
+        for context in (*kept, *entered):
+            self._left.setdefault(context, _Left())
         for context, left in self._left.items():
-            left.through = through.get(context, 0)
-            left.stretches = kept.get(context) or ([(1, after[context])] if after.get(context) else [])
-        for context, left in self._left.items():
-            self._move(context, left.through)
+            left.stretches = kept.get(context, [])
+            left.through = through.get(context, FOREVER)
+            last = given_after.get(context, 0) if context in through else FOREVER
+            left.leave_what_it_is_not_given(entered.get(context, 0), last)
+        self._forget()
 
     def take_changes(self) -> list[StateEntry]:
         """What is undecided, if that has changed since the last call."""
-        if not self._stored:
+        if not self.stored:
             return []
         undecided = {context: left.stretches for context, left in self._left.items()}
         now = msgspec.msgpack.encode(undecided) if any(undecided.values()) else None

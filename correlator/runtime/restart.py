@@ -85,7 +85,7 @@ class Restart:
 
     Attributes:
         recovered: what the store holds.
-        changes: what the first checkpoint writes about the keyed state of pipelines.
+        changes: what the first checkpoint writes of state that the start has changed.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class Restart:
                 self._log.warning(
                     "W4332 a setting about state does nothing", part=f"{one.kind} {one.name}", note=one.note
                 )
-        self.changes = changes_of(found, self._state)
+        self.changes = [*self.changes, *changes_of(found, self._state)]
         if self.changes and self._parts.recording is not None:
             self._parts.recording.changed(self.changes)
         state = changed_state(self._state, self.changes)
@@ -423,9 +423,24 @@ class Restart:
             self._log.error("more stored messages cannot be mapped", count=len(self._unmapped) - MOST_TOLD)
 
     def _restore_unhandled(self, stored: Mapping[bytes, bytes]) -> None:
+        ledgers = {receiver: one for receiver, one in self._parts.unhandled.items() if one.stored}
         for receiver, unhandled in self._parts.unhandled.items():
-            through = {name: thread.queue.handled_through(receiver) for name, thread in self._parts.contexts.items()}
-            unhandled.restore(stored.get(receiver.encode()), through, self._registry[receiver].delivers_to)
+            endpoint, names = self._registry[receiver], self._parts.receivers[receiver].targets.names
+            unhandled.restore(
+                stored.get(receiver.encode()) if receiver in ledgers else None,
+                through={name: self._parts.contexts[name].queue.handled_through(receiver) for name in names},
+                entered={cut.context: cut.entered.get(receiver, 0) for cut in self.recovered.contexts},
+                given_after=endpoint.delivers_to,
+                after=endpoint.unhandled_after,
+            )
+            if endpoint.unhandled_after > self._recorded.get(receiver, endpoint).unhandled_after:
+                self._log.info(
+                    "what no monitor listens for becomes dead letters, but for what was received before",
+                    receiver=receiver,
+                    after=endpoint.unhandled_after,
+                )
+        gone = [key for key in stored if key.decode() not in ledgers]
+        self.changes = [*self.changes, *(StateEntry(UNHANDLED, key, None) for key in gone)]
 
     def _deliver_beyond(self, context: str, queue: InputQueue, receiver: str, events: Events) -> None:
         """What was received after the checkpoint: it had not entered the queue at the cut."""

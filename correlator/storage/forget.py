@@ -3,9 +3,10 @@
 from collections.abc import Iterable
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Table, delete, func, select, update
+from sqlalchemy import ColumnElement, Connection, Table, delete, func, insert, select, update
 
-from correlator.core.commit import ContextCut, Endpoint
+from correlator.core.commit import ContextCut, Endpoint, StateEntry, StateSegment
+from correlator.core.unhandled import OWNER as UNHANDLED
 from correlator.errors import StoreError, UsageError, quoted
 from correlator.storage import codec, loading, migrate, tables
 from correlator.storage import database as databases
@@ -43,6 +44,8 @@ def forget(url: str, part_id: str) -> None:
             for table, condition in _rows(connection, part):
                 connection.execute(delete(table).where(condition))
             _forget_at_the_cut(connection, part_id)
+            if part.kind == "receiver":
+                _forget_in_the_state(connection, part_id)
             connection.execute(update(tables.engine).values(epoch=tables.engine.c.epoch + 1))
     finally:
         database.close()
@@ -96,6 +99,14 @@ def _forget_at_the_cut(connection: Connection, part_id: str) -> None:
     senders = [sender for sender in cut.senders if sender.sender != part_id]
     kept = msgspec.structs.replace(cut, contexts=contexts, senders=senders)
     connection.execute(update(tables.checkpoint).values(codec.content_of(kept)))
+
+
+def _forget_in_the_state(connection: Connection, receiver: str) -> None:
+    """What is not decided about its messages ends: the deletion lies behind all that the log of the state holds."""
+    last = connection.execute(select(func.max(tables.state_log.c.number))).scalar() or 0
+    segment = StateSegment(last + 1, [StateEntry(UNHANDLED, receiver.encode(), None)])
+    row = {"number": segment.number, "count": len(segment.entries), **codec.content_of(segment)}
+    connection.execute(insert(tables.state_log).values(row))
 
 
 def _without(context: ContextCut, receiver: str) -> ContextCut:

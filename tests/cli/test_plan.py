@@ -125,6 +125,12 @@ def test_another_context_is_given_what_comes_from_then_on(done, planned):
     assert status == 0
 
 
+def test_letters_of_what_nobody_handles_begin_now(done, planned):
+    parts, status, _ = planned("--set=receivers[0].unhandled=dead_letter")
+    assert parts["receiver trades"]["note"].startswith("of what is received from now on, what no monitor listens for")
+    assert status == 0
+
+
 def test_a1_13_another_broker(done, planned):
     rewrite(done, ("store/broker.db", "store/elsewhere.db"))
     parts, status, _ = planned()

@@ -179,3 +179,23 @@ def test_every_difference_is_named_at_once():
 )
 def test_a8_7_a8_8_a8_9_default_domains(fields, domain):
     assert default_domain(changed(RECEIVER, **fields)) == domain
+
+
+def test_what_nobody_handles_is_kept_from_the_change_on():
+    """The entry says which message was the last one before, as long as the setting stays."""
+    received = Received(logged={"r1": 7})
+
+    def started(stored, unhandled):
+        configured = [changed(RECEIVER, unhandled=unhandled)]
+        written = reconcile(stored, configured, layout=Layout(["main"]), received=received).put
+        return list(written) or stored
+
+    stored = the_registry(RECEIVER)
+    told = []
+    for unhandled in ("ignore", "dead_letter", "dead_letter", "warn", "dead_letter"):
+        stored = started(stored, unhandled)
+        told.append(stored[0].unhandled_after)
+        received = received._replace(logged={"r1": received.logged["r1"] + 1})
+    assert told == [0, 8, 8, 0, 11]
+    new = reconcile([], [changed(RECEIVER, unhandled="dead_letter")], layout=Layout(["main"]), received=received)
+    assert new.put[0].unhandled_after == 0

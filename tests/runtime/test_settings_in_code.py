@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from correlator import Engine, Message, Monitor
-from correlator.core.commit import Endpoint
+from correlator.core.commit import Endpoint, StateEntry, StateSegment
 from correlator.core.reliability import Reliability
 from correlator.errors import ConfigError, Fenced, RecoveryRefused, UsageError
 from correlator.ports import Effects
@@ -218,6 +218,8 @@ def test_what_a_forgotten_part_held_goes_with_it(url: str) -> None:
     with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
         segment = codec.content_of({"sender": "bills", "first": 1, "messages": [Message(b"1"), Message(b"2")]})
         connection.execute("INSERT INTO outbox VALUES ('bills', 1, 2, ?, ?)", tuple(segment.values()))
+        state = codec.content_of(StateSegment(99, [StateEntry("unhandled", b"orders", b"what nobody has handled yet")]))
+        connection.execute("INSERT INTO state_log VALUES (99, 1, ?, ?)", tuple(state.values()))
     connection.close()
     assert [(one.table, one.rows, one.messages) for one in holds(url, "bills")] == [
         ("endpoint", 1, None),
@@ -226,6 +228,7 @@ def test_what_a_forgotten_part_held_goes_with_it(url: str) -> None:
     forget(url, "bills")
     forget(url, "orders")
     assert [cut.entered for cut in inspect.contexts(url)] in ([{}], [])
+    assert not inspect.state(url).get("unhandled")
     with pytest.raises(UsageError, match="E8302 'bills': no such receiver or sender. Added by code: none"):
         forget(url, "bills")
 

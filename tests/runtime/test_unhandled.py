@@ -163,3 +163,71 @@ def test_what_one_context_left_before_a_crash_is_decided_by_the_other_afterwards
     checkpoint(second)
     assert second.status().unhandled == {"in": 2}
     assert [letter.number for letter in disk.dead_letters] == [1, 2]
+
+
+def test_what_a_context_handled_that_is_gone_becomes_no_letter(script):
+    """It was far ahead of the others; and these take more than one life to come so far."""
+    disk, broker = Disk(), MemoryBroker()
+    settings = receiver(unhandled="dead_letter")
+    behind = monitor(Watches, context="behind")
+    broker.publish("queue:in", [Message(b"m1"), Message(b"m2")])
+    first = stepped(disk, broker, settings, monitors=(behind, monitor(Hears, context="ahead")))
+    for _ in range(20):
+        for actor in first.actors():
+            if actor.name != "context-behind":
+                actor.step()
+    checkpoint(first)
+    assert (script.of("Hears"), first.contexts["behind"].queue.backlog("in")) == (["m1", "m2"], 2)
+
+    stepped(disk, broker, settings, monitors=(behind,))  # is killed before its first checkpoint
+    for _ in range(2):
+        engine = stepped(disk, broker, settings, monitors=(behind, monitor(Watches, context="renamed")))
+        checkpoint(engine)
+        work(engine)
+    broker.publish("queue:in", [Message(b"m3")])
+    work(engine)
+    checkpoint(engine)
+    assert [letter.number for letter in disk.dead_letters] == [3]
+
+
+@pytest.mark.parametrize("before", ["warn", "ignore"])
+def test_letters_begin_with_what_is_received_after_they_were_asked_for(before, logs):
+    """Nobody noted before which context has handled what; a context may be gone as well."""
+    disk, broker = Disk(), MemoryBroker()
+    monitors = tuple(monitor(Watches, context=name) for name in ("a", "b"))
+    broker.publish("queue:in", [Message(b"m1"), Message(b"m2")])
+    first = stepped(disk, broker, receiver(unhandled=before), monitors=monitors)
+    for _ in range(20):
+        for actor in first.actors():
+            if not actor.name.startswith("context-"):
+                actor.step()
+    assert [first.contexts[name].queue.backlog("in") for name in "ab"] == [2, 2]
+    said = "what no monitor listens for becomes dead letters, but for what was received before"
+    for expected in ([], [3], [3, 4]):
+        engine = stepped(disk, broker, receiver(unhandled="dead_letter"), monitors=monitors)
+        work(engine)
+        checkpoint(engine)
+        assert [letter.number for letter in disk.dead_letters] == expected
+        broker.publish("queue:in", [Message(b"more")])
+        work(engine)
+    assert [(one["receiver"], one["after"]) for one in logs if one["event"] == said] == [("in", 2)]
+
+
+def test_what_was_undecided_is_forgotten_while_letters_are_not_asked_for(script):
+    """A context that has handled all may be gone when they are asked for again."""
+    disk, broker = Disk(), MemoryBroker()
+    keeps = receiver(unhandled="dead_letter")
+    monitors = tuple(monitor(Watches, context=name) for name in ("a", "b"))
+    broker.publish("queue:in", [Message(b"m1")])
+    first = stepped(disk, broker, keeps, monitors=monitors)
+    for _ in range(20):
+        for actor in first.actors():
+            if actor.name != "context-b":
+                actor.step()
+    checkpoint(first)
+    assert first.contexts["b"].queue.backlog("in") == 1
+    assert b"unhandled" in b"".join(disk.state.values())
+    second = stepped(disk, broker, receiver(unhandled="warn"), monitors=monitors)
+    checkpoint(second)
+    third = stepped(disk, broker, keeps, monitors=monitors)
+    assert third.parts.unhandled["in"].take_changes() == []

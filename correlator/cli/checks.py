@@ -15,7 +15,7 @@ from correlator.core.keyed import KeyedMonitor
 from correlator.core.mapping import Template
 from correlator.core.monitor import Monitor
 from correlator.core.receiving import refuse_beside, refuse_for_pipelines, selection
-from correlator.core.reliability import Reliability
+from correlator.core.reliability import RECEIVING, Reliability
 from correlator.errors import ConfigError, UsageError
 from correlator.handlers import refuse_deferred
 from correlator.pipeline.spec import MonitorStep, PipelineFile, PythonStep, RouteStep, Step
@@ -188,12 +188,14 @@ def _is_event(found: Any) -> bool:
 
 def _check_templates(settings: PipelineFile, findings: Findings) -> None:
     for index, receiver in enumerate(settings.receivers):
-        for name in ("unique_message_id", "message_source_id"):
-            path = f"receivers[{index}].{name}"
-            try:
-                Template(getattr(receiver, name), path)
-            except ConfigError as error:
-                findings.error(error.code, path, error.what, error.allowed, error.todo)
+        found = _imported(receiver.event) if receiver.event is not None else None
+        event_type = found if _is_event(found) else None
+        constant = not RECEIVING[receiver.reliability].deduplicated
+        path = f"receivers[{index}]"
+        _report(
+            findings, Template, receiver.unique_message_id, f"{path}.unique_message_id", event_type, constant=constant
+        )
+        _report(findings, Template, receiver.message_source_id, f"{path}.message_source_id", event_type)
 
 
 def _check_mappings(settings: PipelineFile, findings: Findings) -> None:
@@ -225,9 +227,9 @@ def _check_function(name: str, path: str) -> None:
         refuse_deferred(import_object(name), path)
 
 
-def _report(findings: Findings, check: Callable[..., None], *arguments: Any) -> None:
+def _report(findings: Findings, check: Callable[..., object], *arguments: Any, **options: Any) -> None:
     try:
-        check(*arguments)
+        check(*arguments, **options)
     except (ConfigError, UsageError) as error:
         findings.error(error.code, error.where, error.what, error.allowed, error.todo)
 

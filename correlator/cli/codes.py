@@ -36,7 +36,7 @@ CODES = {
     "E1031": "A placeholder is not understood; it is ${NAME}, ${NAME:default} or ${file:/path}.",
     "E1032": "The file of a ${file:…} placeholder cannot be read, or does not hold one value.",
     "E1040": "The configuration was written for another version of the product.",
-    "E1060": "A template of an id has a part that is not understood.",
+    "E1060": "A template of an id has a part or field that there is not, or none where it must have one.",
     "E1061": "A mapping has a source that is not understood.",
     "E1062": "A receiver's mapping names a field that its event does not have.",
     "E1063": "A field of an event has neither a source in the receiver's mapping nor a default value.",

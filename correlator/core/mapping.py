@@ -6,18 +6,20 @@ A message that cannot be mapped becomes a dead letter; it never stops the batch 
 import re
 import zlib
 from collections.abc import Callable, Container, Sequence
+from inspect import getattr_static
 from typing import Any
 
 import msgspec
 
 from correlator.core.fields import FieldMapping, told
 from correlator.errors import ConfigError, MappingError, quoted, storable
-from correlator.events import CUT_FROM, DeadLetter, Message
+from correlator.events import CUT_FROM, DeadLetter, Headers, Message
 
 MAX_ID_BYTES = 512
 """Longest unique id or source id (RELIABILITY T20)."""
 
 _PART = re.compile(r"\$\{(?:(property|header|body|row)\.([^}]+)|(body|key))\}")
+_NO_PART = re.compile(r"\$(?:\{|[^\W\d])")
 PARTS = "Parts are ${property.NAME}, ${header.NAME}, ${body.NAME}, ${row.NAME}, ${body} and ${key}"
 Extract = Callable[[Message, Any], str]
 
@@ -79,7 +81,7 @@ class ReceiveMapping:
         max_message_bytes: a larger body is refused.
         fields: makes the events instead; of the same type.
 
-    Raises `ConfigError` E1060 for a template that is not understood.
+    Raises `ConfigError` E1060 for a template that cannot be meant.
     """
 
     def __init__(
@@ -97,8 +99,10 @@ class ReceiveMapping:
         self._fields = fields
         self._decoder = None if event_type is None else msgspec.json.Decoder(event_type)
         self._event_type = event_type
-        self._unique_id = Template(unique_id, f"receiver {receiver}.unique_message_id")
-        self._source = Template(source, f"receiver {receiver}.message_source_id")
+        self._unique_id = Template(
+            unique_id, f"receiver {receiver}.unique_message_id", event_type, constant=not deduplicated
+        )
+        self._source = Template(source, f"receiver {receiver}.message_source_id", event_type)
         self._deduplicated = deduplicated
         self._max_message_bytes = max_message_bytes
 
@@ -225,21 +229,26 @@ class Template:
 
     `${property.NAME}`, `${header.NAME}`, `${body.NAME}` (a field of the event or of a JSON body), `${row.NAME}` (a
     column of a file's row), `${body}` (the body as text) and `${key}` may stand among other text. Raises `ConfigError`
-    E1060 for anything else.
+    E1060 for anything else, also for a name behind a `$` without braces, for a field or header that there is not, and
+    for a template without a part where it must have one.
 
     Args:
         template: the text.
         where: names it in messages.
+        event_type: of the event whose fields `${body.NAME}` reads; `None` for those of a JSON body, which nobody knows.
+        constant: whether it may be the same for all messages.
     """
 
-    def __init__(self, template: str, where: str) -> None:
-        if "${" in _PART.sub("", template):
-            raise ConfigError(
-                "E1060",
-                where,
-                f"{quoted(template)} is not understood",
-                PARTS,
-            )
+    def __init__(
+        self, template: str, where: str, event_type: type[Any] | None = None, *, constant: bool = True
+    ) -> None:
+        if _NO_PART.search(_PART.sub(" ", template)):
+            raise ConfigError("E1060", where, f"{quoted(template)} is not understood", PARTS)
+        if not constant and not _PART.search(template):
+            what = f"{quoted(template)} is the same for every message: all but one would be dropped as its repeats"
+            raise ConfigError("E1060", where, what, PARTS)
+        for found in _PART.finditer(template):
+            _check_name(found.group(1), found.group(2), event_type, where)
         self._where = where
         whole = _PART.fullmatch(template)
         self._property = _property_name(whole.group(1), whole.group(2)) if whole and whole.group(2) else None
@@ -273,6 +282,20 @@ class Template:
             raise MappingError("E5103", self._where, f"filling it in raised {told(error)}") from error
         missing = any(not text for text, part in zip(filled, self._parts, strict=True) if not isinstance(part, str))
         return "" if missing else "".join(filled)
+
+
+def _check_name(kind: str | None, name: str, event_type: type[Any] | None, where: str) -> None:
+    """Refuse a header that no message has, and a field or property that the event does not have."""
+    if kind == "header" and name not in Headers.__struct_fields__:
+        raise ConfigError("E1060", where, f"there is no header {quoted(name)}", _listed(Headers))
+    if kind != "body" or event_type is None or event_type is Message or not hasattr(event_type, "__struct_fields__"):
+        return
+    if name not in event_type.__struct_fields__ and not isinstance(getattr_static(event_type, name, None), property):
+        raise ConfigError("E1060", where, f"{event_type.__name__} has no field {quoted(name)}", _listed(event_type))
+
+
+def _listed(type_: Any) -> str:
+    return f"There are: {', '.join(type_.__struct_fields__) or 'none'}"
 
 
 def _property_name(kind: str, name: str) -> str | None:

@@ -107,6 +107,17 @@ def test_mistakes_across_parts(before, after, code, text, place):
     assert result.stdout.startswith(f"{code} lint.yaml:")
 
 
+@pytest.mark.parametrize("template", ["const", "$body.number", "${header.id}"])
+def test_an_id_that_is_always_the_same_or_missing_is_refused_by_lint_plan_and_run(template, place):
+    text = PIPELINE.replace('csv"}', f'csv", reliability: EXACTLY_ONCE, unique_message_id: "{template}"}}')
+    result = lint(place, text)
+    assert (result.returncode, codes(result)) == (2, ["I1411", "E1060"])
+    assert "receivers[0].unique_message_id" in result.stdout
+    for command in ("plan", "run"):
+        refused = run(command, "lint.yaml", cwd=place)
+        assert (refused.returncode, refused.stderr.partition(" ")[0]) == (2, "E1060")
+
+
 def test_a_persistent_monitor_without_a_store_is_refused_by_lint_and_plan(place):
     text = PIPELINE.replace("store: sqlite:///store/flights.db\n", "").replace(
         'csv"}', 'csv", reliability: BEST_EFFORT}'

@@ -195,7 +195,6 @@ MESSAGE = Message(
         ("${property.missing}", ""),
         ("A-${property.missing}", ""),
         ("${header.correlation_id}", ""),
-        ("${header.nothing_known}", ""),
         ("${body.missing}", ""),
     ],
 )
@@ -219,6 +218,56 @@ def test_a_template_without_headers_or_json_gives_nothing():
 def test_a_template_that_is_not_understood(template):
     with pytest.raises(ConfigError, match="E1060 receiver r.unique_message_id"):
         Template(template, "receiver r.unique_message_id")
+
+
+class Named(Message, frozen=True):
+    """Has a property beside its fields."""
+
+    @property
+    def name(self) -> str:
+        """The name."""
+        return "n"
+
+
+@pytest.mark.parametrize(
+    ("template", "event_type", "what"),
+    [
+        ("const", Order, "is the same for every message"),
+        ("", None, "is the same for every message"),
+        ("$5", None, "is the same for every message"),
+        ("$body.number", Order, "'$body.number' is not understood"),
+        ("${key}-$number", None, "is not understood"),
+        ("${body.numbr}", Order, "Order has no field 'numbr'. There are: id, price, note."),
+        ("${body.fill_in}", Named, "has no field 'fill_in'"),
+        ("${header.mesage_id}", None, "there is no header 'mesage_id'. There are: message_id,"),
+        ("${body.id}-${header.mesage_id}", Order, "there is no header 'mesage_id'"),
+    ],
+)
+def test_an_id_that_would_be_the_same_or_missing_in_every_message_is_refused(template, event_type, what):
+    with pytest.raises(ConfigError, match="E1060 receiver orders.unique_message_id") as refused:
+        a_mapping(event_type, unique_id=template)
+    assert what in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("template", "event_type"),
+    [
+        ("${body.name}", Named),
+        ("${body.any}", Message),
+        ("${body.any}", None),
+        ("$5 ${key}", Order),
+        ("$${key}", Order),
+    ],
+)
+def test_an_id_whose_parts_a_message_may_have_is_accepted(template, event_type):
+    a_mapping(event_type, unique_id=template)
+
+
+def test_a_constant_id_is_refused_where_it_is_used_and_a_constant_source_nowhere():
+    a_mapping(unique_id="const", deduplicated=False)
+    ReceiveMapping("r", None, "${key}", "one", deduplicated=True, max_message_bytes=LIMIT)
+    with pytest.raises(ConfigError, match="E1060 receiver r.message_source_id: Order has no field 'shop'"):
+        ReceiveMapping("r", Order, "${key}", "${body.shop}", deduplicated=True, max_message_bytes=LIMIT)
 
 
 # --- what application code raises, and other surprises ---

@@ -25,6 +25,10 @@ PYTEST = [
     *([] if INSTALLED else ["-p", "correlator.testing.plugin"]),
 ]
 PATIENCE_S = 120
+"""How long something may take that ends by itself, such as a campaign that finds what is wrong: machines may be busy."""
+STRETCH_S = 1.5
+MOST_STRETCHES = 40
+ENOUGH_CRASHES = 5
 ENGINE = """
 name: orders
 store: sqlite:///orders.db
@@ -102,18 +106,23 @@ def simulated(place: Path, code: str = TOTALS, engine: str = ENGINE) -> Iterator
         yield level
 
 
-def tried(place: Path, body: Body, code: str = TOTALS, engine: str = ENGINE, *, budget_s: float = 1.5) -> Result:
-    """A short campaign over a project that is made here."""
+def tried(place: Path, body: Body, code: str = TOTALS, engine: str = ENGINE) -> Result:
+    """A campaign over a project that is made here, where something is wrong: the first failure ends it."""
     with simulated(place, code, engine) as level:
-        return campaign(level, body, budget_s=budget_s, seed=1)
+        return campaign(level, body, budget_s=PATIENCE_S, seed=1)
 
 
-def assert_holds(place: Path, body: Body, code: str = TOTALS, engine: str = ENGINE) -> Result:
-    """Nothing is found, although enough goes wrong."""
-    result = tried(place, body, code, engine)
-    assert result.found is None, result.found.violated
-    assert result.figures.crashes > 5
-    return result
+def assert_holds(place: Path, body: Body, code: str = TOTALS, engine: str = ENGINE) -> None:
+    """Nothing is found in short campaigns until enough has gone wrong."""
+    crashes = 0
+    with simulated(place, code, engine) as level:
+        for seed in range(1, MOST_STRETCHES):
+            result = campaign(level, body, budget_s=STRETCH_S, seed=seed)
+            assert result.found is None, result.found.violated
+            crashes += result.figures.crashes
+            if crashes > ENOUGH_CRASHES:
+                return
+    raise AssertionError(f"{crashes} crashes")
 
 
 def run_pytest(place: Path, *arguments: str, root: Path | None = None, **environment: str):

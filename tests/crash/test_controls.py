@@ -10,9 +10,7 @@ from correlator.testing import mutants
 from correlator.testing.crashtest.campaign import Figures, campaign
 from correlator.testing.crashtest.runs import Plan
 from correlator.testing.schedule import Fault
-from tests.crash.projects import ENGINE, assert_holds, simulated
-
-BUDGET_S = 20
+from tests.crash.projects import ENGINE, PATIENCE_S, assert_holds, simulated
 
 
 def checked(world):
@@ -30,7 +28,7 @@ def once(world):
 
 def found(place, body, engine=ENGINE):
     with simulated(place, engine=engine) as level:
-        result = campaign(level, body, budget_s=BUDGET_S, seed=1)
+        result = campaign(level, body, budget_s=PATIENCE_S, seed=1)
     assert result.shrunk is not None
     return result.shrunk.violated
 
@@ -63,7 +61,7 @@ def test_an_at_least_once_sender_repeats_unless_the_broker_deduplicates(tmp_path
     assert_holds(tmp_path, once, engine=engine)
     with simulated(tmp_path, engine=engine) as level:
         level._configured.brokers = {"local": Features()}
-        result = campaign(level, once, budget_s=BUDGET_S, seed=1)
+        result = campaign(level, once, budget_s=PATIENCE_S, seed=1)
     assert result.found.violated.id == "test"
 
 

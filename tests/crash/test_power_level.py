@@ -29,11 +29,9 @@ from correlator.testing.power.pragmas import settled_as
 from correlator.testing.schedule import Fault
 from correlator.testing.syscalls.trace import Kind, Record, Trace, encoded
 from tests.cli.commands import run, write
-from tests.crash.projects import ENGINE, TEST, TOTALS, project, run_pytest, screen
+from tests.crash.projects import ENGINE, PATIENCE_S, TEST, TOTALS, project, run_pytest, screen
 from tests.crash.test_kill9_level import CONFIG, SOUND, body
 
-BUDGET_S = 20.0
-"""Within which a store that syncs less is found."""
 FAULT = Fault("kill syscall", 3)
 PAGE = 4096
 
@@ -214,7 +212,7 @@ def test_a_store_that_syncs_less_is_found(
 ):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # where it keeps what failed
     with level_of(tmp_path, f"{__name__}:{weaker.__name__}") as level:
-        found = campaign(level, body, budget_s=BUDGET_S, seed=1).found
+        found = campaign(level, body, budget_s=PATIENCE_S, seed=1).found
     assert found is not None
     assert found.violated is not None
     assert found.violated.id in {"A1", "G1", "G4", "G8"}

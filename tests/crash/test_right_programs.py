@@ -12,7 +12,7 @@ from correlator.testing.crashtest.campaign import campaign, repeated
 from correlator.testing.crashtest.disorder import EXPLAINED
 from correlator.testing.crashtest.levels import opened
 from correlator.testing.crashtest.runs import Plan
-from tests.crash.projects import TOTALS, assert_holds, project, simulated, tried
+from tests.crash.projects import PATIENCE_S, TOTALS, assert_holds, project, simulated, tried
 
 COUNT = 12
 NUMBERS = list(range(1, COUNT + 1))
@@ -73,7 +73,7 @@ def test_a_program_that_needs_the_order_which_its_broker_keeps_is_right(tmp_path
     with opened("sim", project(tmp_path, TOTALS, text) / "engine.yaml") as level:
         assert level._configured.setup().receivers["orders"].order is order
     if order is Order.ANY:
-        result = tried(tmp_path, in_order(place), TOTALS, text, budget_s=20)
+        result = tried(tmp_path, in_order(place), TOTALS, text)
         assert result.shrunk is not None
         assert result.shrunk.violated.id == "test"
         told = [line for line in report.failure(result, "").splitlines() if line.startswith("  order: ")]
@@ -90,9 +90,7 @@ def test_a_program_that_needs_the_order_which_its_broker_keeps_is_right(tmp_path
     ],
 )
 def test_a_failure_says_that_the_order_was_another_one(tmp_path, mode, told):
-    result = tried(
-        tmp_path, in_order(), TOTALS, engine(RABBIT).replace("EXACTLY_ONCE, event", f"{mode}, event"), budget_s=20
-    )
+    result = tried(tmp_path, in_order(), TOTALS, engine(RABBIT).replace("EXACTLY_ONCE, event", f"{mode}, event"))
     assert re.search(rf"^  order: {told}\. {EXPLAINED}$", report.failure(result, ""), re.MULTILINE)
 
 
@@ -142,7 +140,7 @@ def totals(world):
 
 def test_state_in_a_module_is_lost_with_the_process_and_found_by_one_death(tmp_path):
     with simulated(tmp_path, GLOBAL, LOCAL) as level:
-        result = campaign(level, totals, budget_s=10, seed=1)
+        result = campaign(level, totals, budget_s=PATIENCE_S, seed=1)
         assert result.reference.violated is None
         assert [fault.kind for fault in result.shrunk.faults] == ["kill"]
         again = repeated(level, totals, result.shrunk.plan)

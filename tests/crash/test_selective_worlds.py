@@ -8,7 +8,7 @@ from correlator.events import Message
 from correlator.testing import mutants
 from correlator.testing.crashtest.campaign import campaign
 from correlator.testing.crashtest.levels import opened
-from tests.crash.projects import project
+from tests.crash.projects import PATIENCE_S, project
 
 ENGINE = """
 name: regions
@@ -80,5 +80,5 @@ def test_what_a_receiver_of_a_topic_selects_is_its_own(tmp_path, engine, mutant,
     with opened("sim", project(tmp_path, engine=engine) / "engine.yaml") as level:
         assert campaign(level, of_the_topic, budget_s=1.0, seed=1).found is None
         with mutants.applied(mutant):
-            result = campaign(level, of_the_topic, budget_s=5.0, seed=1)
+            result = campaign(level, of_the_topic, budget_s=PATIENCE_S, seed=1)
     assert result.found.violated.id in violated

@@ -128,7 +128,7 @@ def test_173_properties_that_no_frame_can_take(rabbit: RabbitServer):
 @pytest.mark.parametrize(
     "message",
     [
-        Message(b"2", headers=Headers(priority=300)),
+        Message(b"2", headers=Headers(priority=-1)),
         Message(b"2", headers=Headers(priority="high")),
         Message(b"2", headers=Headers(correlation_id=5)),
         Message(b"2", {"CC": "elsewhere"}),

@@ -13,6 +13,7 @@ import msgspec
 from correlator.core.commit import CheckpointCommit, ContextCut, OutboundSegment, SenderCut, StateEntry, Suspect
 from correlator.core.outbox import Outbox
 from correlator.core.queue import InputQueue
+from correlator.core.unmapped import Unmapped
 from correlator.events import DeadLetter, Message
 
 LONGEST_UNSTORED_S = 10.0
@@ -78,15 +79,22 @@ class Checkpoint:
         digest: its chained digest.
         changes: state that the start has changed, which the first cut writes.
         engine_time: of the last checkpoint.
+        unmapped: stored messages that the start could not map.
     """
 
     def __init__(
-        self, number: int, digest: bytes, changes: Sequence[StateEntry] = (), engine_time: float = 0.0
+        self,
+        number: int,
+        digest: bytes,
+        changes: Sequence[StateEntry] = (),
+        engine_time: float = 0.0,
+        unmapped: Unmapped | None = None,
     ) -> None:
         self.number = number
         self.digest = digest
         self._stored_time = engine_time
         self._begun_with = changes
+        self._unmapped = unmapped or Unmapped({})
         self._progress: object = None
 
     def cut(
@@ -110,8 +118,11 @@ class Checkpoint:
             absolved: suspects whose dead letters the contexts hold.
         """
         context_cuts = [context.cut() for context in contexts]
-        changes = self._take_state(contexts)
-        dead = [letter for context in contexts for letter in context.take_dead_letters()]
+        queues = {context.name: context.queue for context in contexts}
+        done = consumed(queues, routes)
+        dead, told = self._unmapped.cut(queues, done)
+        changes = [*self._take_state(contexts), *told]
+        dead += [letter for context in contexts for letter in context.take_dead_letters()]
         settled, outbound = self._cut_outboxes(contexts, outboxes, dead)
         senders = [cut for outbox, cut in settled if outbox.stored]
         progress = (context_cuts, senders)
@@ -129,7 +140,7 @@ class Checkpoint:
             contexts=context_cuts,
             senders=senders,
             outbound=outbound,
-            consumed=consumed({context.name: context.queue for context in contexts}, routes),
+            consumed=done,
             dead_letters=dead,
             absolved=absolved,
         )

@@ -693,10 +693,6 @@ class Context:
         number, instance.next_number = instance.next_number, instance.next_number + 1
         return number
 
-    def keep_dead_letters(self, letters: Sequence[DeadLetter]) -> None:
-        """Dead letters that arose outside of handlers, for the next cut."""
-        self._dead.extend(letters)
-
     # --- the cut ---
 
     def awaits_time(self) -> bool:

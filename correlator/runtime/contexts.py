@@ -203,10 +203,6 @@ class BatchContext:
         self._dead.append(letter)
         return letter.reason
 
-    def keep_dead_letters(self, letters: Sequence[DeadLetter]) -> None:
-        """Dead letters that arose outside of processing, for the next cut."""
-        self._dead.extend(letters)
-
     def restore(self, cut: ContextCut, runs: Sequence[Run], engine_time: float) -> None:
         """Take up the queue of a checkpoint."""
         self._began = engine_time

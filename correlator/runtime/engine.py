@@ -529,7 +529,7 @@ class Engine:
             return
         stored = restart.recovered
         self.checkpointer = Checkpointer(
-            Checkpoint(stored.checkpoint, stored.digest, restart.changes, stored.engine_time),
+            Checkpoint(stored.checkpoint, stored.digest, restart.changes, stored.engine_time, restart.unmapped),
             list(self.contexts.values()),
             self._parts.routes,
             lambda: self._parts.receiver_routes,

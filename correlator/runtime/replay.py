@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, NoReturn, cast
 import msgspec
 
 from correlator.core.checkpoint import Checkpoint
-from correlator.core.commit import Endpoint, OutboundSegment, Recovered, SenderCut, StateSegment
+from correlator.core.commit import Endpoint, OutboundSegment, Recovered, SenderCut, StateEntry, StateSegment
 from correlator.core.context import Context
 from correlator.core.messages import decode_event
 from correlator.core.outbox import Outbox
@@ -121,7 +121,6 @@ class _Replay:
         self._where = where
         self._settings = msgspec.json.decode(start.settings, type=EngineSettings)
         self._persistent = start.persistent
-        self._checkpoint = Checkpoint(start.checkpoint, start.digest)
         self._batches: dict[tuple[str, int], tuple[Sequence[Message], Sequence[Any]]] = {}
         self._left: dict[tuple[str, int], int] = {}
         self._time = _ReplayedTime()
@@ -132,12 +131,13 @@ class _Replay:
             self._views[name] = _ReplayedView(self._outbox, self._differs)
             self._parts.context(name, lambda _policy, _error, _about: None, self._views[name])
         self._restart = self._make_restart(start, states)
+        self._checkpoint = self._checkpoint_after(())
         self._withheld = {name: self._withhold(name) for name in self._views}
 
     def carry_out(self, record: Record) -> None:
         """Do what a record says."""
         if isinstance(record, Changed):
-            self._checkpoint = Checkpoint(self.replayed.number, self.replayed.digest, record.entries)
+            self._checkpoint = self._checkpoint_after(record.entries)
         elif isinstance(record, Batch):
             self._keep(record)
         elif isinstance(record, Step):
@@ -218,6 +218,9 @@ class _Replay:
         else:
             receiver = msgspec.json.decode(endpoint.settings, type=ReceiverSettings)
             self._parts.add_receiver(self._parts.make_receiver(receiver, Numbers(), endpoint.domain))
+
+    def _checkpoint_after(self, changes: Sequence[StateEntry]) -> Checkpoint:
+        return Checkpoint(self.replayed.number, self.replayed.digest, changes, unmapped=self._restart.unmapped)
 
     def _context(self, name: str) -> Context:
         thread = self._parts.contexts[name]

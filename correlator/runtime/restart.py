@@ -30,6 +30,8 @@ from correlator.core.queue import InputQueue, Run
 from correlator.core.recovery import ReceiveLog, restored_runs
 from correlator.core.steps import changed_state, changes_of, compare_steps, owner_of, stored_steps
 from correlator.core.unhandled import OWNER as UNHANDLED
+from correlator.core.unmapped import OWNER as UNMAPPED
+from correlator.core.unmapped import Unmapped
 from correlator.errors import ConfigError
 from correlator.events import DeadLetter
 from correlator.ports import Processor
@@ -86,6 +88,7 @@ class Restart:
     Attributes:
         recovered: what the store holds.
         changes: what the first checkpoint writes of state that the start has changed.
+        unmapped: stored messages that could not be mapped.
     """
 
     def __init__(
@@ -114,7 +117,7 @@ class Restart:
         self._recorded = {endpoint.id: endpoint for endpoint in recovered.endpoints}
         self._state: State = {}
         self.changes: Sequence[StateEntry] = ()
-        self._unmapped: dict[tuple[str, int], DeadLetter] = {}  # several contexts may have asked for the same message
+        self.unmapped = Unmapped({})
         self._log = get_logger(engine=settings.name)
 
     def make_parts(self, processors: Sequence[Processor], source_of: Callable[[Endpoint], str]) -> None:
@@ -392,8 +395,9 @@ class Restart:
 
     def _restore_queues(self) -> None:
         cuts = {cut.context: cut for cut in self.recovered.contexts}
-        events_of = {name: self._events_of(receiver) for name, receiver in self._parts.receivers.items()}
+        self.unmapped = Unmapped(self._state.get(UNMAPPED, {}))
         for name, thread in self._parts.contexts.items():
+            events_of = {one: self._events_of(name, receiver) for one, receiver in self._parts.receivers.items()}
             cut = cuts.get(name)
             if cut is not None:
                 runs = restored_runs(
@@ -405,13 +409,11 @@ class Restart:
                     after = self._registry[receiver].delivers_to[name]
                     thread.queue.begin(receiver, self._received.entered(name, receiver, after))
                     self._deliver_beyond(name, thread.queue, receiver, events_of[receiver])
-        if self._unmapped:
-            self._tell_unmapped()
-            next(iter(self._parts.contexts.values())).context.keep_dead_letters(list(self._unmapped.values()))
+        self._tell_unmapped(self.unmapped.letters)
 
-    def _tell_unmapped(self) -> None:
+    def _tell_unmapped(self, letters: Sequence[DeadLetter]) -> None:
         """Whoever brought a dead letter back is told here that it failed again, and why."""
-        for letter in list(self._unmapped.values())[:MOST_TOLD]:
+        for letter in letters[:MOST_TOLD]:
             self._log.error(
                 "a stored message cannot be mapped; it becomes a dead letter",
                 receiver=letter.receiver,
@@ -419,8 +421,8 @@ class Restart:
                 unique_id=letter.unique_id,
                 reason=letter.reason,
             )
-        if len(self._unmapped) > MOST_TOLD:
-            self._log.error("more stored messages cannot be mapped", count=len(self._unmapped) - MOST_TOLD)
+        if len(letters) > MOST_TOLD:
+            self._log.error("more stored messages cannot be mapped", count=len(letters) - MOST_TOLD)
 
     def _restore_unhandled(self, stored: Mapping[bytes, bytes]) -> None:
         ledgers = {receiver: one for receiver, one in self._parts.unhandled.items() if one.stored}
@@ -447,12 +449,11 @@ class Restart:
         for first, messages in self._receive_log.beyond(context, receiver, queue.entered.get(receiver, 0)):
             queue.deliver(Run(receiver, first, messages, events(first, messages), stored=True))
 
-    def _events_of(self, receiver: Receiver) -> Events:
+    def _events_of(self, context: str, receiver: Receiver) -> Events:
         def events(first: int, messages: Sequence[Any]) -> Sequence[Any]:
             point("rec.replay")
-            mapped, failures = receiver.mapping.remap(messages, first, self._parts.engine_time.now())
-            self._unmapped.update(((letter.receiver, letter.number), letter) for letter in failures)
-            return mapped
+            mapped, letters = receiver.mapping.remap(messages, first, self._parts.engine_time.now())
+            return self.unmapped.leave_out(context, receiver.settings.id, first, mapped, letters)
 
         return events
 

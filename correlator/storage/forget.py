@@ -7,6 +7,7 @@ from sqlalchemy import ColumnElement, Connection, Table, delete, func, insert, s
 
 from correlator.core.commit import ContextCut, Endpoint, StateEntry, StateSegment
 from correlator.core.unhandled import OWNER as UNHANDLED
+from correlator.core.unmapped import OWNER as UNMAPPED
 from correlator.errors import StoreError, UsageError, quoted
 from correlator.storage import codec, loading, migrate, tables
 from correlator.storage import database as databases
@@ -104,7 +105,7 @@ def _forget_at_the_cut(connection: Connection, part_id: str) -> None:
 def _forget_in_the_state(connection: Connection, receiver: str) -> None:
     """What is not decided about its messages ends: the deletion lies behind all that the log of the state holds."""
     last = connection.execute(select(func.max(tables.state_log.c.number))).scalar() or 0
-    segment = StateSegment(last + 1, [StateEntry(UNHANDLED, receiver.encode(), None)])
+    segment = StateSegment(last + 1, [StateEntry(one, receiver.encode(), None) for one in (UNHANDLED, UNMAPPED)])
     row = {"number": segment.number, "count": len(segment.entries), **codec.content_of(segment)}
     connection.execute(insert(tables.state_log).values(row))
 

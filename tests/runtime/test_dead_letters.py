@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from typing import Any
 
 import msgspec
 import pytest
@@ -9,12 +10,16 @@ import pytest
 from correlator.core.commit import SenderCut
 from correlator.core.deadletters import Replay
 from correlator.core.recovery import endpoint_of
+from correlator.core.statelog import StateLog
 from correlator.errors import Fenced, UsageError
 from correlator.events import DeadLetter, Message
 from correlator.ports import Effects
 from correlator.storage import deadletters, inspect
 from correlator.storage.inspect import Selection
+from correlator.testing.memory import MemoryBroker
+from correlator.testing.store import Disk
 from tests.runtime.flows import Forwards, Hears, Idles, Keeps
+from tests.runtime.stepped import stepped
 from tests.runtime.test_failures import ORDER
 from tests.runtime.test_sending import Refuses
 from tests.runtime.world import AT_LEAST_ONCE, BEST_EFFORT, EXACTLY_ONCE, Queues, message, monitor, receiver, sender
@@ -420,3 +425,98 @@ def test_t69_letters_that_go_back_fill_no_row_beyond_what_a_database_takes(monke
         assert [row.first for row in rows] == [first, first + 2, first + 3, first + 4]
         assert [one.body for row in rows for one in row.messages] == bodies
     assert again.senders == [SenderCut("out", "source", 9, 3)]
+
+
+# --- stored messages that no longer map, and contexts that are slow ---
+
+
+class Slow:
+    """A pipeline that sends on what it is given, one message after the other, to the sender of its own name."""
+
+    receivers = ("in",)
+    steps = ()
+    max_rows = 1
+    max_bytes = 1 << 20
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.senders = (name,)
+
+    def open(self) -> None: ...
+
+    def process(self, batch: Any, state: Any, engine_time: float) -> Effects:
+        return Effects(sends=[(self.name, Message(one.message.body)) for one in batch])
+
+    def conclude(self, state: Any, engine_time: float) -> Effects:
+        return Effects()
+
+    def close(self) -> None: ...
+
+
+BODIES = [b'{"id": 1}', b"no order", b"none either", b'{"id": 4}']
+
+
+class Lives:
+    """Lives of an engine with pipelines that work only when they are told to; each ends by a kill."""
+
+    def __init__(self, *pipelines: str) -> None:
+        self.disk, self.broker, self.pipelines = Disk(), MemoryBroker(), pipelines
+        self.broker.publish("queue:in", [message(one.decode()) for one in BODIES])
+        self.live(None)
+
+    def live(self, event: str | None, *working: str) -> None:
+        """Contexts at work, a checkpoint, and what that releases."""
+        parts = receiver(event=event), *(sender(one) for one in self.pipelines)
+        engine = stepped(self.disk, self.broker, *parts, processors=[Slow(one) for one in self.pipelines])
+        idle = [f"pipeline-{one}" for one in self.pipelines if one not in working]
+        for _ in range(60):
+            for actor in engine.actors():
+                if actor.name not in idle:
+                    actor.step()
+            engine.checkpointer.ask()
+
+    @property
+    def letters(self) -> list[int]:
+        return [letter.number for letter in self.disk.dead_letters]
+
+    def sent(self, name: str) -> list[bytes]:
+        return [one.body for one in self.broker.received(f"queue:{name}")]
+
+
+def test_a_stored_message_that_no_longer_maps_is_one_letter_however_many_starts_it_takes():
+    lives = Lives("a")
+    for _ in range(3):
+        lives.live(ORDER)
+        assert lives.letters == []
+    lives.live(ORDER, "a")
+    lives.live(ORDER, "a")
+    assert (lives.letters, lives.sent("a")) == ([2, 3], [BODIES[0], BODIES[3]])
+    assert lives.disk.receive_log == {}
+
+
+@pytest.mark.parametrize("event", [ORDER, None])
+def test_a_message_with_a_letter_is_handed_to_nobody_any_more_even_if_it_maps_again(event):
+    """Who brings the letter back brings the message to all contexts; the slower one would handle it twice."""
+    lives = Lives("a", "b")
+    lives.live(ORDER, "a")
+    assert lives.letters == [2, 3]
+    assert StateLog().restore(lives.disk.recovered().state)["unmapped"]
+    for working in ((), ("b",), ()):
+        lives.live(event, *working)
+        assert lives.letters == [2, 3]
+    assert lives.sent("a") == lives.sent("b") == [BODIES[0], BODIES[3]]
+    assert not StateLog().restore(lives.disk.recovered().state)["unmapped"]
+
+
+def test_a_message_that_maps_again_before_any_context_has_passed_it_has_no_letter():
+    lives = Lives("a", "b")
+    lives.live(ORDER)
+    lives.live(None, "a", "b")
+    assert (lives.letters, lives.sent("a"), lives.sent("b")) == ([], BODIES, BODIES)
+
+
+def test_what_one_context_has_handled_before_is_a_letter_of_the_one_that_has_not():
+    lives = Lives("a", "b")
+    lives.live(None, "a")
+    lives.live(ORDER, "b")
+    assert (lives.letters, lives.sent("a"), lives.sent("b")) == ([2, 3], BODIES, [BODIES[0], BODIES[3]])

@@ -218,8 +218,9 @@ def test_what_a_forgotten_part_held_goes_with_it(url: str) -> None:
     with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
         segment = codec.content_of({"sender": "bills", "first": 1, "messages": [Message(b"1"), Message(b"2")]})
         connection.execute("INSERT INTO outbox VALUES ('bills', 1, 2, ?, ?)", tuple(segment.values()))
-        state = codec.content_of(StateSegment(99, [StateEntry("unhandled", b"orders", b"what nobody has handled yet")]))
-        connection.execute("INSERT INTO state_log VALUES (99, 1, ?, ?)", tuple(state.values()))
+        entries = [StateEntry(owner, b"orders", b"not decided yet") for owner in ("unhandled", "unmapped")]
+        state = codec.content_of(StateSegment(99, entries))
+        connection.execute("INSERT INTO state_log VALUES (99, 2, ?, ?)", tuple(state.values()))
     connection.close()
     assert [(one.table, one.rows, one.messages) for one in holds(url, "bills")] == [
         ("endpoint", 1, None),
@@ -228,7 +229,7 @@ def test_what_a_forgotten_part_held_goes_with_it(url: str) -> None:
     forget(url, "bills")
     forget(url, "orders")
     assert [cut.entered for cut in inspect.contexts(url)] in ([{}], [])
-    assert not inspect.state(url).get("unhandled")
+    assert not any(inspect.state(url).get(owner) for owner in ("unhandled", "unmapped"))
     with pytest.raises(UsageError, match="E8302 'bills': no such receiver or sender. Added by code: none"):
         forget(url, "bills")
 

@@ -1,5 +1,5 @@
 """Bugs in finding the message that ends the process (RELIABILITY T26)."""
-# ruff: noqa: ARG005 - mutants reach into the classes that they break, and leave out what these do
+# ruff: noqa: SLF001, ARG005 - mutants reach into the classes that they break, and leave out what these do
 
 from typing import Any
 
@@ -90,7 +90,7 @@ def poison_dropped(patches: Patches) -> None:
         def leave_out(self: Any, suspect: Any, do: Any) -> None:
             context = do.__self__.context
             do(suspect)
-            context.keep_dead_letters(context.take_dead_letters()[:-1])
+            context._dead = context.take_dead_letters()[:-1]
             self._left_out.append(suspect)
 
         return leave_out

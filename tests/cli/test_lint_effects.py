@@ -63,8 +63,10 @@ DOES_NOTHING = {
     "no event class": (HEARS_ORDERS, (RECEIVER, "max_batch_size: 5"), "W1530", "delivers Message, since it has no"),
     "another event class": (HEARS_ORDERS, (RECEIVER, 'event: "app:Paid"'), "W1530", "Monitors listen for: Order."),
     "a base class is called": (
-        "class App(Monitor):\n    def onload(self):\n        super(App, self).onload()\n        super().onload()\n"
-        "    @staticmethod\n    def helped(order):\n        return str(order)\n",
+        (
+            "class App(Monitor):\n    def onload(self):\n        super(App, self).onload()\n        super().onload()\n"
+            "    @staticmethod\n    def helped(order):\n        return str(order)\n"
+        ),
         ("", ""),
         "W1530",
         "Monitors listen for: nothing",

@@ -1,5 +1,6 @@
 """When a receiver or sender tries to connect again, and what the log says of it."""
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -7,7 +8,7 @@ from correlator.core.backoff import Backoff
 from correlator.runtime.clock import Clock
 
 STABLE_S = 60.0
-"""A loss after so long is told at once."""
+"""A loss after so long is told at once, and so is an outage of so long after "connected again"."""
 LONGEST_SILENCE_S = 3600.0
 """Between two lines about the same outage."""
 
@@ -29,7 +30,9 @@ class Reconnection:
 
     The delay grows with each failure, and begins anew when a connection has held for longer than the delay before it: a
     broker that comes and goes is tried less and less, too. The log tells of the first failure, then after intervals
-    that double, and that it is back; these begin anew when a connection has held for `STABLE_S`.
+    that double, and that it is back; these begin anew when a connection has held for `STABLE_S`. Having said that it is
+    back, it does not leave it at that for as long as an interval: it tells of the next loss at once when the outage was
+    as long as `STABLE_S`, and else as soon as the next outage is.
 
     Args:
         retrying: between two attempts.
@@ -50,10 +53,15 @@ class Reconnection:
         self._silence = retrying.backoff.first
         self._tell_at = float("-inf")
         self._told = False
+        self._longest_untold = math.inf
 
     def wait(self) -> float:
         """Seconds until the next attempt; not above 0 when it may be made now."""
         return self._retry_at - self._clock.monotonic()
+
+    def away(self) -> float:
+        """Seconds since the connection was lost."""
+        return self._clock.monotonic() - self._down_since
 
     def lost(self, error: Exception) -> float:
         """The connection is lost, or was not made; returns the seconds to wait."""
@@ -77,6 +85,7 @@ class Reconnection:
         if self._told:
             away = round(self._connected_at - self._down_since, 3)
             self._log.warning("connected again", away_s=away, attempts=attempts)
+            self._longest_untold = 0.0 if away >= STABLE_S else STABLE_S
         self._told = False
 
     def _note_held(self, seconds: float) -> None:
@@ -86,9 +95,9 @@ class Reconnection:
             self._silence, self._tell_at = self._retrying.backoff.first, float("-inf")
 
     def _tell(self, error: Exception, now: float) -> None:
-        if now < self._tell_at:
+        if now < min(self._tell_at, self._down_since + self._longest_untold):
             return
-        self._told = True
+        self._told, self._longest_untold = True, math.inf
         self._tell_at = now + self._silence
         self._silence = min(LONGEST_SILENCE_S, 2 * self._silence)
         self._log.warning(
@@ -96,5 +105,5 @@ class Reconnection:
             error=error,
             retry_s=round(self._delay, 3),
             attempts=self._attempts,
-            away_s=round(now - self._down_since, 3),
+            away_s=round(self.away(), 3),
         )

@@ -97,7 +97,6 @@ class Sender(Actor):
         self._begun = False
         self._opened_at: float | None = None
         self._failed_since_flush = 0
-        self._down_since: float | None = None
         self._told_of_flush = 0
         self._log = get_logger(sender=settings.id)
         self._reconnection = Reconnection(retrying, clock, self._log)
@@ -136,7 +135,6 @@ class Sender(Actor):
             self._sink.connect()
             self._reconnection.back()
             self.connected = True
-            self._down_since = None
             self._fail_fast = False
             self.tell(PartStatus.OK)
             self._breakdown.restart()
@@ -148,19 +146,18 @@ class Sender(Actor):
         self.connected = False
         self.counters.connection_errors += 1
         self.tell(PartStatus.BLOCKED if error.code == TAKES_NOTHING else PartStatus.ERROR, str(error))
-        if self._down_since is None:
-            self._down_since = self._clock.wall()
-        self._note_flush(self._down_since)
-        return self._reconnection.lost(error)
+        delay = self._reconnection.lost(error)
+        self._note_flush()
+        return delay
 
-    def _note_flush(self, down_since: float) -> None:
+    def _note_flush(self) -> None:
         """Who waits for a flush is told once what it waits for (RELIABILITY F 187)."""
         waiting = self.outbox.waiting_flush()
         if waiting is None or waiting[0].request_id == self._told_of_flush:
             return
         request, before = waiting
         self._told_of_flush = request.request_id
-        since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(down_since))
+        since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._clock.wall() - self._reconnection.away()))
         what = f"{before} messages not confirmed, broker down since {since}"
         self._log.info(f"I8201 flush {request.request_id} waits: {what}")
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from correlator.core.acknowledgements import Sure
+from correlator.core.backoff import Backoff
 from correlator.core.checkpoint import Cut
 from correlator.core.commit import (
     CheckpointCommit,
@@ -32,7 +33,7 @@ from correlator.runtime.actor import Actor
 from correlator.runtime.logs import get_logger
 from correlator.settings import DuplicateDetectionSettings
 
-LONGEST_RETRY_S = 2.0
+RETRYING = Backoff(0.02, 2.0)
 LONGEST_DOUBT_S = 60.0
 """Seconds for which a lost answer is looked up before the engine stops and leaves it to recovery."""
 
@@ -306,7 +307,7 @@ class Writer(Actor):
     def _retry_later(self, error: StoreError) -> float:
         self._failures += 1
         self._full = error.code == "E3101"
-        delay = min(LONGEST_RETRY_S, 0.01 * float(2 ** min(self._failures, 10)))
+        delay = RETRYING.delay(self._failures, 0.0)
         if isinstance(error, CommitUnknown):
             now = self._engine_time()
             self._doubt_began = now if self._doubt_began is None else self._doubt_began

@@ -90,3 +90,29 @@ def test_a_loss_after_a_minute_is_told_at_once(one, clock, logs):
     clock.advance(60.0)
     one.lost(LOST)
     assert lines(logs) == [("no connection; trying again", 1, 0.0)]
+
+
+def test_a_loss_soon_after_a_long_outage_is_told_at_once(one, clock, logs):
+    fail(one, clock, 4 * 450)
+    one.back()
+    logs.clear()
+    clock.advance(50.0)
+    fail(one, clock, 3)
+    assert lines(logs) == [("no connection; trying again", 1, 0.0)]
+    one.back()
+    assert lines(logs)[1:] == [("connected again", 3, 3.0 + 4.0)]
+
+
+def test_the_log_does_not_say_connected_for_longer_than_a_minute_while_it_is_not(one, clock, logs):
+    """Even when short losses before have made the intervals long."""
+    for _ in range(2000):
+        one.back()
+        clock.advance(1.5)
+        clock.advance(one.lost(LOST))
+    one.back()
+    while logs[-1]["event"] != "connected again":
+        clock.advance(one.lost(LOST))
+        one.back()
+    logs.clear()
+    fail(one, clock, 60)
+    assert [away for _, _, away in lines(logs)] == [pytest.approx(60.0, abs=8.0)]

@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 from urllib.parse import quote
 
 from sqlalchemy import URL, BigInteger, Connection, Dialect, Engine, Integer, NullPool, Row, Table, create_engine, event
@@ -138,7 +138,7 @@ def connect_server(engine: Engine, where: str) -> Connection:
 
 def _refuse_pooler(connection: Connection, where: str) -> None:
     """A pooler names a session of its own to its clients, since theirs may have another one at each transaction."""
-    promised = connection.connection.driver_connection.info.backend_pid  # type: ignore[union-attr]
+    promised = _session_of(connection).info.backend_pid
     if connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one() != promised:
         _refuse(
             "E3311",
@@ -174,9 +174,11 @@ def administering(url: str) -> Iterator[Connection]:
 
 @contextlib.contextmanager
 def _session(engine: Engine, url: str) -> Iterator[Connection]:
-    """One session, whose errors become those of this module."""
+    """One session for looks and commands, whose errors become those of this module."""
     try:
         with engine.connect() as connection:
+            if engine.dialect.name == "postgresql":
+                _session_of(connection).patient = True
             yield connection
     except sql_errors.DBAPIError as error:
         raise failure(engine.dialect.name, location(url), error, committing=False) from error
@@ -323,6 +325,11 @@ class Database(ABC):
                 transaction.rollback()
             raise
         self._check_place()
+
+    @contextlib.contextmanager
+    def patiently(self) -> Iterator[None]:
+        """For commands and revisions: within the block a statement may take as long as it needs."""
+        yield
 
     @contextlib.contextmanager
     def translated(self, *, committing: bool = False) -> Iterator[None]:
@@ -533,6 +540,16 @@ class PostgresDatabase(Database):
         self._begin_session()
         self._take_lock()
 
+    @contextlib.contextmanager
+    def patiently(self) -> Iterator[None]:
+        """No answer comes too late."""
+        session = _session_of(self.connection)
+        session.patient = True
+        try:
+            yield
+        finally:
+            session.patient = False
+
     def reconnect(self) -> None:
         """A new session; a lost one of ours is ended first, so that no commit of its can come after we looked.
 
@@ -577,7 +594,7 @@ class PostgresDatabase(Database):
     def _begin_session(self) -> None:
         """Connect and check; a session is known before it asks for the lock, since its answer may be lost."""
         self._connection = connect_server(self.engine, self.where)
-        self._sessions.append(self._connection.connection.driver_connection.info.backend_pid)  # type: ignore[union-attr]
+        self._sessions.append(_session_of(self._connection).info.backend_pid)
         refuse_server(self.where, _server_facts(self.connection))
         self.connection.commit()
 
@@ -690,8 +707,12 @@ def refuse_server(where: str, facts: ServerFacts) -> None:
 
 
 def _keep_session(connection: Connection) -> None:
-    keep(connection.connection.driver_connection)  # type: ignore[arg-type]  # psycopg's, which has `fileno`
+    keep(_session_of(connection))
     never_finalize(connection)
+
+
+def _session_of(connection: Connection) -> "Session":
+    return cast("Session", connection.connection.driver_connection)
 
 
 def keep_uncompressed(connection: Connection, table: str, column: str) -> None:

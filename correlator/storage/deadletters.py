@@ -47,7 +47,7 @@ def _remove(url: str, selection: Selection, act: Act) -> int:
     database = databases.connect(url)
     try:
         migrate.bring_up(database)
-        with database.transaction() as connection:
+        with database.patiently(), database.transaction() as connection:
             refuse_missing(connection, selection)
             act(connection, Statements(database.dialect), selection)
             removed = connection.execute(delete(tables.dead_letter).where(*selection.conditions())).rowcount

@@ -40,7 +40,7 @@ def forget(url: str, part_id: str) -> None:
     database = databases.connect(url)
     try:
         migrate.bring_up(database)
-        with database.transaction() as connection:
+        with database.patiently(), database.transaction() as connection:
             part = _dynamic(connection, part_id)
             for table, condition in _rows(connection, part):
                 connection.execute(delete(table).where(condition))

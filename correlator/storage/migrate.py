@@ -101,7 +101,7 @@ def _run(database: Database, head: str, scripts: Path) -> None:
     config = Config(attributes={"database": database})
     config.set_main_option("script_location", str(scripts).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
-    with database.translated():
+    with database.patiently(), database.translated():
         command.upgrade(config, head)
 
 

@@ -65,7 +65,7 @@ def reset(url: str, witness: Path | None) -> None:
         if witness is not None:
             # Before the rows: a witness of checkpoints that are gone would refuse the store at the next start.
             witness.unlink(missing_ok=True)
-        with database.transaction() as connection:
+        with database.patiently(), database.transaction() as connection:
             for table in _EMPTIED:
                 connection.execute(delete(table))
             connection.execute(update(tables.engine).values(epoch=tables.engine.c.epoch + 1))

@@ -1,4 +1,4 @@
-"""A session with a PostgreSQL server in which no wait lasts for ever, and no doubtful COMMIT passes for a good one."""
+"""A session with a PostgreSQL server that does not wait for ever, and takes no doubtful COMMIT for a good one."""
 
 import time
 from collections.abc import Generator
@@ -9,7 +9,7 @@ from psycopg.errors import Diagnostic
 from psycopg.waiting import Ready
 
 ANSWER_TIMEOUT_S = 30.0
-"""How long a server may say nothing before its session is given up."""
+"""How long a server may say nothing before its session is given up, unless that is told to be patient."""
 _LOOK_S = 0.1
 _NOT_READY = Ready.NONE
 """What the driver tells about a socket on which nothing has happened since its last look."""
@@ -24,11 +24,17 @@ class CommitWarned(psycopg.OperationalError):
 class Session(psycopg.Connection[Any]):
     """A session that is lost when its server says nothing for `ANSWER_TIMEOUT_S`, whatever it was asked.
 
-    A time-out of TCP does not notice a server that is frozen: its system goes on acknowledging what it is sent.
+    A time-out of TCP does not notice a server that is frozen: its system goes on acknowledging what it is sent. An
+    engine asks for nothing that takes so long. What a command or a revision does with a large store may, so these are
+    patient: the session lasts as long as its connection, and who started them can end them.
+
+    Attributes:
+        patient: whether an answer may take any time.
     """
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
+        self.patient = False
         self._warnings: list[str] = []
         self.add_notice_handler(self._note)
 
@@ -64,7 +70,7 @@ class Session(psycopg.Connection[Any]):
                 ready = yield exchange.send(ready)
                 if ready != _NOT_READY:
                     heard = time.monotonic()
-                elif time.monotonic() - heard > ANSWER_TIMEOUT_S:
+                elif not self.patient and time.monotonic() - heard > ANSWER_TIMEOUT_S:
                     self.close()
                     raise psycopg.OperationalError(f"the server has said nothing for {ANSWER_TIMEOUT_S:g} s")
         except StopIteration as done:

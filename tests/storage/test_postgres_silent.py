@@ -3,13 +3,19 @@
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from connectors.embedded import ledger
 from connectors.embedded import link as links
+from correlator.core.commit import RegistryCommit
 from correlator.errors import CommitUnknown, ConnectionLost, Fenced, StoreError
-from correlator.storage import database, inspect, session
+from correlator.storage import database, inspect, migrate, session
+from correlator.storage.deadletters import discard
+from correlator.storage.forget import forget
+from correlator.storage.inspect import Selection
+from correlator.storage.reset import reset
 from correlator.storage.store import SqlStore
 from tests.servers import PgBouncer, PostgresServer, running
 from tests.storage import values
@@ -79,6 +85,55 @@ def test_an_embedded_broker_on_a_frozen_server_is_a_lost_connection(server: Post
         with expected, links.translated("broker"), link.transaction():
             link.lock_schema()
         link.close()
+
+
+# --- statements that take their time ---
+
+
+@pytest.fixture
+def slow(server: PostgresServer, impatient: None, make_store: MakeStore) -> str:
+    """A store in which nothing is updated or deleted in the time that an engine would wait."""
+    url = server.fresh_schema()
+    store = make_store(url)
+    store.open()
+    store.commit(1, [RegistryCommit(put=[values.endpoint("a")]), values.checkpoint(1, dead_letters=[values.letter()])])
+    store.close()
+    server.execute(
+        "CREATE FUNCTION take_time() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(1); RETURN NULL; END';"
+        "CREATE TRIGGER slow AFTER UPDATE ON engine EXECUTE FUNCTION take_time()",
+        url,
+    )
+    return url
+
+
+@pytest.mark.parametrize(
+    "administer",
+    [lambda url: reset(url, None), lambda url: forget(url, "a"), lambda url: discard(url, Selection())],
+    ids=["reset", "forget", "discard"],
+)
+def test_what_a_command_removes_may_take_its_time(slow: str, administer: Callable[[str], object]) -> None:
+    administer(slow)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_look_may_take_its_time(server: PostgresServer) -> None:
+    with database.reading(server.fresh_schema()) as connection:
+        connection.exec_driver_sql("SELECT pg_sleep(1)")
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_revision_may_take_its_time_and_the_transactions_of_an_engine_may_not(
+    server: PostgresServer, tmp_path: Path
+) -> None:
+    (tmp_path / "env.py").write_text(
+        "from alembic import context\n"
+        "context.config.attributes['database'].connection.exec_driver_sql('SELECT pg_sleep(1)')\n"
+    )
+    owned = database.connect(server.fresh_schema())
+    migrate.bring_up(owned, scripts=tmp_path)
+    with pytest.raises(CommitUnknown, match="E3105 .*has said nothing"), owned.transaction() as connection:
+        connection.exec_driver_sql("SELECT pg_sleep(1)")
+    owned.close()
 
 
 # --- a standby that is not there ---

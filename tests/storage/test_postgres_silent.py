@@ -127,7 +127,8 @@ def test_a_revision_may_take_its_time_and_the_transactions_of_an_engine_may_not(
 ) -> None:
     (tmp_path / "env.py").write_text(
         "from alembic import context\n"
-        "context.config.attributes['database'].connection.exec_driver_sql('SELECT pg_sleep(1)')\n"
+        "with context.config.attributes['database'].transaction() as connection:\n"
+        "    connection.exec_driver_sql('SELECT pg_sleep(1)')\n"
     )
     owned = database.connect(server.fresh_schema())
     migrate.bring_up(owned, scripts=tmp_path)

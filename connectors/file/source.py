@@ -174,7 +174,7 @@ class FileSource:
         self._files.append(file)
         is_certain = file.resume(self._position, kept)
         if not is_certain and known is not None and file.identity.inode != known.inode:  # devices may be numbered anew
-            what = "no line of the file that was there before is acknowledged, and it is not found under any other name"
+            what = "no line of the file that was there before is acknowledged, and no name tells which file it is now"
             raise self._position.refused(what)
 
     def _reopen(self, kept: Kept, path: Path) -> bool:

@@ -1,6 +1,7 @@
 """What brokers may give again: looked for among the ids that the engine must not forget."""
 # ruff: noqa: SLF001
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from correlator.core.acknowledgements import Sure
@@ -9,7 +10,7 @@ from correlator.runtime.engine import Engine
 from correlator.testing.invariants.history import History, Received, Record
 
 ENOUGH = 2
-"""Later acknowledgements of a connection, after which a broker that does not answer is taken to have one."""
+"""Later acknowledgements of a line, after which a broker that does not answer is taken to have one, told or not."""
 
 
 @dataclass(slots=True)
@@ -21,7 +22,7 @@ class _Doubt:
         life: in which it was stored.
         uid: its unique id.
         returned: whether the line was lost since then.
-        later: acknowledgements that the broker has taken since, on the same line.
+        later: acknowledgements that the receiver has given since, on the same line.
     """
 
     receiver: str
@@ -34,8 +35,8 @@ class _Doubt:
 class Doubts:
     """Follows a history and tells which ids may come again. Leave to be forgotten has what docs/guarantees.md names:
 
-    what another receiver was given meanwhile; what an engine holds that was paused and overtaken; and what a broker has
-    not taken of acknowledgements though it has taken the next two of the same line.
+    what another receiver was given meanwhile; what an engine holds that was paused and overtaken; and an
+    acknowledgement that a broker does not answer to, when the next two were given on the same line.
 
     Args:
         history: that grows.
@@ -88,6 +89,8 @@ class Doubts:
                     del self._open[key]
         elif record.kind == "received":
             self._stored(record.who, record.life, record.data)
+        elif record.kind == "unheard":
+            self._given_later(record, besides=set(record.data))
         elif record.kind in ("returned", "acknowledged"):
             self._given_up(record)
 
@@ -101,7 +104,7 @@ class Doubts:
             else:
                 del self._open[key]
         if record.kind == "acknowledged":
-            self._taken_later(record.who, record.life)
+            self._given_later(record)
 
     def _keyed(self, record: Record) -> list[tuple[tuple[str, str], _Doubt]]:
         keys = [(self._domains[record.who], pid) for pid in dict.fromkeys(record.data)]  # one may come twice in a chunk
@@ -114,9 +117,11 @@ class Doubts:
             if holder == life and uid in received.ids:
                 self._open[self._domains[receiver], pid] = _Doubt(receiver, life, uid)
 
-    def _taken_later(self, receiver: str, life: int) -> None:
+    def _given_later(self, record: Record, besides: Collection[str] = ()) -> None:
+        """An acknowledgement follows those of what is open on the same line; not of these messages, whose own it is."""
         for key, doubt in list(self._open.items()):
-            if (doubt.receiver, doubt.life, doubt.returned) == (receiver, life, False):
+            here = (doubt.receiver, doubt.life, doubt.returned) == (record.who, record.life, False)
+            if here and key[1] not in besides:
                 doubt.later += 1
                 if doubt.later == ENOUGH:
                     del self._open[key]

@@ -27,7 +27,7 @@ from correlator.core.differences import (
 )
 from correlator.core.instances import restore_monitor
 from correlator.core.monitor import Monitor
-from correlator.core.recovery import compare_parts, default_senders, registry_after
+from correlator.core.recovery import PartDifference, compare_parts, default_senders, ids_change, registry_after
 from correlator.core.steps import ConfiguredStep, compare_steps, stored_steps
 from correlator.errors import CorrelatorError, RecoveryRefused, UsageError
 from correlator.pipeline.runner import processors_of
@@ -124,7 +124,7 @@ def differences(settings: PipelineFile, url: str, directory: str) -> list[Differ
         *compare_deliveries(registry_after(usable, parts), layout, held.received),
         *monitors,
         *compare_steps(stored_steps(held.state), _compiled(processors), settings.discard_state),
-        *_domains(settings, held),
+        *_domains(settings, held, parts),
     ]
 
 
@@ -179,14 +179,22 @@ def _compiled(processors: Iterable[Processor]) -> list[ConfiguredStep]:
         return steps
 
 
-def _domains(settings: PipelineFile, held: _Held) -> Iterator[Difference]:
+def _domains(settings: PipelineFile, held: _Held, parts: Iterable[PartDifference]) -> Iterator[Difference]:
     """The windows may change at any time: what they come to for the ids that are there."""
     windows = settings.duplicate_detection
+    known = {endpoint.id: endpoint for endpoint in held.endpoints}
+    other = {
+        one.put.domain: one.name
+        for one in parts
+        if one.put and one.name in known and ids_change(known[one.name], one.put)
+    }
     for domain, stored in held.ids.items():
         note = (
             f"{len(held.detectors[domain])} of {stored} stored ids are remembered by windows of "
             f"{windows.per_source_window_size} ids a source and {windows.expiry_time:g} s"
         )
+        if domain in other:
+            note += f"; receiver {other[domain]} makes other ids now, and recognises none of its own"
         yield Difference(kind="domain", name=domain, verdict=Verdict.UNCHANGED, note=note)
 
 

@@ -14,6 +14,7 @@ from correlator.core.commit import Endpoint, QueueRun, ReceiveSegment, RegistryC
 from correlator.core.delivery import Layout, Received, compare_deliveries, deliveries, missing, with_deliveries
 from correlator.core.differences import Difference, FieldChange, Verdict, refuse
 from correlator.core.queue import Run
+from correlator.core.reliability import RECEIVING, Reliability
 from correlator.errors import RecoveryRefused
 from correlator.events import Message
 from correlator.settings import ConnectionSettings, EngineSettings, ReceiverSettings, SenderSettings
@@ -202,10 +203,13 @@ def _compare(known: Endpoint | None, settings: Settings, destinations: Mapping[s
         return _part(known, Verdict.REFUSED, _rule_of(refusals, settings), changes=changes, refusals=refusals)
     if led:
         return _part(wanted, Verdict.MOVED, "A1.14", changes=changes, note=_LED_ELSEWHERE, put=put)
+    notes = [OTHER_IDS] if ids_change(known, wanted) else []
     if known.destination != wanted.destination:
-        note = "receives from the new destination; the duplicate ids of its domain are kept"
-        return _part(wanted, Verdict.MOVED, "A1.11", changes=changes, note=note, put=put)
-    note = _KEEPS_FROM_NOW_ON if _begins_to_keep(known, wanted) else ""
+        notes = notes or ["receives from the new destination; the duplicate ids of its domain are kept"]
+        return _part(wanted, Verdict.MOVED, "A1.11", changes=changes, note=notes[0], put=put)
+    if _begins_to_keep(known, wanted):
+        notes.append(_KEEPS_FROM_NOW_ON)
+    note = "; ".join(notes)
     verdict = Verdict.CHANGED if changes else Verdict.UNCHANGED
     return _part(wanted, verdict, "A1.11", changes=changes, note=note, put=put)
 
@@ -219,6 +223,18 @@ def _compare_default(known: Endpoint, settings: SenderSettings) -> PartDifferenc
 
 _KEEPS_FROM_NOW_ON = "of what is received from now on, what no monitor listens for becomes dead letters"
 _LED_ELSEWHERE = "its logical destination leads elsewhere now, where duplicates are detected anew"
+
+
+OTHER_IDS = "stored ids are of another template: repeats of messages received before are not recognised"
+
+
+def ids_change(known: Endpoint, wanted: Endpoint) -> FieldChange | None:
+    """The template of a receiver's unique ids before and after, where it changes and repeats are recognised by it."""
+    if wanted.kind != "receiver" or not RECEIVING[Reliability(wanted.reliability)].deduplicated:
+        return None
+    name = "unique_message_id"
+    before, after = _settings_of(known).get(name), _settings_of(wanted).get(name)
+    return None if before in (None, after) else FieldChange(name, str(before), str(after))
 
 
 def _led_elsewhere(known: Endpoint, wanted: Endpoint) -> bool:

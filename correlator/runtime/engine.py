@@ -25,7 +25,7 @@ from correlator.core.differences import refuse
 from correlator.core.faults import point
 from correlator.core.outbox import Outbox
 from correlator.core.receiving import State
-from correlator.core.recovery import default_senders, endpoint_of, is_same, reconcile
+from correlator.core.recovery import OTHER_IDS, default_senders, endpoint_of, ids_change, is_same, reconcile
 from correlator.core.reliability import SENDING, Reliability
 from correlator.errors import ConfigError, CorrelatorError, HandlerFailed, StoreError, UsageError
 from correlator.events import PartStatus
@@ -498,8 +498,16 @@ class Engine:
         changes = reconcile(
             recovered.endpoints, static, defaults, destinations, layout=self._layout(), received=received
         )
+        self._warn_of_changed_ids(recovered.endpoints, changes.put)
         self._registry_changes = RegistryCommit(put=[self._with_source(endpoint) for endpoint in changes.put])
         self.registry = {endpoint.id: endpoint for endpoint in (*recovered.endpoints, *self._registry_changes.put)}
+
+    def _warn_of_changed_ids(self, stored: Iterable[Endpoint], put: Iterable[Endpoint]) -> None:
+        known = {endpoint.id: endpoint for endpoint in stored}
+        for wanted in put:
+            change = ids_change(known[wanted.id], wanted) if wanted.id in known else None
+            if change is not None:
+                self._log.warning(f"W4302 {OTHER_IDS}", receiver=wanted.id, before=change.before, after=change.after)
 
     def _layout(self) -> Layout:
         pipelines = {processor.name: processor.receivers for processor in self.processors}

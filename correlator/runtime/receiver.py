@@ -495,14 +495,21 @@ class Receiver(Actor):
 
     def _count(self, request: ReceiveRequest) -> None:
         self.counters.duplicates += len(request.duplicates)
-        self.counters.conflicts += len(request.conflicts)
         if self._mode.deduplicated and (without := request.mapped.ids.count("")):
             self.counters.without_id += without
             self._warn_once("W5401", "messages without unique id are not deduplicated", count=without)
         if request.conflicts:
-            first = request.mapped.ids[request.conflicts[0]]
-            self._warn_once(
-                "W5402", "a repeated unique id came with another body; digest differs; dropped", unique_id=first
+            self._count_conflicts(len(request.conflicts), request.mapped.ids[request.conflicts[-1]])
+
+    def _count_conflicts(self, more: int, unique_id: str) -> None:
+        """Each may be a message that is lost: the first one is told, and then whenever the count has doubled."""
+        before = self.counters.conflicts
+        self.counters.conflicts += more
+        if self.counters.conflicts.bit_length() > before.bit_length():
+            self._log.warning(
+                "W5402 repeated unique ids came with other bodies; digests differ; dropped",
+                count=self.counters.conflicts,
+                unique_id=unique_id,
             )
 
     def _warn_once(self, code: str, text: str, **values: Any) -> None:

@@ -161,6 +161,7 @@ def status_line(before: Status, now: Status) -> str:
         "rRedel": sum(counters.redelivered for counters in receivers),
         "rMaxDeliverySecs": f"{max((counters.max_delivery_s for counters in receivers), default=0.0):.1f}",
         "rDupsDet": sum(counters.duplicates for counters in receivers),
+        "rConflicts": sum(counters.conflicts for counters in receivers),
         "rDupIds": now.duplicate_ids,
         "rUnhandled": sum(now.unhandled.values()),
         "connErr": sum(condition.status is PartStatus.ERROR for condition in now.connections.values()),

@@ -61,6 +61,18 @@ def test_a1_11_nothing_changed(done, planned):
     assert (status, err) == (0, "")
 
 
+def test_a1_11_another_template_of_ids_makes_the_stored_ones_worthless(done, planned):
+    rewrite(done, ("${body.number}", "${body.account}-${body.number}"))
+    parts, status, _ = planned()
+    assert (status, parts["receiver trades"]["verdict"]) == (0, "changed")
+    assert parts["receiver trades"]["note"] == (
+        "stored ids are of another template: repeats of messages received before are not recognised"
+    )
+    assert parts["domain files:queue:trades.jsonl"]["note"].endswith(
+        "; receiver trades makes other ids now, and recognises none of its own"
+    )
+
+
 REFUSED = {
     "A1.7": (("  - {id: out,", "  - {id: other,"), "sender out", "E4301"),
     "A1.11": (

@@ -299,6 +299,30 @@ def test_c94_a_repeated_id_with_another_body_is_dropped_with_a_warning(world, sc
     assert (line["log_level"], line["unique_id"]) == ("warning", "id")
 
 
+def test_c94_repeated_ids_with_other_bodies_are_told_again_whenever_their_count_has_doubled(world, script, logs):
+    with world.engine(receiver(), monitors=[Keeps]) as engine:
+        world.publish(message("one", "id"))
+        for count in range(1, 6):
+            world.publish(message(f"other {count}", "id"))
+            world.wait(lambda count=count: engine.status().receivers["in"][1].conflicts == count)
+    assert [one["count"] for one in logs if "W5402" in one["event"]] == [1, 2, 4]
+
+
+def test_a_start_warns_of_ids_that_are_made_by_another_template_than_the_stored_ones(world, script, logs):
+    def warnings():
+        return [one for one in logs if one["event"].startswith("W4302")]
+
+    templates = ("${property.uniqueMessageId}", "${header.message_id}", "${header.message_id}")
+    for number, template in enumerate(templates):
+        with world.engine(receiver(unique_message_id=template), monitors=[Keeps]) as engine:
+            world.publish(message(f"m{number}", "id"))
+            world.wait(lambda: engine.status().receivers["in"][1].received == 1)
+        assert len(warnings()) == min(number, 1)
+    (line,) = warnings()
+    assert (line["log_level"], line["receiver"]) == ("warning", "in")
+    assert (line["before"], line["after"]) == templates[:2]
+
+
 def test_z5_an_idle_engine_forgets_nothing_over_a_restart(any_world, script):
     clock = Moved()
     options = {"monitors": [Keeps], "clock": clock, **windows(0, 1.0)}

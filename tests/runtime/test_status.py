@@ -243,7 +243,10 @@ def test_a9_4_a_connection_with_several_parts():
 def a_status(engine_time: float, received: int = 0, sent: int = 0, **fields) -> Status:
     values = {
         "receivers": {
-            "a": ("receiving", ReceiverCounters(received=received, redelivered=3, duplicates=2, max_delivery_s=1.26)),
+            "a": (
+                "receiving",
+                ReceiverCounters(received=received, redelivered=3, duplicates=2, conflicts=1, max_delivery_s=1.26),
+            ),
             "b": ("receiving", ReceiverCounters(received=received, redelivered=1, duplicates=1, max_delivery_s=7.04)),
         },
         "senders": {"s": (PartStatus.OK, SenderCounters(sent=sent, dead_letters=2), 5)},
@@ -271,7 +274,7 @@ def test_a9_2_the_line_has_all_fields():
     line = status_line(a_status(10.0, 10, 20), a_status(15.0, 60, 45))
     assert line == (
         "Messaging Status: s=1 tx=1047 sRate=5 sOutst=5 r=2 rx=220 rRate=20 rWindow=-1 rRedel=4 "
-        "rMaxDeliverySecs=7.0 rDupsDet=3 rDupIds=11 rUnhandled=7 connErr=1 iq=6 rWait=- rssMB=123"
+        "rMaxDeliverySecs=7.0 rDupsDet=3 rConflicts=1 rDupIds=11 rUnhandled=7 connErr=1 iq=6 rWait=- rssMB=123"
     )
 
 

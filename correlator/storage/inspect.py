@@ -23,6 +23,7 @@ from correlator.storage.database import location, parse, reading
 from correlator.storage.witness import Witness, witness_of
 
 T = TypeVar("T")
+_LARGEST_NUMBER = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,11 +97,16 @@ class Selection:
     kind: str = ""
     origin: str = ""
 
+    @property
+    def storable_numbers(self) -> list[int]:
+        """The numbers that a letter can have: a database takes no larger ones, not even to look for them."""
+        return [number for number in self.numbers if abs(number) <= _LARGEST_NUMBER]
+
     def conditions(self) -> list[ColumnElement[bool]]:
         """For the WHERE of a statement."""
         letter = tables.dead_letter.c
         given = {letter.kind: self.kind, letter.origin: self.origin}
-        among = [letter.number.in_(self.numbers)] if self.numbers else []
+        among = [letter.number.in_(self.storable_numbers)] if self.numbers else []
         return [*among, *(column == value for column, value in given.items() if value)]
 
 
@@ -256,7 +262,7 @@ def counted_dead_letters(url: str, selection: Selection = ALL) -> list[DeadLette
 def refuse_missing(connection: Connection, selection: Selection) -> None:
     """Check that every number of a selection is there; raises `UsageError` E2021."""
     number = tables.dead_letter.c.number
-    there = set(connection.execute(select(number).where(number.in_(selection.numbers))).scalars())
+    there = set(connection.execute(select(number).where(number.in_(selection.storable_numbers))).scalars())
     missing = [str(one) for one in selection.numbers if one not in there]
     if missing:
         raise UsageError("E2021", f"dead letter {', '.join(missing)}", "is not there", "", "See: deadletter list")

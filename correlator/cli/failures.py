@@ -17,6 +17,7 @@ from correlator.errors import CorrelatorError, UsageError
 from correlator.runtime.logs import get_logger
 
 BUG_STATUS = 70
+INTERRUPTED_STATUS = 130
 
 # Mistakes that the parser finds, by the name of its exception.
 _PARSER_CODES = {
@@ -36,7 +37,7 @@ def say(message: object) -> None:
 
 @contextmanager
 def telling(redact: Callable[[str], str] = lambda text: text) -> Iterator[None]:
-    """Turn what a block raises into a message and `typer.Exit`.
+    """Turn what a block raises into a message and `typer.Exit`; an interrupt into its status alone.
 
     Args:
         redact: hides the secrets of the configuration that is in use.
@@ -45,6 +46,8 @@ def telling(redact: Callable[[str], str] = lambda text: text) -> Iterator[None]:
         yield
     except typer.Exit:
         raise
+    except (KeyboardInterrupt, typer.Abort) as end:
+        raise typer.Exit(INTERRUPTED_STATUS) from end
     except CorrelatorError as error:
         raise typer.Exit(_tell(error, redact)) from error
     except typer.TyperException as error:

@@ -50,7 +50,7 @@ _BY_NAME = {command.name: command for command in COMMANDS}
 
 
 def main() -> None:
-    """What the installed command runs."""
+    """Run the command line of this process, and end it."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a locale without our characters is no reason to fail

@@ -1,7 +1,9 @@
 """What users type wrong, and the places they call from (RELIABILITY 4 B)."""
 
 import os
+import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -262,3 +264,22 @@ def test_a_working_directory_that_is_gone(place, tmp_path_factory):
     assert result.returncode == 2
     assert result.stderr.count("E2016 working directory: ") == 2
     assert "Traceback" not in result.stderr
+
+
+ENTRY = "from correlator.cli.entry import main; main()"
+
+
+@pytest.mark.parametrize(("module", "status"), [("typer", -signal.SIGINT), ("sqlalchemy", 130)])
+def test_an_interrupt_while_the_command_is_imported_ends_it_without_a_traceback(module, status, place):
+    (place / "early").mkdir()
+    write(place / "early" / f"{module}.py", ["import signal", "signal.raise_signal(signal.SIGINT)"])
+    environment = {**os.environ, "PYTHONPATH": str(place / "early")}
+    command = [sys.executable, "-c", ENTRY, "run", "engine.yaml"]
+    ended = subprocess.run(command, cwd=place, env=environment, capture_output=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (status, b"", b"")
+
+
+def test_an_interrupt_of_a_command_ends_it_without_a_traceback(place):
+    write(place / "positions.py", ["import signal", "signal.raise_signal(signal.SIGINT)"])
+    ended = run("lint", "engine.yaml", cwd=place)
+    assert (ended.returncode, ended.stdout, ended.stderr.strip()) == (130, "", "")

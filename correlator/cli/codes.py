@@ -333,6 +333,7 @@ CODES = {
     "E8002": "A send names a sender that is being removed.",
     "E8003": "A monitor that is not part of a running engine cannot send.",
     "E8004": "A send names no destination, and neither does its sender.",
+    "E8005": "A monitor sends, waits or listens outside of its handlers, or in another thread.",
     "E8010": "A handler asks for more effects of one event, or sends more to a channel, than allowed.",
     "E8101": "A broker found no queue for a message.",
     "E8102": "A broker refused a message.",

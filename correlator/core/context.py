@@ -7,7 +7,7 @@ Owner: the context's thread; the checkpointer calls `cut` while that thread is p
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -59,6 +59,28 @@ _CONFIGURED = "0"
 """Number of the instance that the configuration names."""
 
 
+class Process(Protocol):
+    """The process that a context lives in; a child that it forks is another one."""
+
+    def thread(self) -> object:
+        """The calling thread: itself in each of its calls, another one in a forked child."""
+        ...
+
+    def check(self, where: str) -> None:
+        """Raises `UsageError` E2050 in a forked child."""
+        ...
+
+
+class _OneThread:
+    """A process whose threads are not told apart."""
+
+    def thread(self) -> object:
+        return self
+
+    def check(self, where: str) -> None:
+        pass
+
+
 class Context:
     """One context.
 
@@ -69,6 +91,7 @@ class Context:
         failed: told of each handler failure that does not stop the engine, and of the message that it was about.
         engine_time: at this start: timers that begin with it count from here.
         wall_time: at this start, in seconds of the local calendar: what `at` counts from.
+        process: tells the thread of a handler from others.
 
     Attributes:
         stored: whether cuts are taken, so that a later start must be able to read what contexts send each other.
@@ -83,6 +106,7 @@ class Context:
         failed: Callable[[OnError, CorrelatorError, str], None] = lambda _policy, _error, _about: None,
         engine_time: float = 0.0,
         wall_time: float = 0.0,
+        process: Process = _OneThread(),  # noqa: B008  # it has no state
     ) -> None:
         self.name = name
         self.queue = InputQueue()
@@ -94,6 +118,9 @@ class Context:
         self._routes = routes
         self._resolve = resolve
         self._failed = failed
+        self._process = process
+        self._thread = process.thread
+        self._worked_by: object = None
         self._index: ListenerIndex[Listener] = ListenerIndex()
         self._instances: dict[Monitor, Instance] = {}
         self.timers = Timers()
@@ -194,7 +221,11 @@ class Context:
     def call_one(self, monitor: Monitor, hook: str) -> None:
         """Call a life-cycle method of a monitor, unless it has ended."""
         if (instance := self._instances.get(monitor)) is not None:
-            self._call(instance, hook)
+            before, self._worked_by = self._worked_by, self._thread()
+            try:
+                self._call(instance, hook)
+            finally:
+                self._worked_by = before
 
     def call_all(self, hook: str, but: Collection[Monitor] = ()) -> None:
         """Call a life-cycle method of every monitor but these, in the order of loading."""
@@ -213,13 +244,17 @@ class Context:
         """
         self._engine_time = engine_time
         self._attempts.moment = Moment(engine_time, wall_time)
-        self._fire_due(engine_time, most_timers)
-        done = 0
-        while done < most and not self.cut_requested and (run := self.queue.head()) is not None:
-            done += self._work_run(run, most - done)
-            if self._sent_to and self.crowds():
-                break
-        return done
+        before, self._worked_by = self._worked_by, self._thread()
+        try:
+            self._fire_due(engine_time, most_timers)
+            done = 0
+            while done < most and not self.cut_requested and (run := self.queue.head()) is not None:
+                done += self._work_run(run, most - done)
+                if self._sent_to and self.crowds():
+                    break
+            return done
+        finally:
+            self._worked_by = before
 
     def crowds(self) -> bool:
         """Whether the last sends to another context crowd it: that one is let catch up before this one works on.
@@ -408,6 +443,8 @@ class Context:
         destination: str | None,
     ) -> None:
         """Stage a send."""
+        if self._thread() is not self._worked_by:
+            raise self._outside(monitor)
         if to.startswith("channel:"):
             self._send_to_channel(monitor, event, to[8:])
             return
@@ -431,6 +468,7 @@ class Context:
 
     def outstanding(self, monitor: Monitor, sender: str) -> int:
         """How much waits for the broker of a sender (FEATURES A2.17); asking makes no default sender."""
+        self._refuse_outside(monitor)
         number = self._routes.outstanding(sender)
         if number is None or sender in self._routes.closing:
             raise self._unsendable(monitor, sender)
@@ -441,6 +479,22 @@ class Context:
         if outbox is None or sender in self._routes.closing:
             raise self._unsendable(monitor, sender)
         return outbox
+
+    def _refuse_outside(self, monitor: Monitor) -> None:
+        """Raise `UsageError` unless a handler of this context makes the call: no other call would ever take effect."""
+        if self._thread() is not self._worked_by:
+            raise self._outside(monitor)
+
+    def _outside(self, monitor: Monitor) -> UsageError:
+        where = f"monitor {monitor.state_name}"
+        self._process.check(where)
+        return UsageError(
+            "E8005",
+            where,
+            "a call was made outside of its handlers, or in a thread that a handler started",
+            "A monitor asks for something within its handlers and life-cycle methods, in the thread that calls them",
+            "To bring something in from elsewhere, send it to a destination that a receiver takes from",
+        )
 
     def _stage(self, monitor: Monitor, apply: Callable[[Any], None], item: Any) -> None:
         """Have this done when the handler has returned."""
@@ -477,6 +531,7 @@ class Context:
 
     def listen(self, monitor: Monitor, spec: ListenerSpec) -> int:
         """Add a dynamic listener; raises `UsageError` E4118 for events that the store could not name."""
+        self._refuse_outside(monitor)
         instance = self._instances[monitor]
         if monitor.persistent:
             self._refuse_unnamed_events(monitor, spec)
@@ -491,6 +546,7 @@ class Context:
 
     def unlisten(self, monitor: Monitor, number: int) -> None:
         """Stage the end of a dynamic listener or timer."""
+        self._refuse_outside(monitor)
         if not isinstance(number, int):
             where, todo = f"monitor {monitor.state_name}", "Keep what once(), on_all() or wait() returned"
             raise UsageError("E4120", where, f"{quoted(number)} is no number of a listener or timer", "", todo)
@@ -498,6 +554,7 @@ class Context:
 
     def wait(self, monitor: Monitor, seconds: float, handler: str) -> int:
         """Stage a timer that fires once."""
+        self._refuse_outside(monitor)
         instance = self._instances[monitor]
         number = self._number(instance)
         due = self._engine_time + seconds
@@ -506,14 +563,17 @@ class Context:
 
     def subscribe(self, monitor: Monitor, channel: str) -> None:
         """Stage a subscription."""
+        self._refuse_outside(monitor)
         self._stage(monitor, self._join, (self._instances[monitor], _channel(monitor, channel)))
 
     def unsubscribe(self, monitor: Monitor, channel: str) -> None:
         """Stage the end of a subscription."""
+        self._refuse_outside(monitor)
         self._stage(monitor, self._leave, (self._instances[monitor], _channel(monitor, channel)))
 
     def spawn(self, monitor: Monitor, cls: type[Monitor], attributes: Mapping[str, Any]) -> None:
         """Stage another instance; it takes over what happens when a handler fails."""
+        self._refuse_outside(monitor)
         on_error = self._instances[monitor].on_error
         made = cls(**attributes)
         if made.persistent:
@@ -523,11 +583,13 @@ class Context:
 
     def stop(self, monitor: Monitor) -> None:
         """Stage the end of an instance."""
+        self._refuse_outside(monitor)
         self._stage(monitor, self._end, monitor)
 
     def request_flush(self, monitor: Monitor, sender: str) -> int:
         """Stage a flush request (FEATURES A5)."""
         self._refuse_persistent(monitor, "request_flush")
+        self._refuse_outside(monitor)
         outbox = self._routes.outboxes.get(sender)
         if outbox is None:
             raise UsageError("E8001", f"monitor {monitor.state_name}", f"no sender {quoted(sender)}")
@@ -543,6 +605,7 @@ class Context:
     def acknowledge_and_resume(self, monitor: Monitor, receiver: str) -> None:
         """Stage the acknowledgement of a suspended batch."""
         self._refuse_persistent(monitor, "acknowledge_and_resume")
+        self._refuse_outside(monitor)
         resume = self._routes.resume.get(receiver)
         if resume is None:
             raise UsageError("E7103", f"receiver {quoted(receiver)}", "is not an APP_CONTROLLED receiver")
@@ -553,6 +616,7 @@ class Context:
 
     def update_flow_control_window(self, monitor: Monitor, marker: FlowControlMarker, window: int) -> None:
         """Stage a larger or smaller window of a receiver (FEATURES A9.1)."""
+        self._refuse_outside(monitor)
         where = f"monitor {monitor.state_name}"
         grant = self._routes.grant.get(marker.receiver)
         if grant is None:

@@ -169,7 +169,8 @@ class Monitor:
     A subclass has the handlers of its bases. One that it defines again needs `@on` or `@every` again (`UsageError`
     E4121); `NAME = None` leaves it out.
 
-    All methods are called in the thread of the monitor's context, one at a time.
+    All methods are called in the thread of the monitor's context, one at a time. What they ask for is asked for in this
+    thread, before they return: any other call raises `UsageError` E8005, E2050 in a forked child.
     """
 
     persistent: ClassVar[bool] = False

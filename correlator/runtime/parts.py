@@ -25,6 +25,7 @@ from correlator.core.unhandled import Unhandled
 from correlator.errors import ConfigError, CorrelatorError
 from correlator.events import SenderFlushed
 from correlator.ports import Connection, Processor
+from correlator.processes import Maker
 from correlator.runtime.breakdown import SENDER_ITEMS, Breakdown, NoBreakdown, receiver_items
 from correlator.runtime.clock import Clock, EngineTime
 from correlator.runtime.contexts import BatchContext, MonitorThread, ProcessorThread
@@ -123,7 +124,8 @@ class Parts:
         if thread is None:
             now, calendar = self.engine_time.now(), self.engine_time.calendar()
             tape = self.recording.tape(name, self.routes, now, calendar) if self.recording is not None else None
-            context = Context(name, routes or (tape.view if tape else self.routes), resolve, failed, now, calendar)
+            routes = routes or (tape.view if tape else self.routes)
+            context = Context(name, routes, resolve, failed, now, calendar, Maker())
             context.stored = self.writer is not None
             if tape is not None:
                 context.queue.on_entered, context.queue.on_forgotten = tape.entered, tape.forgot

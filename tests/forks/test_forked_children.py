@@ -139,3 +139,40 @@ def test_a_session_of_a_server(rabbit: RabbitServer, kind: str) -> None:
         deadline = time.monotonic() + PATIENCE_S
         while connections().strip():
             assert time.monotonic() < deadline
+
+
+def handled(what: str, signals: str) -> list[str]:
+    """What a child, which a handler forked, met or how it ended."""
+    command = [sys.executable, "-c", f"from tests.forks.handling import main; main({what!r}, {signals!r})"]
+    ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, timeout=PATIENCE_S, check=True)
+    return [line.removeprefix("met ") for line in ended.stdout.splitlines() if line.startswith("met ")]
+
+
+def test_a_child_of_a_handler_may_ask_its_monitor_for_nothing() -> None:
+    assert handled("ask", "run") == [REFUSED, REFUSED]
+
+
+@pytest.mark.parametrize("signals", ["run", "run_forever"])
+def test_a_child_of_a_handler_can_be_terminated(signals: str) -> None:
+    assert handled("terminate", signals) == [str(-signal.SIGTERM)]
+
+
+@pytest.mark.parametrize("signals", ["run", "run_forever"])
+def test_a_pool_of_children_ends_with_its_block(signals: str) -> None:
+    assert handled("pool", signals) == ["3"]
+
+
+def test_a_signal_that_comes_before_the_child_has_given_back_the_handlers_is_not_lost() -> None:
+    script = """
+import os, signal
+os.register_at_fork(after_in_child=lambda: signal.raise_signal(signal.SIGTERM))  # runs before those of later imports
+from correlator.runtime.signals import stop_signals
+with stop_signals():
+    child = os.fork()
+    if not child:
+        os._exit(0)
+    print(os.WTERMSIG(os.waitpid(child, 0)[1]))
+"""
+    command = [sys.executable, "-c", script]
+    ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, timeout=PATIENCE_S, check=True)
+    assert int(ended.stdout) == signal.SIGTERM

@@ -2,8 +2,11 @@
 
 import os
 import signal
-from types import FrameType, TracebackType
-from typing import Any, Self
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Self
+
+from correlator.runtime.signals import signals_to
 
 _STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -17,26 +20,24 @@ class StopSignals:
 
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
-        self._before: dict[signal.Signals, Any] = {}
+        self._taken = ExitStack()
 
     def __enter__(self) -> Self:
-        for number in _STOPPING:
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                self._before[number] = signal.signal(number, self._note)
+        numbers = [number for number in _STOPPING if signal.getsignal(number) is not signal.SIG_IGN]
+        self._taken.enter_context(signals_to(self._note, numbers))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+        self._taken.close()
 
     @property
     def exit_status(self) -> int:
         """What a shell expects of a program that a signal has ended; 0 without one."""
         return 128 + self.received if self.received is not None else 0
 
-    def _note(self, number: int, _: FrameType | None) -> None:
+    def _note(self, number: int) -> None:
         if self.received is not None:
             os._exit(128 + number)
         self.received = signal.Signals(number)

@@ -18,7 +18,8 @@ NULLS = "correlator_nulls"
 No application's property may have this name.
 """
 _LONGEST_REASON = 300
-_SIMPLE = frozenset({type(None), bool, int, float, str, bytes})
+SIMPLE = frozenset({type(None), bool, int, float, str, bytes})
+"""Types that the value of a property may have as it is; their subclasses are something else."""
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(tuple[dict[str, Any], str | None, Headers | None]).decode
 
@@ -50,7 +51,7 @@ def _check(message: Message) -> None:
     _decode(_encode((message.properties, message.key, message.headers)))
     if type(message.body) is not bytes:
         raise TypeError(f"the body is a {type(message.body).__name__}")
-    if not _SIMPLE.issuperset(map(type, message.properties.values())):
+    if not SIMPLE.issuperset(map(type, message.properties.values())):
         raise TypeError("a property is neither a text nor a number nor bytes")
     lives = None if message.headers is None else message.headers.time_to_live_ms
     if lives is not None and not 0 <= lives <= LONGEST_LIFE_MS:

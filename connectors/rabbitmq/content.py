@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from connectors.decoding import NULLS, add_nulls, check_names, readable
+from connectors.decoding import NULLS, SIMPLE, add_nulls, check_names, readable
 from connectors.jms import MESSAGE_KIND, TEXT
 from connectors.rabbitmq.wire import Fields, decode_fields, encode_fields
 from connectors.rabbitmq_server import address_of, destination_of
@@ -46,7 +46,6 @@ _PRIORITY = 4
 _HIGHEST_PRIORITY = 255
 _LONGEST_LIFE_MS = 2**32 - 1
 _NO_HEADERS = Headers()
-_SIMPLE = frozenset({type(None), bool, int, float, str, bytes})
 
 
 def encode(outgoing: Outgoing, message_id: str, now_ms: int, *, text: bool, durable: bool) -> bytes:
@@ -179,7 +178,7 @@ def _take_text(table: dict[str, Any], name: str) -> str | None:
 def _properties(fields: Fields, table: dict[str, Any]) -> dict[str, PropertyValue]:
     for name in _OF_JMS:
         table.pop(name, None)
-    properties = {name: value if type(value) in _SIMPLE else _plain(value) for name, value in table.items()}
+    properties = {name: value if type(value) in SIMPLE else _plain(value) for name, value in table.items()}
     if fields.content_type != _OCTETS or fields.content_encoding or fields.app_id:
         given = {name: getattr(fields, field) for name, field in _AS_PROPERTIES.items()}
         properties.update((name, value) for name, value in given.items() if value not in (None, _OCTETS))

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from connectors.decoding import readable
+from connectors.decoding import SIMPLE, readable
 from connectors.rabbitmq_server import address_of, destination_of
 from connectors.rabbitmq_stream.chunk import Packed
 from connectors.rabbitmq_stream.wire import (
@@ -36,7 +36,6 @@ CONTENT_TYPE, CONTENT_ENCODING = "amqp_content_type", "amqp_content_encoding"
 _NO_HEADERS = Headers()
 _HIGHEST_PRIORITY = 255
 _NOT_SENT = frozenset({OFFSET, CONTENT_TYPE, CONTENT_ENCODING})
-_SIMPLE = frozenset({type(None), bool, int, float, str, bytes})
 _BODIES = (DATA, SEQUENCE, VALUE)
 
 
@@ -157,7 +156,7 @@ def _decoded(sections: Sequence[Section], place: Place) -> Message:
         elif code == HEADER:
             header = value
         elif code == APPLICATION_PROPERTIES:
-            properties = {name: one if type(one) in _SIMPLE else _plain(one) for name, one in value.items()}
+            properties = {name: one if type(one) in SIMPLE else _plain(one) for name, one in value.items()}
     described = _Header(*_padded(header, 3)), _Standard(*_padded(standard, 11))
     return _message(_body(sections), properties, *described, place)
 

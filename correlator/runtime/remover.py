@@ -93,7 +93,8 @@ class Remover(Actor):
         """A receiver is forgotten, then there is a checkpoint that no longer knows it, so that none can bring it back.
 
         A sender leaves the registry first: one that came back from there would find no numbers in such a checkpoint,
-        and use those of its source again for other messages. Numbers of one that is not in the registry bind nobody.
+        and use those of its source again for other messages. What a checkpoint still holds of a sender that has left
+        the registry has no effect.
         """
         part_id = removal.part_id
         if part_id in self._parts.senders:

@@ -7,7 +7,7 @@ from correlator.core.monitor import Monitor
 from correlator.errors import ConfigError
 from correlator.pipeline.spec import PipelineFile
 from correlator.runtime.names import resolve
-from correlator.runtime.unheard import unheard, unsent
+from correlator.runtime.remarks import unheard, unsent
 
 
 def check_effects(settings: PipelineFile, findings: Findings) -> None:

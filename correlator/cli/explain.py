@@ -22,7 +22,7 @@ from correlator.core.reliability import RECEIVING, SENDING
 from correlator.errors import UsageError, quoted
 from correlator.pipeline.spec import PipelineFile, RouteStep
 from correlator.runtime.names import connector, resolve
-from correlator.runtime.unheard import unhandled_type
+from correlator.runtime.remarks import unhandled_type
 from correlator.settings import OnUnhandled, ReceiverSettings, SenderSettings
 
 _CODE = re.compile(r"[A-Za-z]\d{4}")

@@ -33,9 +33,9 @@ from correlator.errors import CorrelatorError, RecoveryRefused, UsageError
 from correlator.pipeline.runner import processors_of
 from correlator.pipeline.spec import PipelineFile
 from correlator.ports import Processor
+from correlator.runtime.dynamic_parts import compare_made, compare_stored
 from correlator.runtime.names import resolve
 from correlator.runtime.restart import State, stored_monitor, stored_monitors, stored_tables
-from correlator.runtime.stored import compare_made, compare_stored
 from correlator.settings import MonitorSettings, ReceiverSettings, SenderSettings
 from correlator.storage import inspect as store
 from correlator.storage.database import location

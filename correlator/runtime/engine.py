@@ -34,6 +34,7 @@ from correlator.processes import Maker
 from correlator.runtime.actor import Actor
 from correlator.runtime.checkpointer import Checkpointer
 from correlator.runtime.clock import Clock, EngineTime, SystemClock
+from correlator.runtime.dynamic_parts import compare_stored
 from correlator.runtime.logs import get_logger
 from correlator.runtime.parts import ContextThread, Parts
 from correlator.runtime.receiver import Receiver
@@ -44,7 +45,6 @@ from correlator.runtime.restart import NOTHING, Restart, received_of
 from correlator.runtime.sender import Sender
 from correlator.runtime.signals import stop_signals
 from correlator.runtime.status import CheckpointCounters, Status
-from correlator.runtime.stored import compare_stored
 from correlator.runtime.watchdog import Watchdog
 from correlator.runtime.writer import PlainRequest, RegistryRequest, Request, Writer
 from correlator.settings import EngineSettings, ReceiverSettings, SenderSettings

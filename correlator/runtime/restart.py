@@ -36,14 +36,14 @@ from correlator.errors import ConfigError
 from correlator.events import DeadLetter
 from correlator.ports import Processor
 from correlator.runtime.contexts import MonitorThread
+from correlator.runtime.dynamic_parts import dynamic_part, made_again
 from correlator.runtime.logs import get_logger
 from correlator.runtime.monitors import unfit
 from correlator.runtime.names import resolve
 from correlator.runtime.parts import HandlerFailure, Numbers, Parts
 from correlator.runtime.receiver import Receiver
-from correlator.runtime.stored import dynamic_part, made_again
+from correlator.runtime.remarks import unheard
 from correlator.runtime.suspects import Commit, Suspects
-from correlator.runtime.unheard import unheard
 from correlator.settings import EngineSettings, MonitorSettings, ReceiverSettings, SenderSettings
 
 NOTHING = Recovered(

@@ -8,7 +8,7 @@ import pytest
 from correlator import Monitor, on
 from correlator.errors import ConfigError
 from correlator.events import Message
-from correlator.runtime.application import application_of
+from correlator.runtime.monitor_code import application_of
 from correlator.storage import deadletters, inspect
 from correlator.storage.inspect import Selection
 from correlator.testing.memory import MemoryBroker

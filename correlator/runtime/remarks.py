@@ -8,7 +8,7 @@ from correlator.core.recovery import default_senders
 from correlator.core.reliability import RECEIVING
 from correlator.errors import quoted
 from correlator.events import FlowControlMarker, Message
-from correlator.runtime.application import Application, Send, application_of
+from correlator.runtime.monitor_code import Application, Send, application_of
 from correlator.runtime.names import resolve
 from correlator.settings import EngineSettings, ReceiverSettings
 

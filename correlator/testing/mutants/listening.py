@@ -96,7 +96,7 @@ def clocks_begin_anew(patches: Patches) -> None:
     patches.replace(Attempts, "_restore_listener", make)
 
 
-@mutant("deadlines_not_restored", "attempts come back without their deadlines", "M8", "M9", "G7")
+@mutant("deadlines_not_restored", "attempts come back without their deadlines", "M8", "M9")
 def deadlines_not_restored(patches: Patches) -> None:
     """Nothing ever looks at their clocks again."""
 

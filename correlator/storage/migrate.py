@@ -4,7 +4,6 @@ A store that is killed in the middle of a revision opens as it was before it (RE
 SQLite store that holds something is changed, a copy is made beside it. There is no way down.
 """
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,8 @@ from correlator.storage import tables
 from correlator.storage.database import Database
 
 HEAD = "0003"
+SCRIPTS = Path(__file__).with_name("migrations")
+"""The revisions, found beside this module: no other package of that name can take their place."""
 VERSION_TABLE = "correlator_schema"
 _versions = Table(VERSION_TABLE, MetaData(), Column("version_num", Text))
 
@@ -47,7 +48,7 @@ def bring_up(database: Database, *, head: str = HEAD, scripts: Path | None = Non
     Args:
         database: owned and connected.
         head: the revision to reach.
-        scripts: the Alembic directory; the installed package `migrations` by default.
+        scripts: the Alembic directory; those of this package by default.
 
     Returns:
         The revision before, "" for a new store.
@@ -63,7 +64,7 @@ def bring_up(database: Database, *, head: str = HEAD, scripts: Path | None = Non
     if current:
         database.back_up(f".backup-{current}")
     point("rec.migrate.begin")
-    _run(database, head, scripts or _installed_scripts())
+    _run(database, head, scripts or SCRIPTS)
     return current
 
 
@@ -119,14 +120,6 @@ def settings(database: Database) -> dict[str, Any]:
         "transaction_per_migration": True,
         "on_version_apply": stamped,
     }
-
-
-def _installed_scripts() -> Path:
-    """The directory of the package `migrations`, in a checkout and in an installed wheel."""
-    spec = importlib.util.find_spec("migrations")
-    assert spec is not None
-    assert spec.submodule_search_locations
-    return Path(next(iter(spec.submodule_search_locations)))
 
 
 def _newer(database: Database, current: str, head: str) -> StoreError:

@@ -283,3 +283,28 @@ def test_an_interrupt_of_a_command_ends_it_without_a_traceback(place):
     write(place / "positions.py", ["import signal", "signal.raise_signal(signal.SIGINT)"])
     ended = run("lint", "engine.yaml", cwd=place)
     assert (ended.returncode, ended.stdout, ended.stderr.strip()) == (130, "", "")
+
+
+def of_a_script(place, source):
+    """What a Python program says whose own directory comes first where modules are looked up."""
+    command = [sys.executable, "-c", source]
+    return subprocess.run(command, cwd=place, capture_output=True, text=True, check=False)
+
+
+def test_a_store_is_made_by_our_revisions_whatever_package_of_migrations_a_program_has(place):
+    (place / "migrations").mkdir()
+    for module in ("__init__.py", "env.py"):
+        write(place / "migrations" / module, ["raise SystemExit('of somebody else')"])
+    script = "from correlator.storage.migrate import upgrade; print(upgrade('sqlite:///store/new.db')[0] == '')"
+    ended = of_a_script(place, script)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "True\n", "")
+
+
+def test_a_package_that_hides_the_connectors_is_named(place):
+    (place / "connectors").mkdir()
+    write(place / "connectors" / "__init__.py", [])
+    ended = of_a_script(place, "from correlator.runtime.names import connector; connector('embedded', 'connections.a')")
+    assert ended.stderr.splitlines()[-1].endswith(
+        f"E1213 connections.a: another package named 'connectors' ({place / 'connectors' / '__init__.py'}) hides "
+        "the one that type 'embedded' is in. Rename that package."
+    )

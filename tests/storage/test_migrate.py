@@ -27,7 +27,7 @@ def test_revisions_and_tables_say_the_same(url: str) -> None:
 
 
 def test_the_head_is_the_last_revision() -> None:
-    assert ScriptDirectory(str(migrate._installed_scripts())).get_heads() == [migrate.HEAD]
+    assert ScriptDirectory(str(migrate.SCRIPTS)).get_heads() == [migrate.HEAD]
 
 
 def test_u10_an_upgrade_by_command(make_store: MakeStore, url: str) -> None:
@@ -40,7 +40,7 @@ def test_u10_an_upgrade_by_command(make_store: MakeStore, url: str) -> None:
 
 
 def test_there_is_no_way_down() -> None:
-    for script in ScriptDirectory(str(migrate._installed_scripts())).walk_revisions():
+    for script in ScriptDirectory(str(migrate.SCRIPTS)).walk_revisions():
         assert not hasattr(script.module, "downgrade")
 
 

@@ -21,7 +21,7 @@ MEMORY_KIB = 6_000_000
 FILE_BLOCKS = 2_000_000
 """Of 512 bytes: the largest file that a mutant may write."""
 OUTPUT_BYTES = 200_000
-_COPIED = ("correlator", "connectors", "migrations", "tests", "pyproject.toml")
+_COPIED = ("correlator", "connectors", "tests", "pyproject.toml")
 _BOUNDED = f'ulimit -v {MEMORY_KIB}; ulimit -f {FILE_BLOCKS}; ulimit -S -t "$0"; exec "$@"'
 _AHEAD_NS = 10 * 10**9
 

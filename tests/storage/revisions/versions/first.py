@@ -7,4 +7,4 @@ down_revision = None
 
 
 def upgrade() -> None:
-    importlib.import_module("migrations.versions.0001_first").upgrade()
+    importlib.import_module("correlator.storage.migrations.versions.0001_first").upgrade()

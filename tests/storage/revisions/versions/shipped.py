@@ -7,4 +7,4 @@ down_revision = "0001"
 
 
 def upgrade() -> None:
-    importlib.import_module("migrations.versions.0002_suspects").upgrade()
+    importlib.import_module("correlator.storage.migrations.versions.0002_suspects").upgrade()

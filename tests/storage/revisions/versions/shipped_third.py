@@ -7,4 +7,4 @@ down_revision = "0002"
 
 
 def upgrade() -> None:
-    importlib.import_module("migrations.versions.0003_suspects_checked").upgrade()
+    importlib.import_module("correlator.storage.migrations.versions.0003_suspects_checked").upgrade()

@@ -385,7 +385,8 @@ def restore_monitor(cls: type[Monitor], number: str, stored: StoredMonitor, tabl
         stored: what the store holds.
         tables: stored content of its tables by owner.
 
-    Raises `StateError` E4203 when the class no longer fits and its `migrate_state` does not help.
+    Raises `StateError` E4203 when the class no longer fits and its `migrate_state` does not help, or when a table has
+    values of another type.
     """
     data = stored.attributes
     if stored.version != cls.state_version:
@@ -404,4 +405,5 @@ def restore_monitor(cls: type[Monitor], number: str, stored: StoredMonitor, tabl
     monitor.name_tables(number)
     for table in monitor.tables():
         table.load(tables.get(table.owner, {}))
+        table.check_stored()
     return monitor

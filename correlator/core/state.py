@@ -9,6 +9,7 @@ import dataclasses
 import datetime as dt
 import decimal
 import enum
+import itertools
 import types
 import typing
 import uuid
@@ -37,6 +38,8 @@ _PLAIN = {
     decimal.Decimal,
     uuid.UUID,
 }
+CHECKED = 100
+"""Most values of a table that a start decodes to compare them with the declared type."""
 _KEYS = {str, int, bytes, bool, dt.date, uuid.UUID}
 _CONTAINERS = {list, tuple, dict, set, frozenset}
 _ALLOWED = (
@@ -294,6 +297,19 @@ class StateTable(MutableMapping[K, V]):
     def load(self, stored: Mapping[bytes, bytes]) -> None:
         """Take the content that the store holds."""
         self._cold = {self._keys.decode(key): value for key, value in stored.items()}
+
+    def check_stored(self) -> None:
+        """Raise `StateError` E4203 when one of the first values of the store is of another type than declared.
+
+        It looks at `CHECKED` of them at most, so that a start with a large table stays quick: a change of the type is
+        seen there, a single odd value only when it is used.
+        """
+        for data in itertools.islice(self._cold.values(), CHECKED):
+            try:
+                self._values.decode(data)
+            except StateError as error:
+                todo = "Declare a type that takes the stored values, too: a union, or new fields with default values"
+                raise StateError(error.code, error.where, error.what, error.allowed, todo) from error
 
     def take_changes(self) -> list[StateEntry]:
         """What changed since the last call, encoded; called at the cut."""

@@ -172,6 +172,26 @@ def test_state_that_no_longer_fits(done, planned):
     assert "E4203 monitor Positions" in err
 
 
+def test_values_of_a_table_that_no_longer_fit(place, planned, monkeypatch):
+    monkeypatch.chdir(place)
+    with_table = MONITOR.replace("import Monitor,", "import Monitor, StateTable,").replace(
+        "dict[str, int] = {}", "StateTable[str, int]"
+    )
+    rewrite(place, monitor=with_table)
+    assert run("run", "engine.yaml", cwd=place).returncode == 0
+    rewrite(place, monitor=with_table.replace("StateTable[str, int]", "StateTable[str, str]"))
+    parts, status, err = planned()
+    assert (status, parts["state Positions 0"]["refusals"][0]["code"]) == (6, "E4203")
+    assert "E4203 table:Positions#0.counts" in err
+    assert err.endswith(
+        "Declare a type that takes the stored values, too: a union, or new fields with default values.\n"
+    )
+    refused = run("run", "engine.yaml", cwd=place)
+    assert (refused.returncode, refused.stderr) == (6, err)
+    rewrite(place, monitor=with_table.replace("StateTable[str, int]", "StateTable[str, int | str]"))
+    assert planned()[1] == 0
+
+
 def test_a_store_that_went_back(done, planned):
     (done / "store" / "trades.db.witness").write_text('{"name": "trades", "checkpoint": 1000}')
     parts, status, _ = planned()

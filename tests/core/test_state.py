@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from correlator.core.state import Codec, StateTable, check_type, encode, is_immutable
+from correlator.core.state import CHECKED, Codec, StateTable, check_type, encode, is_immutable
 from correlator.errors import StateError
 from correlator.events import event
 
@@ -256,6 +256,17 @@ def test_values_stay_encoded_until_they_are_used():
     assert table["a"] == Point(1, 2)
     with pytest.raises(StateError, match="E4203"):
         table["broken"]
+
+
+def test_the_first_values_are_compared_with_the_type_and_stay_encoded():
+    table = a_table(**{f"k{number:03}": number for number in range(CHECKED)}, odd="no")
+    table.check_stored()
+    assert (table["k000"], len(table)) == (0, CHECKED + 1)
+    with pytest.raises(StateError, match="E4203"):
+        table["odd"]
+    with pytest.raises(StateError, match=r"E4203 table:M#0\.t: .*Declare a type that takes the stored values"):
+        a_table(str, **{f"k{number}": number for number in range(CHECKED)}).check_stored()
+    a_table().check_stored()
 
 
 def test_iteration_meets_every_key_though_reading_warms_others():

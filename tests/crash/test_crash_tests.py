@@ -49,6 +49,17 @@ def test_u8_state_without_annotation_is_found_in_seconds_and_again_by_the_comman
     assert screen(again.stdout)[:-1] == lines[:-1]
 
 
+def test_u8_a_failure_says_what_a_handler_raised_whose_messages_became_dead_letters(tmp_path):
+    code = TOTALS.replace("self.total += 1", "self.total += order.prise")
+    engine = ENGINE.replace('Totals"', 'Totals", on_error: dead_letter')
+    project(tmp_path, code, engine, test_orders=TEST)
+    lines = screen(run_pytest(tmp_path).stdout)
+    assert len(lines) <= MOST_LINES
+    (told,) = [line for line in lines if line.startswith("  first dead letter: ")]
+    assert "AttributeError: 'Order' object has no attribute 'prise'" in told
+    assert any("dead letters" in line for line in lines)
+
+
 def test_u8_the_command_that_is_shown_is_for_the_directory_where_one_is(tmp_path):
     project(tmp_path, FORGETFUL, test_orders=TEST)
     (tmp_path / "elsewhere").mkdir()

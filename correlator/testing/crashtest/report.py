@@ -32,6 +32,7 @@ def failure(result: Result, reproduce: str) -> str:
         f"  reproduce: {reproduce}",
         _cut(f"  {_faults(found, shrunk)}", LONGEST),
         *_order(shrunk),
+        *_letter(shrunk),
         f"  timeline (last {len(timeline)} of {count}):",
         *(_cut(f"    {line}", WIDTH) for line in timeline),
         f"  seed {shrunk.plan.seed}, {result.figures.line()}",
@@ -45,6 +46,13 @@ def _order(shrunk: Outcome) -> list[str]:
     """Of an assertion of the test, which may ask for an order that nobody promises."""
     told = disorder(shrunk.history) if shrunk.violated is not None and shrunk.violated.id == TEST else ""
     return [_cut(f"  {told}", LONGEST)] if told else []
+
+
+def _letter(shrunk: Outcome) -> list[str]:
+    """Why the first message was set aside: with `on_error: dead_letter` a mistake in a handler is told nowhere else."""
+    reasons = (one.data.reason for one in shrunk.history.records if one.kind in ("received", "checkpoint"))
+    first = next((" ".join(reason.split()) for reason in reasons if reason), "")
+    return [_cut(f"  first dead letter: {first}", LONGEST)] if first else []
 
 
 def _cut(line: str, width: int) -> str:

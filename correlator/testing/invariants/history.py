@@ -97,7 +97,8 @@ class Sent(NamedTuple):
 class Received(NamedTuple):
     """A committed batch: messages numbered from `first`, ids written, dead letters, engine time of receipt.
 
-    `clocked` is the engine time of the commit as the world around counts it, where it does.
+    `clocked` is the engine time of the commit as the world around counts it, where it does; `reason` that of the first
+    dead letter, for people.
     """
 
     first: int
@@ -106,6 +107,7 @@ class Received(NamedTuple):
     dead: tuple[str, ...] = ()
     time: float = 0.0
     clocked: float | None = None
+    reason: str = ""
 
     @property
     def taken(self) -> tuple[str, ...]:
@@ -139,6 +141,7 @@ class Checkpointed(NamedTuple):
         next_sequence: for each sender its source and the next number.
         dead: (kind, origin, unique id, body) of each dead letter.
         engine_time: seconds.
+        reason: of the first dead letter, for people.
     """
 
     number: int
@@ -148,6 +151,7 @@ class Checkpointed(NamedTuple):
     next_sequence: dict[str, tuple[str, int]]
     dead: tuple[tuple[str, str, str, bytes], ...] = ()
     engine_time: float = 0.0
+    reason: str = ""
 
 
 class Configured(NamedTuple):

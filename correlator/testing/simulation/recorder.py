@@ -52,6 +52,7 @@ def _received(write: ReceiveCommit, clocked: float | None) -> Received:
         tuple(pid(letter.message) for letter in write.dead_letters),
         ids.runs[0].time if ids else 0.0,
         clocked if ids else None,
+        _reason(write.dead_letters),
     )
 
 
@@ -64,6 +65,7 @@ def _checkpointed(write: CheckpointCommit) -> Checkpointed:
         {one.sender: (one.source, one.next_sequence) for one in write.senders},
         tuple(_dead(letter) for letter in write.dead_letters),
         write.engine_time,
+        _reason(write.dead_letters),
     )
 
 
@@ -77,6 +79,10 @@ def _condemned(write: CheckpointCommit) -> Iterator[tuple[str, Condemned]]:
 
 def _dead(letter: DeadLetter) -> tuple[str, str, str, bytes]:
     return letter.kind, letter.origin, letter.unique_id or "", letter.message.body
+
+
+def _reason(letters: Sequence[DeadLetter]) -> str:
+    return letters[0].reason if letters else ""
 
 
 def pid(message: Message) -> str:

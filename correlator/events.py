@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
 
 import msgspec
 
+from correlator.errors import UsageError
+
 if TYPE_CHECKING:
     PropertyValue = None | bool | int | float | str | bytes
 else:
@@ -122,7 +124,16 @@ def event(cls: type[T]) -> type[T]:
     """Make a class of annotated fields an event type: immutable, typed, comparable, made by keyword.
 
     Field types are those that state may have (RELIABILITY T46). Methods and properties of the class are kept.
+    Raises `UsageError` E4123 for a subclass of an event.
     """
+    if issubclass(cls, msgspec.Struct):
+        raise UsageError(
+            "E4123",
+            f"event {cls.__qualname__}",
+            "is a subclass of an event, or of another struct",
+            "An event class has no base class: listeners are told of exactly the type that they name",
+            "Write all of its fields into it, or let it have the other event as a field",
+        )
     namespace: dict[str, Any] = {
         name: value
         for name, value in vars(cls).items()

@@ -373,7 +373,7 @@ class Context:
     def _invoke_protected(self, instance: Instance, method: Callable[[Any], object], event: Any) -> None:
         monitor = instance.monitor
         if monitor.persistent and instance.kept is None:
-            instance.kept = monitor.state_codec().encode(monitor.attributes())
+            instance.kept = monitor.encoded()
         for table in instance.tables:
             table.begin_undo()
         try:
@@ -383,7 +383,7 @@ class Context:
                 monitor.check_tables(instance.tables)
                 for table in instance.tables:
                     table.check_changes()
-                instance.kept = monitor.state_codec().encode(monitor.attributes())
+                instance.kept = monitor.encoded()
         except Exception as error:  # noqa: BLE001  # whatever application code raises is the application's failure
             self._undo(instance)
             cause = self._cause(event)
@@ -812,7 +812,7 @@ class Context:
             type_name(type(monitor)),
             self.name,
             monitor.state_version,
-            monitor.state_codec().encode(monitor.attributes()) if instance.kept is None else instance.kept,
+            monitor.encoded() if instance.kept is None else instance.kept,
             listeners,
             timers,
             instance.next_number,

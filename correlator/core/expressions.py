@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from correlator.core.state import Codec, is_immutable
+from correlator.core.state import Codec, is_immutable, is_record
 from correlator.errors import StateError, UsageError, quoted
 
 MAX_PARTS = 100
@@ -100,8 +100,9 @@ class Pattern(Expression, frozen=True):
     @classmethod
     def of(cls, event_type: type[Any], fields: Mapping[str, Any]) -> "Pattern":
         """The pattern; raises `UsageError` E4108 for a field that the type, or a value that the field does not have."""
-        if not isinstance(event_type, type):
-            raise UsageError("E4108", "match", f"{quoted(event_type)} is no type of events", "A class", "Name it")
+        if not isinstance(event_type, type) or not is_record(event_type):
+            allowed = "A class made by @event, Message, or a notice of the engine such as SenderFlushed"
+            raise UsageError("E4108", "match", f"{quoted(event_type)} is no type of events", allowed)
         for name in fields:
             _check_field(event_type, name)
             try:

@@ -10,13 +10,13 @@ import difflib
 import inspect
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, ClassVar, Protocol, TypeVar, get_type_hints
 
 import msgspec
 
 from correlator.core.expressions import LONGEST_WAIT_S, Expression, Pattern, Plan
-from correlator.core.state import Codec, StateTable, check_key_type, check_type
+from correlator.core.state import Codec, StateTable, check_key_type, check_type, encode
 from correlator.errors import StateError, UsageError, quoted
 from correlator.events import FlowControlMarker, ReceivingSuspended
 from correlator.handlers import refuse_deferred
@@ -43,9 +43,10 @@ class ListenerSpec(msgspec.Struct, frozen=True):
         Raises `UsageError` E4112, E4113, and E4114 for a handler that does not take as many events.
         """
         if isinstance(expression, Pattern) and not expression.refers:
+            check_arguments(handler, 1)
             return cls(expression, name, once)
         plan = Plan(expression)
-        _check_arguments(handler, len(plan.arguments))
+        check_arguments(handler, len(plan.arguments))
         return cls(expression, name, once, plan)
 
 
@@ -63,8 +64,9 @@ _DECORATORS = {_LISTENERS: "@on", _TIMERS: "@every"}
 def on(what: type[Any] | Expression, /, **fields: Any) -> Callable[[F], F]:
     """Call the method for every event of a type whose fields have these values, or as `Monitor.on_all` does.
 
-    Raises `UsageError` E4108 for a field that the type, or a value that the field does not have, E4117 for a method
-    that is `async def` or a generator, and as `on_all` does for an expression.
+    Raises `UsageError` E4108 for a field that the type, or a value that the field does not have, E4114 for a
+    method that does not take the event, E4117 for one that is `async def` or a generator, and as `on_all` does for an
+    expression.
     """
     expression = what if isinstance(what, Expression) else Pattern.of(what, fields)
 
@@ -80,7 +82,8 @@ def on(what: type[Any] | Expression, /, **fields: Any) -> Callable[[F], F]:
 def every(seconds: float) -> Callable[[F], F]:
     """Call the method again and again, `seconds` of engine time apart.
 
-    Raises `UsageError` E4109 for what is no period, E4117 for a method that is `async def` or a generator.
+    Raises `UsageError` E4109 for what is no period, E4114 for a method that takes arguments, E4117 for one that is
+    `async def` or a generator.
     """
     if not isinstance(seconds, int | float) or not 0 < seconds <= LONGEST_WAIT_S:
         allowed = "A number, more than 0 seconds, at most 100 years"
@@ -88,6 +91,7 @@ def every(seconds: float) -> Callable[[F], F]:
 
     def decorate(method: F) -> F:
         refuse_deferred(method, f"handler {method.__qualname__}")
+        check_arguments(partial(method, None), 0)
         method.__dict__.setdefault(_TIMERS, []).append(TimerSpec(float(seconds), method.__name__))
         return method
 
@@ -279,14 +283,16 @@ class Monitor:
     def wait(self, seconds: float, then: Handler) -> int:
         """Call `then` (a method of this monitor) once, after `seconds` of engine time.
 
-        Raises `UsageError` E4109 for less than 0 seconds, more than a hundred years, and what is no number, E4117 for
-        a method that is `async def` or a generator.
+        Raises `UsageError` E4109 for less than 0 seconds, more than a hundred years, and what is no number, E4114 for
+        a method that takes arguments, E4117 for one that is `async def` or a generator.
         """
         if not isinstance(seconds, int | float) or not 0 <= seconds <= LONGEST_WAIT_S:
             what = f"{quoted(seconds)} s is no time to wait"
             allowed = "A number, 0 seconds or more, at most 100 years"
             raise UsageError("E4109", f"monitor {self.state_name}", what, allowed)
-        return self._bound.wait(self, float(seconds), self._own(then))
+        name = self._own(then)
+        check_arguments(then, 0)
+        return self._bound.wait(self, float(seconds), name)
 
     def spawn(self, cls: "type[Monitor]", **attributes: Any) -> None:
         """Make another monitor in the same context, with these attributes; it begins after this handler."""
@@ -377,8 +383,7 @@ class Monitor:
 
         Raises `StateError` E4102 or E4103 for a value that cannot be stored, E4116 as `made_again`.
         """
-        codec = self.state_codec()
-        restored = codec.decode(codec.encode(self.attributes()))
+        restored = self.state_codec().decode(self.encoded())
         attributes = {name: getattr(restored, name) for name in self._attributes}
         if type(self).__init__ is not Monitor.__init__:
             self.made_again(attributes)
@@ -407,6 +412,16 @@ class Monitor:
             raise StateError(
                 "E4102", f"monitor {self.state_name}", what, "", "Assign None or an empty value"
             ) from error
+
+    def encoded(self) -> bytes:
+        """The annotated attributes as `state_codec` encodes them; raises `StateError` E4102 or E4103 naming the one."""
+        attributes = self.attributes()
+        try:
+            return self.state_codec().encode(attributes)
+        except StateError:
+            for name, value in attributes.items():
+                encode(value, f"monitor {self.state_name}.{name}")
+            raise
 
     def tables(self) -> list[StateTable[Any, Any]]:
         """The state tables."""
@@ -477,8 +492,15 @@ def _read_annotations(cls: type[Monitor]) -> None:
     cls._tables = {}
     cls._attributes = {}
     for name, hint in own.items():
+        if hasattr(Monitor, name):
+            what = f"attribute '{name}' takes the place of what every monitor has under this name"
+            raise UsageError("E4122", where, what, "", "Give it another name")
         if (typing.get_origin(hint) or hint) is StateTable:
-            key_type, value_type = typing.get_args(hint) or (str, object)
+            types = typing.get_args(hint) or (str, object)
+            if len(types) != 2:
+                what, allowed = f"StateTable '{name}' has {len(types)} type", "The types of keys and of values"
+                raise StateError("E4101", where, what, allowed, f"Write {name}: StateTable[KEY, VALUE]")
+            key_type, value_type = types
             check_key_type(key_type, where, f"{name}.key")
             check_type(value_type, where, f"{name}[]")
             cls._tables[name] = (key_type, value_type)
@@ -547,14 +569,26 @@ def _takes_events(method: Handler) -> bool:
     return len(inspect.signature(method).parameters) > 1
 
 
-def _check_arguments(handler: Handler, events: int) -> None:
-    try:
-        inspect.signature(handler).bind(*[None] * events)
-    except TypeError as error:
-        method = handler.func if isinstance(handler, partial) else handler
+def check_arguments(handler: Handler, events: int) -> None:
+    """Raises `UsageError` E4114 for a handler that cannot be called with so many events."""
+    function = getattr(handler, "__func__", handler)
+    if isinstance(handler, partial):
+        function = handler.func
+    if not _takes(function, events + 1 if function is not handler else events):
         raise UsageError(
             "E4114",
-            f"handler {getattr(method, '__name__', '')}",
+            f"handler {getattr(function, '__name__', '')}",
             f"is called with {events} events, and takes other arguments",
-            "An argument for each match() of the expression that is not behind 'not'",
-        ) from error
+            "One for @on(TYPE), none for a timer, one for each match() of an expression that is not behind 'not'",
+        )
+
+
+@lru_cache(maxsize=10_000)
+def _takes(function: Handler, arguments: int) -> bool:
+    try:
+        inspect.signature(function).bind(*[None] * arguments)
+    except TypeError:
+        return False
+    except ValueError:  # it does not tell what it takes
+        return True
+    return True

@@ -66,7 +66,7 @@ def _check(annotation: Any, where: str, path: str, above: tuple[Any, ...]) -> No
     elif origin in _CONTAINERS:
         for argument in arguments:
             _check(argument, where, f"{path}[]", above)
-    elif _is_record(origin):
+    elif is_record(origin):
         for name, hint in typing.get_type_hints(origin, include_extras=True).items():
             if typing.get_origin(hint) is not typing.ClassVar:
                 _check(hint, where, f"{path}.{name}", (*above, annotation))
@@ -96,7 +96,8 @@ def _is_enum(origin: Any) -> bool:
     return isinstance(origin, type) and issubclass(origin, enum.Enum)
 
 
-def _is_record(origin: Any) -> bool:
+def is_record(origin: Any) -> bool:
+    """Whether it is a class of fields: an event, a struct or a dataclass."""
     return isinstance(origin, type) and (issubclass(origin, msgspec.Struct) or dataclasses.is_dataclass(origin))
 
 

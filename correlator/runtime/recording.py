@@ -52,8 +52,7 @@ class Recording:
         persistent: bool,
     ) -> None:
         """The life begins with this: make the file. Raises `UsageError` E2041."""
-        self._log = InputLog(Path(self._settings.input_log or ""))
-        self._log.start()
+        log = self._log = InputLog(Path(self._settings.input_log or ""))
         for tape in self._tapes.values():
             tape.taken()  # what a start restores is seen with the first look
         entries = [StateEntry(owner, key, value) for owner, kept in state.items() for key, value in kept.items()]
@@ -76,6 +75,8 @@ class Recording:
         self._append(start)
         for part in parts:
             self._append(State(part))
+        log.step()  # here and now: without its beginning a log is worth nothing, whatever ends the process next
+        log.start()
 
     def changed(self, entries: Sequence[StateEntry]) -> None:
         """The start has changed state, which the first cut writes."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from correlator.core.tape import Start
 from correlator.errors import ConfigError, RecoveryRefused, UsageError
 from correlator.events import Message
 from correlator.runtime import inputlog
@@ -225,6 +226,23 @@ def test_a7_3_acknowledgements_by_the_application(no_store, script, tmp_path):
     replay(logs_of(tmp_path)[0])
     assert (refused, script.of("Hears")) == (live, heard)
     assert len(live) >= 3
+
+
+def test_a_log_has_its_beginning_before_any_method_of_a_monitor_is_called(world, script, tmp_path, monkeypatch):
+    """A process that such a method ends leaves a log that can be replayed, however slow the thread is that writes it."""
+    start, waiting, begins = InputLog.start, [], []
+    monkeypatch.setattr(InputLog, "start", lambda log: waiting.append(log))
+
+    def called(_keeps: Any, _name: str) -> None:
+        begins.append(next(read_log(logs_of(tmp_path)[-1]), None))
+        while waiting:
+            start(waiting.pop())
+
+    script.hook = called
+    for _ in range(2):
+        with world.engine(receiver(), monitors=[Keeps], input_log=str(tmp_path / "input.log")):
+            pass
+    assert [type(one) for one in begins] == [Start] * 3
 
 
 def test_what_nobody_handles_is_so_in_a_replay(world, script, tmp_path):

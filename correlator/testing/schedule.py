@@ -22,11 +22,11 @@ PART = "receive.part"
 APART = (LATE, CUT_AGAIN, LOST_BESIDE, AWAY_BESIDE, PART)
 """What there is seldom an opportunity for: drawn apart from the others, with what leads to it."""
 DOUBTS = {
-    "ack.lost": 0.25,
+    "ack.lost": 0.4,
     "ack.silent": 0.5,
     "ack.answer_lost": 0.1,
-    CUT_AGAIN: 0.1,
-    LOST_BESIDE: 0.7,
+    CUT_AGAIN: 0.3,
+    LOST_BESIDE: 0.9,
     AWAY_BESIDE: 0.6,
     PART: 0.5,
     LATE: 0.5,

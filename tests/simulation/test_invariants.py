@@ -322,6 +322,11 @@ case(
     lambda: Story().order("a", "1:P").add("forgotten", data=()),
 )
 case(
+    "E9",
+    lambda: Story().add("uncounted", data=(("orders", 2, 3),)),
+    lambda: Story().add("uncounted", data=()),
+)
+case(
     "C1",
     lambda: task().delivered("tasks", "t").acknowledged("tasks", "t").add("resumed", "tasks"),
     lambda: task().delivered("tasks", "t").add("resumed", "tasks").acknowledged("tasks", "t"),

@@ -30,6 +30,7 @@ Kind = Literal[
     "began",  # data: (epoch, checkpoint, digest, engine time) as the engine knows them after recovery
     "died",  # who: where it was killed, data: Death
     "forgotten",  # data: tuple of (receiver, pid, uid) that a broker may give again, and no pin keeps
+    "uncounted",  # data: tuple of (receiver, awaited, lost), messages that a doubt waits for, and that may come
     "unlocked",  # data: contexts that were not locked while a cut was taken
     "snapshot",  # data: (number, fingerprint, engine time), parked contexts before the cut of checkpoint `number`
     "restored",  # data: (number, fingerprint), contexts as rebuilt from checkpoint `number`

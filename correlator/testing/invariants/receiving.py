@@ -393,6 +393,9 @@ def doubtful_is_kept(facts: Facts) -> Iterator[str]:
     for at, record in facts.history.of("forgotten"):
         for receiver, pid, uid in record.data:
             yield f"life {record.life}: {receiver} may be given {pid} again, and nothing keeps '{uid}' (record {at})"
+    for at, record in facts.history.of("uncounted"):
+        for receiver, awaited, lost in record.data:
+            yield f"life {record.life}: {receiver} awaits {awaited} messages, {lost} may come again (record {at})"
 
 
 @invariant("C1", "an APP_CONTROLLED batch is acknowledged only after the application said so")

@@ -138,7 +138,7 @@ def number_used_again(patches: Patches) -> None:
     patches.replace(Restart, "_numbers", make)
 
 
-@mutant("pins_ignored", "ids are forgotten though their acknowledgement is in doubt", "E1", budget=1500)
+@mutant("pins_ignored", "ids are forgotten though their acknowledgement is in doubt", "E1", "E9")
 def pins_ignored(patches: Patches) -> None:
     """Only where windows are smaller than what may come again."""
 
@@ -152,7 +152,7 @@ def pins_ignored(patches: Patches) -> None:
     patches.replace(DuplicateDetector, "_enter", make)
 
 
-@mutant("second_loss_forgets_the_first", "a second loss forgets what the first left in doubt", "E9", "E1", budget=1500)
+@mutant("second_loss_forgets_the_first", "a second loss forgets what the first left in doubt", "E9", "E1", budget=1000)
 def second_loss_forgets_the_first(patches: Patches) -> None:
     """As many messages as the last loss concerns end the doubt of all."""
 
@@ -172,23 +172,11 @@ def second_loss_forgets_the_first(patches: Patches) -> None:
     "what other receivers of a queue may give back is not counted with",
     "E9",
     "E1",
-    budget=2000,
+    budget=400,
 )
 def doubts_of_neighbours_unknown(patches: Patches) -> None:
     """Their messages end the doubt of this receiver's own."""
     patches.replace(parts.Parts, "_beside", lambda _: lambda self, settings: ())
-
-
-@mutant(
-    "neighbours_are_never_in_doubt",
-    "of other receivers of a queue only what they hold is counted with",
-    "E9",
-    "E1",
-    budget=2000,
-)
-def neighbours_are_never_in_doubt(patches: Patches) -> None:
-    """What they have lost with their lines, and not acknowledged since, comes first as well."""
-    patches.replace(Receiver, "may_give_back", lambda _: property(lambda self: self.settings.max_batch_size))
 
 
 @mutant(
@@ -207,7 +195,7 @@ def repeats_settle_at_once(patches: Patches) -> None:
     patches.replace(Receiver, "_confirm", make)
 
 
-@mutant("late_losses_unknown", "a broker is taken to notice a lost line at once", "E9", "E1", budget=600)
+@mutant("late_losses_unknown", "a broker is taken to notice a lost line at once", "E9", "E1")
 def late_losses_unknown(patches: Patches) -> None:
     """Newer messages end the doubt of what the broker still takes to be with the lost consumer."""
 

@@ -356,6 +356,8 @@ class World:
             return self._dies(f"{life.actors[at].name}: {error}")
         if lost := self._doubts.forgotten(life.engine):
             self.record("forgotten", "", tuple(lost))
+        if few := self._doubts.uncounted(life.engine):
+            self.record("uncounted", "", tuple(few))
         if self._random.random() < 0.2:
             self.clock.advance(self._random.random() * 0.01)
         return True

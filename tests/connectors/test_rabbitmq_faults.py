@@ -183,6 +183,7 @@ def test_a_server_that_is_killed_under_load_loses_and_doubles_nothing(rabbit: Ra
             feed(rabbit, queues[0], kill * MESSAGES, (kill + 1) * MESSAGES)
             assert AT_A_QUARTER.wait(LONG_S)
             assert len(SEEN.counts) < kill * MESSAGES + QUARTER
+            rabbit.write_definitions()  # else the killed server may not have the queues that it has just declared
             GO_ON.set()
             rabbit.restart()
             SEEN.wait_for((kill + 1) * MESSAGES)

@@ -54,7 +54,12 @@ def domain_by_logical_name(patches: Patches) -> None:
     patches.replace(recovery, "default_domain", lambda original: lambda settings, destinations: original(settings, {}))
 
 
-@mutant("send_follows_its_logical_name", "a stored send goes where its logical destination leads when it leaves", "K3")
+@mutant(
+    "send_follows_its_logical_name",
+    "a stored send goes where its logical destination leads when it leaves",
+    "K3",
+    budget=400,
+)
 def send_follows_its_logical_name(patches: Patches) -> None:
     """The destination that is stored is not used."""
 

@@ -128,9 +128,9 @@ def fresh_timers_count_from_zero(patches: Patches) -> None:
     """A monitor without lasting state gets all beats since then at once."""
 
     def make(original: Any) -> Any:
-        def init(self: Any, name: Any, routes: Any, resolve: Any, failed: Any, engine_time: Any, wall_time: Any) -> Any:
+        def init(self: Any, name: Any, routes: Any, resolve: Any, failed: Any, engine_time: Any, *others: Any) -> Any:
             del engine_time
-            original(self, name, routes, resolve, failed, 0.0, wall_time)
+            original(self, name, routes, resolve, failed, 0.0, *others)
 
         return init
 

@@ -22,7 +22,8 @@ KILLED_ELSEWHERE = {
     "dl.tx.commit.after": "tests/runtime/test_dead_letters.py",
 }
 """Points that only a pipeline, or a command, passes."""
-CRASHES = 5_000
+CRASHES = 12_000
+"""A message that a broker refused is tried again at one kill of some 2,500."""
 
 
 def names() -> set[str]:

@@ -13,10 +13,17 @@ _LONGEST_QUOTED_VALUE = 60
 def quoted(value: object) -> str:
     """A value as it appears in a message: in quotes, control characters escaped, at most 60 characters."""
     text = value if isinstance(value, str) else repr(value)
-    escaped = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+    escaped = printable(text)
     if len(escaped) > _LONGEST_QUOTED_VALUE:
         escaped = escaped[: _LONGEST_QUOTED_VALUE - 1] + "…"
     return f"'{escaped}'"
+
+
+def printable(text: str) -> str:
+    """Text with its control characters escaped, so that a name can neither break a line nor steer a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def sentence(text: str) -> str:

@@ -12,8 +12,7 @@ from contextlib import contextmanager
 
 import typer
 
-from correlator.configuration.problems import printable
-from correlator.errors import CorrelatorError, UsageError
+from correlator.errors import CorrelatorError, UsageError, printable
 from correlator.runtime.logs import get_logger
 
 BUG_STATUS = 70

@@ -13,8 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from correlator.configuration.problems import printable
-from correlator.errors import UsageError
+from correlator.errors import UsageError, printable
 
 CLOSED_STATUS = 141
 """As of a program that SIGPIPE ended: nobody reads on, which is no error (`| head`)."""

@@ -20,7 +20,6 @@ from correlator.configuration.problems import (
     InvalidConfiguration,
     Overridden,
     Position,
-    printable,
 )
 from correlator.configuration.reader import Reader
 from correlator.configuration.rules import (
@@ -34,7 +33,7 @@ from correlator.configuration.rules import (
 )
 from correlator.configuration.secrets import Secrets
 from correlator.configuration.values import Values
-from correlator.errors import ConfigError
+from correlator.errors import ConfigError, printable
 from correlator.settings import EngineSettings
 
 T = TypeVar("T")

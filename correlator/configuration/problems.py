@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from correlator.configuration.secrets import Secrets
 from correlator.configuration.words import did_you_mean
-from correlator.errors import ConfigError, quoted
+from correlator.errors import ConfigError, printable, quoted
 
 _MOST_SHOWN = 20
 _MOST_HINTS = 40  # nobody reads the hints of more problems than are shown, and each costs a search
@@ -139,11 +139,6 @@ class Findings:
             ConfigError(problem.code, problem.where, *map(redact, (problem.what, problem.allowed, problem.todo)))
             for problem in in_order
         )
-
-
-def printable(text: str) -> str:
-    """Text with its control characters escaped, so that a name can neither break a line nor steer a terminal."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def member(path: str, key: str) -> str:

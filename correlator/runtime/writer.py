@@ -49,6 +49,9 @@ class Request:
         self.done = done
         self.committed = False
 
+    def prepare(self, writer: "Writer") -> None:
+        """Make known what is true without a commit, before anything is planned."""
+
     def plan(self, writer: "Writer", group: "Group") -> Write:
         """What to write; changes nothing."""
         raise NotImplementedError
@@ -111,6 +114,14 @@ class ReceiveRequest(Request):
         self.began = 0.0
         self._plan: Plan | None = None
 
+    def prepare(self, writer: "Writer") -> None:
+        """Let go of what surely does not come again, so that this very transaction removes it."""
+        if self.domain is not None:
+            detector = writer.detector(self.domain)
+            detector.confirm(self.receiver, self.sure.through)
+            if self.sure.beyond > self.sure.doubtful_through:
+                detector.confirm(self.receiver, self.sure.beyond, after=self.sure.doubtful_through)
+
     def plan(self, writer: "Writer", group: Group) -> Write:
         """Tell duplicates, number the rest."""
         self.began = group.engine_time
@@ -143,9 +154,6 @@ class ReceiveRequest(Request):
         if self._plan is not None and self.domain is not None:
             detector = writer.detector(self.domain)
             detector.apply(self._plan)
-            detector.confirm(self.receiver, self.sure.through)
-            if self.sure.beyond > self.sure.doubtful_through:
-                detector.confirm(self.receiver, self.sure.beyond, after=self.sure.doubtful_through)
             self.duplicates = self._plan.duplicates
             self.conflicts = self._plan.conflicts
 
@@ -333,6 +341,8 @@ class Writer(Actor):
         requests = self._next()
         if not requests:
             return ()
+        for request in requests:
+            request.prepare(self)
         group = Group(self._engine_time())
         self._unknown = ()  # a connection lost while planning: look where the store stands, nothing was sent
         writes = [request.plan(self, group) for request in requests]

@@ -3,7 +3,7 @@
 import re
 from typing import NamedTuple
 
-from correlator.errors import ConfigError, quoted
+from correlator.errors import ConfigError, printable, quoted
 
 MAX_BYTES = 4096
 """Bytes of UTF-8 that a selector may have; beyond it E6006."""
@@ -30,13 +30,9 @@ class Source(NamedTuple):
         line = self.text.count("\n", 0, at) + 1
         column = f"column {at - begin + 1}" if line == 1 else f"line {line} column {at - begin + 1}"
         first, last = max(begin, at - 50), min(end, at + 25)
-        before = ("…" if first > begin else "") + _printable(self.text[first:at])
-        after = _printable(self.text[at:last]) + ("…" if last < end else "")
+        before = ("…" if first > begin else "") + printable(self.text[first:at])
+        after = printable(self.text[at:last]) + ("…" if last < end else "")
         return ConfigError(code, self.where, f"{column}: {what}\n  {before}{after}\n  {' ' * len(before)}^")
-
-
-def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 NAME, NUMBER, TEXT, END = "name", "number", "text", "end"

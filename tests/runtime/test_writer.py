@@ -6,27 +6,30 @@ from typing import Any
 
 import pytest
 
+from correlator.core.acknowledgements import Sure
 from correlator.core.commit import RegistryCommit
+from correlator.core.mapping import Mapped
 from correlator.core.recovery import endpoint_of
 from correlator.errors import CommitUnknown
 from correlator.runtime import writer as writers
 from correlator.runtime.engine import Engine
-from correlator.runtime.writer import RegistryRequest, Writer
+from correlator.runtime.writer import ReceiveRequest, RegistryRequest, Writer
 from correlator.settings import DuplicateDetectionSettings, EngineSettings
 from correlator.testing.memory import MemoryBroker
 from correlator.testing.store import Disk, ModelStore
-from tests.runtime.world import sender
+from tests.runtime.world import message, sender
 
 
 class World:
     """A writer over a disk whose commits fail as told, one after the other."""
 
-    def __init__(self, *faults: Any) -> None:
+    def __init__(self, *faults: Any, windows: DuplicateDetectionSettings | None = None) -> None:
         self.faults = list(faults)
         self.time = 0.0
         self.disk = Disk()
         self.store = ModelStore(self.disk, fault=self.fault)
-        self.writer = Writer(self.store, self.store.open().commit, lambda: self.time, DuplicateDetectionSettings())
+        windows = windows or DuplicateDetectionSettings()
+        self.writer = Writer(self.store, self.store.open().commit, lambda: self.time, windows)
         self.tried: list[int] = []
         self.done: list[str] = []
 
@@ -37,6 +40,13 @@ class World:
     def submit(self, name: str) -> None:
         put = RegistryCommit(put=[endpoint_of(sender(name), dynamic=True)])
         self.writer.submit(RegistryRequest(put, lambda: self.done.append(name)))
+
+    def receive(self, batch: int, unique_id: str, sure: Sure) -> None:
+        """Commit a batch of one message."""
+        mapped = Mapped(messages=[message(unique_id)], events=[unique_id], ids=[unique_id], sources=["s"], digests=[0])
+        request = ReceiveRequest(mapped, "r", batch, batch, "d", sure, keep=True, done=lambda: None)
+        self.writer.submit(request)
+        self.writer.step()
 
 
 def test_t1_a_commit_that_took_place_is_not_tried_again():
@@ -116,3 +126,13 @@ def test_t2_a_start_waits_between_its_tries():
     engine.recover()
     assert disk.commit >= 1
     assert time.monotonic() - begin >= 0.02 + 0.04 + 0.08
+
+
+def test_ids_that_are_let_go_are_removed_with_the_batch_that_tells_so():
+    """No later batch may come for a long time."""
+    world = World(windows=DuplicateDetectionSettings(per_source_window_size=1, expiry_time=0.0))
+    world.receive(1, "a", Sure(0, 0, 0))
+    world.receive(2, "b", Sure(0, 0, 0))
+    assert [ids for _, ids in world.disk.ids] == [1, 2]
+    world.receive(3, "c", Sure(2, 0, 2))
+    assert [ids for _, ids in world.disk.ids] == [2, 3]

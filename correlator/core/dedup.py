@@ -7,7 +7,8 @@ Theory of operation. Every accepted id is an *entry* in exactly one place:
   was seen again (A8.14, A8.15). An entry leaves it when it is older than the newest one *in that queue* by more than
   `expiry_time` (Z5): an idle domain forgets nothing, and no clock is asked;
 - *held*: expired, but the broker may still send it again since the acknowledgement of its batch is not certain
-  (RELIABILITY 1.7). It leaves when the acknowledgement is.
+  (RELIABILITY 1.7). It leaves when the acknowledgement is, or when a line is lost and the same id is held with a later
+  batch of its receiver.
 
 Look-up is by id over all sources of the domain (Z10). The order is plan, commit, apply: `plan` changes nothing, so
 that a commit that fails leaves memory as the store is.
@@ -170,6 +171,7 @@ class DuplicateDetector:
         self._living = 0
         self._last_number = 0
         self._last_batches: dict[str, int] = {}
+        self._doubtful: dict[str, int] = {}
 
     def __len__(self) -> int:
         """Ids remembered."""
@@ -245,6 +247,29 @@ class DuplicateDetector:
             segment = self._segments[number]
             if segment.receiver == receiver and after < segment.batch <= batch:
                 self._unpin(number, segment)
+
+    def doubt(self, receiver: str, through: int) -> None:
+        """All pinned batches of the receiver up to this one may come again, and will be unpinned together.
+
+        So of an id that came with several of them the newest entry is enough. Otherwise a broker that gives the same
+        messages at every connection, and never has their acknowledgement, would fill the store.
+
+        Args:
+            receiver: whose they are.
+            through: the last of them.
+        """
+        if through <= self._doubtful.get(receiver, 0):
+            return
+        self._doubtful[receiver] = through
+        newer: set[str] = set()
+        for number in reversed(self._pinned):
+            segment = self._segments[number]
+            if segment.receiver == receiver and segment.batch <= through:
+                for entry in segment.held:
+                    if entry.id in newer:
+                        self._let_go(entry, segment)
+                segment.held = [entry for entry in segment.held if entry.place is _HELD]
+                newer.update(entry.id for entry in segment.entries if entry.place is not _GONE)
 
     def restore(self, segments: Iterable[IdSegment], confirmed: Mapping[str, int]) -> None:
         """Rebuild from the store's segments in the order of their numbers; may be called for one after the other.
@@ -443,7 +468,10 @@ class DuplicateDetector:
             entry.place = _HELD
             segment.held.append(entry)
             self._held.setdefault(entry.id, []).append(entry)
-            return
+        else:
+            self._end(entry, segment)
+
+    def _end(self, entry: _Entry, segment: _Segment) -> None:
         entry.place = _GONE
         if self._entries.get(entry.id) is entry:
             self._look_up_held(entry.id)
@@ -463,10 +491,14 @@ class DuplicateDetector:
         segment.pinned = False
         held, segment.held = segment.held, []
         for entry in held:
-            others = [other for other in self._held.pop(entry.id) if other is not entry]
-            if others:
-                self._held[entry.id] = others
-            self._forget(entry)
+            self._let_go(entry, segment)
+
+    def _let_go(self, entry: _Entry, segment: _Segment) -> None:
+        """It is held no more."""
+        others = [other for other in self._held.pop(entry.id) if other is not entry]
+        if others:
+            self._held[entry.id] = others
+        self._end(entry, segment)
 
     def _bound_sources(self) -> None:
         while len(self._windows) > MAX_SOURCES:

@@ -119,6 +119,7 @@ class ReceiveRequest(Request):
         if self.domain is not None:
             detector = writer.detector(self.domain)
             detector.confirm(self.receiver, self.sure.through)
+            detector.doubt(self.receiver, self.sure.doubtful_through)
             if self.sure.beyond > self.sure.doubtful_through:
                 detector.confirm(self.receiver, self.sure.beyond, after=self.sure.doubtful_through)
 

@@ -56,6 +56,10 @@ class Domain:
         self.confirmed[receiver] = self.batches.get(receiver, 0)
         self.detector.confirm(receiver, self.confirmed[receiver])
 
+    def lose(self, receiver: str = "r") -> None:
+        """The receiver's line was lost."""
+        self.detector.doubt(receiver, self.batches.get(receiver, 0))
+
     def restored(self) -> DuplicateDetector:
         """The detector that a restart would make of the store."""
         detector = DuplicateDetector("d", self.window, self.expiry)
@@ -123,6 +127,12 @@ class Model:
         """Nothing is held for these batches any more."""
         self.confirmed[receiver] = batch
         self.held = [entry for entry in self.held if not self._sure(entry)]
+
+    def lose(self, receiver: str) -> None:
+        """All that is held for the receiver may come again: of each id the newest entry is kept."""
+        unsure = [entry for entry in self.entries() if entry.receiver == receiver and not self._sure(entry)]
+        newest = {entry.id: entry for entry in sorted(unsure, key=lambda entry: entry.order)}
+        self.held = [entry for entry in self.held if entry.receiver != receiver or entry is newest[entry.id]]
 
     def _enter(self, entry: Entry) -> None:
         for window in self.windows.values():

@@ -229,6 +229,43 @@ def test_a_confirmed_repeat_at_another_receiver_does_not_lift_the_pin():
     assert domain.receive("a", receiver="r1", confirm=False) == []
 
 
+def test_messages_that_come_again_at_each_connection_are_stored_only_so_often(monkeypatch):
+    """As long as the broker never has their acknowledgement."""
+    monkeypatch.setattr(dedup, "SLACK", 0)
+    domain = Domain(window=0, expiry=0.0)
+    most = 0
+    for _ in range(100):
+        assert domain.receive("a", "b", "c", confirm=False) in ([], ["a", "b", "c"])
+        domain.lose()
+        most = max(most, domain.stored_ids)
+    assert most <= dedup.SPARSE * 6 + 3
+    domain.detector.confirm("r", 99)
+    assert "a" in domain.detector
+    domain.detector.confirm("r", 100)
+    assert "a" not in domain.detector
+
+
+def test_a_loss_lets_nothing_go_that_another_receiver_may_be_given_again():
+    domain = Domain(window=0, expiry=0.0)
+    domain.receive("a", receiver="r1", confirm=False)
+    domain.receive("a", receiver="r2", confirm=False)
+    domain.lose("r1")
+    domain.lose("r2")
+    domain.detector.confirm("r2", 1)
+    assert domain.receive("a", receiver="r1", confirm=False) == []
+
+
+def test_a_loss_concerns_no_later_batches():
+    """They are confirmed before what is in doubt."""
+    domain = Domain(window=0, expiry=0.0)
+    domain.receive("a", confirm=False)
+    domain.lose()
+    domain.receive("a", confirm=False)
+    domain.detector.doubt("r", 1)
+    domain.detector.confirm("r", 2, after=1)
+    assert domain.receive("a") == []
+
+
 def test_batches_are_confirmed_in_order_per_receiver():
     domain = Domain(window=0, expiry=0.0)
     domain.receive("a", receiver="r1", confirm=False)
@@ -371,9 +408,16 @@ class Against(RuleBasedStateMachine):
         self.domain.confirm(receiver)
         self.model.confirm(receiver, self.domain.confirmed[receiver])
 
+    @rule(receiver=RECEIVERS)
+    def lose(self, receiver):
+        self.domain.lose(receiver)
+        self.model.lose(receiver)
+
     @rule()
     def restart(self):
         self.domain.detector = self.domain.restored()
+        for receiver in ("r1", "r2"):
+            self.lose(receiver)
 
     @invariant()
     def the_same_is_remembered(self):

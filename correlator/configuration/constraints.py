@@ -125,8 +125,9 @@ def range_of(kind: Kind, unit: str = "") -> str:
 def check_settings(settings: Any, path: str, findings: Findings) -> None:
     """Report every value of a settings object, and of those within it, that a file could not have had."""
     for setting in settings_of(settings.__class__):
-        place = member(path, setting.key)
-        _check(getattr(settings, setting.attribute), kind_of(setting.annotation), place, findings)
+        value = getattr(settings, setting.attribute)
+        if value is not setting.default:  # which is allowed
+            _check(value, kind_of(setting.annotation), member(path, setting.key), findings)
 
 
 def _check(value: Any, kind: Kind, path: str, findings: Findings) -> None:

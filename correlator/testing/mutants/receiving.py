@@ -152,34 +152,6 @@ def pins_ignored(patches: Patches) -> None:
     patches.replace(DuplicateDetector, "_enter", make)
 
 
-@mutant("repeats_are_all_kept", "of an id that came again at each connection all entries are kept", "E7", budget=4000)
-def repeats_are_all_kept(patches: Patches) -> None:
-    """Without end while the broker has no acknowledgement."""
-    patches.replace(DuplicateDetector, "doubt", lambda _: lambda self, receiver, through: None)
-
-
-@mutant(
-    "repeat_frees_a_neighbour_s_id", "an id is let go when another receiver holds it in doubt", "E9", "E1", budget=4000
-)
-def repeat_frees_a_neighbour_s_id(patches: Patches) -> None:
-    """The neighbour may have its acknowledgement first."""
-
-    def make(original: Any) -> Any:
-        def doubt(self: Any, receiver: str, through: int) -> None:
-            receivers = {number: segment.receiver for number, segment in self._segments.items()}
-            for segment in self._segments.values():
-                segment.receiver = receiver
-            try:
-                original(self, receiver, through)
-            finally:
-                for number, name in receivers.items():
-                    self._segments[number].receiver = name
-
-        return doubt
-
-    patches.replace(DuplicateDetector, "doubt", make)
-
-
 @mutant("second_loss_forgets_the_first", "a second loss forgets what the first left in doubt", "E9", "E1", budget=1000)
 def second_loss_forgets_the_first(patches: Patches) -> None:
     """As many messages as the last loss concerns end the doubt of all."""

@@ -9,8 +9,7 @@ import ast
 import builtins
 import inspect
 import sys
-import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -89,12 +88,28 @@ def _read(cls: type[Monitor], found: Application) -> Iterator[type[Monitor]]:
 
 
 def _read_source(cls: type[Monitor], found: Application) -> list[type[Monitor]]:
-    lines, first = inspect.getsourcelines(cls)
-    tree = ast.parse(textwrap.dedent("".join(lines)))
-    names = {**vars(builtins), **vars(sys.modules[cls.__module__]), **vars(cls)}
-    code = _Code(found, names, f"{inspect.getsourcefile(cls)}:", first)
-    code.visit(tree)
+    module = sys.modules[cls.__module__]
+    (definition,) = _definitions(inspect.getsource(module))[cls.__qualname__]
+    names = {**vars(builtins), **vars(module), **vars(cls)}
+    code = _Code(found, names, f"{inspect.getsourcefile(module)}:")
+    code.visit(definition)
     return code.spawns
+
+
+@lru_cache(maxsize=10)
+def _definitions(source: str) -> Mapping[str, Sequence[ast.ClassDef]]:
+    """The classes of a module by their qualified names; of one that is defined twice nobody knows which it is."""
+    found: dict[str, list[ast.ClassDef]] = {}
+    waiting: list[tuple[ast.AST, str]] = [(ast.parse(source), "")]
+    while waiting:
+        node, path = waiting.pop()
+        if isinstance(node, ast.ClassDef):
+            found.setdefault(f"{path}{node.name}", []).append(node)
+            path = f"{path}{node.name}."
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            path = f"{path}{node.name}.<locals>."
+        waiting.extend((inner, path) for inner in ast.iter_child_nodes(node) if not isinstance(inner, ast.expr))
+    return found
 
 
 def _event_types(expression: Expression) -> Iterator[type[Any]]:
@@ -108,12 +123,11 @@ def _event_types(expression: Expression) -> Iterator[type[Any]]:
 class _Code(ast.NodeVisitor):
     """Reads the calls of one class."""
 
-    def __init__(self, found: Application, names: Mapping[str, Any], file: str, first: int) -> None:
+    def __init__(self, found: Application, names: Mapping[str, Any], file: str) -> None:
         self.spawns: list[type[Monitor]] = []
         self._found = found
         self._names = names
         self._file = file
-        self._first = first
         self._called: set[ast.expr] = set()
         self._selves: set[str] = set()
 
@@ -180,7 +194,7 @@ class _Code(ast.NodeVisitor):
         to, event = _text(_argument(call, 1, "to")), _argument(call, 0, "event")
         if to is not None:
             event_type = self._resolved(event.func) if isinstance(event, ast.Call) else _UNKNOWN
-            where = f"{self._file}{self._first + call.lineno - 1}"
+            where = f"{self._file}{call.lineno}"
             self._found.sends.append(Send(to, event_type if isinstance(event_type, type) else None, where))
 
     def _spawn(self, call: ast.Call) -> None:

@@ -337,6 +337,7 @@ CODES = {
     "E8004": "A send names no destination, and neither does its sender.",
     "E8005": "A monitor sends, waits or listens outside of its handlers, or in another thread.",
     "E8010": "A handler asks for more effects of one event, or sends more to a channel, than allowed.",
+    "E8011": "A monitor that has ended waits, listens, subscribes or spawns.",
     "E8101": "A broker found no queue for a message.",
     "E8102": "A broker refused a message.",
     "E8103": "A message goes to an exchange that does not exist.",

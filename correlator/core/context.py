@@ -485,6 +485,30 @@ class Context:
         if self._thread() is not self._worked_by:
             raise self._outside(monitor)
 
+    def _living(self, monitor: Monitor) -> Instance:
+        """The instance, which asks for what comes to it later. Raises `UsageError` E8011 for one that has ended."""
+        instance = self._known(monitor)
+        if not instance.alive:
+            raise self._ended(monitor)
+        return instance
+
+    def _known(self, monitor: Monitor) -> Instance:
+        """The instance; it may be ending. Raises `UsageError`, E8005 or E8011."""
+        self._refuse_outside(monitor)
+        instance = self._instances.get(monitor)
+        if instance is None:
+            raise self._ended(monitor)
+        return instance
+
+    def _ended(self, monitor: Monitor) -> UsageError:
+        return UsageError(
+            "E8011",
+            f"monitor {monitor.state_name}",
+            "it has ended, and nothing comes to it any more",
+            "In on_unload a monitor may send and spawn",
+            "Ask a monitor that goes on",
+        )
+
     def _outside(self, monitor: Monitor) -> UsageError:
         where = f"monitor {monitor.state_name}"
         self._process.check(where)
@@ -530,9 +554,8 @@ class Context:
             self._others_concerned = True
 
     def listen(self, monitor: Monitor, spec: ListenerSpec) -> int:
-        """Add a dynamic listener; raises `UsageError` E4118 for events that the store could not name."""
-        self._refuse_outside(monitor)
-        instance = self._instances[monitor]
+        """Add a dynamic listener; raises `UsageError`, E4118 for events that the store could not name."""
+        instance = self._living(monitor)
         if monitor.persistent:
             self._refuse_unnamed_events(monitor, spec)
         number = self._number(instance)
@@ -546,16 +569,15 @@ class Context:
 
     def unlisten(self, monitor: Monitor, number: int) -> None:
         """Stage the end of a dynamic listener or timer."""
-        self._refuse_outside(monitor)
+        instance = self._known(monitor)
         if not isinstance(number, int):
             where, todo = f"monitor {monitor.state_name}", "Keep what once(), on_all() or wait() returned"
             raise UsageError("E4120", where, f"{quoted(number)} is no number of a listener or timer", "", todo)
-        self._stage(monitor, self._cancel, (self._instances[monitor], number))
+        self._stage(monitor, self._cancel, (instance, number))
 
     def wait(self, monitor: Monitor, seconds: float, handler: str) -> int:
         """Stage a timer that fires once."""
-        self._refuse_outside(monitor)
-        instance = self._instances[monitor]
+        instance = self._living(monitor)
         number = self._number(instance)
         due = self._engine_time + seconds
         self._stage(monitor, lambda _: self._push_timer(instance, number, due, None, handler), None)
@@ -563,18 +585,15 @@ class Context:
 
     def subscribe(self, monitor: Monitor, channel: str) -> None:
         """Stage a subscription."""
-        self._refuse_outside(monitor)
-        self._stage(monitor, self._join, (self._instances[monitor], _channel(monitor, channel)))
+        self._stage(monitor, self._join, (self._living(monitor), _channel(monitor, channel)))
 
     def unsubscribe(self, monitor: Monitor, channel: str) -> None:
         """Stage the end of a subscription."""
-        self._refuse_outside(monitor)
-        self._stage(monitor, self._leave, (self._instances[monitor], _channel(monitor, channel)))
+        self._stage(monitor, self._leave, (self._known(monitor), _channel(monitor, channel)))
 
     def spawn(self, monitor: Monitor, cls: type[Monitor], attributes: Mapping[str, Any]) -> None:
         """Stage another instance; it takes over what happens when a handler fails."""
-        self._refuse_outside(monitor)
-        on_error = self._instances[monitor].on_error
+        on_error = self._known(monitor).on_error
         made = cls(**attributes)
         if made.persistent:
             self._refuse_unnamed(monitor, cls)

@@ -174,7 +174,8 @@ class Monitor:
     E4121); `NAME = None` leaves it out.
 
     All methods are called in the thread of the monitor's context, one at a time. What they ask for is asked for in this
-    thread, before they return: any other call raises `UsageError` E8005, E2050 in a forked child.
+    thread, before they return: any other call raises `UsageError` E8005, E2050 in a forked child. A monitor that ends
+    can still send and spawn in its `on_unload`, and wait for nothing (`UsageError` E8011).
     """
 
     persistent: ClassVar[bool] = False

@@ -144,3 +144,58 @@ def test_each_moment_of_a_monitors_life_may_ask(no_store: World) -> None:
         no_store.wait_for("onload", "timer")
         no_store.publish("1")
         no_store.wait_for("onload", "timer", "listener", "on_unload")
+
+
+class Ends(Asks):
+    """It ends at the first message, and lets its last handler call what the test says."""
+
+    last: Callable[[Asks], Any] = CALLS["send"]
+    met = ""
+
+    @on(Message)
+    def heard(self, _message: Message) -> None:
+        self.stop()
+
+    def on_unload(self) -> None:
+        type(self).met = met_by(type(self).last, self)
+        self.done.set()
+
+
+@pytest.fixture
+def ends(no_store: World, monkeypatch: pytest.MonkeyPatch) -> Ends:
+    """Of two monitors in one context the one that ends."""
+    monkeypatch.setattr(Ends, "met", "")
+    MADE.clear()
+    no_store.engine(receiver("in", BEST_EFFORT), sender("out", BEST_EFFORT), monitors=[Ends, Asks]).start()
+    one = MADE[0]
+    assert isinstance(one, Ends)
+    return one
+
+
+WAITS = ("once", "on_all", "wait", "subscribe")
+
+
+@pytest.mark.parametrize("name", [*WAITS, "send", "spawn", "cancel", "unsubscribe", "stop"])
+def test_what_a_monitor_waits_for_when_it_ends_is_refused(
+    ends: Ends, name: str, no_store: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing would come of it."""
+    monkeypatch.setattr(Ends, "last", staticmethod(CALLS[name]))
+    no_store.publish("1")
+    assert ends.done.wait(PATIENCE_S)
+    assert Ends.met == ("E8011" if name in WAITS else "nothing")
+
+
+@pytest.mark.parametrize("name", [*WAITS, "spawn", "cancel", "unsubscribe"])
+def test_a_call_of_a_monitor_that_has_ended_is_refused_in_another_ones_handler(
+    ends: Ends, name: str, no_store: World
+) -> None:
+    other, met = MADE[1], []
+    no_store.publish("1")
+    assert ends.done.wait(PATIENCE_S)
+    assert other.done.wait(PATIENCE_S)
+    other.done.clear()
+    other.handler = lambda: met.append(met_by(CALLS[name], ends))
+    no_store.publish("2")
+    assert other.done.wait(PATIENCE_S)
+    assert met == ["E8011"]

@@ -101,6 +101,7 @@ CODES = {
     "W1533": "A monitor sends to a sender that is not configured.",
     "W1534": "A monitor sends to a channel that no context receives.",
     "W1535": "A monitor sends an event to a channel, and no monitor listens for it.",
+    "W1536": "A persistent monitor changes an attribute without annotation, which no checkpoint holds.",
     "E1525": "An expression of a step may have another value when its batch is processed again (chance, clock, place).",
     "E1523": "An inline test names a receiver or sender that is not defined.",
     "E2001": "The command does not exist.",

@@ -7,7 +7,7 @@ from correlator.core.monitor import Monitor
 from correlator.errors import ConfigError
 from correlator.pipeline.spec import PipelineFile
 from correlator.runtime.names import resolve
-from correlator.runtime.remarks import unheard, unsent
+from correlator.runtime.remarks import unheard, unsent, unstored
 
 
 def check_effects(settings: PipelineFile, findings: Findings) -> None:
@@ -25,5 +25,5 @@ def check_effects(settings: PipelineFile, findings: Findings) -> None:
         classes = [resolve(monitor.type) for monitor in settings.monitors]
         if all(issubclass(cls, Monitor) for cls in classes):
             pipelines = [pipeline.from_ for pipeline in settings.pipelines]
-            for remark in (*unheard(settings, classes, pipelines), *unsent(settings, classes)):
+            for remark in (*unheard(settings, classes, pipelines), *unsent(settings, classes), *unstored(classes)):
                 findings.warn(remark.code, remark.path, remark.what, remark.allowed, remark.todo)

@@ -521,6 +521,11 @@ def _listed(names: Mapping[str, Any]) -> str:
     return f"Allowed: {', '.join(sorted(names))}" if names else "It has none"
 
 
+def stored_attributes(cls: type[Monitor]) -> set[str]:
+    """Names of the attributes and tables of a class that a checkpoint holds when it is persistent."""
+    return {*cls._attributes, *cls._tables}
+
+
 _HOOKS = {name.replace("_", ""): name for name in ("onload", "on_unload", "on_begin_recovery", "on_conclude_recovery")}
 _LIKENESS = 0.8
 

@@ -32,10 +32,49 @@ _UNWANTED_RULES = (
 _LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 
 
-class SharedSession:
-    """The session that the pipelines of an engine share: the first to come starts it, the last to go stops it.
+class _Process:
+    """The session of this process, in which Spark can have only one: the first user starts it, the last one stops it.
 
-    May be used by several threads.
+    One that the program itself has started is used as it is, and left alone.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+
+    def acquire(self, settings: SparkSettings) -> SparkSession:
+        with self._lock:
+            if not self._users and SparkSession.getActiveSession() is None:
+                self._scratch = tempfile.TemporaryDirectory(prefix="correlator-spark-")
+            try:
+                session = _start(settings, self._scratch.name if self._scratch is not None else tempfile.gettempdir())
+            except ConfigError:
+                self._forget_scratch()
+                raise
+            self._users += 1
+            return session
+
+    def release(self, session: SparkSession) -> None:
+        with self._lock:
+            self._users -= 1
+            if not self._users and self._scratch is not None:
+                session.stop()
+                self._forget_scratch()
+
+    def _forget_scratch(self) -> None:
+        if not self._users and self._scratch is not None:
+            self._scratch.cleanup()
+            self._scratch = None
+
+
+_process = _Process()
+
+
+class SharedSession:
+    """The session that the pipelines of an engine share; engines of one process share it as well.
+
+    The first engine to come starts Spark with its settings, the last to go stops it. May be used by several threads.
     """
 
     def __init__(self, settings: SparkSettings) -> None:
@@ -43,14 +82,12 @@ class SharedSession:
         self._lock = threading.Lock()
         self._users = 0
         self._session: SparkSession | None = None
-        self._scratch: tempfile.TemporaryDirectory[str] | None = None
 
     def acquire(self) -> SparkSession:
         """The session; raises `ConfigError` E1514 when there is no Java, E1515 when Spark does not start."""
         with self._lock:
             if self._session is None:
-                self._scratch = tempfile.TemporaryDirectory(prefix="correlator-spark-")
-                self._session = _start(self._settings, self._scratch.name)
+                self._session = _process.acquire(self._settings)
             self._users += 1
             return self._session
 
@@ -59,10 +96,8 @@ class SharedSession:
         with self._lock:
             self._users -= 1
             if not self._users and self._session is not None:
-                self._session.stop()
+                _process.release(self._session)
                 self._session = None
-                if self._scratch is not None:
-                    self._scratch.cleanup()
 
 
 def _start(settings: SparkSettings, scratch: str) -> SparkSession:

@@ -49,6 +49,7 @@ class Application:
         updates_windows: whether they update a flow control window.
         subscriptions: channels that they subscribe; `None` among them for one that cannot be told.
         sends: whose sender is known.
+        changes: for (class, attribute) where one of its methods changes the attribute, file and line.
         told_all: whether all their code could be read; otherwise they may do anything.
     """
 
@@ -58,6 +59,7 @@ class Application:
     updates_windows: bool = False
     subscriptions: set[str | None] = field(default_factory=set)
     sends: list[Send] = field(default_factory=list)
+    changes: dict[tuple[type, str], str] = field(default_factory=dict)
     told_all: bool = True
 
 
@@ -91,7 +93,7 @@ def _read_source(cls: type[Monitor], found: Application) -> list[type[Monitor]]:
     module = sys.modules[cls.__module__]
     (definition,) = _definitions(inspect.getsource(module))[cls.__qualname__]
     names = {**vars(builtins), **vars(module), **vars(cls)}
-    code = _Code(found, names, f"{inspect.getsourcefile(module)}:")
+    code = _Code(found, cls, names, f"{inspect.getsourcefile(module)}:")
     code.visit(definition)
     return code.spawns
 
@@ -123,9 +125,10 @@ def _event_types(expression: Expression) -> Iterator[type[Any]]:
 class _Code(ast.NodeVisitor):
     """Reads the calls of one class."""
 
-    def __init__(self, found: Application, names: Mapping[str, Any], file: str) -> None:
+    def __init__(self, found: Application, cls: type, names: Mapping[str, Any], file: str) -> None:
         self.spawns: list[type[Monitor]] = []
         self._found = found
+        self._cls = cls
         self._names = names
         self._file = file
         self._called: set[ast.expr] = set()
@@ -143,11 +146,13 @@ class _Code(ast.NodeVisitor):
         self._found.told_all &= name.id not in self._selves
 
     def visit_Attribute(self, attribute: ast.Attribute) -> None:  # a name that `ast` gives
-        """A method that is not called here."""
+        """A method that is not called here; an attribute that is changed."""
         if attribute.attr in _TELLING and attribute not in self._called:
             self._found.told_all = False
         if not isinstance(attribute.value, ast.Name):
             self.visit(attribute.value)
+        elif attribute.value.id in self._selves and not isinstance(attribute.ctx, ast.Load):
+            self._found.changes.setdefault((self._cls, attribute.attr), f"{self._file}{attribute.lineno}")
 
     def visit_Call(self, call: ast.Call) -> None:  # a name that `ast` gives
         """What is called, and with what."""

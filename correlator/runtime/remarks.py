@@ -1,9 +1,10 @@
 """What settings and the code of monitors do not say about each other: parts that work, and to no effect."""
 
+import inspect
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from correlator.core.monitor import Monitor
+from correlator.core.monitor import Monitor, stored_attributes
 from correlator.core.recovery import default_senders
 from correlator.core.reliability import RECEIVING
 from correlator.errors import quoted
@@ -62,6 +63,29 @@ def unsent(settings: EngineSettings, monitors: Sequence[type[Monitor]]) -> Itera
                 yield Remark("W1533", "monitors", "monitors", what, known, "Configure it, unless the program adds it")
         else:
             yield from _of_channel(send, application, channels)
+
+
+def unstored(monitors: Sequence[type[Monitor]]) -> Iterator[Remark]:
+    """Attributes of persistent monitors that have an initial value and change, and that no checkpoint holds."""
+    application = application_of(tuple(monitors))
+    for cls in application.monitors:
+        for name in _begins_anew(cls) if cls.persistent else ():
+            where = [application.changes.get((base, name)) for base in cls.__mro__]
+            for place in [one for one in where if one is not None][:1]:
+                what = f"{place} changes '{name}' of {cls.__name__}, which begins anew at each start"
+                allowed = "A checkpoint holds the attributes that have an annotation"
+                todo = f"Write `{name}: TYPE = …` in the class; or begin its name with _ to say that it is not kept"
+                yield Remark("W1536", "monitors", "monitors", what, allowed, todo)
+
+
+def _begins_anew(cls: type[Monitor]) -> Iterator[str]:
+    """Attributes with a value in the class and without annotation, whose names do not say that it is so."""
+    own = [base for base in cls.__mro__ if base not in Monitor.__mro__]
+    names = dict.fromkeys(name for base in own for name in vars(base) if not name.startswith("_"))
+    stored = stored_attributes(cls)
+    for name in names:
+        if name not in stored and not hasattr(inspect.getattr_static(cls, name), "__get__"):
+            yield name
 
 
 def _of_channel(send: Send, application: Application, channels: set[str | None]) -> Iterator[Remark]:

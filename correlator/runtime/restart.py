@@ -42,7 +42,7 @@ from correlator.runtime.monitors import unfit
 from correlator.runtime.names import resolve
 from correlator.runtime.parts import HandlerFailure, Numbers, Parts
 from correlator.runtime.receiver import Receiver
-from correlator.runtime.remarks import unheard
+from correlator.runtime.remarks import unheard, unstored
 from correlator.runtime.suspects import Commit, Suspects
 from correlator.settings import EngineSettings, MonitorSettings, ReceiverSettings, SenderSettings
 
@@ -270,7 +270,7 @@ class Restart:
 
     def _load_monitors(self, state: State) -> None:
         classes = self._monitor_classes()
-        self._warn_of_unheard([cls for _, cls in classes])
+        self._warn_of_effects([cls for _, cls in classes])
         contexts = [thread.context.name for thread in self._parts.monitor_threads()]
         configured = {cls.state_name: settings.context for settings, cls in classes if cls.persistent}
         refuse(compare_monitors(stored_monitors(state), configured, contexts))
@@ -294,9 +294,9 @@ class Restart:
         claimed = {table.owner for monitor in monitors for table in monitor.tables()}
         refuse(compare_tables(stored_tables(state), claimed))
 
-    def _warn_of_unheard(self, classes: Sequence[type[Monitor]]) -> None:
+    def _warn_of_effects(self, classes: Sequence[type[Monitor]]) -> None:
         pipelines = [thread.processor.receivers for thread in self._parts.processor_threads()]
-        for remark in unheard(self._settings, classes, pipelines):
+        for remark in (*unheard(self._settings, classes, pipelines), *unstored(classes)):
             warning = ConfigError(remark.code, remark.part, remark.what, remark.allowed, remark.todo)
             self._log.warning(str(warning))
 

@@ -12,13 +12,16 @@ from pathlib import Path
 from typing import Any
 
 COMMAND = str(Path(sys.executable).with_name("correlator"))
-PATIENCE_S = 60
+PATIENCE_S = 180
 
 
 def run(*arguments: str | bytes, cwd: Path | str, env: Mapping[str, str | None] | None = None, **options: Any):
     """One command to its end: a `CompletedProcess` with text; `env` changes variables, `None` removes one."""
-    process = start(*arguments, cwd=cwd, env=env, **options)
-    out, err = process.communicate(timeout=PATIENCE_S)
+    with start(*arguments, cwd=cwd, env=env, **options) as process:
+        try:
+            out, err = process.communicate(timeout=PATIENCE_S)
+        finally:
+            process.kill()
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 

@@ -59,7 +59,30 @@ def codes(lines):
     return [line[:5] for line in lines]
 
 
+COUNTS = """
+    {line}
+
+    @on(Order)
+    def order(self, order):
+        self.{name} = 1 + order.id
+"""
 DOES_NOTHING = {
+    "an attribute without annotation": (
+        "class App(Monitor, persistent=True):\n" + COUNTS.format(line="count = 0", name="count"),
+        ("", ""),
+        "W1536",
+        "changes 'count' of App, which begins anew at each start",
+    ),
+    "an attribute without annotation that a base class adds to": (
+        (
+            "class Base:\n    def more(self):\n        self.count += 1\n"
+            "class App(Base, Monitor, persistent=True):\n    count = 0\n"
+            "    order = on(Order)(lambda self, order: self.more())\n"
+        ),
+        ("", ""),
+        "W1536",
+        "'count' of App",
+    ),
     "no event class": (HEARS_ORDERS, (RECEIVER, "max_batch_size: 5"), "W1530", "delivers Message, since it has no"),
     "another event class": (HEARS_ORDERS, (RECEIVER, 'event: "app:Paid"'), "W1530", "Monitors listen for: Order."),
     "a base class is called": (
@@ -128,6 +151,15 @@ def test_what_does_nothing_is_told_of(case, command, place):
 
 RIGHT = {
     "declared": HEARS_ORDERS,
+    **{
+        f"{what}": f"class App(Monitor, persistent={kept}):\n{COUNTS.format(line=line, name=name)}"
+        for what, kept, line, name in (
+            ("an attribute that is kept", True, "count: int = 0", "count"),
+            ("an attribute whose name says that it is not", True, "_count = 0", "_count"),
+            ("an attribute that has no value in the class", True, "limit: int = 5", "count"),
+            ("an attribute of a monitor that is not kept itself", False, "count = 0", "count"),
+        )
+    },
     "an expression of the class": "class App(Monitor):\n    @on(match(Paid) & match(Order))\n    def a(self, *_): ...\n",
     "asked for later": (
         "class App(Monitor):\n    def onload(self):\n        self.on_all(match(Order), self.a)\n    def a(self, o): ...\n"

@@ -129,10 +129,12 @@ class Model:
         self.held = [entry for entry in self.held if not self._sure(entry)]
 
     def lose(self, receiver: str) -> None:
-        """All that is held for the receiver may come again: of each id the newest entry is kept."""
+        """All that is held for the receiver may come again: of each id the entries of its newest batch are kept."""
         unsure = [entry for entry in self.entries() if entry.receiver == receiver and not self._sure(entry)]
-        newest = {entry.id: entry for entry in sorted(unsure, key=lambda entry: entry.order)}
-        self.held = [entry for entry in self.held if entry.receiver != receiver or entry is newest[entry.id]]
+        newest: dict[str, int] = {}
+        for entry in unsure:
+            newest[entry.id] = max(newest.get(entry.id, 0), entry.batch)
+        self.held = [entry for entry in self.held if entry.receiver != receiver or entry.batch == newest[entry.id]]
 
     def _enter(self, entry: Entry) -> None:
         for window in self.windows.values():

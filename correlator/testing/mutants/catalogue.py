@@ -35,6 +35,7 @@ class Mutant(NamedTuple):
         expected: the invariants of which one must be violated.
         patch: puts it in.
         budget: seeds within which it must be caught.
+        seed: where the hunt begins: at the one that has caught it before, for a rare one.
     """
 
     name: str
@@ -42,17 +43,18 @@ class Mutant(NamedTuple):
     expected: frozenset[str]
     patch: Callable[[Patches], None]
     budget: int
+    seed: int
 
 
 CATALOGUE: dict[str, Mutant] = {}
 
 
-def mutant(name: str, sentence: str, *expected: str, budget: int = 120) -> Callable[[Any], Any]:
+def mutant(name: str, sentence: str, *expected: str, budget: int = 120, seed: int = 1) -> Callable[[Any], Any]:
     """Enter a patch function into the catalogue."""
 
     def enter(patch: Callable[[Patches], None]) -> Callable[[Patches], None]:
         assert name not in CATALOGUE, name
-        CATALOGUE[name] = Mutant(name, sentence, frozenset(expected), patch, budget)
+        CATALOGUE[name] = Mutant(name, sentence, frozenset(expected), patch, budget, seed)
         return patch
 
     return enter

@@ -207,11 +207,14 @@ class BrokerFaults(Faults):
         self._owes = owes
         self._beside = beside
         self._refused_for_ever = refused_for_ever
+        self._unheard: set[str] = set()
+        """Receivers whose last acknowledgement was lost without a word, on the line that they still have."""
 
     def before_connect(self, receiver: str) -> None:
         """It cannot be reached for the moment."""
         if self._owes(receiver) and len(self._beside(receiver)) > 1 and self._strikes(AWAY_BESIDE):
             raise ConnectionLost("E7001", receiver, "cannot be reached")
+        self._unheard.discard(receiver)
 
     def before_receive(self, receiver: str) -> None:
         """A line is cut."""
@@ -243,6 +246,8 @@ class BrokerFaults(Faults):
     def before_acknowledge(self, receiver: str, messages: Sequence[Message]) -> None:
         """It never arrives."""
         del messages
+        if receiver in self._unheard:
+            raise ConnectionLost("E7001", receiver, "was cut before the last acknowledgement")
         fresh = not self._owes(receiver) and self._owes_beside(receiver)
         if (fresh and self._strikes(LOST_BESIDE)) or self._strikes("ack.lost") or self._cut_again(receiver):
             raise ConnectionLost("E7001", receiver, "cut before the acknowledgement")
@@ -251,9 +256,12 @@ class BrokerFaults(Faults):
         return any(self._owes(one) for one in self._beside(receiver) if one != receiver)
 
     def loses_acknowledgement(self, receiver: str, messages: Sequence[Message]) -> bool:
-        """It is lost without a word."""
-        del receiver, messages
-        return not self._surely and self._strikes("ack.silent")
+        """It is lost without a word. The line is, too: the next acknowledgement of it finds that out."""
+        del messages
+        if self._surely or not self._strikes("ack.silent"):
+            return False
+        self._unheard.add(receiver)
+        return True
 
     def after_acknowledge(self, receiver: str, messages: Sequence[Message]) -> None:
         """Only the answer is lost."""

@@ -59,6 +59,7 @@ def domain_by_logical_name(patches: Patches) -> None:
     "a stored send goes where its logical destination leads when it leaves",
     "K3",
     budget=400,
+    seed=119,
 )
 def send_follows_its_logical_name(patches: Patches) -> None:
     """The destination that is stored is not used."""
@@ -69,13 +70,15 @@ def send_follows_its_logical_name(patches: Patches) -> None:
     patches.replace(Outbox, "_placed_segment", lambda _: placed)
 
 
-@mutant("state_by_the_place_of_a_step", "a keyed step goes on with what another definition of it has left", "K6")
+@mutant(
+    "state_by_the_place_of_a_step", "a keyed step goes on with what another definition of it has left", "K6", seed=92
+)
 def state_by_the_place_of_a_step(patches: Patches) -> None:
     """Fingerprints are always equal."""
     patches.replace(steps, "changes_between", lambda _: lambda before, after: [])
 
 
-@mutant("state_not_discarded", "state that was given up stays", "K6")
+@mutant("state_not_discarded", "state that was given up stays", "K6", seed=103)
 def state_not_discarded(patches: Patches) -> None:
     """What was decided is not written."""
     patches.replace(restart, "changes_of", lambda _: lambda differences, state: [])

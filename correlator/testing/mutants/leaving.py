@@ -10,7 +10,14 @@ from correlator.runtime.remover import Remover, _Stage
 from correlator.testing.mutants.catalogue import Patches, mutant
 
 
-@mutant("sender_forgotten_first", "a checkpoint forgets a sender before the registry does", "D2", "G8", budget=1500)
+@mutant(
+    "sender_forgotten_first",
+    "a checkpoint forgets a sender before the registry does",
+    "D2",
+    "G8",
+    budget=1500,
+    seed=364,
+)
 def sender_forgotten_first(patches: Patches) -> None:
     """One that comes back from the registry uses the numbers of its source again."""
 
@@ -22,13 +29,17 @@ def sender_forgotten_first(patches: Patches) -> None:
     patches.replace(Remover, "_take_leave", lambda _: take_leave)
 
 
-@mutant("removed_while_full", "a part is removed with whatever it still holds", "D1", "D2", "G1", "G8", budget=800)
+@mutant(
+    "removed_while_full", "a part is removed with whatever it still holds", "D1", "D2", "G1", "G8", budget=800, seed=80
+)
 def removed_while_full(patches: Patches) -> None:
     """A1.16, A1.17."""
     patches.replace(Remover, "_empty", lambda _: lambda self, part_id: True)  # noqa: ARG005
 
 
-@mutant("removed_receiver_left_in_queues", "contexts remember the numbers of a removed receiver", "D1", budget=400)
+@mutant(
+    "removed_receiver_left_in_queues", "contexts remember the numbers of a removed receiver", "D1", budget=400, seed=283
+)
 def removed_receiver_left_in_queues(patches: Patches) -> None:
     """One that comes again under its id begins at 1, and its messages count as handled."""
 

@@ -59,7 +59,9 @@ def notes_forgotten(patches: Patches) -> None:
     patches.replace(Disk, "recovered", make)
 
 
-@mutant("accused_beside_others", "what is accused is noted beside portions of other contexts", "P3", budget=600)
+@mutant(
+    "accused_beside_others", "what is accused is noted beside portions of other contexts", "P3", budget=600, seed=54
+)
 def accused_beside_others(patches: Patches) -> None:
     """Whoever ends the process, all of them are found."""
 

@@ -152,7 +152,14 @@ def pins_ignored(patches: Patches) -> None:
     patches.replace(DuplicateDetector, "_enter", make)
 
 
-@mutant("second_loss_forgets_the_first", "a second loss forgets what the first left in doubt", "E9", "E1", budget=1000)
+@mutant(
+    "second_loss_forgets_the_first",
+    "a second loss forgets what the first left in doubt",
+    "E9",
+    "E1",
+    budget=1000,
+    seed=545,
+)
 def second_loss_forgets_the_first(patches: Patches) -> None:
     """As many messages as the last loss concerns end the doubt of all."""
 
@@ -173,6 +180,7 @@ def second_loss_forgets_the_first(patches: Patches) -> None:
     "E9",
     "E1",
     budget=400,
+    seed=494,
 )
 def doubts_of_neighbours_unknown(patches: Patches) -> None:
     """Their messages end the doubt of this receiver's own."""
@@ -227,7 +235,7 @@ def repeat_not_renewed(patches: Patches) -> None:
     patches.replace(DuplicateDetector, "plan", make)
 
 
-@mutant("survivor_lost", "a rewritten segment of ids loses one that is alive", "E1", "E6", budget=2500)
+@mutant("survivor_lost", "a rewritten segment of ids loses one that is alive", "E1", "E6", budget=2500, seed=167)
 def survivor_lost(patches: Patches) -> None:
     """Seen only after a crash, within the windows."""
 

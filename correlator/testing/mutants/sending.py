@@ -170,7 +170,7 @@ def flush_lost(patches: Patches) -> None:
     patches.replace(Outbox, "take_flush", make)
 
 
-@mutant("flush_dropped_at_a_loss", "a lost connection drops the flush requests that wait", "F4")
+@mutant("flush_dropped_at_a_loss", "a lost connection drops the flush requests that wait", "F4", seed=59)
 def flush_dropped_at_a_loss(patches: Patches) -> None:
     """Nobody hears of them again in this life."""
 
@@ -274,6 +274,7 @@ def dead_sends_not_persisted(patches: Patches) -> None:
     "dead letters that arose after the cut are dropped with those in it",
     "S7",
     budget=1500,
+    seed=39,
 )
 def dead_sends_forgotten_early(patches: Patches) -> None:
     """Between the cut and its commit a sender goes on."""

@@ -351,9 +351,11 @@ def test_no_checkpoint_is_asked_for_while_the_broker_has_the_larger_half(world, 
         world.wait(lambda: engine.status().waits)
         world.wait(lambda: engine.checkpointer.counters.taken >= 1)
         world.wait(lambda: engine.status().waits)
-        taken = engine.checkpointer.counters.taken
-        assert not engine.checkpointer.wait_answered(10**9, 0.3)
-        assert engine.checkpointer.counters.taken == taken
+        taken = [engine.checkpointer.counters.taken]
+        for _ in range(3):  # one that was asked for before the broker had the larger half may still be under way
+            assert not engine.checkpointer.wait_answered(10**9, 0.3)
+            taken.append(engine.checkpointer.counters.taken)
+        assert taken[-1] == taken[-2]
         away.down = False
         world.wait(lambda: len(away.received("queue:out")) == 200)
 

@@ -41,31 +41,32 @@ class _Process:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._users = 0
-        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+        self._scratch = ""
+        self._end = contextlib.ExitStack()
+        """What the last user does."""
 
     def acquire(self, settings: SparkSettings) -> SparkSession:
         with self._lock:
-            if not self._users and SparkSession.getActiveSession() is None:
-                self._scratch = tempfile.TemporaryDirectory(prefix="correlator-spark-")
-            try:
-                session = _start(settings, self._scratch.name if self._scratch is not None else tempfile.gettempdir())
-            except ConfigError:
-                self._forget_scratch()
-                raise
+            session = _start(settings, self._scratch) if self._users else self._begin(settings)
             self._users += 1
             return session
 
-    def release(self, session: SparkSession) -> None:
+    def _begin(self, settings: SparkSettings) -> SparkSession:
+        is_ours = SparkSession.getActiveSession() is None
+        with contextlib.ExitStack() as end:
+            self._scratch = end.enter_context(tempfile.TemporaryDirectory(prefix="correlator-spark-"))
+            end.callback(_restore_java, os.environ.get("JAVA_HOME"))
+            session = _start(settings, self._scratch)
+            if is_ours:
+                end.callback(session.stop)
+            self._end = end.pop_all()
+        return session
+
+    def release(self) -> None:
         with self._lock:
             self._users -= 1
-            if not self._users and self._scratch is not None:
-                session.stop()
-                self._forget_scratch()
-
-    def _forget_scratch(self) -> None:
-        if not self._users and self._scratch is not None:
-            self._scratch.cleanup()
-            self._scratch = None
+            if not self._users:
+                self._end.close()
 
 
 _process = _Process()
@@ -96,8 +97,15 @@ class SharedSession:
         with self._lock:
             self._users -= 1
             if not self._users and self._session is not None:
-                _process.release(self._session)
+                _process.release()
                 self._session = None
+
+
+def _restore_java(home: str | None) -> None:
+    """The one that `_start` has set may lie in the scratch directory, which goes."""
+    os.environ.pop("JAVA_HOME", None)
+    if home is not None:
+        os.environ["JAVA_HOME"] = home
 
 
 def _start(settings: SparkSettings, scratch: str) -> SparkSession:

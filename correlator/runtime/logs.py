@@ -8,6 +8,8 @@ from typing import Any
 
 import structlog
 
+from correlator.errors import printable
+
 Redact = Callable[[str], str]
 
 
@@ -57,13 +59,9 @@ def _cleaner(redact: Redact) -> Any:
     def clean(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
         for name, value in event.items():
             if isinstance(value, str):
-                event[name] = redact(_escape(value))
+                event[name] = redact(printable(value))
             elif isinstance(value, BaseException):
-                event[name] = redact(_escape(str(value)))
+                event[name] = redact(printable(str(value)))
         return event
 
     return clean
-
-
-def _escape(text: str) -> str:
-    return "".join(c if c.isprintable() or c == " " else c.encode("unicode_escape").decode("ascii") for c in text)

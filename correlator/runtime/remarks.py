@@ -68,10 +68,11 @@ def unsent(settings: EngineSettings, monitors: Sequence[type[Monitor]]) -> Itera
 def unstored(monitors: Sequence[type[Monitor]]) -> Iterator[Remark]:
     """Attributes of persistent monitors that have an initial value and change, and that no checkpoint holds."""
     application = application_of(tuple(monitors))
-    for cls in application.monitors:
-        for name in _begins_anew(cls) if cls.persistent else ():
-            where = [application.changes.get((base, name)) for base in cls.__mro__]
-            for place in [one for one in where if one is not None][:1]:
+    for cls in (one for one in application.monitors if one.persistent):
+        for name in _begins_anew(cls):
+            where = (application.changes.get((base, name)) for base in cls.__mro__)
+            place = next(filter(None, where), None)
+            if place is not None:
                 what = f"{place} changes '{name}' of {cls.__name__}, which begins anew at each start"
                 allowed = "A checkpoint holds the attributes that have an annotation"
                 todo = f"Write `{name}: TYPE = …` in the class; or begin its name with _ to say that it is not kept"

@@ -152,7 +152,7 @@ def test_what_does_nothing_is_told_of(case, command, place):
 RIGHT = {
     "declared": HEARS_ORDERS,
     **{
-        f"{what}": f"class App(Monitor, persistent={kept}):\n{COUNTS.format(line=line, name=name)}"
+        what: f"class App(Monitor, persistent={kept}):\n{COUNTS.format(line=line, name=name)}"
         for what, kept, line, name in (
             ("an attribute that is kept", True, "count: int = 0", "count"),
             ("an attribute whose name says that it is not", True, "_count = 0", "_count"),

@@ -12,8 +12,6 @@ from correlator.testing.invariants.history import Published
 
 BEST_EFFORT, AT_LEAST_ONCE = Reliability.BEST_EFFORT, Reliability.AT_LEAST_ONCE
 EXACTLY_ONCE, APP_CONTROLLED = Reliability.EXACTLY_ONCE, Reliability.APP_CONTROLLED
-UNANSWERED_ACKNOWLEDGEMENTS = 2
-"""See docs/guarantees.md; written here again, as the promise that the engine is held against."""
 
 
 @invariant("BE1", "a BEST_EFFORT or APP_CONTROLLED receiver writes nothing to the store but dead letters")
@@ -250,12 +248,8 @@ def _second_acceptances(facts: Facts, domain: str, names: list[str]) -> Iterator
 def _in_doubt(facts: Facts, pid: str, receiver: str, first: int, second: int) -> bool:
     """Whether between the two acceptances the broker was told nothing of it, and gave it to nobody else.
 
-    An engine that was paused and overtaken is somebody else: what it holds comes back when its connection ends. And a
-    broker that does not answer to an acknowledgement is taken to have it when it has taken the next two of the same
-    connection as well.
+    An engine that was paused and overtaken is somebody else: what it holds comes back when its connection ends.
     """
-    lost = [at for at, r in facts.history.of("returned") if first < at < second and r.who == receiver and pid in r.data]
-    until = min(lost, default=second)
     began = facts.history.of("began")
     between = [
         record.who
@@ -267,11 +261,7 @@ def _in_doubt(facts: Facts, pid: str, receiver: str, first: int, second: int) ->
         first < at < second and pid in record.data and any(p < at and r.life > record.life for p, r in began)
         for at, record in facts.history.of("returned")
     )
-    taken = [
-        record.life for at, record in facts.history.of("acknowledged") if first < at < until and record.who == receiver
-    ]
-    answered = any(count >= UNANSWERED_ACKNOWLEDGEMENTS for count in Counter(taken).values())
-    return not between and not overtaken and not answered
+    return not between and not overtaken
 
 
 @invariant("E2", "a message whose id was not accepted before in its domain is never dropped")

@@ -71,12 +71,12 @@ def hunt_all() -> Iterator[Fate]:
 
 def hunt(name: str) -> Caught | None:
     """Run seeds with the mutant until an invariant is violated; `None` when its budget is used up."""
-    first, budget = CATALOGUE[name].seed, CATALOGUE[name].budget
-    if "G9" in CATALOGUE[name].expected:
+    mutant = CATALOGUE[name]
+    if "G9" in mutant.expected:
         return _hunt_in_processes(name)
     with small_world(), applied(name):
-        for runs in range(1, budget + 1):
-            outcome = run_seed(first + runs - 1)
+        for runs in range(1, mutant.budget + 1):
+            outcome = run_seed(mutant.seed + runs - 1)
             if outcome.failed:
                 return Caught(runs, outcome)
     return None

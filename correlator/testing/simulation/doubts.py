@@ -1,16 +1,12 @@
 """What brokers may give again: looked for among the ids that the engine must not forget."""
 # ruff: noqa: SLF001
 
-from collections.abc import Collection
 from dataclasses import dataclass
 
 from correlator.core.acknowledgements import Sure
 from correlator.core.dedup import DuplicateDetector, Place
 from correlator.runtime.engine import Engine
 from correlator.testing.invariants.history import History, Received, Record
-
-ENOUGH = 2
-"""Later acknowledgements of a line, after which a broker that does not answer is taken to have one, told or not."""
 
 
 @dataclass(slots=True)
@@ -22,21 +18,19 @@ class _Doubt:
         life: in which it was stored.
         uid: its unique id.
         returned: whether the line was lost since then.
-        later: acknowledgements that the receiver has given since, on the same line.
     """
 
     receiver: str
     life: int
     uid: str
     returned: bool = False
-    later: int = 0
 
 
 class Doubts:
-    """Follows a history and tells which ids may come again. Leave to be forgotten has what docs/guarantees.md names:
+    """Follows a history and tells which ids may come again.
 
-    what another receiver was given meanwhile; what an engine holds that was paused and overtaken; and an
-    acknowledgement that a broker does not answer to, when the next two were given on the same line.
+    An id may be forgotten, as docs/guarantees.md says, when another receiver was given its message meanwhile, or when
+    the engine that holds it was paused and another one has taken over.
 
     Args:
         history: that grows.
@@ -113,8 +107,6 @@ class Doubts:
                     del self._open[key]
         elif record.kind == "received":
             self._stored(record.who, record.life, record.data)
-        elif record.kind == "unheard":
-            self._given_later(record, besides=set(record.data))
         elif record.kind in ("returned", "acknowledged"):
             self._given_up(record)
 
@@ -127,8 +119,6 @@ class Doubts:
                 doubt.returned = True
             else:
                 del self._open[key]
-        if record.kind == "acknowledged":
-            self._given_later(record)
 
     def _keyed(self, record: Record) -> list[tuple[tuple[str, str], _Doubt]]:
         keys = [(self._domains[record.who], pid) for pid in dict.fromkeys(record.data)]  # one may come twice in a chunk
@@ -140,15 +130,6 @@ class Doubts:
             uid = self._uids.get(pid, "")
             if holder == life and uid in received.ids:
                 self._open[self._domains[receiver], pid] = _Doubt(receiver, life, uid)
-
-    def _given_later(self, record: Record, besides: Collection[str] = ()) -> None:
-        """An acknowledgement follows those of what is open on the same line; not of these messages, whose own it is."""
-        for key, doubt in list(self._open.items()):
-            here = (doubt.receiver, doubt.life, doubt.returned) == (record.who, record.life, False)
-            if here and key[1] not in besides:
-                doubt.later += 1
-                if doubt.later == ENOUGH:
-                    del self._open[key]
 
     def _overtaken(self, life: int) -> None:
         """What an engine holds that was paused, while another one begins, comes back nobody knows when."""

@@ -230,6 +230,14 @@ def _settings(settings: EngineSettings, store: str | None, interval: float) -> E
         checkpoint=CheckpointSettings(interval=min(interval, settings.checkpoint.interval)),
         connection_retry_interval=min(RETRY_S, settings.connection_retry_interval),
         max_connection_retry_interval=min(RETRY_S, settings.max_connection_retry_interval),
+        senders=tuple(
+            replace(
+                one,
+                retry_interval=min(RETRY_S, one.retry_interval),
+                max_retry_interval=min(RETRY_S, one.max_retry_interval),
+            )
+            for one in settings.senders
+        ),
         status_interval=0.0,
         input_log=None,
     )

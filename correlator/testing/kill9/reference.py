@@ -194,7 +194,12 @@ def _in_real_time(settings: EngineSettings, rng: random.Random) -> EngineSetting
             for one in settings.receivers
         ),
         senders=tuple(
-            replace(one, max_batch_interval_ms=min(one.max_batch_interval_ms, LONGEST_BATCH_MS))
+            replace(
+                one,
+                max_batch_interval_ms=min(one.max_batch_interval_ms, LONGEST_BATCH_MS),
+                retry_interval=RETRY_S,
+                max_retry_interval=RETRY_S,
+            )
             for one in settings.senders
         ),
         monitors=tuple(one for one in settings.monitors if not one.type.endswith(":Matcher")),

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from correlator.core.expressions import at, match, wait
     from correlator.core.keyed import KeyedMonitor
     from correlator.core.monitor import Monitor, every, on
-    from correlator.core.reliability import Reliability
     from correlator.core.state import StateTable
     from correlator.events import (
         ConnectionStatus,
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
         SenderStatus,
         event,
     )
+    from correlator.reliability import Reliability
     from correlator.runtime.engine import Engine
     from correlator.runtime.replay import replay
 
@@ -38,7 +38,7 @@ _HOMES = {
     "PartStatus": "correlator.events",
     "ReceiverStatus": "correlator.events",
     "ReceivingSuspended": "correlator.events",
-    "Reliability": "correlator.core.reliability",
+    "Reliability": "correlator.reliability",
     "SenderFlushed": "correlator.events",
     "SenderStatus": "correlator.events",
     "StateTable": "correlator.core.state",

@@ -17,9 +17,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
+from correlator.durable import PRIVATE_FILE
 from correlator.errors import UsageError
-
-_PRIVATE = 0o600
 
 
 class HasDescriptor(Protocol):
@@ -103,7 +102,7 @@ class LockFile:
     def __init__(self, path: Path, flags: int = os.O_CREAT) -> None:
         self.path = path
         with _turn:
-            self._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | flags, _PRIVATE)
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | flags, PRIVATE_FILE)
             _kept.add(self)
 
     def fileno(self) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
-from correlator.core.reliability import Reliability
+from correlator.reliability import Reliability
 
 Seconds = Annotated[float, msgspec.Meta(ge=0, extra={"unit": "duration"})]
 SomeSeconds = Annotated[float, msgspec.Meta(ge=0.001, extra={"unit": "duration"})]

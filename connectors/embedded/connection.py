@@ -14,9 +14,9 @@ from connectors.embedded.sink import EmbeddedSink
 from connectors.embedded.source import EmbeddedSource, message_of
 from connectors.embedded.tables import messages
 from connectors.options import check_destination, check_options, text_option
+from correlator.connector import Features, Order
 from correlator.errors import ConfigError, ConnectionLost, StoreError, UsageError
 from correlator.events import Message
-from correlator.ports import Features, Order
 from correlator.selector import Selector
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
 from correlator.storage.database import NO_DATABASE, location, parse, reading
@@ -101,11 +101,11 @@ class EmbeddedConnection:
                 raise _no_broker(where, f"the broker's database {location(self._store)} is not there yet") from error
 
     def unsubscribe(self, topic: str, subscription: str) -> None:
-        """Delete a subscription; see `ports.Unsubscribable`."""
+        """Delete a subscription; see `connector.Unsubscribable`."""
         delete_subscription(f"connections.{self._name}", self._store, topic, subscription)
 
     def delete(self, destination: str) -> None:
-        """Delete a destination; see `ports.Deletable`."""
+        """Delete a destination; see `connector.Deletable`."""
         delete_destination(f"connections.{self._name}", self._store, destination)
 
     def close(self) -> None:

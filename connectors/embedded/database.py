@@ -13,6 +13,7 @@ from typing import Any
 from sqlalchemy import Connection, create_engine, event
 from sqlalchemy.pool import NullPool
 
+from correlator.durable import create_private
 from correlator.errors import ConnectionLost
 from correlator.storage.database import connect_server, location, parse, postgres_engine
 
@@ -42,7 +43,7 @@ def _dial(path: Path) -> sqlite3.Connection:
 def _create(path: Path) -> None:
     """Make a file that only its owner reads; never touch one that exists: closing it would drop SQLite's locks."""
     with contextlib.suppress(FileExistsError):
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+        os.close(create_private(path))
 
 
 def _settle(connection: sqlite3.Connection, path: Path) -> None:

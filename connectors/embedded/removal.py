@@ -11,7 +11,7 @@ from correlator.errors import UsageError, quoted
 
 
 def delete_subscription(where: str, store: str, topic: str, name: str) -> None:
-    """See `ports.Unsubscribable`."""
+    """See `connector.Unsubscribable`."""
     with _transaction(where, store) as (link, connection):
         subscription = ledger.subscriptions_of(connection, topic).get(name)
         if subscription is None:
@@ -21,7 +21,7 @@ def delete_subscription(where: str, store: str, topic: str, name: str) -> None:
 
 
 def delete_destination(where: str, store: str, destination: str) -> None:
-    """See `ports.Deletable`."""
+    """See `connector.Deletable`."""
     with _transaction(where, store) as (link, connection):
         subscriptions = ledger.subscriptions_of(connection, destination).values()
         _strike_off(link, connection, destination, list(subscriptions))

@@ -12,9 +12,9 @@ from connectors.embedded.content import decode
 from connectors.embedded.link import Link, open_link, translated
 from connectors.embedded.neighbours import neighbours
 from connectors.embedded.scan import Scan
+from correlator.connector import Chunk
 from correlator.errors import ConnectionLost
 from correlator.events import Message
-from correlator.ports import Chunk
 from correlator.selector import Selector
 from correlator.settings import ReceiverSettings
 

@@ -8,8 +8,8 @@ from connectors.file.places import Directory, file_name
 from connectors.file.sink import WRITABLE, FileSink
 from connectors.file.source import FileSource
 from connectors.options import check_destination, check_options, flag_option, text_option
+from correlator.connector import Features, Order
 from correlator.errors import ConfigError, quoted
-from correlator.ports import Features, Order
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
 
 _MODE = re.compile("0?[67][0-7][0-7]")

@@ -20,10 +20,8 @@ from connectors.file.places import (
     close_quietly,
     lock,
     read_whole,
-    replace_durably,
-    sync_directory,
-    write_all,
 )
+from correlator import durable
 from correlator.errors import ConnectionLost, quoted
 from correlator.events import Outgoing
 
@@ -66,7 +64,7 @@ class Journal:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._descriptor = _open(path, manner.mode)
-            sync_directory(path.parent)
+            durable.sync_directory(path.parent)
             self._written = self._recover(path)
         except BaseException:
             self.close()
@@ -105,7 +103,7 @@ class Journal:
         new = self._without_unconfirmed(content)
         length = self._written.length + len(content)
         if new:
-            write_all(self._descriptor, new)
+            durable.write_all(self._descriptor, new)
             self._check_length(length + self._unconfirmed)
         os.fdatasync(self._descriptor)
         self._check_not_removed()
@@ -146,7 +144,7 @@ class Journal:
     def _end_line(self, length: int) -> int:
         """The length of the file once its last line has its end."""
         if length and os.pread(self._descriptor, 1, length - 1) != b"\n":
-            write_all(self._descriptor, b"\n")
+            durable.write_all(self._descriptor, b"\n")
             os.fdatasync(self._descriptor)
             length += 1
         return length
@@ -177,7 +175,7 @@ class Journal:
         )
 
     def _save(self, written: _Written) -> None:
-        replace_durably(self._sidecar, msgspec.json.encode(written))
+        durable.replace(self._sidecar, msgspec.json.encode(written))
         self._written = written
 
     def _recover(self, path: Path) -> _Written:
@@ -207,7 +205,7 @@ class Journal:
         """Begin behind what others wrote, on a line of its own; recorded before the first message is appended."""
         length = self._end_line(length)
         written = _Written(length, {})
-        replace_durably(self._sidecar, msgspec.json.encode(written))
+        durable.replace(self._sidecar, msgspec.json.encode(written))
         return written
 
 

@@ -74,35 +74,6 @@ def read_whole(path: Path) -> bytes | None:
         return None
 
 
-def replace_durably(path: Path, content: bytes) -> None:
-    """Put a file in the place of the old one, so that after any crash there is the one or the other, whole."""
-    temporary = path.with_name(f"{path.name}.new")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        write_all(descriptor, content)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    temporary.replace(path)
-    sync_directory(path.parent)
-
-
-def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def write_all(descriptor: int, content: bytes) -> None:
-    """Write everything, however many calls the system wants."""
-    rest = memoryview(content)
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
-
-
 def close_quietly(descriptor: int) -> None:
     """Close a descriptor that nothing depends on any more."""
     with suppress(OSError):

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import msgspec
 
-from connectors.file.places import read_whole, replace_durably
+from connectors.file.places import read_whole
 from connectors.file.records import Place
 from connectors.file.rotation import Identity
 from connectors.progress import Progress, Span
+from correlator import durable
 from correlator.errors import ConnectionLost
 
 _COMPARED_BYTES = 4096
@@ -72,7 +73,7 @@ class PositionFile:
     def save(self, files: Sequence[Kept]) -> None:
         """Keep the positions: durable when it returns."""
         *earlier, newest = files
-        replace_durably(self._path, msgspec.json.encode(_Position(**msgspec.structs.asdict(newest), earlier=earlier)))
+        durable.replace(self._path, msgspec.json.encode(_Position(**msgspec.structs.asdict(newest), earlier=earlier)))
 
     def progress(self, kept: Kept, descriptor: int) -> Progress[Place]:
         """Where to go on in the open file. Raises `ConnectionLost` E7011 when it is not the one that was read."""

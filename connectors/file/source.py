@@ -21,9 +21,9 @@ from connectors.file.places import Directory, lock
 from connectors.file.position import Kept, PositionFile
 from connectors.file.records import Records
 from connectors.file.rotation import find, following, identity_of, is_made_from
+from correlator.connector import Chunk
 from correlator.errors import ConnectionLost
 from correlator.events import CUT_FROM, Headers, Message, PropertyValue
-from correlator.ports import Chunk
 from correlator.processes import LockFile, Maker
 from correlator.settings import ReceiverSettings
 

@@ -5,8 +5,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from connectors.messaging.wanted import is_wanted
+from correlator.connector import Browsable
 from correlator.events import Message
-from correlator.ports import Browsable
 from correlator.selector import Selector
 
 

@@ -10,7 +10,7 @@ from connectors.messaging.failures import closed
 from connectors.messaging.listening import Listening
 from connectors.messaging.owner import Owner
 from connectors.messaging.session import Session
-from correlator import ports
+from correlator import connector as port
 from correlator.errors import UsageError
 from correlator.processes import Maker
 
@@ -26,7 +26,7 @@ class Connection:
     """
 
     def __init__(
-        self, connect: Callable[[], ports.Connection], queue_browser_read_max: int, *, emulates_transactions: bool
+        self, connect: Callable[[], port.Connection], queue_browser_read_max: int, *, emulates_transactions: bool
     ) -> None:
         self._connect = connect
         self._queue_browser_read_max = queue_browser_read_max

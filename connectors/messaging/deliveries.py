@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from correlator.connector import Chunk, Source
 from correlator.errors import ConnectionLost, UsageError
 from correlator.events import Message
-from correlator.ports import Chunk, Source
 
 SOURCE_ID = "session"
 """The receiver that all sources of sessions are, to brokers that keep a position for each: files."""

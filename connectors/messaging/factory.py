@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from connectors.messaging.connection import Connection
-from correlator import ports
+from correlator import connector as port
 from correlator.settings import ConnectionSettings
 
 READ_MAX_VARIABLE = "CORRELATOR_QUEUE_BROWSER_READ_MAX"
@@ -36,7 +36,7 @@ class ConnectionFactory:
         emulate_transactions: whether its connections make sessions in mode TRANSACTED, which are not atomic (S5.3).
     """
 
-    connector: ports.ConnectionFactory
+    connector: port.ConnectionFactory
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)  # may hold a password
     queue_browser_read_max: int = field(default_factory=_read_max_of_environment)
     emulate_transactions: bool = False

@@ -7,10 +7,10 @@ from connectors.messaging.failures import closed
 from connectors.messaging.foreign import ForeignMessage, converted
 from connectors.messaging.listening import Listening
 from connectors.messaging.origin import stamped
+from correlator.connector import Sink
 from correlator.errors import ConnectionLost, SendRejected
 from correlator.events import Message, Outgoing
 from correlator.handlers import refuse_deferred
-from correlator.ports import Sink
 
 
 class Producer:

@@ -21,10 +21,10 @@ from connectors.messaging.failures import closed
 from connectors.messaging.listening import Listening
 from connectors.messaging.producer import Producer
 from connectors.options import check_destination
-from correlator import ports
+from correlator import connector as port
+from correlator.connector import Browsable, Deletable, Features, Unsubscribable
 from correlator.errors import ConfigError, ConnectionLost, UsageError
 from correlator.events import Message
-from correlator.ports import Browsable, Deletable, Features, Unsubscribable
 from correlator.selector import Selector
 from correlator.settings import ReceiverSettings, SenderSettings
 
@@ -48,7 +48,7 @@ class Session:
 
     def __init__(
         self,
-        broker: ports.Connection,
+        broker: port.Connection,
         connection: str,
         mode: AcknowledgeMode,
         queue_browser_read_max: int,

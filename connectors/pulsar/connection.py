@@ -18,9 +18,9 @@ from connectors.pulsar.places import (
 from connectors.pulsar.removal import delete_subscription, delete_topic
 from connectors.pulsar.sink import PulsarSink
 from connectors.pulsar.source import PulsarSource
+from correlator.connector import Features, Order
 from correlator.errors import UsageError
 from correlator.events import Message
-from correlator.ports import Features, Order
 from correlator.selector import Selector
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
 
@@ -67,7 +67,7 @@ class PulsarConnection:
         return PulsarSource(where, self._broker, place, receiver, selector)
 
     def order(self, receiver: ReceiverSettings) -> Order:
-        """Of one topic that one consumer takes from at a time, by no priority; see `ports.Ordering`."""
+        """Of one topic that one consumer takes from at a time, by no priority; see `connector.Ordering`."""
         place = place_of_receiver(receiver, self._broker)
         mixed = place.is_shared or place.topics or place.pattern or self._broker.priority_mapping
         return Order.ANY if mixed else Order.POSITION
@@ -91,13 +91,13 @@ class PulsarConnection:
         return copies(self._where, self._broker, topic, QUEUE_SUBSCRIPTION, limit)
 
     def unsubscribe(self, topic: str, subscription: str) -> None:
-        """Delete a subscription; see `ports.Unsubscribable`. Raises `UsageError` E7511 without `web_service_url`."""
+        """See `connector.Unsubscribable`. Raises `UsageError` E7511 without `web_service_url`."""
         self._check_rest("E7511", "cannot delete subscriptions")
         name = own_subscription(subscription, self._broker)
         delete_subscription(self._where, self._broker, topic, self._topic(topic), name)
 
     def delete(self, destination: str) -> None:
-        """Delete a topic; see `ports.Deletable`. Raises `UsageError` E7511 without `web_service_url`."""
+        """Delete a topic; see `connector.Deletable`. Raises `UsageError` E7511 without `web_service_url`."""
         self._check_rest("E7511", "cannot delete topics")
         delete_topic(self._where, self._broker, destination, self._topic(destination))
 

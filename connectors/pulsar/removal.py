@@ -6,7 +6,7 @@ from correlator.errors import UsageError, quoted
 
 
 def delete_subscription(where: str, broker: Broker, destination: str, topic: str, name: str) -> None:
-    """See `ports.Unsubscribable`; `name` is the one that the broker knows."""
+    """See `connector.Unsubscribable`; `name` is the one that the broker knows."""
     try:
         rest.ask(where, broker, "DELETE", topic, "subscription", name)
     except rest.NotThere as error:
@@ -16,7 +16,7 @@ def delete_subscription(where: str, broker: Broker, destination: str, topic: str
 
 
 def delete_topic(where: str, broker: Broker, destination: str, topic: str) -> None:
-    """See `ports.Deletable`. A topic with partitions goes with all of them."""
+    """See `connector.Deletable`. A topic with partitions goes with all of them."""
     try:
         has_partitions = rest.ask(where, broker, "GET", topic, "partitions")["partitions"] > 0
         rest.ask(where, broker, "DELETE", topic, *(["partitions"] if has_partitions else []))

@@ -17,9 +17,9 @@ from connectors.pulsar.priorities import Waiting
 from connectors.pulsar.received import decoded, position_of
 from connectors.pulsar.schemas import Schemas
 from connectors.pulsar.unsettled import Arrival, Position, Unsettled
+from correlator.connector import Chunk
 from correlator.errors import ConnectionLost
 from correlator.events import Headers, Message
-from correlator.ports import Chunk
 from correlator.selector import Selector
 from correlator.settings import ReceiverSettings
 

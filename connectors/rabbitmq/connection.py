@@ -10,9 +10,9 @@ from connectors.rabbitmq.failures import NO_SUCH_DESTINATION
 from connectors.rabbitmq.places import place_of_receiver, place_of_sender
 from connectors.rabbitmq.sink import RabbitSink
 from connectors.rabbitmq.source import RabbitSource
+from correlator.connector import Features
 from correlator.errors import ConnectionLost, CorrelatorError, UsageError, quoted
 from correlator.events import Message
-from correlator.ports import Features
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
 
 MISSED_HEARTBEATS = 3

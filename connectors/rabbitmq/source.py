@@ -10,8 +10,8 @@ from connectors.rabbitmq.deliveries import Inbox, Ledger, Settlement, Token
 from connectors.rabbitmq.failures import NO_SUCH_DESTINATION
 from connectors.rabbitmq.link import Link
 from connectors.rabbitmq.places import Place
+from correlator.connector import Chunk
 from correlator.errors import ConnectionLost
-from correlator.ports import Chunk
 from correlator.settings import ReceiverSettings
 
 _MOST_PREFETCHED = 65_535

@@ -8,9 +8,9 @@ from connectors.rabbitmq_stream.failures import NO_SUCH_STREAM
 from connectors.rabbitmq_stream.places import place_of_receiver, place_of_sender, stream_of
 from connectors.rabbitmq_stream.sink import StreamSink
 from connectors.rabbitmq_stream.source import StreamSource
+from correlator.connector import Features, Order
 from correlator.errors import ConnectionLost, UsageError, quoted
 from correlator.events import Message
-from correlator.ports import Features, Order
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
 
 

@@ -17,9 +17,9 @@ from connectors.rabbitmq_stream.content import Place as MessagePlace
 from connectors.rabbitmq_stream.feed import Feed, PackedRun, Run
 from connectors.rabbitmq_stream.link import Link, Utf8, Wire
 from connectors.rabbitmq_stream.places import Place, Start
+from correlator.connector import Chunk
 from correlator.errors import ConnectionLost
 from correlator.events import Message
-from correlator.ports import Chunk
 from correlator.settings import ReceiverSettings
 
 _OFFSETS = 2**64

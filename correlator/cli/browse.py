@@ -10,10 +10,10 @@ from correlator.cli.failures import telling
 from correlator.cli.loading import connection_of, importable, load
 from correlator.cli.output import Row, shortened, shown, write_table
 from correlator.configuration.words import did_you_mean
+from correlator.connector import Browsable
 from correlator.errors import UsageError, quoted
 from correlator.events import Message
 from correlator.pipeline.spec import PipelineFile
-from correlator.ports import Browsable
 
 COLUMNS = ("message_id", "timestamp", "deliveries", "key", "properties", "body")
 MOST_NAMED = 20

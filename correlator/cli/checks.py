@@ -10,16 +10,16 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from correlator.configuration import Findings, import_object
+from correlator.connector import Connection
 from correlator.core.fields import FieldMapping, check_sources, check_targets
 from correlator.core.keyed import KeyedMonitor
 from correlator.core.mapping import Template
 from correlator.core.monitor import Monitor
 from correlator.core.receiving import refuse_beside, refuse_for_pipelines, selection
-from correlator.core.reliability import RECEIVING, Reliability
 from correlator.errors import ConfigError, UsageError
 from correlator.handlers import refuse_deferred
 from correlator.pipeline.spec import MonitorStep, PipelineFile, PythonStep, RouteStep, Step
-from correlator.ports import Connection
+from correlator.reliability import RECEIVING, Reliability
 from correlator.runtime.monitors import unfit
 from correlator.runtime.names import connector
 from correlator.settings import ReceiverSettings, SenderSettings

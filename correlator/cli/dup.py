@@ -11,9 +11,9 @@ from correlator.cli.output import write_json, write_line
 from correlator.configuration.words import did_you_mean
 from correlator.core.dedup import DuplicateDetector, Place, Sighting
 from correlator.core.recovery import default_domain
-from correlator.core.reliability import RECEIVING
 from correlator.errors import UsageError, quoted
 from correlator.pipeline.spec import PipelineFile
+from correlator.reliability import RECEIVING
 from correlator.settings import DuplicateDetectionSettings
 from correlator.storage import inspect as store
 

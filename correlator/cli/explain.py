@@ -18,9 +18,9 @@ from correlator.configuration.problems import OVERRIDDEN, Position
 from correlator.core.guarantee import Broker, End, Guarantee, Middle, guarantee, needs
 from correlator.core.monitor import Monitor
 from correlator.core.recovery import default_domain, default_senders
-from correlator.core.reliability import RECEIVING, SENDING
 from correlator.errors import UsageError, quoted
 from correlator.pipeline.spec import PipelineFile, RouteStep
+from correlator.reliability import RECEIVING, SENDING
 from correlator.runtime.names import connector, resolve
 from correlator.runtime.remarks import unhandled_type
 from correlator.settings import OnUnhandled, ReceiverSettings, SenderSettings

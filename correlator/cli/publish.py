@@ -14,10 +14,10 @@ from correlator.cli.arguments import ConfigurationFile, ConnectionName
 from correlator.cli.failures import telling
 from correlator.cli.loading import connection_of, importable, load
 from correlator.cli.output import write_line
+from correlator.connector import Sink
 from correlator.errors import ConfigError, ConnectionLost, CorrelatorError, SendRejected, UsageError, quoted
 from correlator.events import Message, Outgoing
 from correlator.pipeline.spec import PipelineFile
-from correlator.ports import Sink
 from correlator.settings import SenderSettings
 
 BATCH = 500

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from correlator.configuration.kinds import Kind, kind_of, settings_of
 from correlator.configuration.problems import Findings, item, member
-from correlator.core.reliability import Reliability
 from correlator.errors import ConfigError, storable
+from correlator.reliability import Reliability
 from correlator.selector import Selector
 
 _LONGEST_NAME = 200

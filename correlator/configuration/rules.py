@@ -16,8 +16,8 @@ from correlator.configuration.scalars import core_value
 from correlator.configuration.store_url import check_store
 from correlator.configuration.units import seconds
 from correlator.configuration.urls import check_url
-from correlator.core.reliability import RECEIVING, SENDING, Reliability
 from correlator.errors import CorrelatorError
+from correlator.reliability import RECEIVING, SENDING, Reliability
 from correlator.settings import ConnectionSettings, EngineSettings, ReceiverSettings, SenderSettings
 
 VERSION = 1

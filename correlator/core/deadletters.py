@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from correlator.core.commit import Endpoint, OutboundSegment, ReceiveSegment, SenderCut
 from correlator.core.pieces import pieces, size_of
-from correlator.core.reliability import RECEIVING, SENDING, Reliability
 from correlator.errors import UsageError
 from correlator.events import DeadLetter, Message
+from correlator.reliability import RECEIVING, SENDING, Reliability
 
 
 class Segments(NamedTuple):

@@ -13,8 +13,8 @@ import msgspec
 
 from correlator.core.commit import ContextCut, Endpoint
 from correlator.core.differences import Difference, Verdict
-from correlator.core.reliability import RECEIVING, Reliability
 from correlator.errors import RecoveryRefused
+from correlator.reliability import RECEIVING, Reliability
 from correlator.settings import MonitorSettings
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
-from correlator.core.reliability import RECEIVING, SENDING, Reliability
+from correlator.reliability import RECEIVING, SENDING, Reliability
 
 
 class Grade(IntEnum):
@@ -36,7 +36,7 @@ WITHOUT_SENDER = {
 
 
 class Broker(NamedTuple):
-    """A connection: its name, and what its broker can do (`ports.Features`)."""
+    """A connection: its name, and what its broker can do (`connector.Features`)."""
 
     name: str
     durable: bool = True

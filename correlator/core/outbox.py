@@ -20,8 +20,8 @@ import msgspec
 from correlator.core.commit import OutboundSegment, SenderCut
 from correlator.core.fields import SendMapping
 from correlator.core.pieces import pieces, size_of
-from correlator.core.reliability import SENDING, Reliability
 from correlator.events import DeadLetter, Headers, Message, Outgoing, PropertyValue
+from correlator.reliability import SENDING, Reliability
 
 
 class FlushRequest(msgspec.Struct, frozen=True, gc=False):

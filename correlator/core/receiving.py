@@ -9,9 +9,9 @@ From every state: LOST → DISCONNECTED, but for COMMITTING, whose answer is awa
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 
-from correlator.core.reliability import RECEIVING, Reliability
 from correlator.errors import ConfigError
 from correlator.events import Message
+from correlator.reliability import RECEIVING, Reliability
 from correlator.selector import Selector
 from correlator.settings import ReceiverSettings
 

@@ -14,9 +14,9 @@ from correlator.core.commit import Endpoint, QueueRun, ReceiveSegment, RegistryC
 from correlator.core.delivery import Layout, Received, compare_deliveries, deliveries, missing, with_deliveries
 from correlator.core.differences import Difference, FieldChange, Verdict, refuse
 from correlator.core.queue import Run
-from correlator.core.reliability import RECEIVING, Reliability
 from correlator.errors import RecoveryRefused
 from correlator.events import Message
+from correlator.reliability import RECEIVING, Reliability
 from correlator.settings import ConnectionSettings, EngineSettings, ReceiverSettings, SenderSettings
 
 _NO_NAMES: Mapping[str, str] = {}

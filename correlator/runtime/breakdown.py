@@ -7,7 +7,7 @@ look at the clock for each. Where it was not asked for, `NoBreakdown` does nothi
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from correlator.core.reliability import RECEIVING, Reliability
+from correlator.reliability import RECEIVING, Reliability
 
 TellText = Callable[[str], None]
 

@@ -18,6 +18,7 @@ from typing import Any, Self
 import msgspec
 
 from correlator.configuration import EngineFile, Provided, check_engine_settings, check_part_settings, read_file
+from correlator.connector import Connection
 from correlator.core.checkpoint import Checkpoint
 from correlator.core.commit import Endpoint, Recovered, RegistryCommit, Suspect, SuspectCommit
 from correlator.core.delivery import Layout, is_stored, layout_of, with_deliveries
@@ -26,11 +27,11 @@ from correlator.core.faults import point
 from correlator.core.outbox import Outbox
 from correlator.core.receiving import State
 from correlator.core.recovery import OTHER_IDS, default_senders, endpoint_of, ids_change, is_same, reconcile
-from correlator.core.reliability import SENDING, Reliability
 from correlator.errors import ConfigError, CorrelatorError, HandlerFailed, StoreError, UsageError
 from correlator.events import PartStatus
-from correlator.ports import Connection, Processor, Store
+from correlator.ports import Processor, Store
 from correlator.processes import Maker
+from correlator.reliability import SENDING, Reliability
 from correlator.runtime.actor import Actor
 from correlator.runtime.checkpointer import Checkpointer
 from correlator.runtime.clock import Clock, EngineTime, SystemClock

@@ -16,6 +16,7 @@ from typing import BinaryIO
 
 import msgspec
 
+from correlator import durable
 from correlator.core.tape import Batch, Forgotten, Record, Start
 from correlator.errors import RecoveryRefused, UsageError
 from correlator.processes import keep
@@ -28,7 +29,6 @@ MAGIC = b"%s%d\n" % (_NAME, _FORMAT)
 MOST_WAITING = 100
 """Records that may wait for the disk before contexts pause."""
 _FRAME = struct.Struct("<II")
-_PRIVATE = 0o600
 _encode = msgspec.msgpack.Encoder().encode
 _decoder = msgspec.msgpack.Decoder(Record)
 
@@ -91,7 +91,7 @@ class InputLog(Actor):
     def _write(self, record: Record) -> None:
         content = _encode(record)
         try:
-            _write_all(self._file, _FRAME.pack(len(content), zlib.crc32(content)) + content)
+            durable.write_all(self._file.fileno(), _FRAME.pack(len(content), zlib.crc32(content)) + content)
         except OSError as error:
             self._broken = True
             self._waiting.clear()
@@ -158,23 +158,16 @@ def _create(path: Path) -> tuple[Path, BinaryIO]:
         while True:
             numbered = path.with_name(f"{path.name}.{number}")
             try:
-                descriptor = os.open(numbered, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, _PRIVATE)
+                descriptor = durable.create_private(numbered)
                 break
             except FileExistsError:
                 number += 1
         file = os.fdopen(descriptor, "wb", buffering=0)
         keep(file)
-        _write_all(file, MAGIC)
+        durable.write_all(file.fileno(), MAGIC)
     except OSError as error:
         raise _unusable(path, error) from error
     return numbered, file
-
-
-def _write_all(file: BinaryIO, content: bytes) -> None:
-    """An unbuffered file may take less than it is given, as on a disk that is nearly full."""
-    rest = memoryview(content)
-    while rest:
-        rest = rest[file.write(rest) :]
 
 
 def _unusable(path: Path, error: OSError) -> UsageError:

@@ -5,8 +5,8 @@ import importlib.util
 from typing import Any
 
 from correlator.configuration.imports import import_object
+from correlator.connector import ConnectionFactory
 from correlator.errors import ConfigError, quoted
-from correlator.ports import ConnectionFactory
 
 CONNECTORS = "correlator.connectors"
 

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from correlator.connector import Connection
 from correlator.core.backoff import Backoff
 from correlator.core.commit import OutboundSegment, SenderCut
 from correlator.core.context import MAX_WAITING_FROM_INSIDE, Context
@@ -19,13 +20,13 @@ from correlator.core.mapping import ReceiveMapping
 from correlator.core.outbox import FlushRequest, Outbox
 from correlator.core.queue import Run
 from correlator.core.receiving import at_same_place, refuse_beside, refuse_for_pipelines, selection
-from correlator.core.reliability import RECEIVING, SENDING
 from correlator.core.routes import Routes, nothing_left
 from correlator.core.unhandled import Unhandled
 from correlator.errors import ConfigError, CorrelatorError
 from correlator.events import SenderFlushed
-from correlator.ports import Connection, Processor
+from correlator.ports import Processor
 from correlator.processes import Maker
+from correlator.reliability import RECEIVING, SENDING
 from correlator.runtime.breakdown import SENDER_ITEMS, Breakdown, NoBreakdown, receiver_items
 from correlator.runtime.clock import Clock, EngineTime
 from correlator.runtime.contexts import BatchContext, MonitorThread, ProcessorThread

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from correlator.connector import Features, Source
 from correlator.core.acknowledgements import Acknowledgements
 from correlator.core.batch import Batch
 from correlator.core.faults import point
 from correlator.core.mapping import Mapped, ReceiveMapping
 from correlator.core.queue import InputQueue, Run
 from correlator.core.receiving import Input, ReceiverState, State, from_sources
-from correlator.core.reliability import RECEIVING
 from correlator.core.routes import Acknowledge, nothing_suspended
 from correlator.errors import ConnectionLost, MappingError, UsageError, storable
 from correlator.events import (
@@ -21,7 +21,7 @@ from correlator.events import (
     ReceivingSuspended,
     expired,
 )
-from correlator.ports import Features, Source
+from correlator.reliability import RECEIVING
 from correlator.runtime.actor import Actor
 from correlator.runtime.breakdown import NoBreakdown
 from correlator.runtime.clock import Clock, EngineTime

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 from correlator.core.monitor import Monitor, stored_attributes
 from correlator.core.recovery import default_senders
-from correlator.core.reliability import RECEIVING
 from correlator.errors import quoted
 from correlator.events import FlowControlMarker, Message
+from correlator.reliability import RECEIVING
 from correlator.runtime.monitor_code import Application, Send, application_of
 from correlator.runtime.names import resolve
 from correlator.settings import EngineSettings, ReceiverSettings

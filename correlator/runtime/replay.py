@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, NoReturn, cast
 
 import msgspec
 
+from correlator.connector import Connection, Features, Sink, Source
 from correlator.core.checkpoint import Checkpoint
 from correlator.core.commit import Endpoint, OutboundSegment, Recovered, SenderCut, StateEntry, StateSegment
 from correlator.core.context import Context
@@ -38,7 +39,7 @@ from correlator.core.tape import (
 )
 from correlator.errors import CorrelatorError, RecoveryRefused, UsageError
 from correlator.events import DeadLetter, Message, Outgoing
-from correlator.ports import Connection, Features, Sink, Source, Store
+from correlator.ports import Store
 from correlator.runtime.clock import EngineTime
 from correlator.runtime.inputlog import read_log
 from correlator.runtime.names import resolve

@@ -4,12 +4,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from correlator.connector import Sink
 from correlator.core.backoff import Backoff
 from correlator.core.faults import point
 from correlator.core.outbox import FlushRequest, Outbox
 from correlator.errors import ConnectionLost, SendRejected
 from correlator.events import DeadLetter, Outgoing, PartStatus
-from correlator.ports import Sink
 from correlator.runtime.actor import Actor
 from correlator.runtime.breakdown import NoBreakdown
 from correlator.runtime.clock import Clock, EngineTime

@@ -26,6 +26,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
 from sqlalchemy.sql import ClauseElement
 
+from correlator import durable
 from correlator.errors import ConfigError, Fenced, StoreError, quoted
 from correlator.processes import LockFile, Maker, keep, never_finalize
 from correlator.storage import failures, files
@@ -807,13 +808,13 @@ def _copy_sqlite(raw: sqlite3.Connection, where: str, target: Path) -> None:
     """Copy by SQLite itself; the name appears only when the copy is complete and durable."""
     partial = files.beside(target, ".part")
     partial.unlink(missing_ok=True)
-    files.create_private(partial)
+    os.close(durable.create_private(partial))
     with errors_of_sqlite(where):
         raw.execute("VACUUM INTO ?", (str(partial),))
     with partial.open("rb") as written:
         os.fsync(written.fileno())
     partial.replace(target)
-    files.sync_directory(target.parent)
+    durable.sync_directory(target.parent)
 
 
 def _begin_immediate(connection: Connection) -> None:

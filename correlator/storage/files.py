@@ -11,10 +11,10 @@ import stat
 from datetime import UTC, datetime
 from pathlib import Path
 
+from correlator.durable import PRIVATE_FILE, create_private
 from correlator.errors import Fenced, StoreError, quoted
 from correlator.processes import LockFile
 
-PRIVATE_FILE = 0o600
 PRIVATE_DIRECTORY = 0o700
 NETWORK_FILE_SYSTEMS = frozenset({
     "9p", "acfs", "afs", "beegfs", "ceph", "cifs", "coda", "davfs", "fakeowner", "gfs", "gfs2", "glusterfs", "gpfs",
@@ -48,7 +48,7 @@ def prepare(path: Path) -> None:
         _make_directory(path.parent)
         refuse_unsafe(path)
         if not path.exists():
-            create_private(path)
+            os.close(create_private(path))
         elif stat.S_IMODE(path.stat().st_mode) & ~PRIVATE_FILE:
             path.chmod(PRIVATE_FILE)
     except OSError as error:
@@ -132,20 +132,6 @@ def file_system(path: Path, mounts: str) -> str:
         if path.is_relative_to(point) and len(point) >= longest:
             found, longest = kind, len(point)
     return found
-
-
-def create_private(path: Path) -> None:
-    """Make an empty file that only its owner may read."""
-    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, PRIVATE_FILE))
-
-
-def sync_directory(directory: Path) -> None:
-    """Make the names in a directory durable."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def lock(path: Path) -> LockFile:

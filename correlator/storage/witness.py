@@ -5,13 +5,13 @@ and is old. What left after the old checkpoint would leave again with the same n
 """
 
 import hashlib
-import os
 import time
 from pathlib import Path
 from urllib.parse import quote
 
 import msgspec
 
+from correlator import durable
 from correlator.errors import RecoveryRefused
 from correlator.storage import files
 from correlator.storage.database import location, parse
@@ -90,7 +90,7 @@ class Witness:
             return
         self._due_at = time.monotonic() + INTERVAL_S
         try:
-            _replace(self._path, msgspec.json.encode(Seen(self._name, self._checkpoint)))
+            durable.replace(self._path, msgspec.json.encode(Seen(self._name, self._checkpoint)))
         except OSError:
             return
         self._written = self._checkpoint
@@ -108,15 +108,3 @@ class Witness:
                 "",
                 "Remove it when you are sure that the store is the newest one",
             ) from error
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Replace a file by a durable one: a crash leaves the old one or the new one."""
-    partial = files.beside(path, ".part")
-    partial.unlink(missing_ok=True)
-    files.create_private(partial)
-    with partial.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)

@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any, Protocol, Self
 
+from correlator.connector import Chunk, Connection, Features, Order, Sink, Source, order_of
 from correlator.errors import ConfigError, ConnectionLost
 from correlator.events import Headers, Message, Outgoing, PropertyValue
-from correlator.ports import Chunk, Connection, Features, Order, Sink, Source, order_of
 from correlator.settings import ReceiverSettings, SenderSettings
 
 PATIENCE_S = 20.0

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from correlator.connector import Chunk, Features, Order
 from correlator.errors import ConfigError, ConnectionLost, SendRejected, UsageError, quoted
 from correlator.events import Headers, Message, Outgoing
-from correlator.ports import Chunk, Features, Order
 from correlator.selector import Selector
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
 
@@ -319,7 +319,7 @@ class MemoryConnection:
         return sink
 
     def browse(self, destination: str, limit: int) -> Sequence[Message]:
-        """The oldest messages of a queue that no consumer holds; see `ports.Browsable`."""
+        """The oldest messages of a queue that no consumer holds; see `connector.Browsable`."""
         with self._broker.changed:
             self._broker.check_up(f"connections.{self._name}")
             queue = self._broker.destination(destination)

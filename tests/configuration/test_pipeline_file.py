@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from correlator.configuration import json_schema, read_text
-from correlator.core.reliability import Reliability
 from correlator.errors import ConfigError
 from correlator.pipeline.spec import DecodeStep, MonitorStep, PipelineFile, RouteStep, WhereStep
+from correlator.reliability import Reliability
 
 SCHEMA_FILE = Path(__file__).parents[2] / "config" / "schema.json"
 FLIGHTS = """

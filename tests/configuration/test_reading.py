@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from correlator.configuration import EngineFile, check_url, import_object, json_schema, read_text
-from correlator.core.reliability import Reliability
 from correlator.errors import ConfigError
+from correlator.reliability import Reliability
 from correlator.settings import Bytes, Identifier, ImportPath, Seconds, Template
 
 ENGINE = """

@@ -15,8 +15,8 @@ from connectors.embedded import EmbeddedConnection, ledger
 from connectors.embedded.tables import destinations, senders
 from connectors.file.connection import FileConnection
 from connectors.file.journal import MOST_LIVES
-from correlator.core.reliability import Reliability
 from correlator.events import Message, Outgoing
+from correlator.reliability import Reliability
 from correlator.settings import ConnectionSettings, SenderSettings
 from correlator.storage.database import reading
 

@@ -15,9 +15,9 @@ from connectors.file import FileConnection
 from connectors.messaging import AcknowledgeMode, ConnectionFactory
 from connectors.pulsar import PulsarConnection
 from connectors.rabbitmq import RabbitConnection
+from correlator.connector import Features
 from correlator.errors import ConfigError, ConnectionLost, SendRejected, UsageError
 from correlator.events import Headers, Message
-from correlator.ports import Features
 from correlator.testing.contract import PATIENCE_S
 from correlator.testing.memory import Faults, MemoryBroker
 

@@ -2,9 +2,9 @@
 
 import pytest
 
+from correlator.connector import Features, Order
 from correlator.errors import ConfigError, ConnectionLost
 from correlator.events import Message
-from correlator.ports import Features, Order
 from correlator.settings import ConnectionSettings
 from correlator.testing.clock import ManualClock
 from correlator.testing.contract import outgoing, receiver, sender

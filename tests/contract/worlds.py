@@ -13,9 +13,9 @@ from connectors.pulsar import PulsarConnection
 from connectors.pulsar.source import PulsarSource
 from connectors.rabbitmq import RabbitConnection
 from connectors.rabbitmq_stream import StreamConnection
+from correlator.connector import Connection, Features, Order, Source
 from correlator.errors import ConnectionLost
 from correlator.events import Message, Outgoing
-from correlator.ports import Connection, Features, Order, Source
 from correlator.settings import ConnectionSettings, ReceiverSettings
 from correlator.testing.contract import PATIENCE_S, outgoing, receiver, sender, take, tokens
 from correlator.testing.memory import MEMORY_FEATURES, MemoryBroker

@@ -4,8 +4,8 @@ from correlator.core.checkpoint import Checkpoint
 from correlator.core.commit import ContextCut, StateEntry
 from correlator.core.outbox import Outbox
 from correlator.core.queue import InputQueue, Run
-from correlator.core.reliability import Reliability
 from correlator.events import DeadLetter, Message
+from correlator.reliability import Reliability
 
 LETTER = DeadLetter(kind="handler", origin="M", reason="E5500 …", message=Message(b""))
 

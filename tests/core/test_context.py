@@ -14,11 +14,11 @@ from correlator.core.messages import decode_event
 from correlator.core.monitor import Monitor, every, on
 from correlator.core.outbox import Outbox
 from correlator.core.queue import InputQueue, Run
-from correlator.core.reliability import Reliability
 from correlator.core.routes import Routes
 from correlator.core.state import StateTable
 from correlator.errors import CorrelatorError, HandlerFailed, MappingError, StateError, UsageError
 from correlator.events import LONGEST_LIFE_MS, FlowControlMarker, Headers, Message, event
+from correlator.reliability import Reliability
 from correlator.runtime.names import resolve
 
 

@@ -6,9 +6,9 @@ from correlator.core.commit import ContextCut, QueueRun, ReceiveSegment
 from correlator.core.delivery import Layout, Received, compare_deliveries, deliveries, layout_of, with_deliveries
 from correlator.core.differences import Verdict
 from correlator.core.recovery import ReceiveLog, endpoint_of
-from correlator.core.reliability import Reliability
 from correlator.errors import RecoveryRefused
 from correlator.events import Message
+from correlator.reliability import Reliability
 from correlator.settings import MonitorSettings
 from tests.core.test_reconcile import RECEIVER, SENDER, changed
 

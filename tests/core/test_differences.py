@@ -15,8 +15,8 @@ from correlator.core.differences import (
     refuse,
 )
 from correlator.core.recovery import compare_parts, default_senders, endpoint_of
-from correlator.core.reliability import Reliability
 from correlator.errors import RecoveryRefused, StateError
+from correlator.reliability import Reliability
 from correlator.settings import ConnectionSettings, EngineSettings
 from tests.core.test_reconcile import EXPLICIT, RECEIVER, SENDER, changed, the_registry
 

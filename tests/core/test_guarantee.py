@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from correlator.core.guarantee import Broker, End, Grade, Middle, guarantee, needs
-from correlator.core.reliability import Reliability
+from correlator.reliability import Reliability
 
 BEST_EFFORT, AT_LEAST_ONCE, EXACTLY_ONCE, APP_CONTROLLED = Reliability
 LOSES, REPEATS, WITH_ID, ONCE = Grade

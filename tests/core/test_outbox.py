@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from correlator.core.commit import OutboundSegment, SenderCut
 from correlator.core.outbox import FlushRequest, Outbox
-from correlator.core.reliability import SENDING, Reliability
 from correlator.events import DeadLetter, Headers, Message
+from correlator.reliability import SENDING, Reliability
 
 SOURCE = "host:1:2:S01"
 

@@ -4,8 +4,8 @@ import pytest
 
 from correlator.core.batch import Batch
 from correlator.core.receiving import TRANSITIONS, Input, ReceiverState, State
-from correlator.core.reliability import RECEIVING, SENDING, Reliability
 from correlator.events import Message
+from correlator.reliability import RECEIVING, SENDING, Reliability
 
 
 def in_state(state: State, reliability: Reliability = Reliability.EXACTLY_ONCE) -> ReceiverState:

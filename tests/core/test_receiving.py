@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from correlator.core.receiving import at_same_place, from_sources, refuse_beside, selection
-from correlator.core.reliability import Reliability
 from correlator.errors import ConfigError
 from correlator.events import Message
+from correlator.reliability import Reliability
 from correlator.settings import ReceiverSettings
 
 TOPIC = ReceiverSettings(

@@ -5,8 +5,8 @@ import pytest
 
 from correlator.core.delivery import Layout, Received, is_stored, with_deliveries
 from correlator.core.recovery import default_domain, endpoint_of, reconcile
-from correlator.core.reliability import Reliability
 from correlator.errors import RecoveryRefused
+from correlator.reliability import Reliability
 from correlator.settings import ReceiverSettings, SenderSettings
 
 RECEIVER = ReceiverSettings(id="r1", connection="c", destination="queue:a", reliability=Reliability.EXACTLY_ONCE)

@@ -14,8 +14,8 @@ import structlog
 
 from correlator import Engine, Monitor, StateTable, event, on
 from correlator.core import faults
-from correlator.core.reliability import Reliability
 from correlator.errors import StoreError
+from correlator.reliability import Reliability
 from correlator.settings import (
     CheckpointSettings,
     ConnectionSettings,

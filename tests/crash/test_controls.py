@@ -5,7 +5,7 @@ A crash test that cannot fail proves nothing; each of these is a world that is r
 
 import pytest
 
-from correlator.ports import Features
+from correlator.connector import Features
 from correlator.testing import mutants
 from correlator.testing.crashtest.campaign import Figures, campaign
 from correlator.testing.crashtest.runs import Plan

@@ -15,8 +15,8 @@ import msgspec
 import pytest
 
 from correlator.cli.loading import importable
-from correlator.core.reliability import Reliability
 from correlator.errors import StoreError, UsageError
+from correlator.reliability import Reliability
 from correlator.storage.store import SqlStore
 from correlator.testing.crashtest.campaign import repeated
 from correlator.testing.crashtest.configured import Configured

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
+from correlator.connector import Order
 from correlator.errors import UsageError
-from correlator.ports import Order
 from correlator.testing.crashtest import modules, report
 from correlator.testing.crashtest.campaign import campaign, repeated
 from correlator.testing.crashtest.disorder import EXPLAINED

@@ -2,8 +2,8 @@
 
 import pytest
 
-from correlator.core.reliability import Reliability
 from correlator.errors import ConnectionLost
+from correlator.reliability import Reliability
 from tests.runtime.world import World, receiver, sender
 
 

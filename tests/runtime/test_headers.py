@@ -3,8 +3,8 @@
 import pytest
 
 from correlator import Message, Monitor, on
-from correlator.core.reliability import Reliability
 from correlator.events import Headers
+from correlator.reliability import Reliability
 from correlator.settings import MonitorSettings
 from tests.runtime.world import World, receiver, sender
 

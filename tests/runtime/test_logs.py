@@ -6,8 +6,8 @@ import sys
 import pytest
 import structlog
 
-from correlator.core.reliability import Reliability
 from correlator.errors import HandlerFailed
+from correlator.reliability import Reliability
 from correlator.runtime import logs
 from tests.runtime.flows import Hears
 from tests.runtime.world import World, message, receiver

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from correlator.connector import Order
 from correlator.core import faults
 from correlator.errors import ConnectionLost
 from correlator.events import Message
-from correlator.ports import Order
 from correlator.runtime import receiver as receiver_module
 from correlator.settings import DuplicateDetectionSettings
 from correlator.testing.clock import ManualClock

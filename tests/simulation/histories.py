@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from correlator.core.reliability import Reliability
+from correlator.reliability import Reliability
 from correlator.testing.invariants.catalogue import CATALOGUE
 from correlator.testing.invariants.facts import Facts
 from correlator.testing.invariants.history import (

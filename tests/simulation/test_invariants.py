@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from correlator.core.commit import Suspect
-from correlator.core.reliability import Reliability
+from correlator.reliability import Reliability
 from correlator.testing.invariants.catalogue import CATALOGUE
 from correlator.testing.invariants.history import (
     Bill,

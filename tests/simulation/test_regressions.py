@@ -3,9 +3,9 @@
 from correlator.core.commit import IdRun, IdSegment, ReceiveCommit, ReceiveSegment
 from correlator.core.context import Context
 from correlator.core.monitor import Monitor, every
-from correlator.core.reliability import Reliability
 from correlator.core.routes import Routes
 from correlator.events import Message
+from correlator.reliability import Reliability
 from correlator.runtime.clock import EngineTime
 from correlator.runtime.engine import Engine
 from correlator.runtime.names import resolve

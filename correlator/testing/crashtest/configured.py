@@ -8,15 +8,15 @@ from typing import Any
 import msgspec
 
 from correlator.configuration import read_file
+from correlator.connector import Features, Order, order_of
 from correlator.core.fields import as_json
 from correlator.core.mapping import ReceiveMapping
 from correlator.core.monitor import Monitor
 from correlator.core.recovery import default_domain, default_senders
-from correlator.core.reliability import RECEIVING, Reliability
 from correlator.errors import MappingError, UsageError, quoted
 from correlator.events import Headers, Message, Outgoing
 from correlator.pipeline.spec import PipelineFile
-from correlator.ports import Features, Order, order_of
+from correlator.reliability import RECEIVING, Reliability
 from correlator.runtime.names import connector, resolve
 from correlator.runtime.parts import mapping_of
 from correlator.selector import Selector

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from itertools import groupby
 
-from correlator.core.reliability import RECEIVING
+from correlator.reliability import RECEIVING
 from correlator.testing.invariants.facts import Facts
 from correlator.testing.invariants.history import History
 

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import msgspec
 
-from correlator.core.reliability import Reliability
+from correlator.reliability import Reliability
 from correlator.testing.invariants.history import Checkpointed, History, Published, Received, Rest, Sent, Setup
 
 MAX_TRIES = 3

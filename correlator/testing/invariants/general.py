@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from correlator.core.reliability import Reliability
+from correlator.reliability import Reliability
 from correlator.testing.invariants.catalogue import invariant
 from correlator.testing.invariants.facts import Facts
 from correlator.testing.simulation.application import NAP_S, TICK_S

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from correlator.core.reliability import Reliability
-from correlator.ports import Order
+from correlator.connector import Order
+from correlator.reliability import Reliability
 
 Kind = Literal[
     "published",  # who: destination, data: tuple of Published

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from correlator.core.reliability import Reliability
-from correlator.ports import Order
+from correlator.connector import Order
+from correlator.reliability import Reliability
 from correlator.testing.invariants.catalogue import invariant
 from correlator.testing.invariants.facts import NEVER, Facts
 from correlator.testing.invariants.history import Published

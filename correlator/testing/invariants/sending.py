@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from correlator.core.reliability import Reliability
+from correlator.reliability import Reliability
 from correlator.testing.invariants.catalogue import invariant
 from correlator.testing.invariants.facts import NEVER, Facts
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from correlator.core.reliability import Reliability
+from correlator.reliability import Reliability
 from correlator.testing.jobs import shared
 from correlator.testing.kill9 import reference
 from correlator.testing.kill9.campaign import Campaign, Figures, drawn, pairs

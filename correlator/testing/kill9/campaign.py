@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import msgspec
 
-from correlator.core.reliability import Reliability
+from correlator.reliability import Reliability
 from correlator.storage import migrate
 from correlator.testing import files
 from correlator.testing.invariants.catalogue import InvariantViolated, Violation

@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 import msgspec
 
+from correlator.connector import Features
 from correlator.core import dedup, statelog
 from correlator.core.recovery import default_domain
-from correlator.core.reliability import RECEIVING, Reliability
 from correlator.errors import CorrelatorError
 from correlator.events import Headers, Message, PropertyValue
-from correlator.ports import Features
+from correlator.reliability import RECEIVING, Reliability
 from correlator.settings import (
     CheckpointSettings,
     EngineSettings,

@@ -10,10 +10,11 @@ from typing import Any
 
 import msgspec
 
+from correlator.connector import Chunk, Features
 from correlator.core.commit import CheckpointCommit, ReceiveCommit, Recovered, StateSegment, Write
 from correlator.errors import ConnectionLost, SendRejected
 from correlator.events import Message, Outgoing
-from correlator.ports import Chunk, Features, Store
+from correlator.ports import Store
 from correlator.settings import ReceiverSettings, SenderSettings
 from correlator.testing.kill9 import wire
 

@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from correlator.connector import Features
 from correlator.core.commit import CheckpointCommit, ReceiveCommit, RegistryCommit, SuspectCommit, Write
 from correlator.errors import UsageError
 from correlator.events import Outgoing
-from correlator.ports import Features
 from correlator.settings import EngineSettings, ReceiverSettings
 
 LARGEST = 256 * 1024 * 1024

@@ -12,7 +12,7 @@ from correlator.core.context import Context
 from correlator.core.dedup import DuplicateDetector, Plan
 from correlator.core.mapping import ReceiveMapping
 from correlator.core.receiving import State
-from correlator.core.reliability import RECEIVING, Receiving, Reliability
+from correlator.reliability import RECEIVING, Receiving, Reliability
 from correlator.runtime import parts
 from correlator.runtime import receiver as receiver_module
 from correlator.runtime.receiver import Receiver

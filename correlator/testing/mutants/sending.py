@@ -9,8 +9,8 @@ from correlator.core import outbox as outboxes
 from correlator.core.commit import OutboundSegment
 from correlator.core.context import Context
 from correlator.core.outbox import FlushRequest, Outbox
-from correlator.core.reliability import SENDING, Reliability, Sending
 from correlator.errors import ConnectionLost
+from correlator.reliability import SENDING, Reliability, Sending
 from correlator.runtime.sender import Sender
 from correlator.testing.memory import MemorySink
 from correlator.testing.mutants.catalogue import Patches, mutant

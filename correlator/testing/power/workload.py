@@ -11,9 +11,9 @@ from typing import Any
 
 from correlator.core.commit import CheckpointCommit, Recovered, Write
 from correlator.core.monitor import Monitor, on
-from correlator.core.reliability import Reliability
 from correlator.core.state import StateTable
 from correlator.events import Message, Outgoing, PropertyValue, event
+from correlator.reliability import Reliability
 from correlator.runtime.actor import Actor
 from correlator.runtime.engine import Engine
 from correlator.settings import (

@@ -14,10 +14,10 @@ import msgspec
 
 from correlator.core.commit import StateEntry
 from correlator.core.fingerprints import digest
-from correlator.core.reliability import Reliability
 from correlator.core.steps import ConfiguredStep
 from correlator.events import Headers, Message
 from correlator.ports import Delivered, Effects, Processor, StateView
+from correlator.reliability import Reliability
 from correlator.settings import (
     DuplicateDetectionSettings,
     EngineSettings,

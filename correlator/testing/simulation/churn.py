@@ -6,8 +6,8 @@ stay: numbers and ids of a part end with it.
 
 import random
 
-from correlator.core.reliability import Reliability
 from correlator.errors import UsageError
+from correlator.reliability import Reliability
 from correlator.runtime.actor import Actor
 from correlator.runtime.engine import Engine
 from correlator.settings import ReceiverSettings, SenderSettings

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
+from correlator.connector import Features
 from correlator.core.commit import CheckpointCommit, ReceiveCommit, SuspectCommit, Write
 from correlator.errors import ConnectionLost
 from correlator.events import DeadLetter, Message, Outgoing
-from correlator.ports import Features
 from correlator.testing.invariants.history import POISONED, Checkpointed, Condemned, Kind, Received
 from correlator.testing.memory import Faults
 from correlator.testing.schedule import AWAY_BESIDE, CUT_AGAIN, LATE, LOST_BESIDE, PART, Schedule

@@ -7,10 +7,10 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from correlator.connector import Features, Order
 from correlator.core.recovery import default_domain
-from correlator.core.reliability import RECEIVING, Reliability
 from correlator.events import Headers, Message, PropertyValue
-from correlator.ports import Features, Order
+from correlator.reliability import RECEIVING, Reliability
 from correlator.settings import (
     CheckpointSettings,
     DuplicateDetectionSettings,

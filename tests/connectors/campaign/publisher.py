@@ -5,9 +5,9 @@ import threading
 from typing import Any
 
 from correlator import Message
+from correlator.connector import Sink
 from correlator.errors import ConnectionLost
 from correlator.events import Outgoing
-from correlator.ports import Sink
 from tests.connectors.campaign.board import LOOK_S, Board, body_of
 
 RETRY_S = 0.1

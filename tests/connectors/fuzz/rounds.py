@@ -17,9 +17,9 @@ from connectors.pulsar import content as pulsar
 from connectors.rabbitmq import content as rabbitmq
 from connectors.rabbitmq_stream import content as stream
 from correlator import Engine, Message, Monitor, Reliability, event, on
+from correlator.connector import Connection, Features, Source
 from correlator.errors import SendRejected
 from correlator.events import Outgoing
-from correlator.ports import Connection, Features, Source
 from correlator.settings import CheckpointSettings, EngineSettings, MonitorSettings, ReceiverSettings, SenderSettings
 from correlator.storage import inspect
 from tests.connectors.fuzz.feeds import FEEDS

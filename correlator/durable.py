@@ -1,0 +1,45 @@
+"""Files that survive a power cut: written whole, private to their owner, with names that are durable as well.
+
+Everything here raises `OSError`, and may be called by any thread.
+"""
+
+import os
+from pathlib import Path
+
+PRIVATE_FILE = 0o600
+"""The permissions of every file that the product makes."""
+
+
+def create_private(path: Path) -> int:
+    """Make a file that only its owner may read, and open it. Raises `FileExistsError` for one that is there."""
+    return os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, PRIVATE_FILE)
+
+
+def replace(path: Path, content: bytes) -> None:
+    """Replace a file: after any crash there is the old content or the new one, whole."""
+    partial = path.with_name(f"{path.name}.part")
+    partial.unlink(missing_ok=True)
+    descriptor = create_private(partial)
+    try:
+        write_all(descriptor, content)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    partial.replace(path)
+    sync_directory(path.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make the names in a directory durable."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_all(descriptor: int, content: bytes) -> None:
+    """Write everything: one call of the system may take less, as on a disk that is nearly full."""
+    rest = memoryview(content)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]

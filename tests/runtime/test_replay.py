@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import os
 import socket
 import sqlite3
 import stat
@@ -439,38 +440,20 @@ def test_a7_1_a_place_that_cannot_be_written_refuses_the_start(world, tmp_path):
 
 
 def test_a7_1_a_full_disk_ends_the_log_and_not_the_engine(world, tmp_path, logs):
-    class Full:
-        """A file whose disk is full."""
-
-        def __init__(self, file: Any) -> None:
-            self.close = file.close
-
-        def write(self, _: bytes) -> int:
-            raise OSError(28, "No space left on device")
-
     path = str(tmp_path / "input.log")
     engine = world.engine(receiver(), sender(), monitors=[Keeps], input_log=path)
     with engine:
-        log = engine._recording._log
-        log._file = Full(log._file)
+        with Path("/dev/full").open("wb") as full:
+            os.dup2(full.fileno(), engine._recording._log._file.fileno())
         world.publish(*numbered(5))
         world.wait(lambda: settled(world))
     assert [line["log_level"] for line in logs if line["event"].startswith("E2043")] == ["error"]
 
 
-def test_a7_1_a_write_that_the_system_cuts_short_is_finished(tmp_path):
-    class Short:
-        """A file that takes no more than seven bytes at a time."""
-
-        def __init__(self, file: Any) -> None:
-            self.close = file.close
-            self._file = file
-
-        def write(self, content: bytes) -> int:
-            return self._file.write(content[:7])
-
+def test_a7_1_a_write_that_the_system_cuts_short_is_finished(tmp_path, monkeypatch):
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, content: write(descriptor, content[:7]))
     log = InputLog(tmp_path / "input.log")
-    log._file = Short(log._file)
     names = [f"receiver {number}" for number in range(10)]
     for name in names:
         log.append(inputlog.Forgotten(name))

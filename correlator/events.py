@@ -26,7 +26,7 @@ LONGEST_LIFE_MS = 2**53
 
 
 class Headers(msgspec.Struct, frozen=True, kw_only=True, gc=False, array_like=True):
-    """The standard headers of a message (FEATURES A9.19). `None` means: the broker's default, or not present.
+    """The standard headers of a message (docs/mapping.md). `None` means: the broker's default, or not present.
 
     Times are milliseconds since the epoch. `delivery_count`, `redelivered`, `timestamp`, `message_id` and
     `expiration` are set by brokers; a sender that sets them is ignored.
@@ -67,7 +67,7 @@ class Message(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 def expired(message: Message, wall_ms: float) -> bool:
-    """Whether nobody wants the message any more (FEATURES A6.5): its sender said until when, by the wall clock."""
+    """Whether nobody wants the message any more: its sender said until when, by the wall clock."""
     headers = message.headers
     return headers is not None and headers.expiration is not None and 0 < headers.expiration <= wall_ms
 
@@ -89,7 +89,7 @@ class Outgoing(msgspec.Struct, frozen=True, gc=False):
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A message that could not be mapped, handled or sent, with the reason (FEATURES Z7, Z8).
+    """A message that could not be mapped, handled or sent, with the reason (docs/dead-letters.md).
 
     Attributes:
         kind: `mapping`, `handler`, `step`, `send`, `poison` (it ended the process), or `unhandled`.
@@ -177,7 +177,7 @@ class ReceivingSuspended:
 
 
 class PartStatus(StrEnum):
-    """How a connection, sender or receiver is (FEATURES A9.4)."""
+    """How a connection, sender or receiver is (docs/status.md)."""
 
     CONNECTING = "CONNECTING"
     OK = "OK"
@@ -221,7 +221,7 @@ class ReceiverStatus:
 
 @event
 class FlowControlMarker:
-    """Everything up to message `number` of a receiver with `flow_control` lies before this in the queue (A9.1).
+    """Everything up to message `number` of a receiver with `flow_control` lies before this in the queue.
 
     Answer with `update_flow_control_window`. Numbers count what the receiver has delivered; they go on after a restart
     where messages are stored.

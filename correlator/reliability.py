@@ -1,4 +1,4 @@
-"""What each reliability mode means, as one table (docs/guarantees.md; FEATURES A2.1, A3.1, Z1, Z9)."""
+"""What each reliability mode means, as one table (docs/guarantees.md; rules Z1 and Z9)."""
 
 from dataclasses import dataclass
 from enum import StrEnum

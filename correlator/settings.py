@@ -48,7 +48,7 @@ class ConnectionSettings:
         type: the connector: an entry point of `correlator.connectors`.
         default_receiver_reliability: of the receivers in the file that name none.
         default_sender_reliability: of the senders in the file that name none, and of the default sender, which a
-            connection without senders has under the id `CONNECTION-default-sender` (A1.20).
+            connection without senders has under the id `CONNECTION-default-sender`.
         options: what only this connector knows; in the file these keys stand beside `type`.
     """
 
@@ -60,7 +60,7 @@ class ConnectionSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DuplicateDetectionSettings:
-    """The windows of the duplicate detector (FEATURES A8.3, A8.4): 0 disables either, both at 0 are refused."""
+    """The windows of the duplicate detector (docs/guarantees.md): 0 disables either, both at 0 are refused."""
 
     per_source_window_size: CountOrZero = 2000
     expiry_time: Seconds = 120.0
@@ -79,22 +79,23 @@ class ReceiverSettings:
         unique_message_id: template of the id for duplicate detection; the property `uniqueMessageId` by default.
         message_source_id: template of the source; the property `messageSourceId` by default.
         dup_detection_domain_id: the duplicate detection domain; `connection:destination` for queues and
-            `connection:id` for topics by default (A8.7, A8.8).
-        max_batch_size: messages in one batch: also the most that are received and not acknowledged (A3.11).
+            `connection:id` for topics by default.
+        max_batch_size: messages in one batch: also the most that are received and not acknowledged.
         max_batch_bytes: bytes of bodies that close a batch.
-        max_batch_interval_ms: how long a batch waits for more after its first message (A3.12).
+        max_batch_interval_ms: how long a batch waits for more after its first message.
         max_message_bytes: a larger message becomes a dead letter (E5001).
-        on_mapping_error: what happens with a message that cannot be mapped (Z8).
+        on_mapping_error: what happens with a message that cannot be mapped: it becomes a dead letter, it stops the
+            engine, or it is logged and dropped.
         mapping: for each field of `event` where its value is (docs/mapping.md); without it the body is the event.
         unhandled: what happens with a message that no monitor listens for: it becomes a dead letter, or it is counted
             and warned of, or nothing.
-        flow_control: deliver only as far as the application allows by `update_flow_control_window` (A9.1).
+        flow_control: deliver only as far as the application allows by `update_flow_control_window`.
         no_local: drop what this engine's own senders sent.
         selector: take only messages for which this condition on headers and properties is true (docs/receiving.md).
         durable_topic_subscription_name: what the broker keeps a topic's messages under while the engine is down; the
-            receiver's id by default (A1.19).
-        max_extra_mapping_threads: threads that map while the receiver's own thread goes on receiving (A9.9).
-        log_performance_breakdown: log what the receiver's thread spends its time on (A9.6).
+            receiver's id by default.
+        max_extra_mapping_threads: threads that map while the receiver's own thread goes on receiving.
+        log_performance_breakdown: log what the receiver's thread spends its time on (docs/status.md).
         options: what only this connector knows.
     """
 
@@ -136,21 +137,21 @@ class SenderSettings:
         connection: name of a connection.
         destination: where messages go that name no other; without one, each message names its own.
         reliability: what the sender promises; `APP_CONTROLLED` is refused.
-        unique_message_id_property: property that carries `seqNo:messageSourceId` (A2.6, A2.7).
+        unique_message_id_property: property that carries `seqNo:messageSourceId`.
         message_source_id_property: property that carries the source.
-        max_batch_size: most messages handed to the broker before their confirms are awaited (A2.15).
+        max_batch_size: most messages handed to the broker before their confirms are awaited.
         max_batch_interval_ms: how long a batch waits for more after its first message; a checkpoint releases
             sends together, so 0 (do not wait) is the default.
-        max_tries: tries of a message that the broker refuses, before it becomes a dead letter (A2.11). A broker that
-            stores a repeat once gets one: there a number that comes after higher ones counts as a repeat.
+        max_tries: tries of a message that the broker refuses, before it becomes a dead letter. A broker that stores a
+            repeat once gets one: there a number that comes after higher ones counts as a repeat.
         retry_interval: time before the second try; it doubles with each further one, less a random part of up to half.
         max_retry_interval: the longest time between two tries.
         max_outstanding: messages that wait for a checkpoint or for the broker; beyond it receivers and contexts pause
             (T24), and a checkpoint is taken at once where half of them wait for one.
-        persistent: have the broker keep what a BEST_EFFORT sender sends on disk, as it keeps that of the others (A5.8).
-        time_to_live: how long the broker may keep a message that says nothing itself; without it, for ever (A6.5).
+        persistent: have the broker keep what a BEST_EFFORT sender sends on disk, as it keeps that of the others.
+        time_to_live: how long the broker may keep a message that says nothing itself; without it, for ever.
         mapping: for each part of a message where an event has it (docs/mapping.md); without it the event is the body.
-        log_performance_breakdown: log what the sender's thread spends its time on (A9.6).
+        log_performance_breakdown: log what the sender's thread spends its time on (docs/status.md).
         options: what only this connector knows.
     """
 
@@ -180,7 +181,7 @@ class MonitorSettings:
     Attributes:
         type: import path `module:Class`, or the class itself, which then has its import path here.
         context: the context (one thread) that it lives in.
-        on_error: what an exception in one of its handlers does (DESIGN 7).
+        on_error: what an exception in one of its handlers does.
         options: keyword arguments of the class: initial values of its attributes.
     """
 
@@ -211,19 +212,19 @@ class EngineSettings:
 
     Attributes:
         name: identity of the instance; its store opens under no other name.
-        store: `sqlite:///path` or `postgresql://…`; `None` runs without persistence (Z1).
+        store: `sqlite:///path` or `postgresql://…`; `None` runs without persistence.
         witness_directory: where this machine notes the last checkpoint of a PostgreSQL store, so that a start refuses
             one that went back (E4311): an older replica, a backup. SQLite needs none.
         max_queued: events that may wait in the queue of one context before receiving pauses.
-        connection_retry_interval: time between the first two attempts to connect (A9.5); it doubles with each further
+        connection_retry_interval: time between the first two attempts to connect; it doubles with each further
             one, less a random part of up to half, and begins anew after a connection that held longer than that.
         max_connection_retry_interval: the longest time between two attempts to connect.
         stop_timeout: how long an orderly stop may wait for brokers.
         fail_fast: stop with an error instead of waiting when a broker cannot be reached at start.
-        status_interval: time between two lines `Messaging Status:` of the log; 0 for none (A9.2).
-        performance_breakdown_interval: time that a line of `log_performance_breakdown` tells about (A9.6).
+        status_interval: time between two lines `Messaging Status:` of the log; 0 for none.
+        performance_breakdown_interval: time that a line of `log_performance_breakdown` tells about.
         input_log: file that records what monitors take in, for `correlator replay`; each start begins a new one, with
-            a number behind the name (A7).
+            a number behind the name.
         handler_warning_after: how long a handler may run before the log says so (W5501); 0 for any time.
         discard_state: state of keyed steps that are not configured any more, which the next start deletes: each
             `PIPELINE/STEP FINGERPRINT`, as the refused start tells it (E4331).

@@ -11,16 +11,17 @@ from correlator.selector import Selector
 
 
 class Browser:
-    """Shows the messages of a queue. Made by `Session.create_browser`; used by the thread of its session.
+    """Shows the messages of a queue (rules R1 to R9).
 
-    Its destination and selector are those that it was made with (R5).
+    Made by `Session.create_browser`; used by the thread of its session. Its destination and selector are those that it
+    was made with.
 
     Args:
         connection: of its session, whose broker can show a queue.
         check_open: raises when the session is closed.
         destination: `queue:NAME`.
         selector: what is shown; `None` for everything.
-        read_max: most messages that are examined for a snapshot; 0 or less is no limit (R9).
+        read_max: most messages that are examined for a snapshot; 0 or less is no limit.
     """
 
     def __init__(
@@ -48,14 +49,14 @@ class Browser:
         return None if self._selector is None else self._selector.text
 
     def enumerate(self) -> Iterator[Message]:
-        """Copies of the messages that are in the queue now, oldest first (R1).
+        """Copies of the messages that are in the queue now, oldest first.
 
-        The selector is applied here, to the oldest `queue_browser_read_max` messages (R2, R9). Whatever happens to the
-        queue afterwards changes nothing (R3), nor does the end of session and connection (R6). It cannot be reset; each
-        call takes a new snapshot (R4). A message that was read from it is not referred to any more (R8).
+        The selector is applied here, to the oldest `queue_browser_read_max` messages. Whatever happens to the queue
+        afterwards changes nothing, nor does the end of session and connection. It cannot be reset; each call takes a
+        new snapshot. A message that was read from it is not referred to any more.
 
-        How a broker shows a queue is its own: what others hold meanwhile may be missing (R7), and RabbitMQ marks what
-        it has shown as redelivered.
+        How a broker shows a queue is its own: what others hold meanwhile may be missing, and RabbitMQ marks what it
+        has shown as redelivered.
 
         Raises `UsageError` E7501 when the session is closed, E2027 where the broker knows that there is no such queue;
         `ConnectionLost` when the broker cannot be reached.
@@ -66,7 +67,7 @@ class Browser:
         return _given_away(deque(one for one in examined if is_wanted(one, self._selector)))
 
     def close(self) -> None:
-        """Has no effect (R6)."""
+        """Has no effect."""
 
 
 def _given_away(messages: deque[Message]) -> Iterator[Message]:

@@ -39,14 +39,14 @@ class Connection:
 
     @property
     def queue_browser_read_max(self) -> int:
-        """The limit of its browsers, as the factory had it when this connection was created (R9)."""
+        """The limit of its browsers, as the factory had it when this connection was created (rule R9)."""
         return self._queue_browser_read_max
 
     def create_session(self, mode: AcknowledgeMode = AcknowledgeMode.AUTO) -> Session:
         """A session that acknowledges in this mode.
 
         Raises `ConfigError` for options that the connector does not take, `UsageError` E7501 when this connection is
-        closed, E7509 for mode TRANSACTED unless its factory emulates transactions (S5.4).
+        closed, E7509 for mode TRANSACTED unless its factory emulates transactions.
         """
         self._check()
         if mode is AcknowledgeMode.TRANSACTED and not self._emulates_transactions:

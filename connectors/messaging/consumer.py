@@ -70,7 +70,7 @@ class Consumer:
         0 does not wait, and `math.inf` waits for ever. What does not match the selector of a topic, comes from the own
         connection and is not wanted for that, or has expired, is acknowledged and left out.
 
-        In mode AUTO the message is acknowledged when this returns (Q9). When just that fails, the message is returned
+        In mode AUTO the message is acknowledged when this returns. When just that fails, the message is returned
         all the same and may come again.
 
         Raises `ConnectionLost` when the broker cannot be reached: what this consumer gave and was not acknowledged

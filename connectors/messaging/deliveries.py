@@ -20,13 +20,13 @@ class AcknowledgeMode(StrEnum):
     """Who acknowledges what a session receives."""
 
     AUTO = "AUTO"
-    """The session: each message right before `receive` returns it (Q9)."""
+    """The session: each message right before `receive` returns it (rule Q9)."""
     CLIENT = "CLIENT"
-    """The program: `Session.acknowledge` takes along everything that the session received before (Q10, R11)."""
+    """The program: `Session.acknowledge` takes along everything that the session received before (rule R11)."""
     CLIENT_INDIVIDUAL = "CLIENT_INDIVIDUAL"
-    """The program: `Session.acknowledge` is about that message alone (R12)."""
+    """The program: `Session.acknowledge` is about that message alone (rule R12)."""
     TRANSACTED = "TRANSACTED"
-    """The program: `Session.commit` acknowledges everything that was received since the last one. Not atomic (S5.3)."""
+    """The program: `Session.commit` acknowledges everything that was received since the last one (rule S5.3)."""
 
 
 class Delivery(NamedTuple):
@@ -38,7 +38,7 @@ class Delivery(NamedTuple):
 
 
 class Unacknowledged:
-    """The deliveries of a session in the order in which they were received, by whichever consumer (R11).
+    """The deliveries of a session in the order in which they were received, by whichever consumer (rule R11).
 
     Messages are known by identity: two of equal content are different deliveries. Pure.
     """

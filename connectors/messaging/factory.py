@@ -30,10 +30,10 @@ class ConnectionFactory:
         connector: the entry point of a connector, such as `EmbeddedConnection` or `RabbitConnection`.
         options: those of the connection, as below `connections` in a configuration file.
         queue_browser_read_max: most messages that a browser examines for one snapshot, selected or not; 0 or less is
-            no limit. A connection keeps the value that the factory had when it was created (R9). Without one the
+            no limit. A connection keeps the value that the factory had when it was created. Without one the
             environment variable `CORRELATOR_QUEUE_BROWSER_READ_MAX` is read when the factory is made, and counts as 0
-            when it is unset or no integer; copies of a factory have the value of the factory (R10).
-        emulate_transactions: whether its connections make sessions in mode TRANSACTED, which are not atomic (S5.3).
+            when it is unset or no integer; copies of a factory have the value of the factory.
+        emulate_transactions: whether its connections make sessions in mode TRANSACTED, which are not atomic.
     """
 
     connector: port.ConnectionFactory

@@ -1,4 +1,4 @@
-"""Messages that are not ours: read by their interface, and made into ours (R13)."""
+"""Messages that are not ours: read by their interface, and made into ours (rule R13)."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol

@@ -55,7 +55,7 @@ class Producer:
         """Send, and wait until the broker has confirmed it.
 
         A `Message` goes as it is, to its own `destination` if it names one; without a copy, but for a topic, where it
-        also tells from which connection it comes. Anything else that has a body and properties is converted (R13). It
+        also tells from which connection it comes. Anything else that has a body and properties is converted. It
         goes behind all that `send_async` was given before, and waits for their completions.
 
         Raises `SendRejected` when the broker refuses the message: it was not stored, and this producer goes on.

@@ -67,7 +67,7 @@ class Session:
 
     @property
     def acknowledge_mode(self) -> AcknowledgeMode:
-        """The mode; CLIENT for a session that acknowledges individually, too (R12)."""
+        """The mode; CLIENT for a session that acknowledges individually, too."""
         return AcknowledgeMode.CLIENT if self._mode is AcknowledgeMode.CLIENT_INDIVIDUAL else self._mode
 
     @property
@@ -147,9 +147,9 @@ class Session:
     def create_browser(self, destination: str, selector: str | None = None) -> Browser:
         """A browser of a queue; reads nothing yet.
 
-        It works until this session is closed (R6). The broker need not be able to select.
+        It works until this session is closed. The broker need not be able to select.
 
-        Raises `UsageError` E2110 for a topic (R1), E2014 where the connector cannot show messages, E7501 when the
+        Raises `UsageError` E2110 for a topic, E2014 where the connector cannot show messages, E7501 when the
         session is closed; `ConfigError` E1215 for what is no
         destination, E6003 to E6007 for a selector that cannot be read.
         """
@@ -163,7 +163,7 @@ class Session:
         return Browser(self._broker, self._check, destination, wanted, self._queue_browser_read_max)
 
     def create_temporary_queue(self) -> str:
-        """The destination of a queue that nobody else has, made when it is first used; such as for answers (S1.9).
+        """The destination of a queue that nobody else has, made when it is first used; such as for answers.
 
         It is deleted when this session is closed: best effort. What fails then is logged, and a process that ends
         without closing the session leaves it there.
@@ -180,7 +180,7 @@ class Session:
         """Delete what a broker keeps under this name for a reader of the topic: it is not kept any more, either.
 
         Another selector or `no_local` of a durable reader needs a new subscription: delete the old one first. The topic
-        must be named, since subscriptions of one name on two topics are two (S1.3, S1.4).
+        must be named, since subscriptions of one name on two topics are two.
 
         Raises `UsageError` E7510 when the topic or the name is missing, E7511 where the connector cannot delete
         subscriptions, E7512 for one that is not there, E7513 while somebody consumes from it, E7501 when the session is
@@ -203,7 +203,7 @@ class Session:
         """Tell the broker that a message is done, the very object that `Consumer.receive` returned.
 
         In mode CLIENT everything that this session received before it, from all its consumers, is acknowledged with it,
-        and nothing that came later (R11). In mode CLIENT_INDIVIDUAL it is the only one (R12). In modes AUTO and
+        and nothing that came later. In mode CLIENT_INDIVIDUAL it is the only one. In modes AUTO and
         TRANSACTED there is nothing to do. A message that is acknowledged already, or was given back since, is left
         alone.
 
@@ -218,7 +218,7 @@ class Session:
         _settle(take(message), Intake.acknowledge)
 
     def recover(self) -> None:
-        """Give back everything that is not acknowledged: it comes again, marked as redelivered (Q17).
+        """Give back everything that is not acknowledged: it comes again, marked as redelivered.
 
         Files and streams mark nothing. It comes from the broker, so it may come behind messages that were under way,
         and to another consumer of the queue. The objects that were received before cannot be acknowledged any more.
@@ -232,7 +232,7 @@ class Session:
         _settle(self._unacknowledged.take_all(), Intake.reject)
 
     def commit(self) -> None:
-        """Acknowledge everything that was received since the last `commit` or `rollback` (S5.3).
+        """Acknowledge everything that was received since the last `commit` or `rollback`.
 
         What was sent meanwhile went at once; what was sent without waiting has its completion when this returns. Not
         atomic: when this fails, or the process ends before it, everything was sent and what was received comes again.
@@ -245,7 +245,7 @@ class Session:
     def rollback(self) -> None:
         """Give back everything that was received since the last `commit` or `rollback`; as `recover`.
 
-        What was sent meanwhile stays sent (S5.3). Raises as `commit`; everything comes again nevertheless.
+        What was sent meanwhile stays sent. Raises as `commit`; everything comes again nevertheless.
         """
         self._end_transaction(Intake.reject)
 

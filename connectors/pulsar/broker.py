@@ -139,7 +139,7 @@ def broker(where: str, options: Mapping[str, Any]) -> Broker:
 
 
 def _token(where: str, options: Mapping[str, Any]) -> str:
-    """JMS has a user and a password; Pulsar's password is a token, which names its user itself (S5.5)."""
+    """JMS has a user and a password; Pulsar's password is a token, which names its user itself (rule S5.5)."""
     given = [name for name in _TOKENS if name in options]
     if len(given) > 1:
         raise ConfigError("E1022", f"{where}.{given[1]}", f"is of no use beside '{given[0]}'", "", "Set one of them")

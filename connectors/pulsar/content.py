@@ -30,7 +30,7 @@ CORRELATION_BYTES = "jms_correlation_bytes"
 """Property that is true where the correlation id is bytes and no text: `base64:` and the bytes."""
 TYPE_SUFFIX = "_jsmtype"
 _MISSPELT_SUFFIX = "_jmstype"
-"""Others write it so (FEATURES Z3): it is read, where it stands beside the property, and never written."""
+"""Others write it so (rule Z3): it is read, where it stands beside the property, and never written."""
 _TYPE_SUFFIXES = (TYPE_SUFFIX, _MISSPELT_SUFFIX)
 BINARY = "base64:"
 """Begins a correlation id that is bytes and no text."""

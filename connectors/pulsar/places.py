@@ -186,7 +186,7 @@ def is_queue(destination: str) -> bool:
 
 
 def own_subscription(name: str, broker: Broker) -> str:
-    """What the broker calls a subscription of a topic (FEATURES S1.1)."""
+    """What the broker calls a subscription of a topic (rule S1.1)."""
     return f"{broker.client_id}_{name}" if broker.client_id else name
 
 

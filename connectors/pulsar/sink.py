@@ -27,7 +27,7 @@ from correlator.events import Outgoing
 from correlator.settings import SenderSettings
 
 MOST_PRODUCERS = 1000
-"""Of one sink; the oldest one is given up for one more (FEATURES S5.6)."""
+"""Producers that one sink has open at most; a further one takes the place of the oldest (rule S5.6)."""
 _NUMBERS = range(1, 2**63)
 """0 is no number to the client."""
 

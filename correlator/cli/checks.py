@@ -48,7 +48,7 @@ def check_connectors(settings: PipelineFile, findings: Findings) -> None:
 
 
 def hint(settings: PipelineFile, findings: Findings) -> None:
-    """What will work, but perhaps not as its author believes (FEATURES A2.7, A6.3, S4.3)."""
+    """What will work, but perhaps not as its author believes (rules A2.7, A6.3 and S4.3)."""
     connections = _connections(settings, Findings(findings.file))
     for path, endpoint in _endpoints(settings):
         if isinstance(endpoint, ReceiverSettings) and endpoint.selector is not None:

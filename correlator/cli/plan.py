@@ -59,7 +59,7 @@ def plan(
     """Compare a configuration file with what its store holds; changes nothing, and an engine may be running.
 
     Exits with 0 when a start would be accepted and with 6 when it would be refused, which then says why and what to do.
-    A rule is the row of the feature list that allows or refuses a change. --set takes the place of a setting of the
+    A rule says what a start allows, or refuses, of a receiver or sender. --set takes the place of a setting of the
     file, as with 'run'. Spark starts to compile the pipelines of the file.
     """
     with importable(file):

@@ -105,7 +105,7 @@ def run(
 
 
 def _client_options(options: Sequence[str]) -> dict[str, str]:
-    """FEATURES A9.13; raises `UsageError` E2031."""
+    """Variables of the environment, by name (rule A9.13). Raises `UsageError` E2031."""
     variables: dict[str, str] = {}
     for option in options:
         name, found, value = option.partition("=")

@@ -1,4 +1,4 @@
-"""`KEY.PATH=VALUE` from the command line in place of what the file says (FEATURES A9.18); the later one wins.
+"""`KEY.PATH=VALUE` from the command line in place of what the file says (rule A9.18); the later one wins.
 
 The value takes the place of a scalar in the tree, so that it is read, checked and redacted as if it stood in the file;
 text that looks like something else is quoted, as there: `name="017"`.

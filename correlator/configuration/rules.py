@@ -183,7 +183,7 @@ def _check_ids(settings: EngineSettings, findings: Findings) -> None:
 
 
 def with_default_reliabilities(settings: EngineSettings, findings: Findings) -> EngineSettings:
-    """The settings, in which receivers and senders that name no reliability have that of their connection (A1.20)."""
+    """The settings; receivers and senders that name no reliability have that of their connection (rule A1.20)."""
 
     def names_none(path: str) -> bool:
         return member(path, "reliability") not in findings.positions

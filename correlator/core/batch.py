@@ -1,4 +1,4 @@
-"""When a batch is closed: by count, by bytes, or by the time since its first message (FEATURES A3.12)."""
+"""When a batch is closed: by count, by bytes, or by the time since its first message (rule A3.12)."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,6 +1,6 @@
 """The cut: everything that one checkpoint writes, taken at one moment, and what it releases.
 
-The order is cut, commit, release (DESIGN 4): nothing that a cut contains leaves the engine before its commit.
+The order is cut, commit, release: nothing that a cut contains leaves the engine before its commit.
 """
 
 import hashlib

@@ -16,7 +16,7 @@ class IdRun(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """Ids accepted at one engine time; the lists are parallel. A source of "" means: no source.
 
     Attributes:
-        time: engine time of receipt in seconds (FEATURES A8.17).
+        time: engine time of receipt in seconds (rule A8.17).
         ids: unique message ids.
         sources: the source of each id.
         digests: CRC-32 of each body, to tell a repeat from a conflict (RELIABILITY T19).
@@ -57,7 +57,7 @@ class ReceiveSegment(msgspec.Struct, frozen=True, gc=False):
 
 
 class ReceiveCommit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One received batch: it becomes durable, then the broker is acknowledged (FEATURES A3.2).
+    """One received batch: it becomes durable, then the broker is acknowledged (rule A3.2).
 
     Attributes:
         segment: the messages to deliver; `None` when all were duplicates or dead letters.
@@ -200,7 +200,7 @@ class CheckpointCommit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A receiver or sender in the registry (FEATURES A1.4).
+    """A receiver or sender in the registry (rule A1.4).
 
     Attributes:
         id: its id.

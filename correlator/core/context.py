@@ -1,7 +1,7 @@
 """A context: monitors, their listeners and timers, and the input queue that they work through, one event at a time.
 
 What a handler does is *staged* and takes effect when it has returned; when it raises, nothing of it remains. A cut
-falls only between two handlers, so that no checkpoint holds half an event (FEATURES A2.10).
+falls only between two handlers, so that no checkpoint holds half an event (rule A2.10).
 
 Owner: the context's thread; the checkpointer calls `cut` while that thread is parked.
 """
@@ -467,7 +467,7 @@ class Context:
             self._others_concerned = True
 
     def outstanding(self, monitor: Monitor, sender: str) -> int:
-        """How much waits for the broker of a sender (FEATURES A2.17); asking makes no default sender."""
+        """How much waits for the broker of a sender (rule A2.17); asking makes no default sender."""
         self._refuse_outside(monitor)
         number = self._routes.outstanding(sender)
         if number is None or sender in self._routes.closing:
@@ -606,7 +606,7 @@ class Context:
         self._stage(monitor, self._end, monitor)
 
     def request_flush(self, monitor: Monitor, sender: str) -> int:
-        """Stage a flush request (FEATURES A5)."""
+        """Stage a flush request (rule A5.1)."""
         self._refuse_persistent(monitor, "request_flush")
         self._refuse_outside(monitor)
         outbox = self._routes.outboxes.get(sender)
@@ -634,7 +634,7 @@ class Context:
         self._stage(monitor, _acknowledge, (receiver, acknowledge))
 
     def update_flow_control_window(self, monitor: Monitor, marker: FlowControlMarker, window: int) -> None:
-        """Stage a larger or smaller window of a receiver (FEATURES A9.1)."""
+        """Stage a larger or smaller window of a receiver (rule A9.1)."""
         self._refuse_outside(monitor)
         where = f"monitor {monitor.state_name}"
         grant = self._routes.grant.get(marker.receiver)

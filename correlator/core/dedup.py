@@ -1,16 +1,16 @@
-"""The duplicate detector of one domain: a finite memory of unique message ids (FEATURES A8).
+"""The duplicate detector of one domain: a finite memory of unique message ids (docs/rules.md, section A8).
 
 Theory of operation. Every accepted id is an *entry* in exactly one place:
 
-- the *source window*: the newest `per_source_window_size` ids of its source (A8.3, A8.5, A8.6);
+- the *source window*: the newest `per_source_window_size` ids of its source (rules A8.3, A8.5, A8.6);
 - the *time queue*, shared by the domain: ids pushed out of a full source window, and the older entry of an id that
-  was seen again (A8.14, A8.15). An entry leaves it when it is older than the newest one *in that queue* by more than
-  `expiry_time` (Z5): an idle domain forgets nothing, and no clock is asked;
+  was seen again (rules A8.14, A8.15). An entry leaves it when it is older than the newest one *in that queue* by more
+  than `expiry_time` (rule Z5): an idle domain forgets nothing, and no clock is asked;
 - *held*: expired, but the broker may still send it again since the acknowledgement of its batch is not certain
   (RELIABILITY 1.7). It leaves when the acknowledgement is, or when a line is lost and the same id is held with a later
   batch of its receiver.
 
-Look-up is by id over all sources of the domain (Z10). The order is plan, commit, apply: `plan` changes nothing, so
+Look-up is by id over all sources of the domain (rule Z10). The order is plan, commit, apply: `plan` changes nothing, so
 that a commit that fails leaves memory as the store is.
 
 The store holds the ids of a batch as one segment, and the detector is a function of the segments: `restore` replays

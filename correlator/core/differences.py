@@ -40,7 +40,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
         kind: receiver, sender, monitor, context, table, pipeline, domain or instance.
         name: its name.
         verdict: what becomes of it.
-        rule: the row of FEATURES that decides, where there is one.
+        rule: by which a start accepts or refuses the change, as a sentence; "" where the verdict says it.
         changes: settings that differ.
         note: what a start does with it, where the verdict does not say it.
         refusals: why a start is refused, each with the way out.

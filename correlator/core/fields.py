@@ -1,4 +1,4 @@
-"""Field by field: from the parts of a message to the fields of an event, and back (FEATURES A9.19).
+"""Field by field: from the parts of a message to the fields of an event, and back (rule A9.19).
 
 A receiver's mapping says for each field of its event where the value is: `${header.NAME}`, `${headers}`,
 `${property.NAME}`, `${properties}`, `${key}`, `${body}` or `${body.NAME}` (a member of a JSON body). A sender's mapping

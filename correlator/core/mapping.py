@@ -1,6 +1,6 @@
-"""From a broker's message to an event, with its unique id and its source (FEATURES A8.2, A9.19).
+"""From a broker's message to an event, with its unique id and its source (rules A8.2 and A9.19).
 
-A message that cannot be mapped becomes a dead letter; it never stops the batch it came in (Z8).
+A message that cannot be mapped becomes a dead letter; it never stops the batch it came in (rule Z8).
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Monitors: application code with listeners, timers and state (DESIGN 7).
+"""Monitors: application code with listeners, timers and state.
 
 A class is read once, when it is made: its annotated attributes are its state, its decorated methods its listeners. An
 instance talks to the engine through its *binding*, which its context sets; without one nothing can be sent, so a
@@ -241,7 +241,7 @@ class Monitor:
         """Send an event to a sender by its id, or to `channel:NAME`; leaves as the sender's reliability says.
 
         A `bytes` or `Message` value is sent as it is, an event as JSON; `destination` takes the place of the sender's.
-        A connection without configured senders has one named `CONNECTION-default-sender` (FEATURES A1.20). Raises
+        A connection without configured senders has one named `CONNECTION-default-sender`. Raises
         `UsageError` E8001 for an unknown sender, E8004 when neither it nor the call names a destination, and
         `MappingError` E5201 for a value that cannot become a message.
         """
@@ -304,7 +304,7 @@ class Monitor:
         self._bound.stop(self)
 
     def outstanding(self, sender: str) -> int:
-        """How many messages to a sender its broker has not confirmed yet, from all contexts (FEATURES A2.17).
+        """How many messages to a sender its broker has not confirmed yet, from all contexts.
 
         To send less while it is many. What this handler sends counts from its end on. A handler that is run again, in
         another life, may be told another number; a flush that was asked for counts as one. Raises `UsageError` E8001
@@ -313,7 +313,7 @@ class Monitor:
         return self._bound.outstanding(self, sender)
 
     def request_flush(self, sender: str) -> int:
-        """Ask to be told by a `SenderFlushed` event when all earlier sends to a BEST_EFFORT sender are settled (A5).
+        """Ask to be told by a `SenderFlushed` event when all earlier sends to a BEST_EFFORT sender are settled.
 
         Raises `UsageError` E4110 in a persistent monitor and E8202 for a reliable sender.
         """
@@ -328,7 +328,7 @@ class Monitor:
         self._bound.acknowledge_and_resume(self, receiver)
 
     def update_flow_control_window(self, marker: FlowControlMarker, window: int) -> None:
-        """Let a receiver deliver `window` messages beyond a marker of its own; the last call counts (FEATURES A9.1).
+        """Let a receiver deliver `window` messages beyond a marker of its own; the last call counts.
 
         Allowed in persistent monitors: the window is not state, a new marker comes after a restart. A smaller window
         does not take back what the receiver has just asked its broker for. Raises `UsageError` E7104 for a receiver

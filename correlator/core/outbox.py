@@ -4,7 +4,7 @@ Theory of operation. A reliable send is *staged* by a context, gets its number a
 *released* when that checkpoint is committed, *sent* in the order of the numbers, and *settled* when the broker has
 confirmed it or it has become a dead letter. A send that the broker refused is tried again later and lets those behind
 it go on. The next checkpoint deletes what is settled together with all before it. Numbers are contiguous from 1 for
-the life of the store and are never used again (FEATURES A2.6); number and source make the unique id. A BEST_EFFORT
+the life of the store and are never used again (rule A2.6); number and source make the unique id. A BEST_EFFORT
 send skips cut and release, and its source is new in each life, so that an id is never used for another body
 (RELIABILITY B2).
 
@@ -25,7 +25,7 @@ from correlator.reliability import SENDING, Reliability
 
 
 class FlushRequest(msgspec.Struct, frozen=True, gc=False):
-    """Asks for a notice to `context` when everything enqueued before it is settled (FEATURES A5.1)."""
+    """Asks for a notice to `context` when everything enqueued before it is settled (rule A5.1)."""
 
     request_id: int
     context: str
@@ -39,7 +39,7 @@ class Outbox:
         reliability: its mode.
         source: its messageSourceId.
         destination: where messages go that name no other; empty when each message names its own.
-        physical: the destination behind a logical name, and any other one as it is (FEATURES A1.14).
+        physical: the destination behind a logical name, and any other one as it is (rule A1.14).
         id_property: property that carries the unique id.
         source_property: property that carries the source.
         persistent: whether messages that say nothing themselves are, of a BEST_EFFORT sender too.
@@ -120,7 +120,7 @@ class Outbox:
 
     @property
     def outstanding(self) -> int:
-        """Sends that wait for the broker, without those still staged (FEATURES A2.17)."""
+        """Sends that wait for the broker, without those still staged (rule A2.17)."""
         if self.stored:
             return self._next_sequence - 1 - self._taken_through + len(self._refused)
         return len(self._live) + len(self._refused)
@@ -236,7 +236,7 @@ class Outbox:
         return Outgoing(sequence, self.source, destination if named is None else named, stamped)
 
     def _completed(self, headers: Headers) -> Headers:
-        """Reliable sends are persistent, BEST_EFFORT ones if configured so, unless the message says it (A2.3, A5.8)."""
+        """Reliable sends are persistent, BEST_EFFORT ones if configured so, unless the message says it (rule A2.3)."""
         ours = self._headers
         persistent = ours.persistent if headers.persistent is None else headers.persistent
         lives = ours.time_to_live_ms if headers.time_to_live_ms is None else headers.time_to_live_ms

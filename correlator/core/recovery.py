@@ -1,11 +1,12 @@
 """What a start may do with what the store holds: the rules of the registry, and the order of the receive log.
 
-Rules (FEATURES A1.7-A1.13): static parts may be added, never removed or changed, but for the destination of a static
+Rules A1.7 to A1.14: static parts may be added, never removed or changed, but for the destination of a static
 receiver whose duplicate detection domain is explicit, and for what a logical destination leads to. Dynamic parts come
 back as they were. Connections may change. Every difference is named before anything is written.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
 from typing import Any
 
 import msgspec
@@ -72,7 +73,7 @@ def endpoint_of(
 
 
 def default_senders(settings: EngineSettings, connections: Iterable[str] = ()) -> list[SenderSettings]:
-    """The default sender of every connection without configured senders (FEATURES A1.20).
+    """The default sender of every connection without configured senders (rule A1.20).
 
     Args:
         settings: of the engine.
@@ -92,6 +93,18 @@ def default_senders(settings: EngineSettings, connections: Iterable[str] = ()) -
 
 
 Settings = ReceiverSettings | SenderSettings
+
+
+class Rule(StrEnum):
+    """By which rule of docs/rules.md a start accepts a change or refuses it, in the words that `plan` shows."""
+
+    STATIC = "a configured part cannot be removed"  # A1.7
+    NEW_ID = "a new part needs an id that no other part has"  # A1.9
+    STAYS = "reliability, connection, destination, domain and subscription stay"  # A1.11
+    EXPLICIT = "a receiver whose dup_detection_domain_id is set may move"  # A1.11
+    DEFAULT_DOMAIN = "a receiver without dup_detection_domain_id cannot move"  # A1.12
+    LOGICAL = "a logical destination may lead elsewhere"  # A1.14
+    DEFAULT_SENDER = "a default sender that was used keeps its reliability"  # A1.20
 
 
 class PartDifference(Difference, frozen=True, kw_only=True):
@@ -189,10 +202,10 @@ def compare_parts(
 def _compare(known: Endpoint | None, settings: Settings, destinations: Mapping[str, str]) -> PartDifference:
     wanted = endpoint_of(settings, dynamic=False, known=known, destinations=destinations)
     if known is None:
-        return _part(wanted, Verdict.NEW, "A1.9", put=wanted)
+        return _part(wanted, Verdict.NEW, Rule.NEW_ID, put=wanted)
     if known.origin == "dynamic":
         refusal = _refusal("E4304", known, "is configured now but was added by code before", "Rename it")
-        return _part(known, Verdict.REFUSED, "A1.9", refusals=[refusal])
+        return _part(known, Verdict.REFUSED, Rule.NEW_ID, refusals=[refusal])
     topic = destinations.get(wanted.destination, wanted.destination).startswith("topic:")
     led = _led_elsewhere(known, wanted)
     forbidden = [one for one in _forbidden(known, wanted, settings, topic=topic) if not (led and one.field == "domain")]
@@ -202,23 +215,23 @@ def _compare(known: Endpoint | None, settings: Settings, destinations: Mapping[s
     if refusals:
         return _part(known, Verdict.REFUSED, _rule_of(refusals, settings), changes=changes, refusals=refusals)
     if led:
-        return _part(wanted, Verdict.MOVED, "A1.14", changes=changes, note=_LED_ELSEWHERE, put=put)
+        return _part(wanted, Verdict.MOVED, Rule.LOGICAL, changes=changes, note=_LED_ELSEWHERE, put=put)
     notes = [OTHER_IDS] if ids_change(known, wanted) else []
     if known.destination != wanted.destination:
         notes = notes or ["receives from the new destination; the duplicate ids of its domain are kept"]
-        return _part(wanted, Verdict.MOVED, "A1.11", changes=changes, note=notes[0], put=put)
+        return _part(wanted, Verdict.MOVED, Rule.EXPLICIT, changes=changes, note=notes[0], put=put)
     if _begins_to_keep(known, wanted):
         notes.append(_KEEPS_FROM_NOW_ON)
     note = "; ".join(notes)
     verdict = Verdict.CHANGED if changes else Verdict.UNCHANGED
-    return _part(wanted, verdict, "A1.11", changes=changes, note=note, put=put)
+    return _part(wanted, verdict, changes=changes, note=note, put=put)
 
 
 def _compare_default(known: Endpoint, settings: SenderSettings) -> PartDifference:
     wanted = endpoint_of(settings, dynamic=True, known=known)
     refusals = [_changed(known, change, settings) for change in _forbidden(known, wanted, settings)]
-    verdict = Verdict.REFUSED if refusals else Verdict.UNCHANGED
-    return _part(known, verdict, "A1.20", changes=_changes(known, wanted) if refusals else (), refusals=refusals)
+    verdict, rule = (Verdict.REFUSED, Rule.DEFAULT_SENDER) if refusals else (Verdict.UNCHANGED, "")
+    return _part(known, verdict, rule, changes=_changes(known, wanted) if refusals else (), refusals=refusals)
 
 
 _KEEPS_FROM_NOW_ON = "of what is received from now on, what no monitor listens for becomes dead letters"
@@ -249,11 +262,11 @@ def _compare_unnamed(known: Endpoint, destinations: Mapping[str, str]) -> PartDi
         wanted = _again(known, destinations)
         if wanted != known:
             changes = list(_recorded(known, wanted))
-            return _part(wanted, Verdict.MOVED, "A1.14", changes=changes, note=_LED_ELSEWHERE, put=wanted)
-        return _part(known, Verdict.UNCHANGED, "A1.5", note="was added by code; it comes back as it was")
+            return _part(wanted, Verdict.MOVED, Rule.LOGICAL, changes=changes, note=_LED_ELSEWHERE, put=wanted)
+        return _part(known, Verdict.UNCHANGED, note="was added by code; it comes back as it was")
     todo = f"Static {known.kind}s cannot be removed; remove is only possible for dynamic ones. Put it back"
     refusal = _refusal("E4301", known, "exists in the store but not in the configuration", todo)
-    return _part(known, Verdict.REFUSED, "A1.7", refusals=[refusal])
+    return _part(known, Verdict.REFUSED, Rule.STATIC, refusals=[refusal])
 
 
 def _again(known: Endpoint, destinations: Mapping[str, str]) -> Endpoint:
@@ -264,7 +277,7 @@ def _again(known: Endpoint, destinations: Mapping[str, str]) -> Endpoint:
     return msgspec.structs.replace(known, domain=default_domain(settings, destinations))
 
 
-def _part(endpoint: Endpoint, verdict: Verdict, rule: str, **more: Any) -> PartDifference:
+def _part(endpoint: Endpoint, verdict: Verdict, rule: str = "", **more: Any) -> PartDifference:
     return PartDifference(kind=endpoint.kind, name=endpoint.id, verdict=verdict, rule=rule, **more)
 
 
@@ -282,7 +295,7 @@ def _forbidden(known: Endpoint, wanted: Endpoint, settings: Settings, *, topic: 
 
 
 _OF_SUBSCRIPTION = ("selector", "no_local", "durable_topic_subscription_name")
-"""Settings of a topic's subscription: what came under others is in it already (FEATURES S1.5)."""
+"""Settings of a topic's subscription: what came under others is in it already (rule S1.5)."""
 
 
 def _subscribed(known: Endpoint, wanted: Endpoint) -> Iterator[FieldChange]:
@@ -343,9 +356,9 @@ def _follows_destination(field: str, settings: Settings) -> bool:
     return field in ("destination", "domain") and isinstance(settings, ReceiverSettings) and not _explicit(settings)
 
 
-def _rule_of(refusals: Sequence[RecoveryRefused], settings: Settings) -> str:
+def _rule_of(refusals: Sequence[RecoveryRefused], settings: Settings) -> Rule:
     by_default_domain = all(_follows_destination(refusal.what.partition(" ")[0], settings) for refusal in refusals)
-    return "A1.12" if by_default_domain else "A1.11"
+    return Rule.DEFAULT_DOMAIN if by_default_domain else Rule.STAYS
 
 
 def _refusal(code: str, endpoint: Endpoint, what: str, todo: str) -> RecoveryRefused:

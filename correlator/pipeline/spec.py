@@ -1,4 +1,4 @@
-"""What a pipeline file says: typed settings with their defaults (DESIGN 9). Knows nothing of Spark.
+"""What a pipeline file says: typed settings with their defaults. Knows nothing of Spark.
 
 Expressions are Spark SQL over the columns of the row. Before `decode` these are `body BINARY`, `key STRING` and
 `properties MAP<STRING, STRING>`; afterwards those of the schema. `_message` (`receiver`, `number`, `key`,

@@ -1,4 +1,4 @@
-"""What a receiver's or sender's thread spends its time on, told once in an interval (FEATURES A9.6-A9.8).
+"""What a receiver's or sender's thread spends its time on, told once in an interval (rules A9.6 to A9.8).
 
 The thread says what it has just done, once per step of a batch and never per message, so that the measurement costs a
 look at the clock for each. Where it was not asked for, `NoBreakdown` does nothing.

@@ -18,7 +18,7 @@ from correlator.runtime.writer import CheckpointRequest, Writer
 FAILED_HANDLER_WAIT_S = 0.05
 """Wait while a context holds what a failed handler left: the engine is about to stop."""
 CUT_PATIENCE_S = 1.0
-"""How long one attempt waits for a handler to return before it is counted as a retry (FEATURES A2.10)."""
+"""How long one attempt waits for a handler to return before it is counted as a retry (rule A2.10)."""
 
 
 class Parkable(Protocol):

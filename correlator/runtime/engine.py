@@ -339,7 +339,7 @@ class Engine:
     # --- dynamic parts ---
 
     def add_receiver(self, settings: ReceiverSettings) -> Receiver:
-        """Add a receiver for the life of the store; the same settings again are no error (FEATURES A1.5, A1.10).
+        """Add a receiver for the life of the store; the same settings again are no error.
 
         Must not be called from a monitor of the context that the receiver delivers to while the store is stuck: it
         waits for the commit that records it. Raises `UsageError` E8303 for an id that is taken.
@@ -362,7 +362,7 @@ class Engine:
         return receiver
 
     def add_sender(self, settings: SenderSettings) -> Sender:
-        """Add a sender for the life of the store; sends are accepted at once (FEATURES A1.18). As `add_receiver`."""
+        """Add a sender for the life of the store; sends are accepted at once. As `add_receiver`."""
         self._refuse_child()
         warnings = check_part_settings(settings, self.settings, self._provided)
         if settings != self._default_senders.get(settings.id, settings):
@@ -380,7 +380,7 @@ class Engine:
         return sender
 
     def remove(self, part_id: str) -> None:
-        """Remove a dynamic receiver or sender once what it holds is handled or sent (FEATURES A1.8, A1.16, A1.17).
+        """Remove a dynamic receiver or sender once what it holds is handled or sent.
 
         Returns at once; `removed` tells when it is done. Any thread may call it, a monitor from `onload` on. Raises
         `UsageError` E8301 for a static part, E8302 for an unknown id, and E8306 for a part that a pipeline names.
@@ -412,7 +412,7 @@ class Engine:
         return part_id not in self.registry and not (self.remover is not None and self.remover.removing(part_id))
 
     def _default_outbox(self, name: str) -> Outbox | None:
-        """The outbox of a default sender, made by the first send to it (FEATURES A1.20); in the sending thread."""
+        """The outbox of a default sender, made by the first send to it (rule A1.20); in the sending thread."""
         settings = self._default_senders.get(name)
         return self.add_sender(settings).outbox if settings is not None else None
 
@@ -455,7 +455,7 @@ class Engine:
     def _open_store(self) -> Restart:
         """Open the store and make the parts from what it holds.
 
-        They are made before the store lets this engine write: a refusal leaves it as it was (FEATURES A1.7).
+        They are made before the store lets this engine write: a refusal leaves it as it was (rule A1.7).
         """
         made: list[Restart] = []
         if self._store is None:

@@ -1,4 +1,4 @@
-"""Maps what a receiver takes in: in the receiver's thread at the end of the batch, or meanwhile in others (A9.9)."""
+"""Maps what a receiver takes in: in the receiver's thread at the end of a batch, or meanwhile in others (rule A9.9)."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor

@@ -1,4 +1,7 @@
-"""A receiver's thread: takes batches from its source and carries each through its mode's cycle (FEATURES A3, A4)."""
+"""A receiver's thread: takes batches from its source and carries each through its mode's cycle.
+
+The rules are in docs/rules.md, sections A3 and A4.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -206,7 +209,7 @@ class Receiver(Actor):
         return max(0, self._granted_through - self._next_number + 1) if self.settings.flow_control else -1
 
     def grant(self, through: int) -> None:
-        """Let it deliver up to message `through` (FEATURES A9.1); called from a context's thread."""
+        """Let it deliver up to message `through` (rule A9.1); called from a context's thread."""
         self._granted_through = through
         self.wake()
 
@@ -429,7 +432,7 @@ class Receiver(Actor):
             self._warn_once("W5409", "messages that cannot be read come as they were sent", first=reason)
 
     def _note_redelivery(self, messages: Sequence[Message]) -> None:
-        """How long redelivered messages had been under way: what `expiry_time` is chosen by (FEATURES A8.19)."""
+        """How long redelivered messages had been under way: what `expiry_time` is chosen by (rule A8.19)."""
         again = [m.headers for m in messages if m.headers is not None and m.headers.redelivered]
         self.counters.redelivered += len(again)
         sent = [headers.timestamp for headers in again if headers.timestamp is not None and headers.timestamp > 0]
@@ -546,7 +549,7 @@ class Receiver(Actor):
             self._mark()
 
     def _mark(self) -> None:
-        """Tell the contexts how far the queue goes now (FEATURES A9.1)."""
+        """Tell the contexts how far the queue goes now (rule A9.1)."""
         if self.settings.flow_control:
             marker = FlowControlMarker(receiver=self.settings.id, number=self._next_number - 1)
             self.targets.deliver(lambda: Run("", 0, (), (marker,), stored=False))

@@ -1,4 +1,4 @@
-"""Records what an engine takes in (FEATURES A7): ties the tapes of the contexts to the file."""
+"""Records what an engine takes in (docs/rules.md, section A7): ties the tapes of the contexts to the file."""
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version

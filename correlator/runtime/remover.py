@@ -1,4 +1,4 @@
-"""Removes dynamic receivers and senders once what they hold is handled or sent (FEATURES A1.16, A1.17)."""
+"""Removes dynamic receivers and senders once what they hold is handled or sent (rules A1.16 and A1.17)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Repeats what an engine did, from its input log alone (FEATURES A7): same monitors, same inputs, no connection.
+"""Repeats what an engine did, from its input log alone (rule A7.1): same monitors, same inputs, no connection.
 
 The parts are those of an engine, but nobody starts them: no thread runs, no store is opened, no source or sink is ever
 connected. Each record is carried out in order, and each checkpoint must come to the digest that it had.

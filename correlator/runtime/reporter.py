@@ -1,4 +1,4 @@
-"""Logs the status line again and again (FEATURES A9.2)."""
+"""Logs the status line again and again (rule A9.2)."""
 
 import contextlib
 import resource

@@ -1,6 +1,6 @@
 """What a start does with what the store holds: state, detectors, outboxes and queues become living parts again.
 
-The order is that of recovery (FEATURES A9.14): objects are restored, then `on_begin_recovery`, then monitors that begin
+The order is that of recovery (rule A9.14): objects are restored, then `on_begin_recovery`, then monitors that begin
 now are called (`onload`, `on_begin_recovery`), then the queued events are handled, then `on_conclude_recovery`; only
 afterwards receivers open. What handling queued events sends to contexts need not be handled by then.
 """

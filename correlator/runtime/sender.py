@@ -1,4 +1,7 @@
-"""A sender's thread: hands released sends to its sink, in order, until each is settled (FEATURES A2)."""
+"""A sender's thread: hands released sends to its sink, in order, until each is settled.
+
+The rules are in docs/rules.md, section A2.
+"""
 
 import time
 from collections.abc import Callable, Sequence
@@ -188,7 +191,7 @@ class Sender(Actor):
         return 0
 
     def _fill_wait(self, batch: Sequence[Outgoing]) -> float:
-        """How long the batch should wait for more (FEATURES A2.15)."""
+        """How long the batch should wait for more (rule A2.15)."""
         interval = self.settings.max_batch_interval_ms / 1000
         if not interval or len(batch) >= self.settings.max_batch_size or self.stopping:
             return 0
@@ -208,7 +211,7 @@ class Sender(Actor):
         self._count(batch, dead, again)
 
     def _try_again(self, refused: Refused) -> None:
-        """Try refused messages again, behind those that were sent meanwhile (FEATURES A2.11)."""
+        """Try refused messages again, behind those that were sent meanwhile (rule A2.11)."""
         point("tx.retry")
         results = self._send(refused.sends)
         self._refused.remove(refused)
@@ -227,7 +230,7 @@ class Sender(Actor):
         return [(one, result) for one, result in zip(sends, results, strict=True) if result is not None]
 
     def _judge(self, refused: Sequence[Refusal], tries: int) -> tuple[list[tuple[int, DeadLetter]], list[Outgoing]]:
-        """Dead letters of refused messages that were tried often enough, and those that are tried again (Z7)."""
+        """Dead letters of refused messages that were tried often enough, and those that are tried again (rule Z7)."""
         if tries >= self._tries:
             return [(one.sequence, self._give_up(one, why)) for one, why in refused], []
         again = [one for one, _ in refused]

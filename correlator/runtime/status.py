@@ -10,9 +10,9 @@ from correlator.runtime.statuses import Condition
 
 @dataclass(slots=True)
 class ReceiverCounters:
-    """What a receiver did (FEATURES A9.3): `received` counts what the broker gave, duplicates included.
+    """What a receiver did: `received` counts what the broker gave, duplicates included.
 
-    `max_delivery_s` is the longest time from sending to redelivery, where the broker tells both (A8.19). `expired` had
+    `max_delivery_s` is the longest time from sending to redelivery, where the broker tells both. `expired` had
     outlived their time to live, `own` came from this engine's own senders, `unselected` did not match the selector,
     `unreadable` could not be read by the connector, wholly or in part.
     """
@@ -45,7 +45,7 @@ class SenderCounters:
 
     @property
     def settled(self) -> int:
-        """All that the broker is done with: confirmed or given up (FEATURES A9.3)."""
+        """All that the broker is done with: confirmed or given up."""
         return self.sent + self.dead_letters
 
 
@@ -76,7 +76,7 @@ class Status:
     Attributes:
         receivers: by id: (state of its cycle, counters).
         senders: by id: (status, counters, messages that wait for a checkpoint or for the broker).
-        conditions: by id of a receiver or sender: how it is, in the words of the events (FEATURES A9.4).
+        conditions: by id of a receiver or sender: how it is, in the words of the events.
         connections: by name: how it is.
         windows: by id of a receiver with flow control: how many messages it may deliver now.
         waits: by id of a receiver that may not receive now: why, as in `outbox:SENDER`, `queue:CONTEXT`, `window` or
@@ -142,7 +142,7 @@ class Status:
 
 
 def status_line(before: Status, now: Status) -> str:
-    """The line of the log about what the engine did between two looks at it (FEATURES A9.2, A9.3; docs/status.md)."""
+    """The line of the log about what the engine did between two looks at it (docs/status.md)."""
     passed = now.engine_time - before.engine_time
     receivers = [counters for _, counters in now.receivers.values()]
 

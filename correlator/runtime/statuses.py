@@ -1,4 +1,4 @@
-"""How connections, receivers and senders are, and the events that tell monitors of a change (FEATURES A9.4)."""
+"""How connections, receivers and senders are, and the events that tell monitors of a change (rule A9.4)."""
 
 import threading
 from collections.abc import Callable

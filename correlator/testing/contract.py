@@ -515,7 +515,7 @@ def check_consumers_of_a_queue_share_it(world: ContractWorld) -> None:
 
 @_check("receives", "queues", "selects", "whole_messages")
 def check_what_is_not_selected_comes_to_others(world: ContractWorld) -> None:
-    """Each source of a queue takes what its selector matches, and what nobody selects stays there (FEATURES S4.3)."""
+    """Each source of a queue takes what its selector matches, and what nobody selects stays there (rule S4.3)."""
     destination = world.destination()
     published = _bodies(world, 18)
     world.publish(destination, [Message(body, {"n": at % 3}) for at, body in enumerate(published)])
@@ -539,7 +539,7 @@ def check_what_is_not_selected_comes_to_others(world: ContractWorld) -> None:
 
 @_check("receives", "queues", "selects_in_place", "whole_messages")
 def check_a_selector_leaves_the_rest_to_others(world: ContractWorld) -> None:
-    """A source of a queue takes what its selector matches, in order; the rest is there for others (FEATURES S4.3)."""
+    """A source of a queue takes what its selector matches, in order; the rest is there for others (rule S4.3)."""
     destination = world.destination()
     published = _bodies(world, 60)
     regions = ("EU", "US", "ASIA")
@@ -658,7 +658,7 @@ def check_a_subscription_lasts(world: ContractWorld) -> None:
 
 @_check("receives", "topics", "durable")
 def check_a_subscription_has_a_name(world: ContractWorld) -> None:
-    """Receivers that give their subscription the same name share it, whatever their ids are (FEATURES A1.19)."""
+    """Receivers that give their subscription the same name share it, whatever their ids are (rule A1.19)."""
     destination = world.destination("topic")
     with _Ends(world) as ends:
         ends.source(destination, "one", durable_topic_subscription_name="orders")
@@ -727,7 +727,7 @@ def check_refused_messages_do_not_block_others(world: ContractWorld) -> None:
 
 @_check("sends")
 def check_a_sink_needs_no_destination_of_its_own(world: ContractWorld) -> None:
-    """A sender without destination sends messages that name theirs (FEATURES A1.20)."""
+    """A sender without destination sends messages that name theirs (rule A1.20)."""
     destination = world.destination()
     wanted = _bodies(world, 3)
     with _Ends(world) as ends:

@@ -1,4 +1,4 @@
-"""Batch size against throughput and delay of an EXACTLY_ONCE receiver (FEATURES A4.13).
+"""Batch size against throughput and delay of an EXACTLY_ONCE receiver (rule A4.13).
 
 A backlog is worked off for the rate; then single messages are published one after another for the delay until a monitor
 has one.

@@ -1,4 +1,4 @@
-"""What the performance breakdown and the status line cost (FEATURES A9.2, A9.6), as shares of the engine's time.
+"""What the performance breakdown and the status line cost (rules A9.2, A9.6), as shares of the engine's time.
 
 Throughput with and without the breakdown differs by less than two equal runs do on a shared machine. So the cost is
 counted: how often the engine's threads look at the clock in one run, times what one look costs, against the time of the

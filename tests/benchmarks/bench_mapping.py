@@ -1,4 +1,4 @@
-"""What mapping costs (FEATURES A9.16, A9.9): messages as they are, JSON events, events field by field; extra threads.
+"""What mapping costs (rules A9.16, A9.9): messages as they are, JSON events, events field by field; extra threads.
 
 python -m tests.benchmarks.bench_mapping [--messages 100000] [--rounds 5]
 """

@@ -1,4 +1,4 @@
-"""A load test that cannot overwhelm the broker (FEATURES A9.17): the receiving side says how far it has come.
+"""A load test that cannot overwhelm the broker (rule A9.17): the receiving side says how far it has come.
 
 One engine sends as fast as it may; another one receives and reports back every 0.5 s, through the broker, how many
 messages it has had. The sending side keeps what is sent and not reported under a bound.

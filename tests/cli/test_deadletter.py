@@ -1,4 +1,4 @@
-"""`correlator deadletter`: list, show, replay, discard (Z7, Z8)."""
+"""`correlator deadletter`: list, show, replay, discard (rules Z7, Z8)."""
 
 import json
 

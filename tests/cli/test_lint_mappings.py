@@ -1,4 +1,4 @@
-"""What `lint` says about mappings and flow control (FEATURES A9.19, A9.1)."""
+"""What `lint` says about mappings and flow control (rules A9.19, A9.1)."""
 
 import pytest
 

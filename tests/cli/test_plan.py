@@ -1,4 +1,4 @@
-"""`correlator plan`: what a start would say, without starting (FEATURES A1.7 to A1.13)."""
+"""`correlator plan`: what a start would say, without starting (rules A1.7 to A1.13)."""
 
 import json
 
@@ -8,6 +8,7 @@ from correlator import Engine
 from correlator.cli import main, plan
 from correlator.cli.loading import importable
 from correlator.core.differences import Difference, FieldChange, Verdict
+from correlator.core.recovery import Rule
 from correlator.settings import ReceiverSettings
 from tests.cli.commands import assert_fails, run, write
 from tests.cli.conftest import ENGINE, MONITOR
@@ -74,13 +75,13 @@ def test_a1_11_another_template_of_ids_makes_the_stored_ones_worthless(done, pla
 
 
 REFUSED = {
-    "A1.7": (("  - {id: out,", "  - {id: other,"), "sender out", "E4301"),
-    "A1.11": (
+    "a part that is removed": (("  - {id: out,", "  - {id: other,"), "sender out", "E4301"),
+    "another reliability": (
         ('queue:out", reliability: EXACTLY_ONCE', 'queue:out", reliability: AT_LEAST_ONCE'),
         "sender out",
         "E4302",
     ),
-    "A1.12": (("queue:trades.jsonl", "queue:others.jsonl"), "receiver trades", "E4302"),
+    "another destination": (("queue:trades.jsonl", "queue:others.jsonl"), "receiver trades", "E4302"),
     "monitor": (('  - {type: "positions:Positions"}', "  - {type: 'positions:Other'}"), "monitor Positions", "E4202"),
     "context": (('positions:Positions"', 'positions:Positions", context: b'), "monitor Positions", "E4313"),
     "instance": (("name: trades", "name: others"), "instance others", "E4310"),
@@ -110,7 +111,7 @@ def test_a1_11_a_receiver_that_may_move(place, planned, monkeypatch, capsys):
     capsys.readouterr()
     rewrite(place, explicit, ("queue:trades.jsonl", "queue:others.jsonl"))
     parts, status, _ = planned()
-    assert (parts["receiver trades"]["verdict"], parts["receiver trades"]["rule"]) == ("moved", "A1.11")
+    assert (parts["receiver trades"]["verdict"], parts["receiver trades"]["rule"]) == ("moved", Rule.EXPLICIT)
     change = {"field": "destination", "before": "queue:trades.jsonl", "after": "queue:others.jsonl"}
     assert parts["receiver trades"]["changes"] == [change]
     assert status == 0
@@ -119,7 +120,7 @@ def test_a1_11_a_receiver_that_may_move(place, planned, monkeypatch, capsys):
 def test_a9_18_a_plan_is_that_of_a_run_with_the_same_settings(done, planned):
     destination = "--set=receivers[0].destination=queue:others.jsonl"
     parts, status, err = planned(destination)
-    assert (parts["receiver trades"]["verdict"], parts["receiver trades"]["rule"]) == ("refused", "A1.12")
+    assert (parts["receiver trades"]["verdict"], parts["receiver trades"]["rule"]) == ("refused", Rule.DEFAULT_DOMAIN)
     assert status == 6
     assert "Set dup_detection_domain_id: 'files:queue:trades.jsonl'" in err
     explicit = "--set=receivers[0].dup_detection_domain_id=files:queue:trades.jsonl"
@@ -242,7 +243,7 @@ def test_plain_lines(done):
     result = run("plan", "engine.yaml", cwd=done)
     lines = [line.split("\t") for line in result.stdout.splitlines()]
     assert lines[0] == ["part", "verdict", "rule", "what"]
-    assert ["receiver trades", "refused", "A1.12"] in [line[:3] for line in lines]
+    assert ["receiver trades", "refused", Rule.DEFAULT_DOMAIN] in [line[:3] for line in lines]
     assert "destination: queue:trades.jsonl -> queue:others.jsonl" in result.stdout
 
 

@@ -1,4 +1,4 @@
-"""`replay`: what was recorded is done again, compared, and nothing is opened (FEATURES A7)."""
+"""`replay`: what was recorded is done again, compared, and nothing is opened (docs/rules.md, section A7)."""
 
 import json
 

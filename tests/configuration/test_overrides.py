@@ -1,4 +1,4 @@
-"""`--set KEY.PATH=VALUE` in place of what the file says (FEATURES A9.18)."""
+"""`--set KEY.PATH=VALUE` in place of what the file says (rule A9.18)."""
 
 import pytest
 

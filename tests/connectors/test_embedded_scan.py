@@ -1,4 +1,4 @@
-"""How selective consumers of the embedded broker find their messages, over many small pages (FEATURES S4.3)."""
+"""How selective consumers of the embedded broker find their messages, over many small pages (rule S4.3)."""
 
 import random
 from collections import Counter

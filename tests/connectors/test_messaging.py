@@ -1,4 +1,4 @@
-"""Sessions: the rows of FEATURES over every broker, and what only a broker in memory can be made to do."""
+"""Sessions: their rules (docs/rules.md, sections R and Q) over every broker, and what only a broker in memory can be made to do."""
 
 import copy
 import dataclasses
@@ -466,7 +466,7 @@ def test_s2_6_what_is_recovered_comes_before_all_that_was_not_received(broker, r
         assert bodies(receive(consumer, 8)) == bodies(numbered(8))
 
 
-# --- R8: weak references, which only a subclass of messages has ---
+# --- rule R8: weak references, which only a subclass of messages has ---
 
 
 class Watched(Message, frozen=True, gc=True, weakref=True):
@@ -548,7 +548,7 @@ def test_r2_a_selector_that_cannot_be_read_is_refused_at_once(memory):
         memory.session().create_browser("queue:q", "n = ")
 
 
-# --- R10 ---
+# --- rule R10 ---
 
 
 @pytest.mark.parametrize(
@@ -584,7 +584,7 @@ def test_s5_5_a_factory_has_one_pair_of_user_and_password_and_another_pair_is_re
         ConnectionFactory(Showing([]), {"user": "a", "password": "b"}).create_connection(user="c", password="d")
 
 
-# --- R13 ---
+# --- rule R13 ---
 
 
 class Recorder:

@@ -1,4 +1,4 @@
-"""Sends that are not waited for (FEATURES S5.2): each gets its completion, in order, whatever happens."""
+"""Sends that are not waited for (rule S5.2): each gets its completion, in order, whatever happens."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""Listeners (FEATURES S5.1): who calls them, when, and what happens when they fail."""
+"""Listeners (rule S5.1): who calls them, when, and what happens when they fail."""
 
 import logging
 import queue

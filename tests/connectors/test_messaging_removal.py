@@ -1,4 +1,4 @@
-"""Deleting subscriptions (FEATURES S1.4), and destinations that end with their session (S1.9)."""
+"""Deleting subscriptions (rule S1.4), and destinations that end with their session (rule S1.9)."""
 
 import subprocess
 import sys
@@ -41,7 +41,7 @@ def shown(session, queue):
     return bodies(session.create_browser(queue).enumerate())
 
 
-# --- S1.4 ---
+# --- rule S1.4 ---
 
 
 def test_a_subscription_is_deleted_with_what_it_keeps_and_others_stay(session):
@@ -104,7 +104,7 @@ def test_a_connector_that_cannot_delete_is_no_way():
             create()
 
 
-# --- S1.9 ---
+# --- rule S1.9 ---
 
 
 @pytest.mark.parametrize("closes", ["session", "connection"])

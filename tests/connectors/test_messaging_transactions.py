@@ -1,4 +1,4 @@
-"""Emulated transactions (FEATURES S5.3, S5.4): what they give, and what they do not."""
+"""Emulated transactions (rules S5.3, S5.4): what they give, and what they do not."""
 
 import pytest
 

@@ -240,7 +240,7 @@ def test_numbers_and_texts_of_other_kinds_are_written_plainly():
     ],
 )
 def test_s3_1_a_value_that_is_not_of_its_type_stays_a_text(text, of_java, expected):
-    """`integer` is a word that the Java client does not write (FEATURES Z3)."""
+    """`integer` is a word that the Java client does not write (rule Z3)."""
     value = received({"p": text, "p_jsmtype": of_java}).properties["p"]
     assert same(value, expected)
 

@@ -1,4 +1,4 @@
-"""Messages that are delivered late (FEATURES S4.4)."""
+"""Messages that are delivered late (rule S4.4)."""
 
 import time
 

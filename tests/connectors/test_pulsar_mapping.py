@@ -1,4 +1,4 @@
-"""Which partition a priority goes to, and in which order what waits in memory leaves it (FEATURES S4.5)."""
+"""Which partition a priority goes to, and in which order what waits in memory leaves it (rule S4.5)."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Priorities with an effect, over a real broker: where messages go, and which of them come first (FEATURES S4.5)."""
+"""Priorities with an effect, over a real broker: where messages go, and which of them come first (rule S4.5)."""
 
 import contextlib
 import os

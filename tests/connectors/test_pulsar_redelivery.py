@@ -1,4 +1,4 @@
-"""What comes again: when, how often, marked how, and where to when it is too often (FEATURES S2.1 to S2.3, S2.7)."""
+"""What comes again: when, how often, marked how, and where to when it is too often (rules S2.1 to S2.3, S2.7)."""
 
 import itertools
 import time

@@ -1,4 +1,4 @@
-"""Subscriptions and topics are deleted over the broker's REST interface (FEATURES S1.4, S1.9)."""
+"""Subscriptions and topics are deleted over the broker's REST interface (rules S1.4, S1.9)."""
 
 import urllib.error
 from http import HTTPStatus

@@ -1,4 +1,4 @@
-"""Bodies that a topic's registry of schemas tells about, with `use_schema`, over a real broker (FEATURES S3.9).
+"""Bodies that a topic's registry of schemas tells about, with `use_schema`, over a real broker (rule S3.9).
 
 What could be wrong: another version is applied than that which a message was written with, among them one from 128 on
 and one of a topic that was made again; a body that does not fit is lost, comes again and again, or ends the process;

@@ -1,4 +1,4 @@
-"""Selectors over a real broker, which knows none: what becomes of what is not selected (FEATURES S4.1, S4.3, S2.4)."""
+"""Selectors over a real broker, which knows none: what becomes of what is not selected (rules S4.1, S4.3, S2.4)."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""Receivers of several topics: those of a list, and those that match a pattern (FEATURES S1.8)."""
+"""Receivers of several topics: those of a list, and those that match a pattern (rule S1.8)."""
 
 import time
 

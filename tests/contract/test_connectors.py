@@ -1,4 +1,4 @@
-"""One contract for every connector (DESIGN 8), against its real broker."""
+"""One contract for every connector, against its real broker."""
 
 from collections.abc import Callable
 from pathlib import Path

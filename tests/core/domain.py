@@ -91,7 +91,7 @@ class Entry:
 
 @dataclass
 class Model:
-    """The text of FEATURES A8 as plainly as it can be written: lists, and a search through them."""
+    """The rules of section A8 of docs/rules.md as plainly as they can be written: lists, and a search through them."""
 
     window: int
     expiry: float

@@ -1,4 +1,4 @@
-"""Channels by subscription: who receives, when it ends, what survives (DESIGN 2, 7)."""
+"""Channels by subscription: who receives, when it ends, what survives."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The cut: what one checkpoint holds, when there is none to take, and what it releases (FEATURES A2.1, A3.4)."""
+"""The cut: what one checkpoint holds, when there is none to take, and what it releases (rules A2.1, A3.4)."""
 
 from correlator.core.checkpoint import Checkpoint
 from correlator.core.commit import ContextCut, StateEntry

@@ -1,4 +1,4 @@
-"""Monitors in a context: dispatch, timers, what a failing handler leaves, what a cut holds (DESIGN 7)."""
+"""Monitors in a context: dispatch, timers, what a failing handler leaves, what a cut holds."""
 
 import threading
 from typing import Any

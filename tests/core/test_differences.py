@@ -1,4 +1,4 @@
-"""What a configuration changes: the same values for `plan` and for a refused start (FEATURES A1.5 to A1.13)."""
+"""What a configuration changes: the same values for `plan` and for a refused start (rules A1.5 to A1.13)."""
 
 import msgspec
 import pytest
@@ -14,7 +14,7 @@ from correlator.core.differences import (
     compare_tables,
     refuse,
 )
-from correlator.core.recovery import compare_parts, default_senders, endpoint_of
+from correlator.core.recovery import Rule, compare_parts, default_senders, endpoint_of
 from correlator.errors import RecoveryRefused, StateError
 from correlator.reliability import Reliability
 from correlator.settings import ConnectionSettings, EngineSettings
@@ -22,37 +22,37 @@ from tests.core.test_reconcile import EXPLICIT, RECEIVER, SENDER, changed, the_r
 
 BATCH = changed(RECEIVER, max_batch_size=7, options={"prefetch": 5})
 PARTS = {
-    "unchanged": (RECEIVER, RECEIVER, Verdict.UNCHANGED, "A1.11", []),
-    "new": (None, RECEIVER, Verdict.NEW, "A1.9", []),
+    "unchanged": (RECEIVER, RECEIVER, Verdict.UNCHANGED, "", []),
+    "new": (None, RECEIVER, Verdict.NEW, Rule.NEW_ID, []),
     "what is not recorded": (
         RECEIVER,
         BATCH,
         Verdict.CHANGED,
-        "A1.11",
+        "",
         [("max_batch_size", "1000", "7"), ("options.prefetch", "null", "5")],
     ),
     "moved": (
         EXPLICIT,
         changed(EXPLICIT, destination="queue:z"),
         Verdict.MOVED,
-        "A1.11",
+        Rule.EXPLICIT,
         [("destination", "queue:a", "queue:z")],
     ),
     "default domain": (
         RECEIVER,
         changed(RECEIVER, destination="queue:z"),
         Verdict.REFUSED,
-        "A1.12",
+        Rule.DEFAULT_DOMAIN,
         [("destination", "queue:a", "queue:z"), ("domain", "c:queue:a", "c:queue:z")],
     ),
     "mode": (
         SENDER,
         changed(SENDER, reliability=Reliability.EXACTLY_ONCE, max_tries=9),
         Verdict.REFUSED,
-        "A1.11",
+        Rule.STAYS,
         [("reliability", "AT_LEAST_ONCE", "EXACTLY_ONCE"), ("max_tries", "3", "9")],
     ),
-    "removed": (SENDER, None, Verdict.REFUSED, "A1.7", []),
+    "removed": (SENDER, None, Verdict.REFUSED, Rule.STATIC, []),
 }
 
 
@@ -68,7 +68,7 @@ def test_a1_11_every_part_has_one_verdict(before, after, verdict, rule, changes)
 
 def test_a1_5_what_code_added_comes_back_as_it_was():
     (found,) = compare_parts(the_registry(dynamic=[RECEIVER]), [])
-    assert (found.verdict, found.rule, found.refusals) == (Verdict.UNCHANGED, "A1.5", ())
+    assert (found.verdict, found.rule, found.refusals) == (Verdict.UNCHANGED, "", ())
 
 
 def test_a1_11_a_setting_that_an_older_version_did_not_have_is_no_difference():
@@ -90,7 +90,7 @@ def test_a1_20_a_default_sender_that_was_used_keeps_its_mode():
     assert (default.id, default.reliability) == ("c-default-sender", Reliability.BEST_EFFORT)
     stored = [endpoint_of(changed(default, reliability=Reliability.AT_LEAST_ONCE), dynamic=True)]
     (found,) = compare_parts(stored, [], [default])
-    assert (found.verdict, found.rule) == (Verdict.REFUSED, "A1.20")
+    assert (found.verdict, found.rule) == (Verdict.REFUSED, Rule.DEFAULT_SENDER)
     assert compare_parts([], [], [default]) == []
 
 

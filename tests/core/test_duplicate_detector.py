@@ -1,4 +1,4 @@
-"""The duplicate detector row by row (FEATURES A8), and against a model of plain lists."""
+"""The duplicate detector rule by rule (docs/rules.md, section A8), and against a model of plain lists."""
 
 import pytest
 from hypothesis import settings

@@ -1,4 +1,4 @@
-"""What expressions mean, one case at a time; what their store and their failures leave (DESIGN 7, docs/listeners.md)."""
+"""What expressions mean, one case at a time; what their store and their failures leave (docs/listeners.md)."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Mappings field by field: every source of a receiver's, every target of a sender's (FEATURES A9.19)."""
+"""Mappings field by field: every source of a receiver's, every target of a sender's (rule A9.19)."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The promise of a path, for every pair of modes and every feature of a broker (docs/guarantees.md; Z9)."""
+"""The promise of a path, for every pair of modes and every feature of a broker (docs/guarantees.md; rule Z9)."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""The input queue of a context: order, what a cut records, what a restart brings back (FEATURES A3.4, A3.16)."""
+"""The input queue of a context: order, what a cut records, what a restart brings back (rules A3.4, A3.16)."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""From messages to events: bad inputs row by row (RELIABILITY C 69-113), ids and templates (FEATURES A8.2)."""
+"""From messages to events: bad inputs row by row (RELIABILITY C 69-113), ids and templates (rule A8.2)."""
 
 import zlib
 

@@ -1,4 +1,4 @@
-"""The sends of one sender: contiguous numbers, release after commit, order, settling, flush (FEATURES A2, A5)."""
+"""The sends of one sender: contiguous numbers, release after commit, order, settling, flush (docs/rules.md, A2 and A5)."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""The cycle of a receiver, the limits of a batch, and what the modes mean (FEATURES A3, A4)."""
+"""The cycle of a receiver, the limits of a batch, and what the modes mean (docs/rules.md, sections A3 and A4)."""
 
 import pytest
 

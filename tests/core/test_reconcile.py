@@ -1,4 +1,4 @@
-"""What a restart may find changed in the configuration (FEATURES A1.7 to A1.14)."""
+"""What a restart may find changed in the configuration (rules A1.7 to A1.14)."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""What selectors mean and what they refuse (FEATURES S4.1, RELIABILITY T53 and bad inputs 37, 114-137)."""
+"""What selectors mean and what they refuse (rule S4.1, RELIABILITY T53 and bad inputs 37, 114-137)."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""What the detector tells of one id (FEATURES A8.3, A8.14 to A8.17)."""
+"""What the detector tells of one id (rules A8.3, A8.14 to A8.17)."""
 
 from correlator.core.dedup import Place
 from tests.core.domain import Domain

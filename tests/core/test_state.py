@@ -1,4 +1,4 @@
-"""What state may be, how it is encoded, and the table whose changed keys alone are written (DESIGN 7)."""
+"""What state may be, how it is encoded, and the table whose changed keys alone are written."""
 
 import dataclasses
 import datetime as dt

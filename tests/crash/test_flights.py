@@ -81,7 +81,7 @@ def alerts(directory: Path) -> dict[str, list[bytes]]:
 @pytest.mark.kill9
 @pytest.mark.spark
 def test_u9_flights_killed_again_and_again_give_the_outputs_of_an_undisturbed_run(tmp_path):
-    """FEATURES U9, A1.6: given the main job, when it is killed at each sixth, nothing is lost, doubled or reordered."""
+    """Rules U9, A1.6: given the main job, when it is killed at each sixth, nothing is lost, doubled or reordered."""
     calm, killed = place(tmp_path / "calm"), place(tmp_path / "killed")
     finish(calm)
     delayed = (calm / "config/data/delayed.jsonl").read_bytes()

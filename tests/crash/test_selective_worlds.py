@@ -1,4 +1,4 @@
-"""Worlds of files whose receivers take a selection: what one leaves is there for others, whoever dies (S4.3)."""
+"""Worlds of files whose receivers take a selection: what one leaves is there for others, whoever dies (rule S4.3)."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The pattern of docs/receiving.md: an order is acknowledged when its invoice is at the broker (FEATURES A5.10)."""
+"""The pattern of docs/receiving.md: an order is acknowledged when its invoice is at the broker (rule A5.10)."""
 
 from collections import Counter
 

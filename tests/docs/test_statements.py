@@ -1,4 +1,4 @@
-"""What the references promise in words is said in the documentation, in ours."""
+"""The documentation says what rules promise in words alone."""
 
 import re
 
@@ -12,7 +12,7 @@ def said_on(page: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("row", "statement"),
+    ("rule", "statement"),
     [
         ("A6.1", "given stable storage that keeps what it has confirmed"),
         ("A6.1", "a broker that keeps its word, and no message that cannot be mapped"),
@@ -26,12 +26,12 @@ def said_on(page: str) -> str:
         ("Z9", "The receiver on the other side deduplicates by the id, or the broker does"),
     ],
 )
-def test_a6_1_a6_3_a8_11_it_is_said(row, statement):
-    assert statement in said_on("guarantees"), row
+def test_a6_1_a6_3_a8_11_it_is_said(rule, statement):
+    assert statement in said_on("guarantees"), rule
 
 
 @pytest.mark.parametrize(
-    ("row", "statement"),
+    ("rule", "statement"),
     [
         ("A4.13", "| max_batch_size | max_batch_interval_ms | messages a second | delay of a single message |"),
         ("A4.13", "So the size makes the rate, up to about 1,000; the interval only makes the delay of a quiet queue"),
@@ -39,5 +39,5 @@ def test_a6_1_a6_3_a8_11_it_is_said(row, statement):
         ("A9.12", "Everything is made for throughput"),
     ],
 )
-def test_a4_13_a9_12_it_is_said(row, statement):
-    assert statement in said_on("receiving"), row
+def test_a4_13_a9_12_it_is_said(rule, statement):
+    assert statement in said_on("receiving"), rule

@@ -1,4 +1,4 @@
-"""The tables that say what is supported: each line has a state, and a test that is there (FEATURES S5.7)."""
+"""The tables that say what is supported: each line has a state, and a test that is there (rule S5.7)."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""APP_CONTROLLED receiving (FEATURES A4) and flush notices (FEATURES A5)."""
+"""APP_CONTROLLED receiving and flush notices (docs/rules.md, sections A4 and A5)."""
 
 import re
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What threads spend their time on (FEATURES A9.6-A9.9)."""
+"""What threads spend their time on (rules A9.6 to A9.9)."""
 
 import re
 

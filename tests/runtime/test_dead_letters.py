@@ -1,4 +1,4 @@
-"""Dead letters go back where they came from, once, and whatever dies on the way (Z7, Z8)."""
+"""Dead letters go back where they came from, once, and whatever dies on the way (rules Z7, Z8)."""
 
 import subprocess
 import sys

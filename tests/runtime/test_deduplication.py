@@ -1,4 +1,4 @@
-"""Duplicate detection in the running engine (FEATURES A8); its windows are tested in tests/core."""
+"""Duplicate detection in the running engine (docs/rules.md, section A8); its windows are tested in tests/core."""
 
 import contextlib
 import json

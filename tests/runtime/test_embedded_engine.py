@@ -1,4 +1,4 @@
-"""The engine as a library in the user's process (FEATURES U7), over the embedded broker (U1-U5 end to end)."""
+"""The engine as a library in the user's process (rules U1, U7), over the embedded broker."""
 
 import threading
 from pathlib import Path

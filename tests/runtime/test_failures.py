@@ -35,7 +35,7 @@ def fails_on(body: str, error: BaseException):
     return handler
 
 
-# --- messages that cannot be mapped (Z8) ---
+# --- messages that cannot be mapped (rule Z8) ---
 
 
 @pytest.mark.parametrize("reliability", [EXACTLY_ONCE, AT_LEAST_ONCE, BEST_EFFORT])

@@ -1,4 +1,4 @@
-"""Flow control of a receiver by the application (FEATURES A9.1)."""
+"""Flow control of a receiver by the application (rule A9.1)."""
 
 import pytest
 

@@ -25,7 +25,7 @@ PASSING = MonitorSettings(type=f"{__name__}:Passing")
     [(Reliability.EXACTLY_ONCE, True), (Reliability.AT_LEAST_ONCE, True), (Reliability.BEST_EFFORT, False)],
 )
 def test_a2_3_reliable_sends_are_persistent_and_best_effort_ones_are_not(tmp_path, reliability, persistent):
-    """FEATURES A2.3: given a sender of each mode, when it sends, then the delivery mode is that of its mode."""
+    """Rule A2.3: given a sender of each mode, when it sends, then the delivery mode is that of its mode."""
     world = World(f"sqlite:///{tmp_path}/store.db")
     with world.engine(receiver(), sender(reliability=reliability), monitors=[PASSING]):
         world.publish("a")
@@ -36,7 +36,7 @@ def test_a2_3_reliable_sends_are_persistent_and_best_effort_ones_are_not(tmp_pat
 
 
 def test_a8_19_the_longest_time_to_redelivery_is_measured(tmp_path):
-    """FEATURES A8.19: given a redelivered message, when it comes, then status tells how long it was under way."""
+    """Rule A8.19: given a redelivered message, when it comes, then status tells how long it was under way."""
     world = World(f"sqlite:///{tmp_path}/store.db")
     headers = Headers(redelivered=True, timestamp=1_000)
     with world.engine(receiver(), sender(), monitors=[PASSING]) as engine:

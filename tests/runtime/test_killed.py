@@ -1,4 +1,4 @@
-"""Engines killed by SIGKILL at named fault points, and started again (FEATURES A1.6, A2.1, A2.2, A2.14, A3.2, A3.13,
+"""Engines killed by SIGKILL at named fault points, and started again (rules A1.6, A2.1, A2.2, A2.14, A3.2, A3.13,
 A4.5, A4.7).
 
 The engine runs in a process of its own over a store and an embedded broker in a file; the test reads what came out. `Forwards` numbers its inputs: an output `n:body` says what the state was when it was made, so that a number

@@ -1,4 +1,4 @@
-"""Keys, expiry, loops, mappings and mapping threads, through an engine (FEATURES A6.4, A6.5, A9.9, A9.19)."""
+"""Keys, expiry, loops, mappings and mapping threads, through an engine (rules A6.4, A6.5, A9.9, A9.19)."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def expiring(text: str, expiration: int) -> Message:
     return Message(text.encode(), {"uniqueMessageId": text}, headers=Headers(expiration=expiration))
 
 
-# --- A6.4 ---
+# --- rule A6.4 ---
 
 
 def test_a6_4_the_key_travels_and_keeps_its_order(world, script):
@@ -43,7 +43,7 @@ def test_a6_4_the_key_travels_and_keeps_its_order(world, script):
         assert [one.body for one in arrived if one.key == key] == [one.body for one in sent if one.key == key]
 
 
-# --- A6.5 ---
+# --- rule A6.5 ---
 
 
 @pytest.mark.parametrize("mode", ALL_RECEIVING)
@@ -214,7 +214,7 @@ def test_z8_a_body_on_which_a_template_fails_is_a_dead_letter(any_world, script,
     assert reason.startswith("E5103 receiver in.unique_message_id")
 
 
-# --- A9.19 ---
+# --- rule A9.19 ---
 
 
 @event
@@ -303,7 +303,7 @@ class Passes(Monitor):
 PASSES = MonitorSettings(type=f"{__name__}:Passes")
 
 
-# --- A9.9 ---
+# --- rule A9.9 ---
 
 
 @pytest.mark.parametrize("mode", ALL_RECEIVING)

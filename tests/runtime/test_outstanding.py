@@ -1,4 +1,4 @@
-"""How much waits for a broker, as a handler is told (FEATURES A2.17, A7.3): to send less while it is much."""
+"""How much waits for a broker, as a handler is told (rules A2.17, A7.3): to send less while it is much."""
 
 import threading
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What a pipeline did, in the status and in the table that a run ends with (FEATURES A9.3)."""
+"""What a pipeline did, in the status and in the table that a run ends with (rule A9.3)."""
 
 from correlator.cli.run import _rows
 from correlator.events import DeadLetter

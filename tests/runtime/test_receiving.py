@@ -1,4 +1,4 @@
-"""Receiving (FEATURES A3): batches, store before acknowledgement, recovery before anything new."""
+"""Receiving (docs/rules.md, section A3): batches, store before acknowledgement, recovery before anything new."""
 
 import itertools
 import threading
@@ -261,7 +261,7 @@ def test_a3_9_what_was_stored_is_delivered_from_the_store_before_anything_new(an
 
 
 def test_a3_9_a9_14_a_monitor_without_persistence_hears_stored_messages_when_it_listens_early(any_world, script, gate):
-    """The order of recovery (A9.14): objects, begin, onload, stored events, conclude, then receivers."""
+    """The order of recovery (rule A9.14): objects, begin, onload, stored events, conclude, then receivers."""
     script.message = lambda monitor, message: gate.wait(20)
     both = [Keeps, Hears]
     engine = any_world.engine(receiver(), monitors=both, interval=HOUR)

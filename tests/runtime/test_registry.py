@@ -1,4 +1,4 @@
-"""Persistence on and off, and the registry of receivers and senders (FEATURES A1)."""
+"""Persistence on and off, and the registry of receivers and senders (docs/rules.md, section A1)."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -37,7 +37,7 @@ def acknowledges(monitor, notice):
     monitor.acknowledge_and_resume(notice.receiver)
 
 
-# --- A1.1 to A1.3 ---
+# --- rules A1.1 to A1.3 ---
 
 
 def test_a1_1_without_persistence_messages_flow_and_nothing_is_stored(no_store, script, tmp_path, monkeypatch):

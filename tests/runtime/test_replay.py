@@ -1,4 +1,4 @@
-"""What was recorded in an input log is done again, to the byte, without any connection (FEATURES A7, Z15)."""
+"""What was recorded in an input log is done again, to the byte, without any connection (docs/rules.md, section A7)."""
 
 import contextlib
 import functools

@@ -1,4 +1,4 @@
-"""When a run over sources that end is over: all of it is handled, sent and confirmed (FEATURES U6, U7)."""
+"""When a run over sources that end is over: all of it is handled, sent and confirmed (rules U6, U7)."""
 
 import threading
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Receivers that take a selection of what comes, and subscriptions with names (FEATURES A1.19, S1.5, S4.3)."""
+"""Receivers that take a selection of what comes, and subscriptions with names (rules A1.19, S1.5, S4.3)."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Sending (FEATURES A2): what leaves, when, with which id, and what becomes of what cannot leave."""
+"""Sending (docs/rules.md, section A2): what leaves, when, with which id, and what becomes of what cannot leave."""
 
 import re
 from dataclasses import replace

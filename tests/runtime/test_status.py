@@ -1,4 +1,4 @@
-"""Status events, status words and the status line (FEATURES A9.2-A9.4, A3.14)."""
+"""Status events, status words and the status line (rules A9.2 to A9.4, A3.14)."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Invariants of parts that come and go (FEATURES A1.5, A1.16, A1.17): what they held is handled or sent before."""
+"""Invariants of parts that come and go (rules A1.5, A1.16 and A1.17): what they held is handled or sent before."""
 
 from collections import Counter
 from collections.abc import Iterator

@@ -339,7 +339,7 @@ def ids_and_messages_together(facts: Facts) -> Iterator[str]:
 
 
 def _acknowledged_without_id(facts: Facts) -> Iterator[str]:
-    """What is acknowledged had its id written by the commit of its batch, a duplicate too (FEATURES A8.14)."""
+    """What is acknowledged had its id written by the commit of its batch, a duplicate too (rule A8.14)."""
     written: dict[tuple[str, int], set[str]] = {}
     records = sorted([*facts.history.of("received"), *facts.history.of("acknowledged")], key=lambda event: event[0])
     for _, record in records:

@@ -124,7 +124,7 @@ def deleted_after_confirm(facts: Facts) -> Iterator[str]:
 
 
 def _kept(facts: Facts, sender: str, through: int) -> Iterator[str]:
-    """A send that was given up is a dead letter in the same checkpoint, or an earlier one (Z7)."""
+    """A send that was given up is a dead letter in the same checkpoint, or an earlier one (rule Z7)."""
     for number in range(1, through + 1):
         _, body = facts.released.get((sender, number), (NEVER, b""))
         if facts.accepted_at.get((sender, body), NEVER) == NEVER and not _is_dead(facts, sender, number):

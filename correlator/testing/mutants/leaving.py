@@ -33,7 +33,7 @@ def sender_forgotten_first(patches: Patches) -> None:
     "removed_while_full", "a part is removed with whatever it still holds", "D1", "D2", "G1", "G8", budget=800, seed=80
 )
 def removed_while_full(patches: Patches) -> None:
-    """A1.16, A1.17."""
+    """Against rules A1.16 and A1.17."""
     patches.replace(Remover, "_empty", lambda _: lambda self, part_id: True)  # noqa: ARG005
 
 
@@ -58,7 +58,7 @@ def removed_receiver_left_in_queues(patches: Patches) -> None:
 
 @mutant("dynamic_part_unrecorded", "a part that was added is not in the registry", "D1", "G7", "G8")
 def dynamic_part_unrecorded(patches: Patches) -> None:
-    """A1.5: it is gone after a crash, with what it was to bring."""
+    """Against rule A1.5: it is gone after a crash, with what it was to bring."""
 
     def make(original: Any) -> Any:
         def commit(self: Any, commit: RegistryCommit) -> None:

@@ -38,7 +38,7 @@ def replayed_in_reverse(patches: Patches) -> None:
 
 @mutant("queue_not_restored", "what waited in a context at the checkpoint is gone", "G1", "A2", "A3", "M4")
 def queue_not_restored(patches: Patches) -> None:
-    """A3.16."""
+    """Against rule A3.16."""
 
     def make(original: Any) -> Any:
         return lambda self, entered, runs: original(self, entered, ())
@@ -62,7 +62,7 @@ def outbox_not_restored(patches: Patches) -> None:
 
 @mutant("spawned_not_restored", "monitors that were spawned do not come back", "G1", "M3", "M2", "K4")
 def spawned_not_restored(patches: Patches) -> None:
-    """A9.14."""
+    """Against rule A9.14."""
     patches.replace(Restart, "_restore_spawned", lambda _: lambda self, *parts: None)
 
 
@@ -84,7 +84,7 @@ def spawn_numbers_not_restored(patches: Patches) -> None:
 
 @mutant("timers_lost", "timers do not come back", "G1", "M1", "G7")
 def timers_lost(patches: Patches) -> None:
-    """A9.14."""
+    """Against rule A9.14."""
 
     def make(original: Any) -> Any:
         return lambda self, instance, stored: original(self, instance, _replace(stored, timers=[]))
@@ -94,7 +94,7 @@ def timers_lost(patches: Patches) -> None:
 
 @mutant("listeners_lost", "listeners that were added while running do not come back", "G1", "M2", "M3")
 def listeners_lost(patches: Patches) -> None:
-    """A9.14."""
+    """Against rule A9.14."""
 
     def make(original: Any) -> Any:
         return lambda self, instance, stored: original(self, instance, _replace(stored, listeners=[]))

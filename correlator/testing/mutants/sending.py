@@ -241,7 +241,7 @@ def outbox_never_pruned(patches: Patches) -> None:
 
 @mutant("given_up_after_losses", "a send is given up after three lost connections", "S7", "S2", "X1", "F1", "B1")
 def given_up_after_losses(patches: Patches) -> None:
-    """A2.12."""
+    """Against rule A2.12."""
 
     def make(original: Any) -> Any:
         def lost(self: Any, error: Any) -> Any:
@@ -257,7 +257,7 @@ def given_up_after_losses(patches: Patches) -> None:
 
 @mutant("dead_sends_not_persisted", "a send that was given up is deleted without a dead letter", "S7", budget=200)
 def dead_sends_not_persisted(patches: Patches) -> None:
-    """Z7."""
+    """Against rule Z7."""
 
     def make(original: Any) -> Any:
         def cut(self: Any, staged: Any) -> Any:

@@ -330,7 +330,7 @@ def living_entry_cleaned(patches: Patches) -> None:
 
 @mutant("handler_dead_letters_lost", "what a handler failed on is kept nowhere", "G6", "A2", "A3", "P1", budget=200)
 def handler_dead_letters_lost(patches: Patches) -> None:
-    """Z7."""
+    """Against rule Z7."""
 
     def make(original: Any) -> Any:
         def take(self: Any) -> Any:

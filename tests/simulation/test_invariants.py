@@ -83,7 +83,7 @@ case(
 case("G7", lambda: Story().rest(outbox_rows=1), lambda: Story().rest())
 case("G7", lambda: Story().rest(reached=False), lambda: Story().rest())
 case(
-    "T22",
+    "G11",
     lambda: Story().checkpoint(1, engine_time=5.0).add("began", data=began(1, b"digest 1", 4.0), life=2),
     lambda: Story().checkpoint(1, engine_time=5.0).add("began", data=began(1, b"digest 1", 5.0), life=2),
 )
@@ -148,22 +148,22 @@ case(
     lambda: Story().rest(state={"Sleeper": [{"rung": [], "over": []}]}),
 )
 case(
-    "T24",
+    "G12",
     lambda: Story(checkpoint_interval=1.0).add("died", "", Death(95.0, True)).add("began", data=began(1, b"", 80.0)),
     lambda: Story(checkpoint_interval=5.0).add("died", "", Death(95.0, True)).add("began", data=began(1, b"", 80.0)),
 )
 case(
-    "T24",
+    "G12",
     lambda: Story().add("died", "", Death(95.0, True)).add("began", data=began(1, b"")),
     lambda: Story().add("died", "", Death(95.0, False)).add("began", data=began(1, b"")),
 )
 case(
-    "T25",
+    "G13",
     lambda: Story().add("received", "orders", Received(1, ("a",), ("1",), (), 7.0, 7.5)),
     lambda: Story().add("received", "orders", Received(1, ("a",), ("1",), (), 7.0, 7.0)),
 )
 case(
-    "T25",
+    "G13",
     lambda: Story().add("snapshot", data=(1, context(), 3.0)).checkpoint(1, engine_time=2.0),
     lambda: Story().add("snapshot", data=(1, context(), 3.0)).checkpoint(1, engine_time=3.0),
 )

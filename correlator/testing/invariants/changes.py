@@ -11,7 +11,9 @@ from correlator.testing.invariants.history import Bill, Configured
 TAKES_ORDERS = ("orders", "orders_too", "others")
 
 
-@invariant("K1", "a pipeline handles what came in while a receiver delivered to it: all of it, once, in order")
+@invariant(
+    "K1", "a pipeline handles every message that its receivers took in while they delivered to it, once and in order"
+)
 def pipelines_handle_what_was_theirs(facts: Facts) -> Iterator[str]:
     """By the configuration of the life that committed a message, and the bills that checkpoints have released."""
     configured = _configured(facts)
@@ -36,7 +38,7 @@ def pipelines_handle_what_was_theirs(facts: Facts) -> Iterator[str]:
             yield f"{key[0]} was to handle of {key[1]} {expected.get(key, [])}, and handled {found.get(key, [])}"
 
 
-@invariant("K2", "only a message of the same destination makes another one a duplicate")
+@invariant("K2", "a message is a duplicate only of one that came from the same destination")
 def duplicates_are_of_one_destination(facts: Facts) -> Iterator[str]:
     """What is acknowledged is durable, or its id was accepted before where it was published."""
     place = {one.pid: name for name, ones in facts.published_to.items() for one in ones}
@@ -81,7 +83,7 @@ def keyed_steps_go_on(facts: Facts) -> Iterator[str]:
             yield f"{bill} in life {life} follows {before}"
 
 
-@invariant("K4", "a refused start leaves the store as it was, and what was accepted before is accepted again")
+@invariant("K4", "a refused start leaves the store as it was, and the configuration of before is accepted again")
 def refusals_change_nothing(facts: Facts) -> Iterator[str]:
     """The world puts the configuration back after each refusal."""
     for _, record in facts.history.of("declined"):
@@ -91,7 +93,7 @@ def refusals_change_nothing(facts: Facts) -> Iterator[str]:
             yield f"life {record.life} was refused with the configuration that was accepted before: {record.data.text}"
 
 
-@invariant("K5", "a context of monitors is given what came in while it was there, and nothing from before")
+@invariant("K5", "a context of monitors is given the messages that came in while it was configured, and none of before")
 def contexts_are_given_what_was_theirs(facts: Facts) -> Iterator[str]:
     """A persistent monitor has it once in its state; one without lasting state heard it at least once."""
     configured = _configured(facts)

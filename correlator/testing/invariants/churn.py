@@ -8,7 +8,7 @@ from correlator.testing.invariants.facts import NEVER, Facts
 from correlator.testing.simulation.churn import RECEIVER, SENDER, SOURCE
 
 
-@invariant("D1", "what a receiver that comes and goes has acknowledged takes effect, and nothing else does")
+@invariant("D1", "every message that a dynamic receiver acknowledged takes effect, and no other one does")
 def coming_and_going_loses_nothing(facts: Facts) -> Iterator[str]:
     """By the ids in the state of the ledger."""
     ledger = facts.monitor("Ledger")
@@ -26,7 +26,7 @@ def coming_and_going_loses_nothing(facts: Facts) -> Iterator[str]:
         yield f"committed {sorted(rows.elements())}, handled {sorted(found)}"
 
 
-@invariant("D2", "what was sent to a sender that comes and goes is at the broker, or given up")
+@invariant("D2", "every message for a dynamic sender reaches the broker or is definitively failed")
 def going_sends_everything(facts: Facts) -> Iterator[str]:
     """By what the ledger remembers to have sent."""
     ledger = facts.monitor("Ledger")
@@ -39,7 +39,7 @@ def going_sends_everything(facts: Facts) -> Iterator[str]:
             yield f"{text} was sent to {SENDER.id} and is nowhere"
 
 
-@invariant("D3", "a receiver that comes and goes acknowledges nothing that is not durable")
+@invariant("D3", "a dynamic receiver acknowledges no message before it is durable")
 def coming_and_going_acknowledges_what_is_durable(facts: Facts) -> Iterator[str]:
     """In a receive row of its own; a repeat is one of a message that is."""
     for at, record in facts.history.of("acknowledged"):

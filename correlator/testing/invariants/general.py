@@ -17,7 +17,7 @@ LONGEST_UNSTORED_S = 10.0
 """See docs/guarantees.md; written here again, as the promise that the engine is held against."""
 
 
-@invariant("G1", "recovery reaches the last committed checkpoint, and contexts hold what they held at its cut")
+@invariant("G1", "recovery reaches the last committed checkpoint, and contexts hold what they held then")
 def recovered_state_is_committed(facts: Facts) -> Iterator[str]:
     """Number and digest as the engine reports them; monitors, listeners, timers and queues as they were parked."""
     places = [at for at, _, _ in facts.checkpoints]
@@ -171,7 +171,7 @@ def it_comes_to_rest(facts: Facts) -> Iterator[str]:
         )
 
 
-@invariant("T22", "engine time goes on from the last checkpoint or receipt, and never back")
+@invariant("G11", "engine time goes on from the last checkpoint or receipt, and never back")
 def engine_time_grows(facts: Facts) -> Iterator[str]:
     """As each life begins, and from checkpoint to checkpoint."""
     places = [at for at, _, _ in facts.checkpoints]
@@ -189,7 +189,7 @@ def engine_time_grows(facts: Facts) -> Iterator[str]:
 
 
 @invariant(
-    "T24", "while a lasting timer is set, an engine that is killed loses at most 10 s and one interval of its time"
+    "G12", "while a persistent monitor's timer is set, a killed engine loses at most 10 s and one interval of time"
 )
 def time_is_kept(facts: Facts) -> Iterator[str]:
     """Asked of lives in which nothing else went wrong: a store that takes nothing for long cannot keep the time."""
@@ -205,7 +205,7 @@ def time_is_kept(facts: Facts) -> Iterator[str]:
             yield f"life {record.life} died at {death.engine_time:.2f}, the next one began at {after:.2f}"
 
 
-@invariant("T25", "receipts and checkpoints carry engine time as the world around counts it")
+@invariant("G13", "receipts and checkpoints carry the engine time that an independent clock counts")
 def engine_time_is_one_clock(facts: Facts) -> Iterator[str]:
     """At the commit of a receipt, and where contexts are parked for a cut."""
     for _, record in facts.history.of("received"):
@@ -222,14 +222,14 @@ def engine_time_is_one_clock(facts: Facts) -> Iterator[str]:
             parked[record.life, record.data[0]] = record.data[2]
 
 
-@invariant("G10", "all contexts are locked while a cut is taken")
+@invariant("G10", "all contexts are locked while a checkpoint takes their state")
 def cuts_are_of_one_moment(facts: Facts) -> Iterator[str]:
     """At its begin and at its end."""
     for _, record in facts.history.of("unlocked"):
         yield f"life {record.life}: {sorted(set(record.data))} could work"
 
 
-@invariant("M9", "what waits for engine time comes when so much has passed, over all lives")
+@invariant("M9", "a timer or deadline is due when so much engine time has passed, over all lives")
 def sleepers_wake(facts: Facts) -> Iterator[str]:
     """By the times that the sleeper has noted: its expression is true when its timer fires for the first time."""
     sleeper: Any = facts.monitor("Sleeper")
@@ -250,7 +250,9 @@ def timers_fire_once(facts: Facts) -> Iterator[str]:
         yield f"set {armed}, fired {fired}"
 
 
-@invariant("M2", "a listener that waits for one event is called exactly once, and what the ledger checks itself holds")
+@invariant(
+    "M2", "a listener that waits for one event is called exactly once, and the test application finds nothing wrong"
+)
 def listeners_are_called_once(facts: Facts) -> Iterator[str]:
     """The ledger notes what it finds wrong."""
     yield from _list(facts, "Ledger", "wrong")
@@ -278,7 +280,7 @@ def spawned_live_once(facts: Facts) -> Iterator[str]:
             yield f"follower of {one['born']} saw {one['seen']}, its table holds {one['log']}"
 
 
-@invariant("M4", "what a persistent monitor sends through a channel is handled exactly once, in order")
+@invariant("M4", "every event that a persistent monitor sends through a channel is handled exactly once, in order")
 def channels_lose_nothing(facts: Facts) -> Iterator[str]:
     """Both directions."""
     for one, attribute, other, received, context in (
@@ -326,7 +328,7 @@ def beats_are_regular(facts: Facts) -> Iterator[str]:
             yield f"life {life}: {len(times)} ticks from {began.get(life, 0.0):.2f} to {times[-1]:.2f}"
 
 
-@invariant("M7", "an expression calls its handler exactly once for what makes it true")
+@invariant("M7", "an expression calls its handler exactly once for the events that make it true")
 def expressions_fire_once(facts: Facts) -> Iterator[str]:
     """As the account says that plain listeners of the same monitor keep."""
     for found, due in (("pairs", "pairs_due"), ("couples", "couples_due")):
@@ -334,7 +336,7 @@ def expressions_fire_once(facts: Facts) -> Iterator[str]:
             yield f"{found} {_list(facts, 'Matcher', found)}, due were {_list(facts, 'Matcher', due)}"
 
 
-@invariant("M8", "an expression of time is true, or false by an event, and never both or neither")
+@invariant("M8", "an expression with a deadline is true in time, or false by an event, and never both or neither")
 def expressions_keep_time(facts: Facts) -> Iterator[str]:
     """Every order is answered or missing."""
     yield from _list(facts, "Matcher", "wrong")

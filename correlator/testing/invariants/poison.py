@@ -21,7 +21,7 @@ def poison_is_condemned(facts: Facts) -> Iterator[str]:
             yield f"{one_id}, number {number} of {receiver}: {condemned[receiver, number]} dead letters"
 
 
-@invariant("P2", "what is condemned was handled alone by a start that died, and among others by an earlier one")
+@invariant("P2", "a message is quarantined only after one start died of it among others, and a later one of it alone")
 def condemned_for_a_reason(facts: Facts) -> Iterator[str]:
     """Killed from outside at these two moments, an innocent message looks the same: nobody can tell.
 
@@ -45,7 +45,7 @@ def condemned_for_a_reason(facts: Facts) -> Iterator[str]:
                 yield f"{record.data} in context {record.who}: noted at deaths {covering}"
 
 
-@invariant("P3", "where nobody kills from outside, nothing is condemned but what ends the process")
+@invariant("P3", "where nobody kills from outside, only messages that end the process are quarantined")
 def innocents_go_free(facts: Facts) -> Iterator[str]:
     """Asked of runs in which every death was the work of a message."""
     places = [record.who for _, record in facts.history.of("died")]

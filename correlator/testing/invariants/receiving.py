@@ -107,7 +107,7 @@ def no_home_made_duplicates(facts: Facts) -> Iterator[str]:
                 yield f"{label}: too many {more}, missing {less}"
 
 
-@invariant("A7", "what a receiver's selector does not match is never stored")
+@invariant("A7", "a message that its receiver's selector does not match is never stored")
 def unselected_is_not_stored(facts: Facts) -> Iterator[str]:
     """That it is acknowledged all the same, as all that was delivered, is asked by G7."""
     for name in facts.of_mode(AT_LEAST_ONCE, EXACTLY_ONCE):
@@ -442,7 +442,7 @@ def nothing_while_suspended(facts: Facts) -> Iterator[str]:
                 suspended.discard(record.life)
 
 
-@invariant("C4", "what was not acknowledged comes again")
+@invariant("C4", "a message that was not acknowledged comes again")
 def unacknowledged_comes_again(facts: Facts) -> Iterator[str]:
     """At rest every APP_CONTROLLED message is acknowledged, that is, was handled in the life that acknowledged it."""
     if facts.rest is None or not facts.rest.reached:

@@ -1,9 +1,6 @@
-"""All invariants of RELIABILITY 2, and the question whether a history keeps them.
+"""All invariants, and the question whether a history keeps them; docs/hazards.md lists them by group.
 
-They know nothing of the engine: only what the broker, the disk and the application told. Besides the ids of the
-specification there are A7 (selectors), E9 (ids in doubt), N1 (numbers of the receive log), W1 (flow control), T22
-(engine time), M1 to M8 (what a monitor may rely on), D1 to D3 (parts that come and go), K1 to K6 (a configuration that
-changes between two lives) and P1 to P3 (messages that end the process).
+They know nothing of the engine: only what the broker, the disk and the application told.
 """
 
 from correlator.testing.invariants import changes, churn, general, poison, receiving, sending

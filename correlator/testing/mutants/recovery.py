@@ -117,9 +117,9 @@ def receivers_open_early(patches: Patches) -> None:
     patches.replace(Restart, "run_hooks", make)
 
 
-@mutant("engine_time_begins_anew", "engine time is not taken from the checkpoint", "T22", "M6", "E1")
+@mutant("engine_time_begins_anew", "engine time is not taken from the checkpoint", "G11", "M6", "E1")
 def engine_time_begins_anew(patches: Patches) -> None:
-    """T22."""
+    """Trap T22."""
     patches.replace(engines, "EngineTime", lambda original: lambda clock, start=0.0: original(clock, 0.0))
 
 

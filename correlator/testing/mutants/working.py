@@ -151,7 +151,7 @@ def channel_sent_twice(patches: Patches) -> None:
     patches.replace(Context, "_send_to_channel", make)
 
 
-@mutant("idle_time_is_not_stored", "engine time is stored with other changes only", "T24", budget=240)
+@mutant("idle_time_is_not_stored", "engine time is stored with other changes only", "G12", budget=240)
 def idle_time_is_not_stored(patches: Patches) -> None:
     """A timer of an idle engine that dies often never fires."""
     patches.replace(Context, "awaits_time", lambda _: lambda self: False)
@@ -185,7 +185,7 @@ def locks_released_before_the_cut(patches: Patches) -> None:
     patches.replace(Checkpointer, "_cut", make)
 
 
-@mutant("receipts_by_another_clock", "ids are stored with the time since this start", "T25")
+@mutant("receipts_by_another_clock", "ids are stored with the time since this start", "G13")
 def receipts_by_another_clock(patches: Patches) -> None:
     """Windows by time then compare times of several lives."""
 

@@ -98,13 +98,13 @@ Settings = ReceiverSettings | SenderSettings
 class Rule(StrEnum):
     """By which rule of docs/rules.md a start accepts a change or refuses it, in the words that `plan` shows."""
 
-    STATIC = "a configured part cannot be removed"  # A1.7
-    NEW_ID = "a new part needs an id that no other part has"  # A1.9
-    STAYS = "reliability, connection, destination, domain and subscription stay"  # A1.11
-    EXPLICIT = "a receiver whose dup_detection_domain_id is set may move"  # A1.11
-    DEFAULT_DOMAIN = "a receiver without dup_detection_domain_id cannot move"  # A1.12
-    LOGICAL = "a logical destination may lead elsewhere"  # A1.14
-    DEFAULT_SENDER = "a default sender that was used keeps its reliability"  # A1.20
+    STATIC = "a configured part cannot be removed"  # rule A1.7
+    NEW_ID = "a new part needs an id that no other part has"  # rule A1.9
+    STAYS = "reliability, connection, destination, domain and subscription stay"  # rule A1.11
+    EXPLICIT = "a receiver whose dup_detection_domain_id is set may move"  # rule A1.11
+    DEFAULT_DOMAIN = "a receiver without dup_detection_domain_id cannot move"  # rule A1.12
+    LOGICAL = "a logical destination may lead elsewhere"  # rule A1.14
+    DEFAULT_SENDER = "a default sender that was used keeps its reliability"  # rule A1.20
 
 
 class PartDifference(Difference, frozen=True, kw_only=True):

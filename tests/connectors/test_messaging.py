@@ -93,7 +93,7 @@ def rest(session, destination):
     return found
 
 
-class Rows:
+class OverEveryBroker:
     """What is true over every broker."""
 
     @pytest.fixture
@@ -421,13 +421,13 @@ class Foreign:
         self.headers = headers
 
 
-class TestOverMemory(Rows):
+class TestOverMemory(OverEveryBroker):
     @pytest.fixture
     def world(self, request):
         return world_over("memory", request)
 
 
-class TestOverEmbedded(Rows):
+class TestOverEmbedded(OverEveryBroker):
     @pytest.fixture
     def world(self, request):
         return world_over("embedded", request)

@@ -68,6 +68,7 @@ def completing_threads():
 
 @pytest.mark.parametrize("closes", ["producer", "session", "connection"])
 def test_a_hundred_sends_and_a_close_are_a_hundred_completions(world, closes):
+    """Rule S5.2."""
     queue, completed = world.queue(), Completed()
     with world.factory().create_connection() as connection:
         session = connection.create_session()

@@ -86,6 +86,7 @@ def listening_threads():
 
 
 def test_nothing_is_delivered_before_the_start_and_all_of_it_afterwards(world, connection):
+    """Rule S5.1."""
     destination = world.queue()
     sender, session = connection.create_session(), connection.create_session()
     consumer, inbox = session.create_consumer(destination), Inbox()
@@ -104,6 +105,7 @@ def test_nothing_is_delivered_before_the_start_and_all_of_it_afterwards(world, c
 
 
 def test_stop_returns_only_when_no_listener_runs(world, connection):
+    """Rule S5.1."""
     destination, busy = world.queue(), Busy()
     sender, session = connection.create_session(), connection.create_session()
     session.create_consumer(destination).set_listener(busy)

@@ -49,6 +49,7 @@ class Transactional:
 
 
 def test_a_commit_acknowledges_and_sends_went_at_once(world, connection):
+    """Rule S5.3."""
     taken, given = world.queue(), world.queue()
     outside, session = connection.create_session(), connection.create_session(TRANSACTED)
     send(outside, taken, numbered(3))
@@ -63,6 +64,7 @@ def test_a_commit_acknowledges_and_sends_went_at_once(world, connection):
 
 
 def test_a_rollback_gives_back_and_does_not_unsend(world, connection):
+    """Rule S5.3."""
     taken, given = world.queue(), world.queue()
     outside, session = connection.create_session(), connection.create_session(TRANSACTED)
     send(outside, taken, numbered(3))

@@ -9,7 +9,7 @@ from correlator.events import Message, Outgoing
 from correlator.settings import SenderSettings
 from tests.connectors import test_messaging
 from tests.connectors.rabbit import opened
-from tests.connectors.test_messaging import Rows, World, bodies, numbered, receive, rest, send
+from tests.connectors.test_messaging import OverEveryBroker, World, bodies, numbered, receive, rest, send
 from tests.connectors.test_pulsar_selectors import drained, packing
 from tests.pulsar_server import PulsarServer
 from tests.servers import free_port
@@ -23,7 +23,7 @@ def world_of(pulsar: PulsarServer, **options):
     return World(PulsarConnection, {**pulsar.options, **web, **options}, queues=pulsar.name)
 
 
-class TestOverPulsar(Rows):
+class TestOverPulsar(OverEveryBroker):
     @pytest.fixture
     def world(self, pulsar: PulsarServer):
         return world_of(pulsar)

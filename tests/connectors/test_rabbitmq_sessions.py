@@ -7,13 +7,13 @@ from connectors.rabbitmq import RabbitConnection, browsing
 from connectors.rabbitmq_stream import StreamConnection
 from correlator.errors import ConfigError, ConnectionLost, SendRejected, UsageError
 from correlator.events import Headers, Message
-from tests.connectors.test_messaging import Rows, World, bodies, numbered, receive, rest, send
+from tests.connectors.test_messaging import OverEveryBroker, World, bodies, numbered, receive, rest, send
 from tests.rabbit_server import RabbitServer
 
 pytestmark = pytest.mark.rabbitmq
 
 
-class TestOverRabbitMQ(Rows):
+class TestOverRabbitMQ(OverEveryBroker):
     @pytest.fixture
     def world(self, rabbit: RabbitServer):
         return World(RabbitConnection, rabbit.options, queues=rabbit.queue)

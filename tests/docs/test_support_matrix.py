@@ -15,6 +15,7 @@ def lines():
 
 
 def test_each_line_has_a_state_and_a_test_that_is_there():
+    """Rule S5.7."""
     there = {
         name for path in TESTS.rglob("test_*.py") for name in re.findall(r"def (test_\w+)\(", path.read_text("utf-8"))
     }

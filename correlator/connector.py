@@ -5,7 +5,7 @@ errors cross the port: `ConnectionLost` (raised; the engine connects again for e
 one message). Each object is used by one thread at a time, its owner's; `close` comes from the same thread.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -212,6 +212,41 @@ class Deletable(Protocol):
         Raises `UsageError` E7513 while somebody consumes from it; `ConnectionLost` when the broker cannot be reached or
         does not allow it.
         """
+        ...
+
+
+class Advice(NamedTuple):
+    """What works, and hardly as its author means it; told by `lint` and at the start.
+
+    Attributes:
+        code: of the warning.
+        option: the name of the option that it is about, of the receiver or sender.
+        what: is wrong.
+        allowed: what holds, or "".
+        todo: what to do, or "".
+    """
+
+    code: str
+    option: str
+    what: str
+    allowed: str = ""
+    todo: str = ""
+
+
+@runtime_checkable
+class Advising(Protocol):
+    """A connector that knows what will work, but hardly as meant. Asked before a connection is made.
+
+    Attributes:
+        redelivery_options: names of the options, of the connection or a receiver, after whose time the broker delivers
+            again what was not acknowledged: ids should be remembered for longer.
+    """
+
+    redelivery_options: Collection[str]
+
+    @staticmethod
+    def advice(endpoint: ReceiverSettings | SenderSettings) -> Iterable[Advice]:
+        """What there is to say about the options of a receiver or sender, which may be wrong as well."""
         ...
 
 

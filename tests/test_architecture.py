@@ -26,7 +26,7 @@ LAYERS = {
     "connector": {"events", "errors", "settings"},
     "core": {"events", "errors", "handlers", "reliability", "selector", "settings"},
     "ports": {"core", "events"},
-    "configuration": {"core", "events", "errors", "reliability", "selector", "settings"},
+    "configuration": {"connector", "core", "events", "errors", "reliability", "selector", "settings"},
     "storage": GROUND | {"configuration", "ports", "core"},
     "runtime": GROUND | {"storage", "configuration", "ports", "core"},
     "pipeline": GROUND | {"runtime", "storage", "configuration", "ports", "core"},
@@ -160,6 +160,7 @@ def test_the_engine_knows_no_connector():
 def test_connectors_see_ports_and_values_only():
     seen = (
         "correlator.connector",
+        "correlator.reliability",
         "correlator.durable",
         "correlator.events",
         "correlator.errors",

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from connectors.pulsar import clients
+from connectors.pulsar.advice import REDELIVERY_OPTIONS, advice
 from connectors.pulsar.broker import broker
 from connectors.pulsar.browsing import copies
 from connectors.pulsar.places import (
@@ -48,6 +49,8 @@ class PulsarConnection:
         acknowledgements_written_within_s=ACKNOWLEDGEMENTS_WRITTEN_WITHIN_S,
         notices_loss_within_s=NOTICES_LOSS_WITHIN_S,
     )
+    redelivery_options = REDELIVERY_OPTIONS
+    advice = staticmethod(advice)
 
     def __init__(self, name: str, settings: ConnectionSettings) -> None:
         self._where = f"connections.{name}"

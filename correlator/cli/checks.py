@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from correlator.configuration import Findings, import_object
+from correlator.configuration.connectors import connector
 from correlator.connector import Connection
 from correlator.core.fields import FieldMapping, check_sources, check_targets
 from correlator.core.keyed import KeyedMonitor
@@ -21,7 +22,6 @@ from correlator.handlers import refuse_deferred
 from correlator.pipeline.spec import MonitorStep, PipelineFile, PythonStep, RouteStep, Step
 from correlator.reliability import RECEIVING, Reliability
 from correlator.runtime.monitors import unfit
-from correlator.runtime.names import connector
 from correlator.settings import ReceiverSettings, SenderSettings
 
 DEAD_LETTERS = "dead_letters"

@@ -14,6 +14,7 @@ from correlator.cli.effects import check_effects
 from correlator.cli.failures import say, telling
 from correlator.cli.loading import importable, load
 from correlator.cli.output import write_json, write_line, write_table
+from correlator.configuration.connectors import connector
 from correlator.configuration.problems import OVERRIDDEN, Position
 from correlator.core.guarantee import Broker, End, Guarantee, Middle, guarantee, needs
 from correlator.core.monitor import Monitor
@@ -21,7 +22,7 @@ from correlator.core.recovery import default_domain, default_senders
 from correlator.errors import UsageError, quoted
 from correlator.pipeline.spec import PipelineFile, RouteStep
 from correlator.reliability import RECEIVING, SENDING
-from correlator.runtime.names import connector, resolve
+from correlator.runtime.names import resolve
 from correlator.runtime.remarks import unhandled_type
 from correlator.settings import OnUnhandled, ReceiverSettings, SenderSettings
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from correlator.cli.checks import check_pipelines
 from correlator.configuration import Check, Loaded, read_file
+from correlator.configuration.connectors import connector
 from correlator.configuration.words import did_you_mean
 from correlator.connector import Connection
 from correlator.errors import UsageError, quoted
 from correlator.pipeline.spec import PipelineFile
-from correlator.runtime.names import connector
 
 _URL_SCHEMES = ("sqlite:", "postgresql:", "postgresql+psycopg:")
 

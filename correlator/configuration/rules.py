@@ -1,22 +1,22 @@
 """The rules that no single setting can tell: what must fit together in the settings of an engine."""
 
+import contextlib
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
-from importlib.metadata import entry_points
-from importlib.util import find_spec
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
 
+from correlator.configuration.connectors import connector
 from correlator.configuration.document import Scalar, Table
 from correlator.configuration.imports import import_object
 from correlator.configuration.problems import Findings, item, member
 from correlator.configuration.scalars import core_value
 from correlator.configuration.store_url import check_store
 from correlator.configuration.units import seconds
-from correlator.configuration.urls import check_url
-from correlator.errors import CorrelatorError
+from correlator.connector import Advising, Connection
+from correlator.errors import ConfigError, CorrelatorError
 from correlator.reliability import RECEIVING, SENDING, Reliability
 from correlator.settings import ConnectionSettings, EngineSettings, ReceiverSettings, SenderSettings
 
@@ -25,19 +25,7 @@ _MOST_SHOWN = 20
 _SENDER_MODES = "Use BEST_EFFORT, AT_LEAST_ONCE or EXACTLY_ONCE"
 _PUBLIC = "guest"
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
-_GUEST_URL = re.compile(r"\w+://[^:/@]*:guest@(localhost|127\.0\.0\.1|\[::1\])([:/?#]|$)")
 _DESTINATION = re.compile(r"(?:queue|topic):(?P<name>.+)", re.DOTALL)
-
-# Connectors whose broker needs a client that is not always installed: module and package. An extra has their name.
-_CLIENTS = {
-    "pulsar": ("pulsar", "pulsar-client"),
-    "rabbitmq": ("pika", "pika"),
-    "rabbitmq_stream": ("rstream", "rstream"),
-}
-_SCHEMES = {"pulsar": ("pulsar", "pulsar+ssl"), "rabbitmq": ("amqp", "amqps")}
-
-# Options after whose time a broker delivers again what was not acknowledged.
-_REDELIVERY_OPTIONS = ("ack_timeout", "negative_ack_delay")
 
 Endpoint = ReceiverSettings | SenderSettings
 
@@ -76,8 +64,6 @@ def public_passwords(tree: Table) -> set[str]:
         path = member("connections", name.text)
         if options.get("password") == _PUBLIC and options.get("host", "localhost") in _LOOPBACK:
             found.add(member(path, "password"))
-        if _GUEST_URL.match(options.get("url", "")):
-            found.add(member(path, "url"))
     return found
 
 
@@ -96,12 +82,12 @@ class Provided:
 
     Attributes:
         connectors: connector types that are known beside the installed ones.
-        connections: names of connections.
+        connections: by name.
         store: whether it gives a store.
     """
 
     connectors: Collection[str] = ()
-    connections: Collection[str] = ()
+    connections: Mapping[str, Connection] = field(default_factory=dict)
     store: bool = False
 
 
@@ -118,40 +104,28 @@ def check_engine(settings: EngineSettings, provided: Provided, findings: Finding
     _check_ids(settings, findings)
     for path, endpoint in _endpoints(settings):
         check_endpoint(path, endpoint, settings, provided, findings)
-    _check_windows(settings, findings)
+    _check_windows(settings, provided, findings)
 
 
 def _check_connections(
     connections: Mapping[str, ConnectionSettings], connectors: Collection[str], findings: Findings
 ) -> None:
-    if not connections:
-        return
-    known = {entry.name for entry in entry_points(group="correlator.connectors")} | set(connectors)
     for name, connection in connections.items():
         path = member("connections", name)
-        _check_type(path, connection.type, known, findings)
+        _check_type(path, connection.type, connectors, findings)
         if connection.default_sender_reliability not in SENDING:
             place, mode = member(path, "default_sender_reliability"), connection.default_sender_reliability
             findings.error("E1204", place, f"{mode} is for receivers only", _SENDER_MODES)
-        url = connection.options.get("url")
-        if isinstance(url, str):
-            _check_broker_url(member(path, "url"), url, connection.type, findings)
 
 
-def _check_type(path: str, type_: str, known: Collection[str], findings: Findings) -> None:
-    if type_ not in known:
-        what = f"{findings.show(type_)} is not a connector"
-        allowed = f"Known: {', '.join(sorted(known))}"
-        findings.error("E1212", member(path, "type"), what, allowed, findings.hint(type_, known))
-    elif type_ in _CLIENTS and find_spec(_CLIENTS[type_][0]) is None:
-        what = f"type '{type_}' needs the package '{_CLIENTS[type_][1]}'"
-        findings.error("E1213", path, what, "", f"Install: pip install 'correlator[{type_}]'")
-
-
-def _check_broker_url(path: str, url: str, type_: str, findings: Findings) -> None:
-    problem = check_url(url, _SCHEMES.get(type_, ()))
-    if problem is not None:
-        findings.error("E1214", path, problem, "", "Example: amqp://user:${PASSWORD}@host:5672/vhost")
+def _check_type(path: str, type_: str, given: Collection[str], findings: Findings) -> None:
+    if type_ in given:
+        return
+    try:
+        connector(type_, path, given)
+    except ConfigError as error:
+        place = member(path, "type") if error.code == "E1212" else path
+        findings.error(error.code, place, findings.secrets.redact(error.what), error.allowed, error.todo)
 
 
 def _check_destinations(destinations: Mapping[str, str], findings: Findings) -> None:
@@ -220,11 +194,9 @@ def check_endpoint(
         _check_destination(member(path, "destination"), endpoint.destination, settings.destinations, findings)
     _check_options(path, endpoint, findings)
     _check_reliability(path, endpoint, findings, persistent=settings.store is not None or provided.store)
-    if isinstance(endpoint, ReceiverSettings):
-        _check_first_messages(path, endpoint, findings)
-        _check_dead_letters(path, endpoint, findings)
-    else:
-        _check_delay(path, endpoint, findings)
+    advisor = _advisor(endpoint, settings, provided)
+    for one in advisor.advice(endpoint) if advisor is not None else ():
+        findings.warn(one.code, member(member(path, "options"), one.option), one.what, one.allowed, one.todo)
 
 
 def _check_options(path: str, endpoint: Endpoint, findings: Findings) -> None:
@@ -250,28 +222,17 @@ def _check_reliability(path: str, endpoint: Endpoint, findings: Findings, *, per
         findings.error("E1205", place, what, "", f"Set 'store', or use {other}")
 
 
-def _check_first_messages(path: str, receiver: ReceiverSettings, findings: Findings) -> None:
-    if receiver.options.get("initial_position") == "latest" and receiver.reliability is not Reliability.BEST_EFFORT:
-        what = f"{receiver.reliability} loses what is published before the receiver has subscribed for the first time"
-        findings.warn("W1227", member(member(path, "options"), "initial_position"), what, "", "Use earliest")
+def _advisor(endpoint: Endpoint, settings: EngineSettings, provided: Provided) -> Advising | None:
+    """The connector of a receiver or sender, if it has something to say; `_check_type` tells of one that is missing."""
+    found: object = provided.connections.get(endpoint.connection)
+    configured = settings.connections.get(endpoint.connection)
+    if found is None and configured is not None:
+        with contextlib.suppress(ConfigError):
+            found = connector(configured.type, endpoint.connection)
+    return found if isinstance(found, Advising) else None
 
 
-def _check_dead_letters(path: str, receiver: ReceiverSettings, findings: Findings) -> None:
-    policy = receiver.options.get("dead_letter_policy")
-    if policy is not None and receiver.selector and not receiver.options.get("acknowledge_rejected_messages"):
-        place = member(member(path, "options"), "dead_letter_policy")
-        what = "what is given back because others may select it counts as redelivered, and may become a dead letter"
-        findings.warn("W1228", place, what, "", "Raise max_redeliver_count")
-
-
-def _check_delay(path: str, sender: SenderSettings, findings: Findings) -> None:
-    if "delivery_delay" in sender.options and (sender.destination or "").startswith("topic:"):
-        place = member(member(path, "options"), "delivery_delay")
-        what = "who has a topic to itself, in an exclusive or failover subscription, gets its messages at once"
-        findings.warn("W1229", place, what, "Shared subscriptions, as those of queues are, keep to it")
-
-
-def _check_windows(settings: EngineSettings, findings: Findings) -> None:
+def _check_windows(settings: EngineSettings, provided: Provided, findings: Findings) -> None:
     windows = settings.duplicate_detection
     exactly_once = [
         (path, endpoint)
@@ -284,8 +245,11 @@ def _check_windows(settings: EngineSettings, findings: Findings) -> None:
         return
     for path, receiver in exactly_once:
         _check_window_size(path, receiver, windows.per_source_window_size, findings)
-        options = {**_connection_options(settings, receiver), **receiver.options}
-        _check_expiry_time(path, options, windows.expiry_time, findings)
+        advisor = _advisor(receiver, settings, provided)
+        if advisor is not None:
+            options = {**_connection_options(settings, receiver), **receiver.options}
+            times = {name: options[name] for name in advisor.redelivery_options if name in options}
+            _check_expiry_time(path, times, windows.expiry_time, findings)
 
 
 def _check_window_size(path: str, receiver: ReceiverSettings, window: int, findings: Findings) -> None:
@@ -300,9 +264,9 @@ def _connection_options(settings: EngineSettings, receiver: ReceiverSettings) ->
     return connection.options if connection is not None else {}
 
 
-def _check_expiry_time(path: str, options: Mapping[str, Any], expiry_time: float, findings: Findings) -> None:
-    for name in _REDELIVERY_OPTIONS:
-        redelivery = seconds(str(options.get(name, "")))
+def _check_expiry_time(path: str, times: Mapping[str, Any], expiry_time: float, findings: Findings) -> None:
+    for name, time in times.items():
+        redelivery = seconds(str(time))
         if redelivery is not None and 0 < expiry_time < 2 * redelivery:
             what = f"{expiry_time:g}s is less than twice the {name} ({redelivery:g}s) of {path}"
             rule = "Rule of thumb: 2 to 3 times the broker's redelivery timeout"

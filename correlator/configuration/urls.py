@@ -1,32 +1,25 @@
 """Whether a broker's URL can be one, told without its password."""
 
 import re
-from collections.abc import Collection
 from ipaddress import AddressValueError, IPv6Address
-
-from correlator.configuration.words import did_you_mean
 
 _HOST = re.compile(r"(?P<host>\[[^\]]*\]|[^:\[\]]*)(?::(?P<port>[^:]*))?")
 _USER_INFO = re.compile(r"(?<=://)[^/?#]*@")
 
 
-def check_url(url: str, schemes: Collection[str] = ()) -> str | None:
+def check_url(url: str) -> str | None:
     """What is wrong with a URL such as `amqp://host:5672/vhost`, or `None`.
 
     The text quotes at most the scheme, the host and the port, never user or password.
 
     Args:
         url: as the user wrote it; several hosts, as Pulsar allows, are separated by commas.
-        schemes: those that are allowed; any when empty.
     """
     if any(c.isspace() or not c.isprintable() for c in url):
         return "contains a space or a control character"
     scheme, separator, rest = url.partition("://")
     if not separator or not re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme):
         return "has no scheme, such as amqp://"
-    if schemes and scheme not in schemes:
-        hint = did_you_mean(scheme, schemes)
-        return f"scheme '{scheme}' is not one of {', '.join(sorted(schemes))}. {hint}".rstrip(". ")
     authority = re.split(r"[/?#]", _USER_INFO.sub("", f"://{rest}")[3:], maxsplit=1)[0]
     if "@" in rest and "@" not in re.split(r"[/?#]", rest, maxsplit=1)[0]:
         return "has an '@' after the host: in a password, write '/' as %2F, '?' as %3F and '#' as %23"

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from correlator.configuration.connectors import connector
 from correlator.connector import Connection
 from correlator.core.backoff import Backoff
 from correlator.core.commit import OutboundSegment, SenderCut
@@ -31,7 +32,7 @@ from correlator.runtime.breakdown import SENDER_ITEMS, Breakdown, NoBreakdown, r
 from correlator.runtime.clock import Clock, EngineTime
 from correlator.runtime.contexts import BatchContext, MonitorThread, ProcessorThread
 from correlator.runtime.logs import get_logger
-from correlator.runtime.names import connector, resolve
+from correlator.runtime.names import resolve
 from correlator.runtime.receiver import Receiver, Targets
 from correlator.runtime.reconnection import Retrying
 from correlator.runtime.recording import Recording

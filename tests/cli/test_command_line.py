@@ -303,7 +303,9 @@ def test_a_store_is_made_by_our_revisions_whatever_package_of_migrations_a_progr
 def test_a_package_that_hides_the_connectors_is_named(place):
     (place / "connectors").mkdir()
     write(place / "connectors" / "__init__.py", [])
-    ended = of_a_script(place, "from correlator.runtime.names import connector; connector('embedded', 'connections.a')")
+    ended = of_a_script(
+        place, "from correlator.configuration.connectors import connector; connector('embedded', 'connections.a')"
+    )
     assert ended.stderr.splitlines()[-1].endswith(
         f"E1213 connections.a: another package named 'connectors' ({place / 'connectors' / '__init__.py'}) hides "
         "the one that type 'embedded' is in. Rename that package."

@@ -316,7 +316,27 @@ def test_schema_describes_settings():
 )
 def test_good_urls(url):
     assert check_url(url) is None
-    assert check_url(url, ["amqp", "amqps", "pulsar", "pulsar+ssl"]) is None
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("amqp://host:70000", "port 70000 is not in 1..65535"),
+        ("amqp://host:0/", "port 0 is not in"),
+        ("amqp://host:x", "the port is not a number"),
+        ("amqp://:5672", "has no host"),
+        ("amqp://a b", "contains a space"),
+        ("amqp://::1:5672", "must stand in brackets"),
+        ("amqp://[::g]:5672", "not an IPv6 address"),
+        ("localhost", "has no scheme"),
+        ("amqp://u:secret@host:70000", "port 70000"),
+        ("amqp://u:a/b@host:5672", "write '/' as %2F"),
+    ],
+)
+def test_a26_bad_urls(url, says):
+    problem = check_url(url)
+    assert says in problem
+    assert "secret" not in problem
 
 
 def test_import_of_an_attribute_that_raises(tmp_path, monkeypatch):

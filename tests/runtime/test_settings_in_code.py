@@ -2,7 +2,7 @@
 
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from correlator import Engine, Message, Monitor
+from correlator.connector import Advice
 from correlator.core.commit import Endpoint, StateEntry, StateSegment
 from correlator.errors import ConfigError, Fenced, RecoveryRefused, UsageError
 from correlator.ports import Effects
@@ -25,7 +26,7 @@ from correlator.settings import (
 )
 from correlator.storage import codec, inspect
 from correlator.storage.forget import forget, holds
-from correlator.testing.memory import MemoryBroker
+from correlator.testing.memory import MemoryBroker, MemoryConnection
 from tests.runtime.flows import Hears
 
 RECEIVER = ReceiverSettings(id="orders", connection="memory", destination="queue:orders")
@@ -330,11 +331,23 @@ LATE = replace(
 )
 
 
+class Careful(MemoryConnection):
+    """It has something to say about options."""
+
+    redelivery_options = ()
+
+    @staticmethod
+    def advice(endpoint: ReceiverSettings | SenderSettings) -> Iterator[Advice]:
+        for option in endpoint.options:
+            yield Advice("W1227", option, f"{endpoint.reliability} loses something")
+
+
 def test_what_is_probably_not_meant_is_logged_by_the_start_once(url: str, logs: list[Any]) -> None:
     def warnings() -> list[str]:
         return [line["event"] for line in logs if line["event"].startswith("W1")]
 
-    made = engine(persistent(url, receivers=(QUESTIONABLE,)))
+    connections = {"memory": Careful(MemoryBroker(), "memory")}
+    made = Engine(persistent(url, receivers=(QUESTIONABLE,)), connections=connections)
     assert warnings() == []
     with made as running:
         (one,) = warnings()
@@ -350,7 +363,7 @@ def test_what_is_probably_not_meant_is_logged_by_the_start_once(url: str, logs: 
 def test_what_a_file_is_warned_of_is_logged_by_the_start_once(tmp_path: Path, logs: list[Any]) -> None:
     file = tmp_path / "engine.yaml"
     file.write_text(
-        "name: e\nconnections: {local: {type: embedded, password: x}}\n"
+        "name: e\nconnections: {local: {type: pulsar, token: x}}\n"
         "receivers: [{id: r, connection: local, destination: 'topic:t', reliability: AT_LEAST_ONCE,"
         f" options: {{initial_position: latest}}}}]\nstore: sqlite:///{tmp_path / 'e.db'}\n"
     )

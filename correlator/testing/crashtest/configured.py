@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from correlator.configuration import read_file
+from correlator.configuration.connectors import connector
 from correlator.connector import Features, Order, order_of
 from correlator.core.fields import as_json
 from correlator.core.mapping import ReceiveMapping
@@ -17,7 +18,7 @@ from correlator.errors import MappingError, UsageError, quoted
 from correlator.events import Headers, Message, Outgoing
 from correlator.pipeline.spec import PipelineFile
 from correlator.reliability import RECEIVING, Reliability
-from correlator.runtime.names import connector, resolve
+from correlator.runtime.names import resolve
 from correlator.runtime.parts import mapping_of
 from correlator.selector import Selector
 from correlator.settings import ReceiverSettings

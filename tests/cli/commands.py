@@ -57,7 +57,9 @@ def wait_for(process: subprocess.Popen[str], text: str) -> str:
 def on_terminal(*arguments: str, cwd: Path, env: Mapping[str, str | None] | None = None) -> str:
     """What a command shows on a terminal."""
     master, slave = pty.openpty()
-    process = start(*arguments, cwd=cwd, env={"TERM": "xterm", "COLUMNS": "200", **(env or {})}, stdout=slave, stderr=slave)
+    process = start(
+        *arguments, cwd=cwd, env={"TERM": "xterm", "COLUMNS": "200", **(env or {})}, stdout=slave, stderr=slave
+    )
     os.close(slave)
     shown = b""
     deadline = time.monotonic() + PATIENCE_S

@@ -26,7 +26,7 @@ class Span(NamedTuple, Generic[P]):
 
 
 _tokens = itertools.count(1)
-"""Of the whole process: a token never means another chunk after a reconnect (RELIABILITY T41)."""
+"""Of the whole process: a token never means another chunk after a reconnect (trap T41)."""
 
 
 class Progress(Generic[P]):

@@ -46,7 +46,7 @@ class Features:
             so much later is written together with it; until then a broker that dies forgets it. Of no meaning where it
             acknowledges surely.
         deduplicates_sends: a repeat of (source, sequence) is stored once. What such a broker refuses it must refuse at
-            every try: a later try of a number below the last stored one would count as a repeat (RELIABILITY T35).
+            every try: a later try of a number below the last stored one would count as a repeat (trap T35).
         ends: a source may come to its end (a file).
         selects: a source of a queue takes only what the receiver's `selector` matches, and leaves the rest for other
             consumers. Where it is not so, a selector on a queue is refused (E1220); what a topic

@@ -123,7 +123,7 @@ T = TypeVar("T")
 def event(cls: type[T]) -> type[T]:
     """Make a class of annotated fields an event type: immutable, typed, comparable, made by keyword.
 
-    Field types are those that state may have (RELIABILITY T46). Methods and properties of the class are kept.
+    Field types are those that state may have (trap T46). Methods and properties of the class are kept.
     Raises `UsageError` E4123 for a subclass of an event.
     """
     if issubclass(cls, msgspec.Struct):

@@ -146,8 +146,8 @@ class SenderSettings:
             repeat once gets one: there a number that comes after higher ones counts as a repeat.
         retry_interval: time before the second try; it doubles with each further one, less a random part of up to half.
         max_retry_interval: the longest time between two tries.
-        max_outstanding: messages that wait for a checkpoint or for the broker; beyond it receivers and contexts pause
-            (T24), and a checkpoint is taken at once where half of them wait for one.
+        max_outstanding: messages that wait for a checkpoint or for the broker; beyond it receivers and contexts pause,
+            and a checkpoint is taken at once where half of them wait for one.
         persistent: have the broker keep what a BEST_EFFORT sender sends on disk, as it keeps that of the others.
         time_to_live: how long the broker may keep a message that says nothing itself; without it, for ever.
         mapping: for each part of a message where an event has it (docs/mapping.md); without it the event is the body.

@@ -76,7 +76,7 @@ def refused(where: str, name: str, topic: str, broker: Broker) -> SendRejected |
     """A failure that is that of messages to this topic, whatever becomes of others; `None` for any other failure.
 
     Where the broker drops repeats it must be so at every try: of a message that is refused once and let through later,
-    behind others, the broker would drop the first and only copy as a repeat (RELIABILITY T35).
+    behind others, the broker would drop the first and only copy as a repeat (trap T35).
     """
     if name not in _REFUSED or (broker.deduplication and name not in _FINAL):
         return None

@@ -3,8 +3,9 @@
 There a producer is known to the broker by its name, and what it sends by its number: a number that is not above the
 highest one of its name is confirmed and not stored. So a producer is named by the source of its messages, which is the
 same after a crash, and numbers them as the engine does: from 1 on. After any doubt everything is dropped, and what was
-not confirmed sent again, beginning with the lowest number (RELIABILITY T35); under another name it would be no repeat.
-The name is busy while the broker still knows the producer of a connection that has gone: the engine tries again (T36).
+not confirmed sent again, beginning with the lowest number (trap T35); under another name it would be no repeat.
+The name is busy while the broker still knows the producer of a connection that has gone (trap T36): the engine tries
+again.
 """
 
 import functools

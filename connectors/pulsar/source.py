@@ -29,7 +29,7 @@ MOST_LEFT_OUT = 1000
 """By one call of `receive`, which returns also where nothing is selected."""
 _MOST_AHEAD = 1000
 _tokens = itertools.count(1)
-"""Of the whole process: a token never means another chunk after a reconnect (RELIABILITY T41)."""
+"""Of the whole process: a token never means another chunk after a reconnect (trap T41)."""
 
 
 class _Taken(msgspec.Struct, frozen=True, gc=False):

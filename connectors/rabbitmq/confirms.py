@@ -2,7 +2,7 @@
 
 A publication has no answer of its own. The server counts those of a channel from 1 and confirms, or refuses, a number
 or all numbers up to one. An unroutable message is returned *before* it is confirmed and without its number, so it is
-found by its message id (RELIABILITY T38, T43).
+found by its message id (traps T38 and T43).
 """
 
 from collections.abc import Callable, Iterator

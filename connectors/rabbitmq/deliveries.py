@@ -9,7 +9,7 @@ from connectors.rabbitmq.frames import Delivery
 
 
 class Token(NamedTuple):
-    """What acknowledges a chunk: delivery tags mean something on their own channel only (RELIABILITY T41)."""
+    """What acknowledges a chunk: delivery tags mean something on their own channel only (trap T41)."""
 
     generation: int
     first: int

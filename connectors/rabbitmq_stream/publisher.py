@@ -3,7 +3,7 @@
 Lives in the I/O thread of its link. A publisher is known to the server by stream and name, and what it publishes by its
 number: a number that is not above the highest stored one of its name is confirmed and not stored again. So numbers of
 one name must reach the server in order, and after any doubt all unconfirmed ones again, beginning with the lowest
-(RELIABILITY T35): whatever goes wrong with a single message on the server's side ends the connection.
+(trap T35): whatever goes wrong with a single message on the server's side ends the connection.
 """
 
 import asyncio

@@ -19,7 +19,7 @@ class StreamSink:
     """Publishes to streams, and waits for the server's confirm of each message.
 
     What cannot be sent is refused before it leaves, at every try alike: on a stream, a number that comes after higher
-    ones counts as a repeat (RELIABILITY T35). For the same reason the size that is allowed never grows during the life
+    ones counts as a repeat (trap T35). For the same reason the size that is allowed never grows during the life
     of a sink.
     """
 

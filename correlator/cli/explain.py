@@ -167,7 +167,7 @@ def _end(part: ReceiverSettings | SenderSettings, brokers: Mapping[str, Broker])
 
 
 def _contexts_of(receiver: ReceiverSettings, settings: PipelineFile) -> list[Middle]:
-    """All; but a receiver whose batches the application acknowledges has one, as `Parts` chooses it (T70)."""
+    """All; but a receiver whose batches the application acknowledges has one, as `Parts` chooses it (trap T70)."""
     contexts = _contexts(settings)
     if not RECEIVING[receiver.reliability].acknowledged_by_application:
         return contexts

@@ -1,7 +1,7 @@
 """Safe YAML with positions: a text becomes a tree of nodes that know their place, or a `ConfigError`.
 
 The tree is built from the parser's events, with every limit checked on the way, and never by `yaml.load`: nothing
-is constructed, aliases do not exist, and no input can make it deep, large or slow (RELIABILITY T49). What a scalar
+is constructed, aliases do not exist, and no input can make it deep, large or slow (trap T49). What a scalar
 means is not decided here but by the type of its setting (`scalars`, `reader`).
 """
 

@@ -1,4 +1,4 @@
-"""Which acknowledgements a broker surely has, so that what was acknowledged never comes again (RELIABILITY 1.7).
+"""Which acknowledgements a broker surely has, so that what was acknowledged never comes again (trap T42).
 
 A broker that does not answer to an acknowledgement has it when it has taken a later one; one that writes them to disk
 from time to time has written it when it has a later one. So two must follow. Where either takes a time, each must be so

@@ -19,7 +19,7 @@ class IdRun(msgspec.Struct, frozen=True, gc=False, array_like=True):
         time: engine time of receipt in seconds (rule A8.17).
         ids: unique message ids.
         sources: the source of each id.
-        digests: CRC-32 of each body, to tell a repeat from a conflict (RELIABILITY T19).
+        digests: CRC-32 of each body, to tell a repeat from a conflict (trap T19).
         held: whether they have left the windows and are kept only until their acknowledgement is sure.
     """
 
@@ -238,7 +238,7 @@ class RegistryCommit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class SuspectCommit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What some contexts are about to handle (RELIABILITY T26): takes the place of what was noted for them before."""
+    """What some contexts are about to handle (trap T26): takes the place of what was noted for them before."""
 
     contexts: Sequence[str]
     suspects: Sequence[Suspect] = ()

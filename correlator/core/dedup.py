@@ -7,7 +7,7 @@ Theory of operation. Every accepted id is an *entry* in exactly one place:
   was seen again (rules A8.14, A8.15). An entry leaves it when it is older than the newest one *in that queue* by more
   than `expiry_time` (rule Z5): an idle domain forgets nothing, and no clock is asked;
 - *held*: expired, but the broker may still send it again since the acknowledgement of its batch is not certain
-  (RELIABILITY 1.7). It leaves when the acknowledgement is, or when a line is lost and the same id is held with a later
+  (trap T16). It leaves when the acknowledgement is, or when a line is lost and the same id is held with a later
   batch of its receiver.
 
 Look-up is by id over all sources of the domain (rule Z10). The order is plan, commit, apply: `plan` changes nothing, so
@@ -35,7 +35,7 @@ import msgspec
 from correlator.core.commit import IdRun, IdSegment
 
 MAX_SOURCES = 100_000
-"""Sources with a window of their own; beyond it the least recent window moves to the time queue (RELIABILITY T21)."""
+"""Sources with a window of their own; beyond it the least recent window moves to the time queue (trap T21)."""
 
 SPARSE = 4
 """Ids stored for each living one before cleaning."""
@@ -109,7 +109,7 @@ class Plan(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         duplicates: positions of the messages to drop (they are acknowledged all the same).
-        conflicts: those among them whose body differs from the one first seen (RELIABILITY T19).
+        conflicts: those among them whose body differs from the one first seen (trap T19).
         segment: the ids to store; `None` when no message has an id.
         rewritten: earlier segments with only their survivors.
         forgotten: numbers of earlier segments without a survivor.

@@ -16,7 +16,7 @@ from correlator.errors import ConfigError, MappingError, quoted, storable
 from correlator.events import CUT_FROM, DeadLetter, Headers, Message
 
 MAX_ID_BYTES = 512
-"""Longest unique id or source id (RELIABILITY T20)."""
+"""Longest unique id or source id (trap T20)."""
 
 _PART = re.compile(r"\$\{(?:(property|header|body|row)\.([^}]+)|(body|key))\}")
 _NO_PART = re.compile(r"\$(?:\{|[^\W\d])")

@@ -6,7 +6,7 @@ confirmed it or it has become a dead letter. A send that the broker refused is t
 it go on. The next checkpoint deletes what is settled together with all before it. Numbers are contiguous from 1 for
 the life of the store and are never used again (rule A2.6); number and source make the unique id. A BEST_EFFORT
 send skips cut and release, and its source is new in each life, so that an id is never used for another body
-(RELIABILITY B2).
+(invariant B2).
 
 Threads: `cut`, `release` and `forget_settled` are the checkpointer's; `enqueue` is the contexts'; the others are the
 sender's. Between them only deques and one integer pass, each written by one side.

@@ -3,7 +3,7 @@
 Received messages lie in the receive log already, so a checkpoint records them by reference (receiver, first, count) and
 costs the same however long the queue is. Events that monitors sent to each other are recorded by value. What a
 BEST_EFFORT or APP_CONTROLLED receiver delivered is not recorded: the one may be lost, the other comes again. Nor are
-notices of this life, such as `SenderFlushed` (RELIABILITY F2).
+notices of this life, such as `SenderFlushed` (invariant F2).
 
 Threads: any thread may `deliver`; all else is the context's, or the checkpointer's while the context is parked.
 """

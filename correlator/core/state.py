@@ -1,6 +1,6 @@
 """State that a checkpoint can hold: which types, how they become bytes, and `StateTable`.
 
-Only data is allowed (RELIABILITY T46): what an annotation does not allow is refused when the monitor class is made,
+Only data is allowed (trap T46): what an annotation does not allow is refused when the monitor class is made,
 with the path to it. Bytes are MessagePack in deterministic order, so that equal state has equal bytes; a dict whose
 keys are not text keeps its own order.
 """

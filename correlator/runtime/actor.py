@@ -19,7 +19,7 @@ class Actor:
 
     Attributes:
         daemon: whether the process may end while `step` runs: true of those that call application code, which may
-            never return, and never of one that owns the store (RELIABILITY T66).
+            never return, and never of one that owns the store (trap T66).
     """
 
     daemon = False

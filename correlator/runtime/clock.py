@@ -29,7 +29,7 @@ class SystemClock:
 
 
 class EngineTime:
-    """Seconds of engine time: persisted, grows while the engine runs, stands while it is down (RELIABILITY T22).
+    """Seconds of engine time: persisted, grows while the engine runs, stands while it is down (trap T22).
 
     Args:
         clock: what makes it grow.

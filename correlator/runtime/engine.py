@@ -1,7 +1,7 @@
 """The engine: one process life over one store.
 
 Life: build the parts from settings, recover, start the threads, run, stop in order. The order of recovery stands in
-`recover` and `Restart`, that of stopping in `stop` (RELIABILITY T65).
+`recover` and `Restart`, that of stopping in `stop` (trap T65).
 """
 
 import itertools
@@ -268,7 +268,7 @@ class Engine:
         return HandlerFailed("E5500", f"engine {self.settings.name}", text)
 
     def stop(self, *, drain: bool = True) -> None:
-        """Stop in order: receivers, contexts drained, last checkpoint, release, confirms, close (RELIABILITY T65).
+        """Stop in order: receivers, contexts drained, last checkpoint, release, confirms, close (trap T65).
 
         Waits at most `stop_timeout` for each step; what was not done is done after the next start.
         """

@@ -374,7 +374,7 @@ class Parts:
     def _targets(self, settings: ReceiverSettings) -> Targets:
         """A receiver that pipelines name delivers to them, any other one to all contexts of monitors.
 
-        But one of APP_CONTROLLED belongs to one context (T70): the first one whose monitors listen for its notices.
+        But one of APP_CONTROLLED belongs to one context (trap T70): the first one whose monitors listen for notices.
         """
         receiver, monitors = settings.id, self.monitor_threads()
         pipelines = {thread.context.name: thread.processor.receivers for thread in self.processor_threads()}
@@ -427,7 +427,7 @@ class Parts:
                 thread.queue.forget(part_id)
 
     def _note_sources(self) -> None:
-        """What messages of this engine's own senders carry (RELIABILITY C 105)."""
+        """What messages of this engine's own senders carry (bad input 105)."""
         found: dict[str, set[str]] = {}
         for sender in self.senders.values():
             if SENDING[sender.settings.reliability].stamps_id:

@@ -565,7 +565,7 @@ class Receiver(Actor):
         return 0
 
     def _held(self) -> float | None:
-        """Half of the time after which the broker takes the batch back is told once (RELIABILITY T40)."""
+        """Half of the time after which the broker takes the batch back is told once (trap T40)."""
         if self._warn_at is None:
             return None
         left = self._warn_at - self._clock.monotonic()
@@ -587,7 +587,7 @@ class Receiver(Actor):
         self._state.receive(Input.ACKNOWLEDGED)
 
     def _confirm(self, acknowledged: int) -> None:
-        """Unpin what the broker surely knows: not before what may come again has had its turn (RELIABILITY 1.7).
+        """Unpin what the broker surely knows: not before what may come again has had its turn (trap T42).
 
         Unacknowledged messages come again first, so as many messages as may come again have passed when they have.
         """

@@ -289,7 +289,7 @@ class Restart:
         self._refuse_leftover_tables(state)
 
     def _refuse_leftover_tables(self, state: State) -> None:
-        """A table that no monitor has claimed was renamed or removed: never guess (RELIABILITY T31)."""
+        """A table that no monitor has claimed was renamed or removed: never guess (trap T31)."""
         monitors = [monitor for thread in self._parts.monitor_threads() for monitor in thread.context.monitors()]
         claimed = {table.owner for monitor in monitors for table in monitor.tables()}
         refuse(compare_tables(stored_tables(state), claimed))

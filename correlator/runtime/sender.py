@@ -154,7 +154,7 @@ class Sender(Actor):
         return delay
 
     def _note_flush(self) -> None:
-        """Who waits for a flush is told once what it waits for (RELIABILITY F 187)."""
+        """Who waits for a flush is told once what it waits for (bad input 187)."""
         waiting = self.outbox.waiting_flush()
         if waiting is None or waiting[0].request_id == self._told_of_flush:
             return

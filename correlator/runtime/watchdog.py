@@ -1,4 +1,4 @@
-"""Tells when a handler of a monitor does not return (bad input C109).
+"""Tells when a handler of a monitor does not return (bad input 109).
 
 It looks at the stacks of the threads from outside, now and then, so that an event costs nothing. A handler that is on
 the stack twice in the same call has run all the time between.

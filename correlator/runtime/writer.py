@@ -1,10 +1,10 @@
 """The store writer: the one thread that owns the store, its detectors and its state log.
 
 Requests that wait at the same time share one transaction and one fsync (group commit). Each request plans, the
-transaction commits, each request applies: nothing in memory changes before its commit (RELIABILITY E6).
+transaction commits, each request applies: nothing in memory changes before its commit (invariant E6).
 
 While the disk is full, received batches wait behind all else: a checkpoint deletes what was sent and so makes room for
-them (T67).
+them (trap T67).
 """
 
 from collections import deque
@@ -363,7 +363,7 @@ class Writer(Actor):
         return others or requests
 
     def _settle_unknown(self) -> Sequence[Request]:
-        """After a lost answer: the requests that were committed all the same (RELIABILITY T1)."""
+        """After a lost answer: the requests that were committed all the same (trap T1)."""
         if self._unknown is None:
             return ()
         requests = self._unknown

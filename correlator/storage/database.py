@@ -50,7 +50,7 @@ _NOTICE_LOST_CLIENTS = (
 )
 """A host that vanished gives its lock up within half a minute; by the server's own settings it would take hours."""
 LARGEST_IDLE_WAL = 64 * 1024 * 1024
-"""Bytes to which the WAL of a SQLite file is cut when it begins anew, after a long reader had let it grow (T5)."""
+"""Bytes to which the WAL of a SQLite file is cut when it begins anew, after a long reader had let it grow (trap T5)."""
 
 
 def parse(url: str) -> URL:
@@ -96,7 +96,7 @@ def connect(url: str, *, application_id: int = APPLICATION_ID) -> "Database":
 def open_reader(url: str) -> Engine:
     """An engine whose connections can only read, usable while another process (or this one) writes.
 
-    SQLite is opened `mode=ro`, so that it neither writes nor checkpoints (RELIABILITY T6), and without BEGIN
+    SQLite is opened `mode=ro`, so that it neither writes nor checkpoints (trap T6), and without BEGIN
     IMMEDIATE. Errors of its use are SQLAlchemy's; `reading` translates them.
 
     Raises:
@@ -472,7 +472,7 @@ class SqliteDatabase(Database):
             raise damaged(self.where, verdict)
 
     def tidy(self) -> None:
-        """A bounded number of pages; without this a file never gets smaller (RELIABILITY T68)."""
+        """A bounded number of pages; without this a file never gets smaller (trap T68)."""
         with errors_of_sqlite(self.where):  # `execute` would stop after its first page: there are steps without rows
             self._raw().executescript(f"PRAGMA incremental_vacuum({PAGES_TIDIED:d})")
 
@@ -797,7 +797,7 @@ def _path_of(url: URL) -> Path:
 
 
 def _dial_sqlite(path: Path, mode: str) -> sqlite3.Connection:
-    """Connect with explicit transactions: the driver's own opens none for DDL (RELIABILITY T66)."""
+    """Connect with explicit transactions: the driver's own opens none for DDL (trap T66)."""
     uri = f"file:{quote(os.fsencode(path))}?mode={mode}"
     return sqlite3.connect(
         uri, uri=True, isolation_level=None, check_same_thread=False, timeout=failures.BUSY_TIMEOUT_S

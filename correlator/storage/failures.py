@@ -160,7 +160,7 @@ def unknown(where: str, error: sql_errors.DBAPIError) -> CommitUnknown:
 
 
 def only_reads(where: str) -> CommitUnknown:
-    """A server that is not the primary, or not yet (E3308): connect again, and look where the store stands (T34)."""
+    """A server that is not the primary, or not yet (E3308, trap T34): connect again, and look where the store is."""
     return CommitUnknown("E3308", where, "the server only reads", "Only the primary server can be written")
 
 

@@ -1,4 +1,4 @@
-"""The files of a SQLite store: where they may lie, who may read them, who owns them (RELIABILITY T7, T10, T12, T59).
+"""The files of a SQLite store: where they may lie, who may read them, who owns them (traps T7, T10, T12 and T59).
 
 Knows no SQL. An existing store file is never opened here: closing it would drop the locks of the SQLite connection
 that another part of this process may have (POSIX locks belong to the process).

@@ -1,7 +1,7 @@
 """Looks at a store from outside, also while an engine runs on it: rows as plain values, through a read-only connection.
 
 Nothing is locked, migrated or repaired. Each function is one short transaction (a long reader would keep SQLite's log
-from shrinking, RELIABILITY T5) and raises `StoreError` as `database.reading` does, E4201 for an altered row.
+from shrinking, trap T5) and raises `StoreError` as `database.reading` does, E4201 for an altered row.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """The schema of a store and its changes: Alembic revisions run from code, each in one transaction.
 
-A store that is killed in the middle of a revision opens as it was before it (RELIABILITY 1, finding 11). Before a
+A store that is killed in the middle of a revision opens as it was before it (trap T30). Before a
 SQLite store that holds something is changed, a copy is made beside it. There is no way down.
 """
 

@@ -46,8 +46,8 @@ class SqlStore:
     Args:
         url: `sqlite:///path` or `postgresql://…`.
         name: identity of the instance; a store opens under no other name.
-        witness_directory: where the witness of a PostgreSQL store lies (T33); without it there is none. The witness
-            of a SQLite store lies beside it.
+        witness_directory: where the witness (trap T33) of a PostgreSQL store lies; without it there is none. That of a
+            SQLite store lies beside it.
     """
 
     def __init__(self, url: str, name: str, *, witness_directory: Path | None = None) -> None:

@@ -1,4 +1,4 @@
-"""A small file beside the store that remembers how far the engine got, to notice a store that went back (T33).
+"""A small file beside the store that remembers how far the engine got, to notice a store that went back (trap T33).
 
 A restored backup, a failover to a replica without the last transactions, a removed write-ahead log: each opens well
 and is old. What left after the old checkpoint would leave again with the same numbers and other contents.

@@ -104,7 +104,7 @@ class Plan:
         do = self._statements
         cut = codec.Cut(write.number, write.engine_time, write.digest, list(write.contexts), list(write.senders))
         done = [(sender.sender, sender.confirmed_through) for sender in write.senders if sender.confirmed_through]
-        if done:  # what goes first makes room for what comes, also on a full disk (T67)
+        if done:  # what goes first makes room for what comes, also on a full disk (trap T67)
             yield Step("ck.tx.prune_outbox", do.prune_outbox, _through(done))
         if write.consumed:
             yield Step("ck.tx.prune_rx", do.prune_receive_log, _through(write.consumed.items()))

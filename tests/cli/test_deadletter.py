@@ -91,7 +91,7 @@ def test_z8_nothing_is_discarded_without_yes(done, capsys):
         (["lst", "engine.yaml"], "E2001", "Did you mean 'list'?"),
     ],
 )
-def test_z8_mistakes_change_nothing(arguments, code, text, done, capsys):
+def test_z8_58_mistakes_change_nothing(arguments, code, text, done, capsys):
     before = (done / "store" / "trades.db").read_bytes()
     assert main.execute(["deadletter", *arguments]) == 2
     out, err = capsys.readouterr()

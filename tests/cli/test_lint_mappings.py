@@ -105,6 +105,6 @@ def test_a_pipeline_leaves_no_message_unhandled(place):
         ("logPerformanceBreakdown: true", "log_performance_breakdown"),
     ],
 )
-def test_a9_original_names_are_recognised(place, old, new):
+def test_original_names_are_recognised(place, old, new):
     result = lint(place, f", {old}")
     assert f"It is called '{new}' here" in result.stdout

@@ -214,7 +214,7 @@ def endless(place):
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
-def test_the_first_signal_stops_in_order(number, status, endless, place):
+def test_64_the_first_signal_stops_in_order(number, status, endless, place):
     endless.send_signal(number)
     out, err = endless.communicate(timeout=60)
     assert endless.returncode == status
@@ -224,7 +224,7 @@ def test_the_first_signal_stops_in_order(number, status, endless, place):
     assert run("run", "engine.yaml", cwd=place).returncode == 6  # the store is free again, and knows its receiver
 
 
-def test_a_second_signal_ends_at_once(place):
+def test_64_a_second_signal_ends_at_once(place):
     process = start("run", "stuck.yaml", cwd=place)
     wait_for(process, "no connection")
     process.send_signal(signal.SIGTERM)
@@ -235,7 +235,7 @@ def test_a_second_signal_ends_at_once(place):
     assert "Traceback" not in err
 
 
-def test_nohup(place):
+def test_65_nohup(place):
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         process = start("run", "endless.yaml", cwd=place)
@@ -249,7 +249,7 @@ def test_nohup(place):
     assert process.returncode == 143
 
 
-def test_one_store_has_one_engine(endless, place):
+def test_60_one_store_has_one_engine(endless, place):
     result = run("run", "endless.yaml", cwd=place)
     assert_fails(result, "E3201", 5, f"pid {endless.pid}", "since")
 

@@ -91,7 +91,7 @@ def test_an_empty_queue_is_no_mistake(place):
     assert (result.returncode, result.stdout) == (0, "[]\n")
 
 
-def test_a_body_cannot_steer_the_terminal(place):
+def test_t61_a_body_cannot_steer_the_terminal(place):
     write(place / "lines.txt", ["\x1b[31mred"])
     assert run("publish", "endless.yaml", "broker", "queue:in", "lines.txt", "--text", cwd=place).returncode == 0
     result = run("browse", "endless.yaml", "broker", "queue:in", cwd=place)
@@ -171,7 +171,7 @@ def test_141_a_check_of_a_store_that_is_intact_and_of_one_that_is_not(done):
     assert_fails(run("db", "check", "sqlite:///none.db", cwd=done), "E3010", 3, "there is no store yet")
 
 
-def test_a_store_is_not_emptied_without_yes(done):
+def test_61_a_store_is_not_emptied_without_yes(done):
     before = (done / "store" / "trades.db").read_bytes()
     result = run("db", "reset", "engine.yaml", cwd=done)
     assert result.returncode == 2
@@ -193,7 +193,7 @@ def test_an_emptied_store_starts_anew(done):
     assert [row["ids"] for row in inspected("dups", done)] == [1]
 
 
-def test_a9_15_a_backup_while_the_engine_runs_opens_as_a_store(place):
+def test_a9_15_t7_a_backup_while_the_engine_runs_opens_as_a_store(place):
     process = start("run", "stuck.yaml", cwd=place)
     try:
         wait_for(process, "no connection")

@@ -1,4 +1,4 @@
-"""Bad inputs, table A: what a user gets for every mistake in a configuration (input, exact code, place, text)."""
+"""Bad inputs of files: what a user gets for every mistake in a configuration (input, exact code, place, text)."""
 
 import os
 import sys
@@ -285,7 +285,7 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"A{row.number}-{row.code}-{row.says[:24]}")
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.number}-{row.code}-{row.says[:24]}")
 def test_bad_input(row, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     content = row.text if isinstance(row.text, bytes) else row.text.encode()
@@ -311,14 +311,14 @@ def test_bad_input(row, tmp_path, monkeypatch):
     assert "sentinel-4711" not in text
 
 
-def test_a1_missing_file(tmp_path, monkeypatch):
+def test_1_missing_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError) as caught:
         read_file("config/orders.yaml", EngineFile)
     assert str(caught.value) == f"E1001 config/orders.yaml: no such file. Looked from {tmp_path}."
 
 
-def test_a2_directory_and_pipe(tmp_path):
+def test_2_directory_and_pipe(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for name, says in [(".", "is a directory"), ("pipe", "is not a regular file"), ("a\0b", "cannot be read")]:
         with pytest.raises(ConfigError) as caught:
@@ -327,7 +327,7 @@ def test_a2_directory_and_pipe(tmp_path):
         assert says in str(caught.value)
 
 
-def test_a2_name_with_control_characters_stays_on_one_line(tmp_path):
+def test_2_name_with_control_characters_stays_on_one_line(tmp_path):
     with pytest.raises(ConfigError) as caught:
         read_file(tmp_path / "a\n\x1b[31m.yaml", EngineFile)
     assert str(caught.value).count("\n") == 0
@@ -344,12 +344,12 @@ def test_t63_file_that_everybody_can_write_is_refused(tmp_path):
     assert "0666" in str(caught.value)
 
 
-def test_a22_id_of_200_characters_is_allowed():
+def test_22_id_of_200_characters_is_allowed():
     text = GOOD.replace("id: in", "id: " + "ü" * 200)
     assert read_text(text, EngineFile).settings.receivers[0].id == "ü" * 200
 
 
-def test_a25_missing_package(monkeypatch):
+def test_25_missing_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "pulsar", None)
     for name in [name for name in sys.modules if name.startswith("connectors.pulsar")]:
         monkeypatch.delitem(sys.modules, name)
@@ -362,7 +362,7 @@ def test_a25_missing_package(monkeypatch):
 
 
 @pytest.mark.parametrize("settings", ["password: hunter2-sentinel", "url: 'amqp://me:hunter2-sentinel@h'"])
-def test_a27_plain_password(settings, tmp_path):
+def test_27_plain_password(settings, tmp_path):
     file = tmp_path / "config.yaml"
     file.write_text(connection(settings))
     file.chmod(0o600)
@@ -400,7 +400,7 @@ def test_it_is_one_elsewhere(settings, tmp_path):
         read_file(file, EngineFile)
 
 
-def test_a30_secret_file(tmp_path):
+def test_30_secret_file(tmp_path):
     secret = tmp_path / "secret"
     text = connection(f"user: '${{file:{secret}}}'")
     for content, says in [("", "is empty"), ("x" * 70_000, "larger than 64 KiB"), (b"\xff", "not UTF-8")]:
@@ -419,11 +419,11 @@ def test_a30_secret_file(tmp_path):
 
 
 @pytest.mark.parametrize("url", ["sqlite:///data/orders.db", "sqlite:////srv/orders.db", "postgresql://me@host/orders"])
-def test_a31_good_stores(url):
+def test_31_good_stores(url):
     assert read_text(GOOD.replace("sqlite:///orders.db", url), EngineFile).settings.store == url
 
 
-def test_a34_window_smaller_than_a_batch():
+def test_34_window_smaller_than_a_batch():
     text = engine("duplicate_detection: {per_source_window_size: 500}")
     (warning,) = read_text(text, EngineFile).warnings
     assert str(warning) == (
@@ -432,14 +432,14 @@ def test_a34_window_smaller_than_a_batch():
     )
 
 
-def test_a36_expiry_time_smaller_than_redelivery():
+def test_36_expiry_time_smaller_than_redelivery():
     text = connection("ack_timeout: 100s", "pulsar")
     (warning,) = read_text(text, EngineFile).warnings
     assert warning.code == "W1403"
     assert "2 to 3 times" in str(warning)
 
 
-def test_a39_only_the_users_part_of_a_traceback(tmp_path, monkeypatch):
+def test_39_only_the_users_part_of_a_traceback(tmp_path, monkeypatch):
     (tmp_path / "broken_at_import.py").write_text("def f():\n    raise RuntimeError('no')\n\n\nf()\n")
     (tmp_path / "exits_at_import.py").write_text("import sys\nsys.exit(3)\n")
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -460,7 +460,7 @@ def test_a39_only_the_users_part_of_a_traceback(tmp_path, monkeypatch):
         UsageError("E4110", "monitor Orders", "request_flush() is not allowed in a persistent monitor"),
     ],
 )
-def test_a40_a41_what_the_check_of_monitors_says_gets_a_place(error):
+def test_40_41_what_the_check_of_monitors_says_gets_a_place(error):
     def check(_name, _found):
         raise error
 
@@ -470,7 +470,7 @@ def test_a40_a41_what_the_check_of_monitors_says_gets_a_place(error):
     assert str(caught.value).startswith(f"{error.code} config.yaml:4:19 monitors[0].type: {error.what}")
 
 
-def test_a52_line_ends_spaces_byte_order_mark_and_other_alphabets(tmp_path):
+def test_52_line_ends_spaces_byte_order_mark_and_other_alphabets(tmp_path):
     text = GOOD.replace("name: orders", "name: bestellungen-ü   ").replace("\n", "\r\n")
     file = tmp_path / "bestellungen ü.yaml"
     file.write_bytes(b"\xef\xbb\xbf" + text.encode())

@@ -1,4 +1,4 @@
-"""Whatever a file holds: settings or a `ConfigError`, soon."""
+"""Whatever a file holds (trap T49): settings or a `ConfigError`, soon."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""A secret appears in no message, no warning and no `repr` (T50)."""
+"""A secret appears in no message, no warning and no `repr` (trap T50)."""
 
 import pytest
 

@@ -78,7 +78,7 @@ def test_headers_of_the_broker(connection) -> None:
 
 
 @pytest.mark.parametrize("life", [LONGEST_LIFE_MS + 1, 2**63, 2**64 - 1])
-def test_c101_a_life_beyond_the_longest_is_the_longest_and_can_be_stored_again(connection, life) -> None:
+def test_101_a_life_beyond_the_longest_is_the_longest_and_can_be_stored_again(connection, life) -> None:
     send(connection, Message(b"x", headers=Headers(time_to_live_ms=life)))
     (message,) = connection.browse("queue:a", 1)
     assert message.headers.expiration == message.headers.timestamp + LONGEST_LIFE_MS
@@ -136,7 +136,7 @@ def test_stored_content_that_is_no_message_comes_as_a_body(connection, tmp_path,
 
 
 @pytest.mark.parametrize("destination", ["", "a", "queue:", "queue:a\0b", "queue:\ud800", "topic:\n"])
-def test_destinations_that_are_refused(connection, destination) -> None:
+def test_t52_destinations_that_are_refused(connection, destination) -> None:
     (result,) = send(connection, b"x", destination=destination)
     assert result.code == "E8104"
 

@@ -188,13 +188,13 @@ def refused_or_read(read, body):
 
 
 @given(st.binary(max_size=60))
-def test_whatever_is_read_as_a_stream_is_read_or_refused(body):
+def test_86_whatever_is_read_as_a_stream_is_read_or_refused(body):
     refused_or_read(read_stream, body)
 
 
 @given(st.binary(max_size=60))
 @example(b"")
-def test_whatever_is_read_as_a_map_is_read_or_refused(body):
+def test_86_whatever_is_read_as_a_map_is_read_or_refused(body):
     refused_or_read(read_map, body)
     refused_or_read(read_map, MAGIC + body)
     refused_or_read(read_map, MAGIC + b"w\7\0\0\0\1\0\1a" + body)

@@ -240,7 +240,7 @@ def test_numbers_and_texts_of_other_kinds_are_written_plainly():
     ],
 )
 def test_s3_1_a_value_that_is_not_of_its_type_stays_a_text(text, of_java, expected):
-    """`integer` is a word that the Java client does not write (rule Z3)."""
+    """Bad input 87; `integer` is a word that the Java client does not write (rule Z3)."""
     value = received({"p": text, "p_jsmtype": of_java}).properties["p"]
     assert same(value, expected)
 
@@ -471,6 +471,7 @@ def test_s3_3_a_destination_of_answers_in_a_cluster_keeps_its_full_name():
     ],
 )
 def test_s3_3_a_correlation_id_is_read_as_java_writes_it_or_literally(sent, correlation_id):
+    """Java writes Base64; bad input 104 is what is none."""
     assert received({"JMSCorrelationID": sent}).headers.correlation_id == correlation_id
 
 

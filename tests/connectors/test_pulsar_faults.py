@@ -133,7 +133,7 @@ def stored(pulsar, namespace):
     return False
 
 
-def test_the_name_of_another_producer_is_busy_until_it_is_closed(pulsar: PulsarServer, deduplicating):
+def test_t36_179_the_name_of_another_producer_is_busy_until_it_is_closed(pulsar: PulsarServer, deduplicating):
     connection = pulsar.connection(**deduplicating)
     with opened(connection.sink(sender("queue:q"))) as other, opened(connection.sink(sender("queue:q"))) as sink:
         assert not any(other.send(outgoing("queue:q", 5)))
@@ -146,7 +146,7 @@ def test_the_name_of_another_producer_is_busy_until_it_is_closed(pulsar: PulsarS
 
 
 @pytest.mark.kill9
-def test_the_name_of_a_process_that_hangs_is_waited_for(pulsar: PulsarServer, deduplicating):
+def test_t36_the_name_of_a_process_that_hangs_is_waited_for(pulsar: PulsarServer, deduplicating):
     """The broker gives up the producer of a client that does not answer, and until then the name is busy."""
     connection = pulsar.connection(**deduplicating)
     with worker({**pulsar.options, **deduplicating}, "queue:q", 5) as process:

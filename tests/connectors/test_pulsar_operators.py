@@ -1,4 +1,4 @@
-"""What operators do to topics that are in use: quotas, unloading, going back to the beginning (RELIABILITY F 179, 184)."""
+"""What operators do to topics that are in use: quotas, unloading, going back to the beginning (bad inputs 179 and 184)."""
 
 import threading
 import time
@@ -29,7 +29,7 @@ def connection(pulsar: PulsarServer, namespace):
 
 
 @pytest.mark.parametrize("policy", ["producer_exception", "producer_request_hold"])
-def test_a_quota_is_waited_for_and_nothing_is_lost_or_doubled(pulsar: PulsarServer, namespace, connection, policy):
+def test_179_a_quota_is_waited_for_and_nothing_is_lost_or_doubled(pulsar: PulsarServer, namespace, connection, policy):
     with opened(connection.sink(sender("queue:q"))) as sink:
         assert not any(sink.send(outgoing("queue:q", 10)))
         limit = {"limitSize": 1, "limitTime": -1, "policy": policy}
@@ -104,7 +104,7 @@ def of_number(number, priorities):
     return Message(b"%d" % number, properties, headers=Headers(priority=number % priorities))
 
 
-def test_topics_that_are_unloaded_in_the_middle_of_traffic(pulsar: PulsarServer, namespace, connection, tmp_path):
+def test_179_topics_that_are_unloaded_in_the_middle_of_traffic(pulsar: PulsarServer, namespace, connection, tmp_path):
     with opened(connection.sink(sender("queue:q"))) as sink, engine(connection, tmp_path):
 
         def send(first):
@@ -131,7 +131,7 @@ def test_each_message_of_each_priority_is_counted_once_although_topics_are_unloa
     assert sorted(number for _, number in there) == list(range(1, 2001))
 
 
-def test_a_backlog_that_is_given_once_more_is_counted_once(pulsar: PulsarServer, namespace, connection, tmp_path):
+def test_184_a_backlog_that_is_given_once_more_is_counted_once(pulsar: PulsarServer, namespace, connection, tmp_path):
     with opened(connection.sink(sender("queue:q"))) as sink, engine(connection, tmp_path) as running:
         assert not any(sent(sink, of_life(1, 500)))
         once = list(zip(numbers(500), range(1, 501), strict=True))

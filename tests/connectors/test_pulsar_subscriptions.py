@@ -111,6 +111,7 @@ def test_s1_10_a_receiver_of_a_topic_is_alone_unless_its_subscription_is_shared(
 
 
 def test_s1_11_what_was_published_before_comes_unless_the_latest_is_asked_for(pulsar: PulsarServer):
+    """Trap T37: what nobody has subscribed to may be gone."""
     destination = f"topic:{pulsar.name()}"
     connection = pulsar.connection()
     send(connection, destination, b"before")
@@ -146,7 +147,7 @@ def test_s1_6_a_subscription_that_the_broker_does_not_make(pulsar: PulsarServer)
         assert bodies(take(source, 1)) == [b"1"]
 
 
-def test_an_exclusive_subscription_that_is_in_use(pulsar: PulsarServer):
+def test_179_an_exclusive_subscription_that_is_in_use(pulsar: PulsarServer):
     destination = f"topic:{pulsar.name()}"
     connection = pulsar.connection()
     with opened(connection.source(receiver(destination))):
@@ -240,7 +241,7 @@ def test_a_message_that_is_too_large_is_refused_alone(pulsar: PulsarServer):
     assert read(connection, "queue:q", 2) == [b"1", b"3"]
 
 
-def test_a_topic_that_is_terminated_refuses_messages_and_others_go_on(pulsar: PulsarServer):
+def test_179_a_topic_that_is_terminated_refuses_messages_and_others_go_on(pulsar: PulsarServer):
     topic, other = pulsar.name(), pulsar.name()
     connection = pulsar.connection()
     with opened(connection.sink(sender(f"queue:{topic}"))) as sink:
@@ -254,7 +255,7 @@ def test_a_topic_that_is_terminated_refuses_messages_and_others_go_on(pulsar: Pu
     assert read(connection, f"queue:{other}", 1) == [b"other"]
 
 
-def test_a_topic_whose_schema_does_not_fit_refuses_messages(pulsar: PulsarServer):
+def test_179_a_topic_whose_schema_does_not_fit_refuses_messages(pulsar: PulsarServer):
     namespace = pulsar.namespace()
     pulsar.request("POST", f"namespaces/{namespace}/schemaValidationEnforced", True)
     schema = {"type": "STRING", "schema": "", "properties": {}}

@@ -79,7 +79,7 @@ def queues(managed: RabbitServer):
 
 
 @pytest.mark.parametrize("case", range(len(CASES)))
-def test_what_a_queue_does_to_messages(managed: RabbitServer, queues, case):
+def test_t39_what_a_queue_does_to_messages(managed: RabbitServer, queues, case):
     queue, (_, _, _, code, text) = queues[case], CASES[case]
     findings = found(managed, receiver(queue, declare=False), sender_to(queue, declare=False))
     assert [one for one, _ in findings] == ([code] * 2 if code else [])

@@ -1,7 +1,4 @@
-"""What can go wrong with connections to RabbitMQ and with its queues, each with its code, against a real server.
-
-The numbers are those of RELIABILITY 4 F.
-"""
+"""What can go wrong with connections to RabbitMQ and with its queues, each with its code, against a real server."""
 
 import contextlib
 import socket
@@ -137,13 +134,13 @@ def test_171_an_encrypted_connection(rabbit: RabbitServer):
         assert bodies(take(source, 2))[1] == b"secret"
 
 
-def test_171_the_authority_is_unknown(rabbit: RabbitServer):
+def test_t58_171_the_authority_is_unknown(rabbit: RabbitServer):
     error = lost(rabbit.connection(port=rabbit.tls_port, tls=True).source(receiver("q")).connect)
     assert error.code == "E7016"
     assert "CERTIFICATE_VERIFY_FAILED" in str(error)
 
 
-def test_171_the_file_of_the_authority_is_missing(rabbit: RabbitServer, tmp_path):
+def test_49_171_the_file_of_the_authority_is_missing(rabbit: RabbitServer, tmp_path):
     options = {"port": rabbit.tls_port, "tls": True, "ca_file": str(tmp_path / "none.pem")}
     assert lost(rabbit.connection(**options).source(receiver("q")).connect).code == "E7016"
 

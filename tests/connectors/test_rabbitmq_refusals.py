@@ -1,4 +1,4 @@
-"""Messages that RabbitMQ does not take, now or ever, against a real server (RELIABILITY 4 F)."""
+"""Messages that RabbitMQ does not take, now or ever, against a real server."""
 
 import pytest
 

@@ -68,7 +68,7 @@ def test_what_no_server_writes(data):
         entries_of(data, 1)
 
 
-def test_of_all_batches_that_wait_one_is_unpacked():
+def test_t57_of_all_batches_that_wait_one_is_unpacked():
     """A chunk of a few kilobytes may hold gigabytes, and claim more messages than anybody could count."""
     batches = [PackedRun(at, 0, *entries_of(zipped(bytes(500_000), bytes(500_000)), 1)) for at in range(0, 40, 2)]
     unread = PackedRun(40, 0, *entries_of(batch(GZIP, 65535, b""), 1))

@@ -1,4 +1,4 @@
-"""What a broker surely knows to be done, and what it may give again (RELIABILITY 1.7)."""
+"""What a broker surely knows to be done, and what it may give again (trap T42)."""
 
 import pytest
 from hypothesis import given

@@ -83,7 +83,7 @@ def test_g3_numbers_grow_by_one_and_digests_differ():
     assert len(seen) == 5
 
 
-def test_equal_histories_have_equal_digests():
+def test_t47_equal_histories_have_equal_digests():
     digests = []
     for value in (b"a", b"a", b"b"):
         context = Parked()

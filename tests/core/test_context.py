@@ -400,7 +400,7 @@ def test_a_timer_whose_handler_failed_does_not_come_back_with_a_restart():
 # --- failures ---
 
 
-def test_c106_stop_raises_and_stages_nothing_of_the_failed_handler():
+def test_106_stop_raises_and_stages_nothing_of_the_failed_handler():
     monitor = Counter()
     context = a_context(monitor)
     with pytest.raises(HandlerFailed) as failed:
@@ -410,7 +410,7 @@ def test_c106_stop_raises_and_stages_nothing_of_the_failed_handler():
 
 
 @pytest.mark.parametrize(("on_error", "letters"), [("skip", 0), ("dead_letter", 1)])
-def test_c106_skip_and_dead_letter_leave_no_trace_of_the_failed_handler(on_error, letters):
+def test_t27_106_skip_and_dead_letter_leave_no_trace_of_the_failed_handler(on_error, letters):
     monitor = Counter()
     context = a_context(monitor, on_error=on_error)
     failures: list[CorrelatorError] = []
@@ -440,7 +440,7 @@ class Grid:
     ],
     ids=["grid", "tick"],
 )
-def test_c106_a_dead_letter_can_be_made_of_every_event_and_every_error(failing, body):
+def test_106_a_dead_letter_can_be_made_of_every_event_and_every_error(failing, body):
     """Given an error whose text is no text, when it becomes a letter, then escaped; and an event as JSON if it can."""
 
     class Fails(Monitor):
@@ -527,7 +527,7 @@ def test_a_once_listener_whose_handler_failed_still_listens():
     assert monitor.calls_so_far() == [-1, 2]
 
 
-def test_c107_system_exit_is_not_a_handler_failure():
+def test_107_system_exit_is_not_a_handler_failure():
     class Exits(Monitor):
         @on(Tick)
         def tick(self, tick: Tick) -> None:
@@ -537,7 +537,7 @@ def test_c107_system_exit_is_not_a_handler_failure():
         deliver(a_context(Exits(), on_error="skip"), Tick(number=1))
 
 
-def test_c108_endless_recursion_is_a_handler_failure():
+def test_108_endless_recursion_is_a_handler_failure():
     class Recurses(Monitor):
         @on(Tick)
         def tick(self, tick: Tick) -> None:
@@ -565,17 +565,17 @@ def error_of(body: Any) -> CorrelatorError:
     return raised.value
 
 
-def test_c113_a_send_to_an_unknown_sender_names_the_known_ones():
+def test_113_a_send_to_an_unknown_sender_names_the_known_ones():
     error = error_of(lambda monitor: monitor.send(b"x", to="nowhere"))
     assert error.code == "E8001"
     assert "no sender 'nowhere'. Senders: out, quick." in str(error)
 
 
-def test_c113_a_send_to_an_unknown_channel():
+def test_113_a_send_to_an_unknown_channel():
     assert error_of(lambda monitor: monitor.send(b"x", to="channel:nowhere")).code == "E8001"
 
 
-def test_c113_a_monitor_outside_an_engine_cannot_send():
+def test_113_a_monitor_outside_an_engine_cannot_send():
     with pytest.raises(UsageError, match="E8003 monitor Counter: is not part of a running engine"):
         Counter().send(b"x", to="out")
 
@@ -588,13 +588,13 @@ def test_a2_16_a_send_to_a_sender_that_is_being_removed_raises():
 
 
 @pytest.mark.parametrize("value", [threading.Lock(), object(), {1: threading.Lock()}])
-def test_c112_a_value_that_cannot_become_a_message(value):
+def test_112_a_value_that_cannot_become_a_message(value):
     error = error_of(lambda monitor: monitor.send(value, to="out"))
     assert isinstance(error, MappingError)
     assert error.code == "E5201"
 
 
-def test_c111_a_flood_into_a_channel_is_bounded(monkeypatch):
+def test_111_a_flood_into_a_channel_is_bounded(monkeypatch):
     monkeypatch.setattr("correlator.core.context.MAX_WAITING_FROM_INSIDE", 3)
     context = a_context(handler_that(lambda monitor: monitor.send(Other(), to="channel:main")))
     for _ in range(3):
@@ -607,7 +607,7 @@ def test_c111_a_flood_into_a_channel_is_bounded(monkeypatch):
             context.work(1, 0.0)
 
 
-def test_c111_a_context_lets_one_that_it_crowds_catch_up(monkeypatch):
+def test_111_a_context_lets_one_that_it_crowds_catch_up(monkeypatch):
     """But not one that has less to do than itself, and one that crowds itself only once."""
     monkeypatch.setattr("correlator.core.context.CROWDED", 3)
     other = InputQueue()
@@ -765,7 +765,7 @@ def test_events_from_inside_are_recorded_by_value():
 # --- classes ---
 
 
-def test_a40_state_that_cannot_be_stored_is_refused_when_the_class_is_made():
+def test_40_state_that_cannot_be_stored_is_refused_when_the_class_is_made():
     with pytest.raises(StateError, match=r"E4101 monitor Holds: field 'lock' has type _thread\.lock|E4101"):
 
         class Holds(Monitor, persistent=True):
@@ -793,7 +793,7 @@ class Renamed(Monitor, persistent=True):
     new_name: int = 0
 
 
-def test_a_renamed_field_is_an_error_that_names_the_hook():
+def test_t31_a_renamed_field_is_an_error_that_names_the_hook():
     with pytest.raises(StateError, match=r"E4203 .*migrate_state"):
         restore_monitor(Renamed, 0, stored_as(Renamed, old_name=5), {})
 
@@ -820,8 +820,8 @@ class Flooding(Monitor):
             self.send(tick, to="out")
 
 
-def test_c111_a_flood_of_sends_for_one_event_is_refused(monkeypatch):
-    """RELIABILITY C 111: more sends for one event than the limit are an error, and none of them leaves."""
+def test_111_a_flood_of_sends_for_one_event_is_refused(monkeypatch):
+    """More sends for one event than the limit are an error, and none of them leaves."""
     monkeypatch.setattr("correlator.core.context.MAX_EFFECTS", 100)
     context = a_context(Flooding(), on_error="skip")
     deliver(context, Tick(kind="red", number=101), Tick(kind="red", number=100))
@@ -834,7 +834,7 @@ def test_c111_a_flood_of_sends_for_one_event_is_refused(monkeypatch):
     [({"p": "\ud800"}, None), ({1 << 70: 1}, None), ({"p": 1 << 70}, None), ({"p": [1]}, None), ({}, 1 << 70), ({}, 5)],
     ids=["surrogate", "name", "integer", "list", "long key", "number as key"],
 )
-def test_c112_properties_and_keys_that_cannot_travel_are_the_handlers_failure(properties, key):
+def test_112_properties_and_keys_that_cannot_travel_are_the_handlers_failure(properties, key):
     error = error_of(lambda monitor: monitor.send(b"x", to="out", properties=properties, key=key))
     assert isinstance(error, MappingError)
     assert error.code == "E5202"
@@ -856,8 +856,8 @@ def test_c112_properties_and_keys_that_cannot_travel_are_the_handlers_failure(pr
         lambda monitor: monitor.request_flush("quick"),
     ],
 )
-def test_c111_a_flood_of_anything_for_one_event_is_refused(monkeypatch, asks):
-    """RELIABILITY C 111: whatever a handler asks for, there is a limit to it."""
+def test_111_a_flood_of_anything_for_one_event_is_refused(monkeypatch, asks):
+    """Whatever a handler asks for, there is a limit to it."""
     monkeypatch.setattr("correlator.core.context.MAX_EFFECTS", 100)
 
     class Asks(Monitor):
@@ -906,19 +906,19 @@ def test_c111_a_flood_of_anything_for_one_event_is_refused(monkeypatch, asks):
         "life of 65 bits",
     ],
 )
-def test_c112_a_message_that_could_not_be_read_again_is_the_handlers_failure(sent, code):
+def test_112_a_message_that_could_not_be_read_again_is_the_handlers_failure(sent, code):
     error = error_of(lambda monitor: monitor.send(sent, to="out"))
     assert isinstance(error, MappingError)
     assert error.code == code
 
 
 @pytest.mark.parametrize("destination", [5, b"queue:x", "\ud800"])
-def test_c112_a_destination_that_is_no_text_is_the_handlers_failure(destination):
+def test_112_a_destination_that_is_no_text_is_the_handlers_failure(destination):
     assert error_of(lambda monitor: monitor.send(b"x", to="out", destination=destination)).code == "E5202"
 
 
 @pytest.mark.parametrize("on_error", ["stop", "skip"])
-def test_c112_an_event_for_a_channel_whose_fields_do_not_fit_is_the_handlers_failure(on_error):
+def test_112_an_event_for_a_channel_whose_fields_do_not_fit_is_the_handlers_failure(on_error):
     """Given a value of another type than declared, when it is sent to a channel, then at once: no start could read it."""
     failures: list[str] = []
     context = a_context(

@@ -36,7 +36,7 @@ def test_a_batch_without_any_id_stores_nothing():
     assert domain.stored == {}
 
 
-def test_c95_a_repeat_inside_one_batch_is_dropped():
+def test_95_a_repeat_inside_one_batch_is_dropped():
     domain = Domain()
     assert domain.receive("a", "b", "a", "a") == ["a", "b"]
 
@@ -47,7 +47,7 @@ def test_a8_13_the_same_id_of_another_source_is_a_duplicate():
     assert domain.receive("a", source="two") == []
 
 
-def test_c94_a_repeat_with_another_body_is_told_apart():
+def test_94_a_repeat_with_another_body_is_told_apart():
     domain = Domain()
     domain.receive("a")
     candidates = dedup.Candidates("r", 2, ["a", "a"], ["s", "s"], [hash_of("a"), 4711])
@@ -68,7 +68,7 @@ def test_a8_20_two_plans_of_one_transaction_see_each_other():
 
 
 def test_a_plan_changes_nothing_until_it_is_applied():
-    """RELIABILITY E6: a commit that failed leaves memory as the store is."""
+    """Invariant E6: a commit that failed leaves memory as the store is."""
     domain = Domain()
     domain.receive("a")
     before = window_contents(domain.detector)
@@ -78,7 +78,7 @@ def test_a_plan_changes_nothing_until_it_is_applied():
 
 
 @pytest.mark.parametrize("strange", ["0:", "-1:x", ":", "1", "no\x00body", "line\nbreak", "🐘", "‏ثلاثة", "x" * 512])
-def test_c92_c96_ids_are_opaque(strange):
+def test_92_96_ids_are_opaque(strange):
     domain = Domain()
     assert domain.receive(strange) == [strange]
     assert domain.receive(strange) == []
@@ -197,7 +197,7 @@ def test_a6_2_just_inside_the_windows_is_dropped_and_just_outside_is_delivered()
     assert outside.receive("a", at=10.1) == ["a"]
 
 
-def test_c98_sources_beyond_the_bound_share_the_time_queue(monkeypatch):
+def test_t21_98_sources_beyond_the_bound_share_the_time_queue(monkeypatch):
     monkeypatch.setattr(dedup, "MAX_SOURCES", 3)
     domain = Domain(window=2)
     for number in range(5):
@@ -210,7 +210,7 @@ def test_c98_sources_beyond_the_bound_share_the_time_queue(monkeypatch):
 
 
 def test_an_expired_id_is_held_until_the_broker_has_the_acknowledgement():
-    """RELIABILITY 1.7: a redelivered batch is recognised however small the windows are."""
+    """Trap T16: a redelivered batch is recognised however small the windows are."""
     domain = Domain(window=10, expiry=0.0)
     batch = ids(1000)
     domain.receive(*batch, confirm=False)

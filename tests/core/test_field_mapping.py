@@ -319,13 +319,13 @@ def test_a9_19_a_part_that_cannot_travel_is_refused_where_it_is_sent(mapping, re
 
 
 @pytest.mark.parametrize("life", [-1, LONGEST_LIFE_MS + 1, 2**64 - 1, 2**64])
-def test_c101_a_life_out_of_range_cannot_be_sent(life):
+def test_101_a_life_out_of_range_cannot_be_sent(life):
     with pytest.raises(MappingError, match=f"E5202 s.header.time_to_live_ms: {life} is not in 0..{LONGEST_LIFE_MS}"):
         SendMapping({"header.time_to_live_ms": "${event.id}"}, "s").message(Sent(id=life), None, None)
 
 
 @pytest.mark.parametrize("priority", [255, -1, 10])
-def test_c102_a_priority_out_of_range_cannot_be_sent(priority):
+def test_102_a_priority_out_of_range_cannot_be_sent(priority):
     with pytest.raises(MappingError, match=f"E5202 s.header.priority: {priority} is not in 0..9"):
         SendMapping({"header.priority": "${event.id}"}, "s").message(Sent(id=priority), None, None)
 

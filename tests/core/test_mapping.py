@@ -1,4 +1,4 @@
-"""From messages to events: bad inputs row by row (RELIABILITY C 69-113), ids and templates (rule A8.2)."""
+"""From messages to events: bad inputs one by one, ids and templates (rule A8.2)."""
 
 import zlib
 
@@ -38,28 +38,28 @@ def a_mapping(
 
 
 REFUSED = {
-    "69 empty body": (b"", "E5101"),
-    "70 one byte": (b"{", "E5101"),
-    "71 too large": (b"x" * (LIMIT + 1), "E5001"),
-    "72 invalid UTF-8": (b'{"id": 1, "note": "\xff\xfe"}', "E5101"),
-    "73 invalid JSON": (b'{"id": 1, "price" 2}', "E5101"),
-    "74 depth 100,000": (b"[" * 100_000, "E510"),
-    "74 depth 100,000 in a field that nobody asked for": (b'{"id": 1, "x": ' + b"[" * 100_000, "E5101"),
-    "76 NaN": (b'{"id": 1, "price": NaN}', "E5101"),
-    "76 Infinity": (b'{"id": 1, "price": -Infinity}', "E5101"),
-    "77 number of 5,000 digits": (b'{"id": ' + b"9" * 5000 + b"}", "E510"),
-    "78 float overflow": (b'{"id": 1, "price": 1e400}', "E510"),
-    "79 wrong type": (b'{"id": 1, "price": "abc"}', "E5102"),
-    "79 a list instead of an object": (b"[1]", "E5102"),
-    "80 missing field": (b'{"price": 1}', "E5102"),
-    "82 null for required": (b'{"id": null}', "E5102"),
-    "85 Java serialized object": (b"\xac\xed\x00\x05sr\x00", "E5101"),
-    "84 truncated gzip": (b"\x1f\x8b\x08\x00", "E5101"),
+    "bad input 69: empty body": (b"", "E5101"),
+    "bad input 70: one byte": (b"{", "E5101"),
+    "bad input 71: too large": (b"x" * (LIMIT + 1), "E5001"),
+    "bad input 72: invalid UTF-8": (b'{"id": 1, "note": "\xff\xfe"}', "E5101"),
+    "bad input 73: invalid JSON": (b'{"id": 1, "price" 2}', "E5101"),
+    "bad input 74: depth 100,000": (b"[" * 100_000, "E510"),
+    "bad input 74: depth 100,000 in a field that nobody asked for": (b'{"id": 1, "x": ' + b"[" * 100_000, "E5101"),
+    "bad input 76: NaN": (b'{"id": 1, "price": NaN}', "E5101"),
+    "bad input 76: Infinity": (b'{"id": 1, "price": -Infinity}', "E5101"),
+    "bad input 77: number of 5,000 digits": (b'{"id": ' + b"9" * 5000 + b"}", "E510"),
+    "bad input 78: float overflow": (b'{"id": 1, "price": 1e400}', "E510"),
+    "bad input 79: wrong type": (b'{"id": 1, "price": "abc"}', "E5102"),
+    "bad input 79: a list instead of an object": (b"[1]", "E5102"),
+    "bad input 80: missing field": (b'{"price": 1}', "E5102"),
+    "bad input 82: null for required": (b'{"id": null}', "E5102"),
+    "bad input 85, trap T56: Java serialized object": (b"\xac\xed\x00\x05sr\x00", "E5101"),
+    "bad input 84: truncated gzip": (b"\x1f\x8b\x08\x00", "E5101"),
 }
 
 
 @pytest.mark.parametrize(("body", "code"), REFUSED.values(), ids=REFUSED.keys())
-def test_a_bad_body_becomes_a_dead_letter_and_the_rest_of_its_batch_does_not(body, code):
+def test_t55_a_bad_body_becomes_a_dead_letter_and_the_rest_of_its_batch_does_not(body, code):
     good = Message(b'{"id": 1}', {"uniqueMessageId": "a"})
     bad = Message(body)
     mapped = a_mapping().map([good, bad, good], 7.5)
@@ -73,10 +73,10 @@ def test_a_bad_body_becomes_a_dead_letter_and_the_rest_of_its_batch_does_not(bod
 
 
 ACCEPTED = {
-    "75 duplicate keys: the last counts": (b'{"id": 1, "id": 2}', Order(id=2)),
-    "77 the largest integer of 64 bits": (b'{"id": 18446744073709551615}', Order(id=2**64 - 1)),
-    "81 extra field": (b'{"id": 1, "extra": [1, {"a": 2}]}', Order(id=1)),
-    "82 null where it is allowed": (b'{"id": 1, "note": null}', Order(id=1)),
+    "bad input 75: duplicate keys: the last counts": (b'{"id": 1, "id": 2}', Order(id=2)),
+    "bad input 77: the largest integer of 64 bits": (b'{"id": 18446744073709551615}', Order(id=2**64 - 1)),
+    "bad input 81: extra field": (b'{"id": 1, "extra": [1, {"a": 2}]}', Order(id=1)),
+    "bad input 82: null where it is allowed": (b'{"id": 1, "note": null}', Order(id=1)),
     "an integer for a float": (b'{"id": 1, "price": 2}', Order(id=1, price=2.0)),
     "spaces around": (b' \n {"id": 1}\r\n', Order(id=1)),
 }
@@ -88,18 +88,23 @@ def test_a_body_that_maps(body, expected):
     assert (mapped.events, mapped.dead_letters) == ([expected], [])
 
 
-def test_c73_the_reason_names_line_and_column():
+def test_83_a_content_type_decides_nothing():
+    said = {"amqp_content_type": "image/png", "amqp_content_encoding": "gzip"}
+    assert a_mapping().map([Message(b'{"id": 1}', said)], 0.0).events == [Order(id=1)]
+
+
+def test_73_the_reason_names_line_and_column():
     (letter,) = a_mapping().map([Message(b'{"id": 1,\n "price" 2}')], 0.0).dead_letters
     assert "E5101 receiver orders: body is not JSON: line 2 column 10" in letter.reason
 
 
-def test_c79_the_reason_names_the_field():
+def test_79_the_reason_names_the_field():
     (letter,) = a_mapping().map([Message(b'{"id": 1, "price": "abc"}')], 0.0).dead_letters
     assert "$.price" in letter.reason
 
 
 @pytest.mark.parametrize(("size", "dead"), [(9, 0), (10, 0), (11, 1)])
-def test_c71_the_limit_of_a_message(size, dead):
+def test_71_the_limit_of_a_message(size, dead):
     mapped = a_mapping(None, limit=10).map([Message(b"x" * size)], 0.0)
     assert len(mapped.dead_letters) == dead
 
@@ -134,13 +139,13 @@ def test_a_stored_message_that_no_longer_maps_leaves_a_gap():
 # --- unique ids ---
 
 IDS = {
-    "89 no id": ({}, ""),
-    "90 empty id": ({"uniqueMessageId": ""}, ""),
-    "92 NUL, newline, emoji, marks": ({"uniqueMessageId": "a\x00\n🐘‏"}, "a\x00\n🐘‏"),
-    "93 a number": ({"uniqueMessageId": 17}, "17"),
-    "93 a boolean": ({"uniqueMessageId": True}, "True"),
-    "96 opaque": ({"uniqueMessageId": ":"}, ":"),
-    "91 the longest": ({"uniqueMessageId": "x" * MAX_ID_BYTES}, "x" * MAX_ID_BYTES),
+    "bad input 89: no id": ({}, ""),
+    "bad input 90: empty id": ({"uniqueMessageId": ""}, ""),
+    "bad input 92: NUL, newline, emoji, marks": ({"uniqueMessageId": "a\x00\n🐘‏"}, "a\x00\n🐘‏"),
+    "bad input 93: a number": ({"uniqueMessageId": 17}, "17"),
+    "bad input 93: a boolean": ({"uniqueMessageId": True}, "True"),
+    "bad input 96: opaque": ({"uniqueMessageId": ":"}, ":"),
+    "bad input 91: the longest": ({"uniqueMessageId": "x" * MAX_ID_BYTES}, "x" * MAX_ID_BYTES),
 }
 
 
@@ -153,20 +158,20 @@ def test_a_unique_id(properties, expected):
 @pytest.mark.parametrize(
     ("value", "code"),
     [
-        pytest.param("x" * (MAX_ID_BYTES + 1), "E5404", id="91 one byte too long"),
-        pytest.param("x" * 1_000_000, "E5404", id="91 a megabyte"),
-        pytest.param("é" * (MAX_ID_BYTES // 2 + 1), "E5404", id="91 bytes count, not characters"),
-        pytest.param(b"bytes", "E5403", id="93 bytes"),
+        pytest.param("x" * (MAX_ID_BYTES + 1), "E5404", id="bad input 91: one byte too long"),
+        pytest.param("x" * 1_000_000, "E5404", id="bad input 91: a megabyte"),
+        pytest.param("é" * (MAX_ID_BYTES // 2 + 1), "E5404", id="bad input 91: bytes count, not characters"),
+        pytest.param(b"bytes", "E5403", id="bad input 93: bytes"),
     ],
 )
 @pytest.mark.parametrize("name", ["uniqueMessageId", "messageSourceId"])
-def test_an_id_that_cannot_be_used_is_a_dead_letter(name, value, code):
+def test_t20_an_id_that_cannot_be_used_is_a_dead_letter(name, value, code):
     (letter,) = a_mapping(None).map([Message(b"", {name: value})], 0.0).dead_letters
     assert letter.reason.startswith(code)
     assert len(letter.reason) < 200
 
 
-def test_c97_a_missing_source_is_the_shared_one():
+def test_97_a_missing_source_is_the_shared_one():
     assert a_mapping(None).map([Message(b"", {"uniqueMessageId": "a"})], 0.0).sources == [""]
 
 

@@ -111,7 +111,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("before", "after", "code", "text"), REFUSED.values(), ids=REFUSED.keys())
-def test_refused(before, after, code, text):
+def test_t28_43_refused(before, after, code, text):
     with pytest.raises(RecoveryRefused) as refused:
         compared(the_registry(before), [] if after is None else [after])
     assert refused.value.code == code
@@ -155,7 +155,7 @@ def test_a1_5_dynamic_parts_need_no_configuration():
     assert list(compared(the_registry(SENDER, dynamic=[RECEIVER]), [SENDER]).put) == []
 
 
-def test_the_source_of_a_sender_is_kept():
+def test_t23_the_source_of_a_sender_is_kept():
     registry = [msgspec.structs.replace(endpoint_of(SENDER, dynamic=False), source="host:1:2:S01")]
     changes = compared(registry, [changed(SENDER, max_tries=9)])
     assert [endpoint.source for endpoint in changes.put] == ["host:1:2:S01"]

@@ -107,7 +107,7 @@ def test_allowed_types(annotation):
     ],
     ids=str,
 )
-def test_a40_other_types_are_refused_with_the_path_to_them(annotation, path):
+def test_t46_40_other_types_are_refused_with_the_path_to_them(annotation, path):
     with pytest.raises(StateError) as refused:
         check_type(annotation, "monitor M", "field")
     assert refused.value.code == "E4101"

@@ -1,4 +1,4 @@
-"""Commits whose outcome the network hides, each resolved to the truth (RELIABILITY T1).
+"""Commits whose outcome the network hides, each resolved to the truth (trap T1).
 
     python -m tests.crash.ambiguous --commits 1000
 

@@ -69,7 +69,7 @@ def test_u8_the_command_that_is_shown_is_for_the_directory_where_one_is(tmp_path
     assert screen(reproduced(tmp_path / "elsewhere", lines, tmp_path).stdout)[:3] == lines[:3]
 
 
-def test_u8_replay_files_are_private_and_a_directory_that_cannot_be_written_hides_no_failure(tmp_path):
+def test_u8_t62_replay_files_are_private_and_a_directory_that_cannot_be_written_hides_no_failure(tmp_path):
     project(tmp_path, FORGETFUL, test_orders=TEST)
     run_pytest(tmp_path)
     (kept,) = (tmp_path / ".crash").iterdir()

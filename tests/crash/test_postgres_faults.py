@@ -231,7 +231,7 @@ def test_a_server_that_stands_still_stops_the_engine(
     finishes(store, broker, published)
 
 
-def test_an_idle_engine_notices_that_another_one_has_taken_its_store(
+def test_t11_an_idle_engine_notices_that_another_one_has_taken_its_store(
     postgres_server: PostgresServer, broker: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its session is ended while it has nothing to write, so that no commit tells."""

@@ -30,7 +30,7 @@ DRAWS = 300
 @pytest.mark.campaign
 @pytest.mark.kill9
 def test_t4_no_image_of_the_product_is_bad() -> None:
-    """RELIABILITY 1.3, T4: given power cuts at every call, when an engine looks again, then A1, S1, S9, G1, G8 hold."""
+    """Given power cuts at every call, when an engine looks again, then A1, S1, S9, G1, G8 hold."""
     figures = campaign(2800, seed=7)
     assert figures.told == []
     assert figures.bad == 0
@@ -45,7 +45,7 @@ def test_t4_no_image_of_the_product_is_bad() -> None:
 @pytest.mark.kill9
 @pytest.mark.parametrize("synchronous", ["NORMAL", "OFF"])
 def test_a_store_that_syncs_less_is_found_bad(synchronous: str) -> None:
-    """RELIABILITY 2, mutant synchronous: the control of the control."""
+    """The control of the control."""
     figures = campaign(240, seed=7, synchronous=synchronous)
     assert figures.bad > 20
     assert set(figures.invariants) >= {"A1", "S1", "G1", "G8"}

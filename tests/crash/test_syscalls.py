@@ -395,13 +395,13 @@ def test_t2_t3_an_engine_whose_commit_cannot_be_synced_stops(shop: Shop, nth: in
 
     there = max((one.number for one in inspect.checkpoints(shop.job.store)), default=0)
     done = names.count("ck.tx.commit.after")
-    assert there in (done, done + 1), "G1"
+    assert there in (done, done + 1), "invariant G1"
     shop.finish()
 
 
 @pytest.mark.parametrize(("at_byte", "times"), [(1_000_000, 1), (1_100_000, 3)])
-def test_a_full_disk_is_a_clean_rollback(shop: Shop, at_byte: int, times: int) -> None:
-    """RELIABILITY 1.4: given a disk that is full from byte n on, for a while, then the engine waits and goes on."""
+def test_t2_a_full_disk_is_a_clean_rollback(shop: Shop, at_byte: int, times: int) -> None:
+    """Trap T2: given a disk that is full from byte n on, for a while, then the engine waits and goes on."""
     fault = Fault(action=Action.ENOSPC, at_byte=at_byte, times=times, kinds=WRITES, suffix="-wal")
     end = shop.live(fault)
     assert (end.status, end.code, end.struck) == (0, "", times)
@@ -411,8 +411,8 @@ def test_a_full_disk_is_a_clean_rollback(shop: Shop, at_byte: int, times: int) -
     shop.finish()
 
 
-def test_a_start_without_space_leaves_what_the_next_one_needs(shop: Shop) -> None:
-    """RELIABILITY 4 E 150: given a full disk at a start, then it is refused, and with space it succeeds."""
+def test_150_a_start_without_space_leaves_what_the_next_one_needs(shop: Shop) -> None:
+    """Given a full disk at a start, then it is refused, and with space it succeeds."""
     for nth in (1, 4, 9, 12):
         end = shop.live(Fault(action=Action.ENOSPC, at=nth, times=0, kinds=WRITES))
         assert (end.status, end.code in disk_full.DOCUMENTED) == (3, True)

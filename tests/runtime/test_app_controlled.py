@@ -159,7 +159,7 @@ def test_a4_5_after_a_crash_before_the_call_the_whole_batch_comes_again(any_worl
 
 
 def test_a4_5_after_a_lost_connection_the_whole_batch_comes_again(no_store, script):
-    """RELIABILITY C5: an acknowledgement of before the reconnect acknowledges nothing after it."""
+    """Invariant C5: an acknowledgement of before the reconnect acknowledges nothing after it."""
 
     class CutAtAcknowledge(Faults):
         cut = False
@@ -186,7 +186,7 @@ def test_a4_6_the_engine_drops_and_orders_nothing(any_world, script):
 
 
 def test_a4_7_acknowledged_after_the_flush_nothing_is_lost(no_store, script):
-    """X1: an input is acknowledged only when the output made of it is confirmed; the line is cut again and again."""
+    """Invariant X1: an input is acknowledged only when the output made of it is confirmed; the line is cut again and again."""
 
     class Cuts(Faults):
         calls = 0
@@ -532,7 +532,7 @@ def test_a5_9_a_flush_with_nothing_outstanding_is_answered(no_store, script, bes
         no_store.wait(lambda: notices(script) == ["flushed 1 failed 0"])
 
 
-def test_f2_no_notice_of_an_earlier_life(any_world, script):
+def test_f2_t44_no_notice_of_an_earlier_life(any_world, script):
     parts = (receiver("in", BEST_EFFORT), sender("out", BEST_EFFORT))
     script.message = flushing(1)
     engine = any_world.engine(*parts, monitors=[Hears])

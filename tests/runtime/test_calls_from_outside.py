@@ -102,7 +102,7 @@ def test_a_call_when_no_handler_runs_is_refused(asks: Asks, call: Callable[[Asks
 
 
 @EACH_CALL
-def test_a_call_in_a_thread_that_the_handler_waits_for_is_refused(
+def test_t9_a_call_in_a_thread_that_the_handler_waits_for_is_refused(
     asks: Asks, call: Callable[[Asks], Any], no_store: World
 ) -> None:
     met: list[str] = []

@@ -284,7 +284,7 @@ def test_a9_14_a_monitor_that_keeps_sending_itself_events_does_not_hold_up_recov
 @pytest.mark.parametrize(
     ("messages", "fan_out", "stages"), [(500, 10, 1), (150, 200, 1), (12, 2900, 1), (10, 40, 2)], ids=str
 )
-def test_c111_recovery_lets_a_crowded_context_catch_up(world, script, monkeypatch, messages, fan_out, stages):
+def test_111_recovery_lets_a_crowded_context_catch_up(world, script, monkeypatch, messages, fan_out, stages):
     """Given messages that each cause many events, when the engine is killed with all waiting, then no context overflows.
 
     With two stages each of these events causes as many in a third context.
@@ -315,7 +315,7 @@ def test_c111_recovery_lets_a_crowded_context_catch_up(world, script, monkeypatc
         assert engine.failure is None
 
 
-def test_c111_a_context_waits_for_one_that_it_crowds(world, script, monkeypatch, gate):
+def test_111_a_context_waits_for_one_that_it_crowds(world, script, monkeypatch, gate):
     """Given a slow context, when another sends it more and more, then that one waits and nothing fails."""
     monkeypatch.setattr("correlator.core.context.MAX_WAITING_FROM_INSIDE", 300)
     monkeypatch.setattr("correlator.core.context.CROWDED", 100)

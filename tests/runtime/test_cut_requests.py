@@ -52,7 +52,7 @@ def test_a_context_that_is_held_back_looks_again_soon(script):
     assert script.of("Hears") == ["note a"]
 
 
-def test_a_cut_is_taken_while_all_contexts_are_locked_and_between_two_handlers(world, script):
+def test_t48_a_cut_is_taken_while_all_contexts_are_locked_and_between_two_handlers(world, script):
     """Given handlers in two contexts that change two things and ask for a checkpoint in between, then it holds both."""
     cuts: list[tuple[bool, bool]] = []
 

@@ -206,6 +206,23 @@ def test_a8_12_at_least_once_receivers_drop_nothing(world, script):
         assert heard(world, script, 2) == ["a", "a"]
 
 
+def test_t17_the_flag_of_a_broker_decides_nothing(world, script):
+    """One that flags what nobody has handled, and not what comes again."""
+
+    def flagged(body, one, *, again):
+        return Message(body, {"uniqueMessageId": one}, headers=Headers(redelivered=again))
+
+    with world.engine(receiver(), monitors=[Keeps]) as engine:
+        for one in (
+            flagged(b"new", "1", again=True),
+            flagged(b"repeat", "1", again=False),
+            flagged(b"end", "2", again=True),
+        ):
+            world.broker.publish("queue:in", [one])
+        assert heard(world, script, 2) == ["new", "end"]
+        assert engine.status().receivers["in"][1].duplicates == 1
+
+
 def test_a8_13_z10_another_source_with_the_same_id_is_a_duplicate(world, script):
     with world.engine(receiver(), monitors=[Keeps]):
         world.publish(message("first", "a", "one"), message("second", "a", "two"), message("last", "z"))
@@ -290,7 +307,7 @@ def test_a8_20_two_receivers_race_for_one_id(any_world, script):
     assert sorted(script.of("Keeps")) == sorted(f"m{number}" for number in range(60))
 
 
-def test_c94_a_repeated_id_with_another_body_is_dropped_with_a_warning(world, script, logs):
+def test_t19_94_a_repeated_id_with_another_body_is_dropped_with_a_warning(world, script, logs):
     with world.engine(receiver(), monitors=[Keeps]) as engine:
         world.publish(message("one", "id"), message("two", "id"))
         world.wait(lambda: engine.status().receivers["in"][1].conflicts == 1)
@@ -299,7 +316,7 @@ def test_c94_a_repeated_id_with_another_body_is_dropped_with_a_warning(world, sc
     assert (line["log_level"], line["unique_id"]) == ("warning", "id")
 
 
-def test_c94_repeated_ids_with_other_bodies_are_told_again_whenever_their_count_has_doubled(world, script, logs):
+def test_94_repeated_ids_with_other_bodies_are_told_again_whenever_their_count_has_doubled(world, script, logs):
     with world.engine(receiver(), monitors=[Keeps]) as engine:
         world.publish(message("one", "id"))
         for count in range(1, 6):

@@ -1,4 +1,4 @@
-"""Poison: what a bad message, a failing handler and an impossible call do to a running engine (RELIABILITY C 106-113)."""
+"""Poison: what a bad message, a failing handler and an impossible call do to a running engine (bad inputs 106 to 113)."""
 
 import threading
 from pathlib import Path
@@ -76,7 +76,7 @@ def test_z8_on_mapping_error_stop_acknowledges_nothing(world, script):
         engine.raise_failure()
 
 
-def test_c71_a_message_beyond_the_limit(world, script):
+def test_71_a_message_beyond_the_limit(world, script):
     with world.engine(receiver(max_message_bytes=100), monitors=[Keeps]):
         world.publish(message("x" * 101, "big"), "small")
         world.wait(lambda: script.of("Keeps") == ["small"])
@@ -84,7 +84,7 @@ def test_c71_a_message_beyond_the_limit(world, script):
     assert reason == "E5001 receiver in: message of 101 bytes, the limit is 100."
 
 
-def test_a_stored_message_that_no_longer_maps_becomes_a_dead_letter_at_the_restart(any_world, script, gate):
+def test_t32_a_stored_message_that_no_longer_maps_becomes_a_dead_letter_at_the_restart(any_world, script, gate):
     """The event type changed while messages waited in the store: the others are handled in order all the same."""
     script.message = lambda monitor, message: gate.wait(20)
     bodies = ['{"id": 1}', "not an order", '{"id": 3}']
@@ -105,7 +105,7 @@ def test_a_stored_message_that_no_longer_maps_becomes_a_dead_letter_at_the_resta
 # --- handlers that fail ---
 
 
-def test_c106_stop_stops_the_engine_and_no_checkpoint_holds_the_failed_handler(any_world, script):
+def test_106_stop_stops_the_engine_and_no_checkpoint_holds_the_failed_handler(any_world, script):
     script.message = fails_on("bad", ValueError("no"))
     engine = any_world.engine(receiver(max_batch_size=1), sender(), monitors=[Keeps])
     with engine:
@@ -119,7 +119,7 @@ def test_c106_stop_stops_the_engine_and_no_checkpoint_holds_the_failed_handler(a
         any_world.wait_for("good", "bad", "after")
 
 
-def test_c106_a_checkpoint_that_is_waiting_takes_nothing_of_a_handler_that_fails(any_world, script, gate):
+def test_106_a_checkpoint_that_is_waiting_takes_nothing_of_a_handler_that_fails(any_world, script, gate):
     """The checkpointer waits for the context's lock at the very moment when the handler raises."""
 
     def half_done(monitor, message):
@@ -154,7 +154,7 @@ def test_c106_a_checkpoint_that_is_waiting_takes_nothing_of_a_handler_that_fails
 
 
 @pytest.mark.parametrize("on_error", ["skip", "dead_letter"])
-def test_c106_skip_and_dead_letter_go_on_without_a_trace(any_world, script, on_error, logs):
+def test_106_skip_and_dead_letter_go_on_without_a_trace(any_world, script, on_error, logs):
     script.message = fails_on("bad", ValueError("no"))
     parts = (receiver(), sender())
     with any_world.engine(*parts, monitors=[monitor(Keeps, on_error=on_error)]) as engine:
@@ -169,7 +169,7 @@ def test_c106_skip_and_dead_letter_go_on_without_a_trace(any_world, script, on_e
     assert len([one for one in logs if one["event"].startswith("a handler failed")]) == 1
 
 
-def test_c106_a_dead_letter_of_a_handler_is_kept_once_over_crashes(world, script):
+def test_106_a_dead_letter_of_a_handler_is_kept_once_over_crashes(world, script):
     """It is in the same commit as the progress: an engine that crashes before makes it again, not twice."""
     script.message = fails_on("bad", ValueError("no"))
     settings = [monitor(Keeps, on_error="dead_letter")]
@@ -185,7 +185,7 @@ def test_c106_a_dead_letter_of_a_handler_is_kept_once_over_crashes(world, script
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()], ids=repr)
-def test_c107_what_is_no_exception_stops_the_engine(world, script, error):
+def test_107_what_is_no_exception_stops_the_engine(world, script, error):
     script.message = fails_on("bad", error)
     engine = world.engine(receiver(), sender(), monitors=[monitor(Keeps, on_error="skip")])
     with engine:
@@ -195,7 +195,7 @@ def test_c107_what_is_no_exception_stops_the_engine(world, script, error):
     assert inspect.dead_letters(world.store) == []
 
 
-def test_c108_endless_recursion_stops_the_engine(world, script):
+def test_108_endless_recursion_stops_the_engine(world, script):
     def recurse(monitor, message):
         recurse(monitor, message)
 
@@ -207,7 +207,7 @@ def test_c108_endless_recursion_stops_the_engine(world, script):
     assert "RecursionError" in str(engine.failure)
 
 
-def test_c111_many_sends_for_one_event_are_carried(world, script):
+def test_111_many_sends_for_one_event_are_carried(world, script):
     """There is no limit on reliable sends of one handler but memory: they are one segment, and all of them arrive."""
     script.message = lambda monitor, message: [monitor.send(b"x", to="out") for _ in range(50_000)]
     with world.engine(receiver(), sender(), monitors=[Keeps]):
@@ -222,9 +222,9 @@ def test_c111_many_sends_for_one_event_are_carried(world, script):
         (lambda monitor: monitor.send(b"x", to="nowhere"), "E8001"),
         (lambda monitor: monitor.send(b"x", to="channel:nowhere"), "E8001"),
     ],
-    ids=["112 cannot become a message", "113 unknown sender", "113 unknown channel"],
+    ids=["cannot become a message", "unknown sender", "unknown channel"],
 )
-def test_c112_c113_an_impossible_send_stops_the_engine_with_its_code(world, script, asks, code):
+def test_112_113_an_impossible_send_stops_the_engine_with_its_code(world, script, asks, code):
     script.message = lambda monitor, message: asks(monitor)
     engine = world.engine(receiver(), sender(), monitors=[Hears])
     with engine:
@@ -310,7 +310,7 @@ def test_a_stop_does_not_wait_longer_for_a_handler_than_it_was_told(world, scrip
         world.wait(lambda: the_monitor(again, Keeps).bodies == ["a"])
 
 
-def test_what_would_end_the_process_quietly_is_told_as_a_failure(world, script):
+def test_t66_what_would_end_the_process_quietly_is_told_as_a_failure(world, script):
     def leaves(*_):
         raise SystemExit(0)
 

@@ -198,7 +198,7 @@ def test_a1_6_exactly_once_survives_a_kill_at_every_point_of_a_recovery(children
     assert_all_went_through(queues, store)
 
 
-def test_a1_6_exactly_once_survives_a_kill_at_every_point_of_a_stop(children, tmp_path, store):
+def test_a1_6_t65_exactly_once_survives_a_kill_at_every_point_of_a_stop(children, tmp_path, store):
     """A stop that begins with a batch in hand: it is not stored, then stored, then handled, then sent."""
     queues, flow = a_flow(tmp_path, store=store)
     messages = numbered(COUNT)
@@ -352,7 +352,7 @@ def test_a2_5_b2_ids_after_a_kill(children, tmp_path, store, mode, sources):
     assert len(set(ids)) == len(ids)
 
 
-def test_c111_a_killed_engine_whose_messages_cause_many_events_starts_again(children, tmp_path):
+def test_111_a_killed_engine_whose_messages_cause_many_events_starts_again(children, tmp_path):
     """Given 1,200 messages that wait and cause 110 events each, more than a channel takes, when it starts, then it does."""
     count, flow_of = 1200, {"monitor": "tests.runtime.flows:FansOut", "audit": "tests.runtime.flows:Tallies"}
     queues, flow = a_flow(tmp_path, batch=100, wanted=count, **flow_of)

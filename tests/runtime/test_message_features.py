@@ -98,10 +98,19 @@ def test_a6_5_a_sender_gives_its_messages_a_time_to_live(world, script):
     assert [(one.time_to_live_ms, one.persistent) for one in headers] == [(1500, True), (5, False)]
 
 
-# --- RELIABILITY C 99, 102, 103, 105 ---
+# --- odd messages ---
 
 
-def test_c99_gaps_and_steps_back_in_the_numbers_are_information_only(world, script):
+def test_88_many_and_long_properties_are_taken(world, script):
+    odd = [{f"p{number}": number for number in range(10_000)}, {"long": "x" * 1_000_000}]
+    heard = []
+    script.message = lambda monitor, message: heard.append(message.properties)
+    with world.engine(receiver(), monitors=[Keeps]):
+        world.broker.publish("queue:in", [Message(b"a", properties) for properties in odd])
+        world.wait(lambda: heard == odd)
+
+
+def test_99_gaps_and_steps_back_in_the_numbers_are_information_only(world, script):
     ids = [f"{number}:S01" for number in (1, 2, 9, 3, 100, 4)]
     with world.engine(receiver(), monitors=[Keeps]):
         world.publish(*(message(one, one, "S01") for one in ids))
@@ -109,7 +118,7 @@ def test_c99_gaps_and_steps_back_in_the_numbers_are_information_only(world, scri
 
 
 @pytest.mark.parametrize("priority", [255, -1])
-def test_c102_any_priority_is_received_as_it_came(world, script, priority):
+def test_102_any_priority_is_received_as_it_came(world, script, priority):
     heard = []
     script.message = lambda monitor, message: heard.append(message.headers.priority)
     with world.engine(receiver(), monitors=[Keeps]):
@@ -117,7 +126,7 @@ def test_c102_any_priority_is_received_as_it_came(world, script, priority):
         world.wait(lambda: heard == [priority])
 
 
-def test_c103_an_answer_to_a_forbidden_destination_is_a_dead_letter(world, script):
+def test_103_an_answer_to_a_forbidden_destination_is_a_dead_letter(world, script):
     class Forbids(Faults):
         def refused(self, sender, batch):
             return {at: "access refused" for at, one in enumerate(batch) if one.destination == "queue:forbidden"}
@@ -134,7 +143,7 @@ def test_c103_an_answer_to_a_forbidden_destination_is_a_dead_letter(world, scrip
 
 
 @pytest.mark.parametrize("no_local", [False, True])
-def test_c105_messages_of_its_own_senders_are_counted(world, script, logs, no_local):
+def test_105_messages_of_its_own_senders_are_counted(world, script, logs, no_local):
     def turns_in_circles(monitor, message):
         if message.body in (b"a", b"b"):
             monitor.send(b"echo of %s" % message.body, to="loop")
@@ -152,7 +161,7 @@ def test_c105_messages_of_its_own_senders_are_counted(world, script, logs, no_lo
     assert len([one for one in logs if one["event"].startswith("W5406")]) == 1
 
 
-def test_c105_messages_of_others_are_not_its_own(world, script):
+def test_105_messages_of_others_are_not_its_own(world, script):
     with world.engine(receiver(no_local=True), sender(), monitors=[Keeps]) as engine:
         world.publish(message("a", "1:elsewhere", "elsewhere"), message("b"))
         world.wait(lambda: script.of("Keeps") == ["a", "b"])

@@ -1,4 +1,4 @@
-"""Messages that end the process (RELIABILITY T26, bad input C110): found, kept as a dead letter, and nothing else is."""
+"""Messages that end the process (trap T26, bad input 110): found, kept as a dead letter, and nothing else is."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -118,7 +118,7 @@ def an_order(
 
 @pytest.mark.kill9
 @pytest.mark.parametrize("database", ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def test_t26_c110_a_message_that_aborts_the_process_is_quarantined(children, request, tmp_path, database):
+def test_t26_110_a_message_that_aborts_the_process_is_quarantined(children, request, tmp_path, database):
     queues, order = an_order(request, tmp_path, database)
     assert [children.run(**order)["exit"] for _ in range(4)] == [ABORTED, ABORTED, ABORTED, 0]
     assert queues.bodies() == [f"{number}:{body}" for number, body in enumerate(SURVIVORS, 1)]
@@ -131,7 +131,7 @@ def test_t26_c110_a_message_that_aborts_the_process_is_quarantined(children, req
 
 
 @pytest.mark.kill9
-def test_t26_c110_at_least_once_each_copy_that_the_broker_brings_is_found(children, request, tmp_path):
+def test_t26_110_at_least_once_each_copy_that_the_broker_brings_is_found(children, request, tmp_path):
     """The process may die before the broker is acknowledged, so that the message comes again, under a new number."""
     queues, order = an_order(request, tmp_path, "sqlite", receive="AT_LEAST_ONCE", send="AT_LEAST_ONCE")
     exits = [children.run(**order)["exit"]]
@@ -228,7 +228,7 @@ def test_t26_an_event_from_inside_that_ends_the_process(world, script):
     assert [what for what in script.of("Hears") if what.startswith("note")][-2:] == ["note m1", "note m3"]
 
 
-def test_t26_c110_a_pipeline_finds_the_message_by_halving(world):
+def test_t26_110_a_pipeline_finds_the_message_by_halving(world):
     world.publish(*numbered(COUNT))
     deaths = lives_until_it_stays_up(world, processors=[Pipeline(POISON)])
     assert 3 <= deaths <= 7

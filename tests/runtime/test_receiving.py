@@ -68,7 +68,9 @@ class AcknowledgementNeverArrives(Faults):
 
 
 @pytest.mark.parametrize(("reliability", "times"), [(EXACTLY_ONCE, 1), (AT_LEAST_ONCE, 2)])
-def test_a3_2_a_batch_redelivered_after_its_commit_is_dropped_or_handled_twice(any_world, script, reliability, times):
+def test_a3_2_t16_a_batch_redelivered_after_its_commit_is_dropped_or_handled_twice(
+    any_world, script, reliability, times
+):
     any_world.broker.faults = AcknowledgementNeverArrives()
     any_world.publish(*numbered(5))
     with any_world.engine(receiver("in", reliability, max_batch_size=5), monitors=[Keeps]) as engine:
@@ -146,7 +148,7 @@ def rows_of_messages(world) -> list[int]:
     return [number for row in inspect.receive_log(world.store) for number in range(row.first, row.last + 1)]
 
 
-def test_a3_5_ids_outlive_the_messages_and_a_restart(any_world, script):
+def test_a3_5_t15_ids_outlive_the_messages_and_a_restart(any_world, script):
     parts = receiver()
     with any_world.engine(parts, monitors=[Keeps]) as engine:
         any_world.publish("a", "b")
@@ -159,7 +161,7 @@ def test_a3_5_ids_outlive_the_messages_and_a_restart(any_world, script):
         assert engine.status().receivers["in"][1].duplicates == 1
 
 
-def test_a3_6_c89_c90_messages_without_id_are_received_at_least_once(any_world, script, logs):
+def test_a3_6_89_90_messages_without_id_are_received_at_least_once(any_world, script, logs):
     without = [message("x", ""), message("x", ""), message("y", "")]
     with any_world.engine(receiver(), monitors=[Keeps]) as engine:
         any_world.publish(*without)

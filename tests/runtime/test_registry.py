@@ -114,7 +114,7 @@ def test_a1_4_every_part_is_recorded(any_world):
 
 
 @pytest.mark.kill9
-def test_a1_5_a_dynamic_best_effort_receiver_comes_back_after_kill_9(children, tmp_path, store):
+def test_a1_5_t64_a_dynamic_best_effort_receiver_comes_back_after_kill_9(children, tmp_path, store):
     queues = Queues(tmp_path)
     flow = {"store": store, "broker": queues.url, "receive": ""}
     assert children.run(**flow, add=["extra"], wanted=1, kill="rx.poll", hit=2)["killed"]
@@ -136,7 +136,7 @@ def test_a1_5_dynamic_parts_come_back_with_a_restart(any_world, script):
         assert engine.add_receiver(receiver("in", EXACTLY_ONCE)) is engine.receivers["in"]
 
 
-def test_a1_7_a_static_part_cannot_be_removed_from_the_configuration(any_world):
+def test_a1_7_42_a_static_part_cannot_be_removed_from_the_configuration(any_world):
     with any_world.engine(receiver("r1"), sender("s1"), monitors=[Keeps]):
         any_world.publish("a", to="queue:r1")
         any_world.wait(lambda: any_world.broker.waiting("queue:r1") == 0)
@@ -157,7 +157,7 @@ def test_a1_8_only_dynamic_parts_can_be_removed(world):
             engine.remove("nobody")
 
 
-def test_a1_9_new_static_parts_must_not_clash_with_dynamic_ones(world):
+def test_a1_9_t29_45_new_static_parts_must_not_clash_with_dynamic_ones(world):
     with world.engine(monitors=[Hears]) as engine:
         engine.add_receiver(receiver("x", BEST_EFFORT))
     with pytest.raises(RecoveryRefused, match="E4304 receiver 'x'"):
@@ -166,7 +166,7 @@ def test_a1_9_new_static_parts_must_not_clash_with_dynamic_ones(world):
         assert sorted(engine.receivers) == ["x", "y"]
 
 
-def test_a1_10_dynamic_configuration_never_changes(world, script):
+def test_a1_10_44_dynamic_configuration_never_changes(world, script):
     with world.engine(monitors=[Hears]) as engine:
         engine.add_receiver(receiver("in", EXACTLY_ONCE))
         with pytest.raises(UsageError, match="E8303 receiver 'in': exists already"):
@@ -187,7 +187,7 @@ def test_a1_11_the_destination_of_a_receiver_may_move_with_an_explicit_domain(an
     assert script.of("Keeps") == ["a", "b"]
 
 
-def test_a1_12_with_the_default_domain_it_may_not(world):
+def test_a1_12_t18_with_the_default_domain_it_may_not(world):
     with world.engine(receiver("r1"), monitors=[Hears]):
         pass
     with pytest.raises(RecoveryRefused, match="E4302 .*dup_detection_domain_id: 'memory:queue:r1'"):
@@ -551,7 +551,7 @@ def test_a1_20_its_id_is_taken(world):
 
 
 def test_a_dynamic_best_effort_sender_has_a_fresh_source_in_each_life(world, script):
-    """RELIABILITY B2: an id is never used again for another body."""
+    """Invariant B2, trap T45: an id is never used again for another body."""
     script.message = sends_on
     for life in ("one", "two"):
         with world.engine(receiver("in", BEST_EFFORT), monitors=[Hears]) as engine:
@@ -571,7 +571,7 @@ def test_two_contexts_come_back_with_their_own_monitors(any_world, script):
         assert the_monitor(engine, Keeps).bodies == ["a"]
 
 
-def test_a_monitor_with_state_cannot_be_left_out(world):
+def test_149_a_monitor_with_state_cannot_be_left_out(world):
     with world.engine(receiver(), monitors=[Keeps]) as engine:
         engine.checkpoint()
     with pytest.raises(RecoveryRefused, match="E4202 monitor 'Keeps'"):

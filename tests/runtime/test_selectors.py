@@ -60,7 +60,7 @@ def test_s4_3_a_queue_keeps_what_is_not_selected_for_others(any_world, script):
 
 
 @pytest.mark.parametrize("mode", ALL_RECEIVING)
-def test_d_38_a_queue_that_cannot_keep_the_rest_is_refused(world, mode):
+def test_38_a_queue_that_cannot_keep_the_rest_is_refused(world, mode):
     """A static receiver stops the start, a dynamic one the call; nothing is recorded."""
     world.broker = MemoryBroker(features=replace(MEMORY_FEATURES, selects=False))
     selective = receiver("in", mode, selector=EUROPE)
@@ -77,7 +77,7 @@ def test_d_38_a_queue_that_cannot_keep_the_rest_is_refused(world, mode):
         engine.add_receiver(over_topic(mode, selector=EUROPE))
 
 
-def test_d_37_a_selector_that_cannot_be_read_is_refused_before_anything_is_recorded(world):
+def test_37_a_selector_that_cannot_be_read_is_refused_before_anything_is_recorded(world):
     with world.engine(monitors=[Hears]) as engine:
         with pytest.raises(ConfigError, match=r"E6003 receiver 'in'.selector: column 8: ") as refused:
             engine.add_receiver(receiver(selector="price >"))

@@ -77,7 +77,7 @@ def test_u2_a2_1_the_commit_comes_before_the_release_and_the_release_before_the_
     assert order[accepted - 3 : accepted] == ["ck.tx.commit.before", "ck.tx.commit.after", "ck.release.after"]
 
 
-def test_u1_a2_2_state_and_sends_are_in_one_commit(any_world):
+def test_u1_a2_2_t13_state_and_sends_are_in_one_commit(any_world):
     """The store never holds a count without the sends up to it, whenever it is looked at."""
     engine = any_world.engine(receiver(), sender(connection="away"), monitors=[Forwards], connections=away(any_world))
     with engine:

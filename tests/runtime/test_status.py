@@ -364,8 +364,8 @@ class OpensWindow(Monitor):
             self.update_flow_control_window(marker, 100)
 
 
-def test_c100_odd_timestamps_harm_nothing(world, script):
-    """RELIABILITY C 100: 1970, 9999, negative and missing timestamps of redelivered messages."""
+def test_100_odd_timestamps_harm_nothing(world, script):
+    """1970, 9999, negative and missing timestamps of redelivered messages."""
     stamps = [0, 253_402_300_799_000, -5, None, 2**62]
     messages = [
         Message(b"m%d" % at, {"uniqueMessageId": f"{at}"}, headers=Headers(redelivered=True, timestamp=stamp))

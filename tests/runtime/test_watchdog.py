@@ -1,4 +1,4 @@
-"""A handler that does not return is told (bad input C109)."""
+"""A handler that does not return is told (bad input 109)."""
 
 import threading
 from typing import Any
@@ -41,7 +41,7 @@ class Stuck:
         self._gate.wait()
 
 
-def test_c109_w5501_comes_after_the_time_and_then_twice_as_late(logs, gate, script):
+def test_109_w5501_comes_after_the_time_and_then_twice_as_late(logs, gate, script):
     clock = ManualClock()
     with Stuck(gate, script) as ident:
         watchdog = Watchdog(lambda: [ident], 30.0, clock)
@@ -58,7 +58,7 @@ def test_c109_w5501_comes_after_the_time_and_then_twice_as_late(logs, gate, scri
     assert ".py:" in logs[0]["at"]
 
 
-def test_c109_calls_that_return_are_not_added_up(logs, script):
+def test_109_calls_that_return_are_not_added_up(logs, script):
     """The same handler at every look, each time another call."""
     clock = ManualClock()
     watchdog = Watchdog(lambda: [thread], 30.0, clock)
@@ -69,7 +69,7 @@ def test_c109_calls_that_return_are_not_added_up(logs, script):
     assert told(logs) == []
 
 
-def test_c109_a_thread_that_handles_nothing_is_left_alone(logs):
+def test_109_a_thread_that_handles_nothing_is_left_alone(logs):
     clock = ManualClock()
     watchdog = Watchdog(lambda: [threading.get_ident(), 12345], 30.0, clock)
     for _ in range(10):
@@ -78,11 +78,11 @@ def test_c109_a_thread_that_handles_nothing_is_left_alone(logs):
     assert told(logs) == []
 
 
-def test_c109_it_can_be_turned_off():
+def test_109_it_can_be_turned_off():
     assert Watchdog(lambda: [threading.get_ident()], 0.0, ManualClock()).step() is None
 
 
-def test_c109_an_engine_watches_its_contexts(world, script, gate, logs):
+def test_109_an_engine_watches_its_contexts(world, script, gate, logs):
     script.message = lambda monitor, message: gate.wait() and None
     world.publish(*numbered(1))
     with world.engine(receiver(), sender(), monitors=[Keeps], handler_warning_after=0.05):
@@ -91,7 +91,7 @@ def test_c109_an_engine_watches_its_contexts(world, script, gate, logs):
     assert told(logs)[0]["event"].startswith("W5501 handler of monitor Keeps has run")
 
 
-def test_c109_a_handler_that_does_not_return_in_recovery_is_told_too(world, script, gate, logs):
+def test_109_a_handler_that_does_not_return_in_recovery_is_told_too(world, script, gate, logs):
     world.publish(*numbered(1))
     first = world.engine(receiver(), sender(), monitors=[Keeps], interval=3600.0)
     first.start()

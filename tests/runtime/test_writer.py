@@ -1,4 +1,4 @@
-"""Commits that fail, or whose answer is lost (RELIABILITY T1, T2), without threads."""
+"""Commits that fail, or whose answer is lost (traps T1 and T2), without threads."""
 
 import time
 from collections.abc import Sequence

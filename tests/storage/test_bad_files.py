@@ -1,4 +1,4 @@
-"""What users and disks do to a SQLite store (RELIABILITY 4 E): an exact code, no change, no other exception."""
+"""What users and disks do to a SQLite store: an exact code, no change, no other exception."""
 
 import errno
 import fcntl
@@ -86,26 +86,26 @@ def edit(path: Path, *statements: str) -> None:
 
 
 @pytest.mark.parametrize(("content", "shown"), [(b"PK\x03\x04" * 400, "'PK"), (b"hello world", "'hello world'")])
-def test_a_file_that_is_not_sqlite(make_store: MakeStore, path: Path, content: bytes, shown: str) -> None:
+def test_138_a_file_that_is_not_sqlite(make_store: MakeStore, path: Path, content: bytes, shown: str) -> None:
     path.write_bytes(content)
     assert (
         refused(make_store, path, StoreError, f"E3001 .*is not a SQLite database .starts with {shown}").exit_status == 3
     )
 
 
-def test_a_file_of_no_bytes_becomes_a_store(make_store: MakeStore, path: Path) -> None:
+def test_139_a_file_of_no_bytes_becomes_a_store(make_store: MakeStore, path: Path) -> None:
     path.touch()
     assert make_store(f"sqlite:///{path}").open().epoch == 1
 
 
 @pytest.mark.parametrize("keep", [100, 4096, 6000, 20_000])
-def test_a_truncated_file(make_store: MakeStore, filled: Path, keep: int) -> None:
+def test_140_a_truncated_file(make_store: MakeStore, filled: Path, keep: int) -> None:
     with filled.open("r+b") as file:
         file.truncate(keep)
     refused(make_store, filled, StoreError, "E300[12]")
 
 
-def test_flipped_bits_are_found_or_harmless(make_store: MakeStore, filled: Path, tmp_path: Path) -> None:
+def test_141_flipped_bits_are_found_or_harmless(make_store: MakeStore, filled: Path, tmp_path: Path) -> None:
     content = filled.read_bytes()
     chance = random.Random(4711)
     found = set()
@@ -128,8 +128,8 @@ def test_flipped_bits_are_found_or_harmless(make_store: MakeStore, filled: Path,
     assert found <= {"E3001", "E3002", "E3003", "E3004", "E3005", "E3006", "E4201", "E4310", "E4311"}
 
 
-def test_a_lost_log_is_noticed_by_the_witness(make_store: MakeStore, path: Path, tmp_path: Path) -> None:
-    """The file without its -wal opens well and is old: T33."""
+def test_142_a_lost_log_is_noticed_by_the_witness(make_store: MakeStore, path: Path, tmp_path: Path) -> None:
+    """The file without its -wal opens well and is old (trap T33)."""
     store = make_store(f"sqlite:///{path}")
     store.open()
     fill(store)
@@ -144,7 +144,7 @@ def test_a_lost_log_is_noticed_by_the_witness(make_store: MakeStore, path: Path,
     assert refusal.value.exit_status == 6
 
 
-def test_an_old_backup_is_noticed_by_the_witness(make_store: MakeStore, filled: Path, tmp_path: Path) -> None:
+def test_153_an_old_backup_is_noticed_by_the_witness(make_store: MakeStore, filled: Path, tmp_path: Path) -> None:
     backup = shutil.copy(filled, tmp_path / "backup")
     store = make_store(f"sqlite:///{filled}")
     store.open()
@@ -170,7 +170,7 @@ def test_a_witness_that_cannot_be_written_only_notices_less(make_store: MakeStor
     assert not files.beside(path, ".witness").exists()
 
 
-def test_the_log_of_another_store(make_store: MakeStore, filled: Path, tmp_path: Path) -> None:
+def test_143_the_log_of_another_store(make_store: MakeStore, filled: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.db"
     store = make_store(f"sqlite:///{other}", "beta")
     store.open()
@@ -179,7 +179,7 @@ def test_the_log_of_another_store(make_store: MakeStore, filled: Path, tmp_path:
         make_store(f"sqlite:///{filled}").open()
 
 
-def test_another_application(make_store: MakeStore, path: Path) -> None:
+def test_145_another_application(make_store: MakeStore, path: Path) -> None:
     edit(path, "CREATE TABLE invoices (id INTEGER)")
     refused(make_store, path, StoreError, "E3003 .*belongs to another application")
 
@@ -190,14 +190,14 @@ def test_a_database_with_our_names_and_without_our_mark(make_store: MakeStore, p
         make_store(f"sqlite:///{path}").open()
 
 
-def test_a_newer_schema(make_store: MakeStore, filled: Path) -> None:
+def test_146_a_newer_schema(make_store: MakeStore, filled: Path) -> None:
     edit(filled, "UPDATE correlator_schema SET version_num = '0012'", "UPDATE engine SET product = 'correlator 1.7'")
     text = r"E3004 .*written by correlator 1\.7 \(schema 12\), this is schema 3\. .*Upgrade this program first"
     refused(make_store, filled, StoreError, text)
 
 
 @pytest.mark.parametrize("table", ["engine", "checkpoint", "receive_log", "accepted_ids", "outbox", "dead_letter"])
-def test_a_table_that_was_dropped(make_store: MakeStore, filled: Path, table: str) -> None:
+def test_148_a_table_that_was_dropped(make_store: MakeStore, filled: Path, table: str) -> None:
     edit(filled, f"DROP TABLE {table}")
     refused(make_store, filled, StoreError, f"E3005 .*the table '{table}' is missing")
 
@@ -216,7 +216,7 @@ def test_a_table_that_was_dropped(make_store: MakeStore, filled: Path, table: st
         ("UPDATE suspect SET deaths = 9", "note about 'main', 'orders' from 4"),
     ],
 )
-def test_a_row_that_was_edited(make_store: MakeStore, filled: Path, statement: str, where: str) -> None:
+def test_148_a_row_that_was_edited(make_store: MakeStore, filled: Path, statement: str, where: str) -> None:
     edit(filled, statement)
     error = refused(make_store, filled, RecoveryRefused, f"E4201 {where}: content does not match its digest")
     assert error.exit_status == 6
@@ -227,7 +227,7 @@ def test_a_content_of_another_version(make_store: MakeStore, filled: Path) -> No
     refused(make_store, filled, RecoveryRefused, "E4202 outbox of 'alerts' from 1: content is not a OutboundSegment")
 
 
-def test_a_full_disk_is_rolled_back_and_tried_again(make_store: MakeStore, path: Path) -> None:
+def test_150_a_full_disk_is_rolled_back_and_tried_again(make_store: MakeStore, path: Path) -> None:
     store = make_store(f"sqlite:///{path}")
     store.open()
     raw = store._opened()._raw()  # type: ignore[attr-defined]
@@ -238,7 +238,9 @@ def test_a_full_disk_is_rolled_back_and_tried_again(make_store: MakeStore, path:
     store.commit(1, [values.received(1, 5000)])
 
 
-def test_a_store_that_another_program_locks(make_store: MakeStore, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_151_a_store_that_another_program_locks(
+    make_store: MakeStore, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(failures, "BUSY_TIMEOUT_S", 0.05)
     store = make_store(f"sqlite:///{path}")
     store.open()
@@ -264,7 +266,7 @@ class locked:  # noqa: N801
         self._connection.close()
 
 
-def test_a_file_gets_smaller_again(make_store: MakeStore, path: Path) -> None:
+def test_t68_a_file_gets_smaller_again(make_store: MakeStore, path: Path) -> None:
     store = make_store(f"sqlite:///{path}")
     store.open()
     store.commit(1, [values.received(1, 50_000)])
@@ -277,8 +279,8 @@ def test_a_file_gets_smaller_again(make_store: MakeStore, path: Path) -> None:
     assert path.stat().st_size < full / 10
 
 
-def test_a_failing_disk_stops_the_engine(make_store: MakeStore, path: Path) -> None:
-    """A write beyond the limit of the process fails like a broken disk: not busy, not to be tried again (T2)."""
+def test_t2_152_a_failing_disk_stops_the_engine(make_store: MakeStore, path: Path) -> None:
+    """A write beyond the limit of the process fails like a broken disk: not busy, not to be tried again (trap T2)."""
     store = make_store(f"sqlite:///{path}")
     store.open()
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -295,7 +297,7 @@ def test_a_failing_disk_stops_the_engine(make_store: MakeStore, path: Path) -> N
 
 
 @pytest.mark.parametrize("place", ["directory", "below a file"])
-def test_a_place_that_cannot_hold_a_store(make_store: MakeStore, tmp_path: Path, place: str) -> None:
+def test_32_a_place_that_cannot_hold_a_store(make_store: MakeStore, tmp_path: Path, place: str) -> None:
     path = tmp_path / "store.db"
     if place == "directory":
         path.mkdir()
@@ -317,7 +319,7 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
 @pytest.mark.parametrize("target", ["file", "directory"])
-def test_a_store_that_may_only_be_read(make_store: MakeStore, ours: Path, target: str) -> None:
+def test_144_a_store_that_may_only_be_read(make_store: MakeStore, ours: Path, target: str) -> None:
     path = ours / "store.db"
     store = make_store(f"sqlite:///{path}")
     store.open()
@@ -350,7 +352,7 @@ def opened_by_nobody(url: str) -> str:
         return pipe.read()
 
 
-def test_files_are_private(make_store: MakeStore, tmp_path: Path) -> None:
+def test_t59_files_are_private(make_store: MakeStore, tmp_path: Path) -> None:
     path = tmp_path / "new" / "deep" / "store.db"
     old = os.umask(0)
     try:
@@ -370,7 +372,7 @@ def test_a_file_that_others_may_read_is_closed_to_them(make_store: MakeStore, fi
     assert stat.S_IMODE(filled.stat().st_mode) == 0o600
 
 
-def test_a_directory_that_everybody_may_write(make_store: MakeStore, tmp_path: Path) -> None:
+def test_32_a_directory_that_everybody_may_write(make_store: MakeStore, tmp_path: Path) -> None:
     directory = tmp_path / "open"
     directory.mkdir()
     directory.chmod(0o777)
@@ -383,7 +385,7 @@ def test_a_directory_that_everybody_may_write(make_store: MakeStore, tmp_path: P
 
 
 @pytest.mark.parametrize("name", ["store.db", "store.db-wal", "store.db.lock", "directory"])
-def test_symbolic_links(make_store: MakeStore, tmp_path: Path, name: str) -> None:
+def test_32_symbolic_links(make_store: MakeStore, tmp_path: Path, name: str) -> None:
     (tmp_path / "real").mkdir()
     link = tmp_path / name
     link.symlink_to(tmp_path / "real")
@@ -394,7 +396,7 @@ def test_symbolic_links(make_store: MakeStore, tmp_path: Path, name: str) -> Non
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives a directory away")
-def test_a_directory_of_somebody_else(make_store: MakeStore, tmp_path: Path) -> None:
+def test_32_a_directory_of_somebody_else(make_store: MakeStore, tmp_path: Path) -> None:
     directory = tmp_path / "theirs"
     directory.mkdir()
     os.chown(directory, 65534, 65534)
@@ -422,7 +424,7 @@ def test_file_systems(path: str, kind: str) -> None:
         *["fuse.rclone", "fuse.juicefs", "fuse.sshfs", "fuse.something-new", "fuse"],
     ],
 )
-def test_a_network_file_system(
+def test_t12_32_a_network_file_system(
     make_store: MakeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     mount(monkeypatch, tmp_path, kind)
@@ -480,8 +482,8 @@ def test_odd_file_names(make_store: MakeStore, tmp_path: Path, name: str) -> Non
     assert any(p.name.endswith(".lock") for p in tmp_path.iterdir())
 
 
-def test_a_store_in_a_child_process(make_store: MakeStore, sqlite_url: str) -> None:
-    """A forked child is refused, and its end takes neither the lock nor the connection from the parent (T8)."""
+def test_t8_a_store_in_a_child_process(make_store: MakeStore, sqlite_url: str) -> None:
+    """A forked child is refused, and its end takes neither the lock nor the connection from the parent (trap T8)."""
     store = make_store(sqlite_url)
     store.open()
     reader, writer = os.pipe()
@@ -531,7 +533,7 @@ def test_a_full_disk_under_the_lock_file_leaves_no_lock(
     make_store(sqlite_url).open()
 
 
-def test_the_lock_is_not_a_posix_lock(make_store: MakeStore, sqlite_url: str) -> None:
+def test_t10_the_lock_is_not_a_posix_lock(make_store: MakeStore, sqlite_url: str) -> None:
     store = make_store(sqlite_url)
     store.open()
     with Path(f"{sqlite_url[10:]}.lock").open() as file:
@@ -540,7 +542,7 @@ def test_the_lock_is_not_a_posix_lock(make_store: MakeStore, sqlite_url: str) ->
         assert file.read().startswith(f"pid {os.getpid()} on host ")
 
 
-def test_settings_are_read_back(make_store: MakeStore, sqlite_url: str) -> None:
+def test_t4_settings_are_read_back(make_store: MakeStore, sqlite_url: str) -> None:
     store = make_store(sqlite_url)
     store.open()
     raw = store._opened()._raw()  # type: ignore[attr-defined]
@@ -586,7 +588,7 @@ def test_a_look_from_outside_sees_one_moment(make_store: MakeStore, url: str) ->
         assert connection.exec_driver_sql("SELECT commit_number FROM engine").scalar() == 1
 
 
-def test_a_reader_cannot_write(make_store: MakeStore, url: str) -> None:
+def test_t6_a_reader_cannot_write(make_store: MakeStore, url: str) -> None:
     make_store(url).open()
     with pytest.raises(StoreError, match=r"E3006|E3308"), databases.reading(url) as connection:
         connection.exec_driver_sql("DELETE FROM engine")

@@ -80,7 +80,7 @@ def test_an_engine_killed_at_any_point_starts_with_what_was_committed(
     assert points >= {"rx.tx.begin", "rx.tx.insert", "rx.tx.dedup", "rx.tx.commit.before", "rx.tx.commit.after"}
 
 
-def test_a_migration_killed_at_any_step_succeeds_at_the_next_start(
+def test_t30_147_a_migration_killed_at_any_step_succeeds_at_the_next_start(
     die: Die, make_store: MakeStore, tmp_path: Path
 ) -> None:
     points = []

@@ -1,4 +1,4 @@
-"""What PostgreSQL and its network do to a store (RELIABILITY T1, T34; 4 E rows 155 to 159)."""
+"""What PostgreSQL and its network do to a store (traps T1 and T34, bad inputs 155 and 156)."""
 
 import contextlib
 import sys
@@ -52,7 +52,7 @@ def through(proxy: FaultProxy, server: PostgresServer, url: str) -> str:
 
 
 @pytest.mark.parametrize(("lost", "committed"), [(lost_request, False), (lost_reply, True)])
-def test_a_lost_commit_is_resolved(
+def test_t1_a_lost_commit_is_resolved(
     make_store: MakeStore, server: PostgresServer, proxy: FaultProxy, lost: Callable[..., Fault], committed: bool
 ) -> None:
     direct = server.fresh_schema()
@@ -73,7 +73,7 @@ def test_a_lost_commit_is_resolved(
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_a_session_that_dies_at_each_statement(
+def test_156_a_session_that_dies_at_each_statement(
     make_store: MakeStore, server: PostgresServer, at: Callable[..., None], point: str
 ) -> None:
     url = server.fresh_schema()
@@ -110,7 +110,7 @@ def test_a_server_that_crashes_and_comes_back(make_store: MakeStore, at: Callabl
         store.close()
 
 
-def test_an_engine_that_lost_its_session_to_another(make_store: MakeStore, server: PostgresServer) -> None:
+def test_t11_an_engine_that_lost_its_session_to_another(make_store: MakeStore, server: PostgresServer) -> None:
     url = server.fresh_schema()
     first, second = make_store(url), make_store(url)
     first.open()
@@ -240,28 +240,28 @@ def test_any_other_error_stops_the_engine(make_store: MakeStore, server: Postgre
     assert type(failure.value) is StoreError
 
 
-def test_nobody_listens(make_store: MakeStore) -> None:
+def test_155_nobody_listens(make_store: MakeStore) -> None:
     url = f"postgresql://u:secret@127.0.0.1:{free_port()}/d"
     refused(make_store, url, StoreError, r"E3301 postgresql://u:\*\*\*@127.0.0.1:\d+/d: cannot connect")
 
 
-def test_a_wrong_password(make_store: MakeStore, server: PostgresServer) -> None:
+def test_155_a_wrong_password(make_store: MakeStore, server: PostgresServer) -> None:
     refused(make_store, server.url().replace(server.password, "secret"), StoreError, "E3302 .*the user was refused")
 
 
-def test_an_unknown_user(make_store: MakeStore, server: PostgresServer) -> None:
+def test_155_an_unknown_user(make_store: MakeStore, server: PostgresServer) -> None:
     refused(make_store, server.url().replace("correlator:", "nobody:secret"), StoreError, "E3302")
 
 
-def test_a_database_that_does_not_exist(make_store: MakeStore, server: PostgresServer) -> None:
+def test_155_a_database_that_does_not_exist(make_store: MakeStore, server: PostgresServer) -> None:
     refused(make_store, server.url("nowhere"), StoreError, 'E3303 .*database "nowhere" does not exist')
 
 
-def test_an_encrypted_connection_that_the_server_has_not(make_store: MakeStore, server: PostgresServer) -> None:
+def test_155_an_encrypted_connection_that_the_server_has_not(make_store: MakeStore, server: PostgresServer) -> None:
     refused(make_store, server.url() + "?sslmode=require", StoreError, "E3309 .*no encrypted connection")
 
 
-def test_a_database_in_another_encoding(make_store: MakeStore, server: PostgresServer) -> None:
+def test_155_a_database_in_another_encoding(make_store: MakeStore, server: PostgresServer) -> None:
     url = server.fresh_database("TEMPLATE template0 ENCODING 'SQL_ASCII' LOCALE 'C'")
     refused(make_store, url, StoreError, "E3305 .*SQL_ASCII. Only UTF8")
 
@@ -274,20 +274,22 @@ def test_a_database_in_another_encoding(make_store: MakeStore, server: PostgresS
         ("search_path = ''", "E3304"),
     ],
 )
-def test_settings_of_the_database(make_store: MakeStore, server: PostgresServer, setting: str, code: str) -> None:
+def test_t4_155_settings_of_the_database(
+    make_store: MakeStore, server: PostgresServer, setting: str, code: str
+) -> None:
     url = server.fresh_database()
     server.execute(f"ALTER DATABASE {database_of(url)} SET {setting}")
     refused(make_store, url, StoreError, code)
 
 
-def test_a_user_without_rights(make_store: MakeStore, server: PostgresServer) -> None:
+def test_155_a_user_without_rights(make_store: MakeStore, server: PostgresServer) -> None:
     url = server.fresh_database()
     server.execute(f"CREATE ROLE guest{url[-1]} LOGIN PASSWORD 'secret'")
     url = url.replace(f"correlator:{server.password}", f"guest{url[-1]}:secret")
     refused(make_store, url, StoreError, "E3304 .*permission denied for schema public")
 
 
-def test_tables_of_somebody_else(make_store: MakeStore, server: PostgresServer) -> None:
+def test_155_tables_of_somebody_else(make_store: MakeStore, server: PostgresServer) -> None:
     url = server.fresh_schema()
     server.execute("CREATE TABLE outbox (id int)", url)
     refused(make_store, url, StoreError, "E3003 .*belongs to another application")
@@ -320,7 +322,7 @@ def test_a_row_that_was_edited(make_store: MakeStore, server: PostgresServer) ->
 
 
 def test_a_server_that_went_back(make_store: MakeStore, server: PostgresServer, tmp_path: Path) -> None:
-    """A replica without the last checkpoints was promoted: the witness on our own disk knows better (T33)."""
+    """A replica without the last checkpoints was promoted: the witness on our own disk knows better (trap T33)."""
     url = server.fresh_schema()
     store = make_store(url, witness_directory=tmp_path)
     store.open()

@@ -74,7 +74,7 @@ def goes_on(make_store: MakeStore, url: str, store: SqlStore, number: int) -> No
 
 
 @pytest.mark.parametrize(("setting", "text"), [("statement_timeout", "was cancelled"), ("lock_timeout", "get a lock")])
-def test_57014_55p03_a_statement_that_takes_too_long(
+def test_159_57014_55p03_a_statement_that_takes_too_long(
     make_store: MakeStore, server: PostgresServer, setting: str, text: str
 ) -> None:
     url = server.fresh_database()
@@ -89,7 +89,7 @@ def test_57014_55p03_a_statement_that_takes_too_long(
     goes_on(make_store, url, store, 1)
 
 
-def test_40p01_a_deadlock(make_store: MakeStore, server: PostgresServer, at: At) -> None:
+def test_159_40p01_a_deadlock(make_store: MakeStore, server: PostgresServer, at: At) -> None:
     url = configured(server, "deadlock_timeout = '10ms'")
     store = make_store(url)
     store.open()
@@ -108,7 +108,9 @@ def test_40p01_a_deadlock(make_store: MakeStore, server: PostgresServer, at: At)
     goes_on(make_store, url, store, 2)
 
 
-def test_40001_a_transaction_that_cannot_be_serialized(make_store: MakeStore, server: PostgresServer, at: At) -> None:
+def test_159_40001_a_transaction_that_cannot_be_serialized(
+    make_store: MakeStore, server: PostgresServer, at: At
+) -> None:
     url = configured(server, "default_transaction_isolation = 'repeatable read'")
     store = make_store(url)
     store.open()
@@ -118,7 +120,7 @@ def test_40001_a_transaction_that_cannot_be_serialized(make_store: MakeStore, se
     goes_on(make_store, url, store, 1)
 
 
-def test_53300_no_connection_is_free(make_store: MakeStore, server: PostgresServer) -> None:
+def test_159_53300_no_connection_is_free(make_store: MakeStore, server: PostgresServer) -> None:
     url = server.fresh_database()
     guest = f"guest_{database_of(url)}"
     server.execute(f"CREATE ROLE {guest} LOGIN PASSWORD 'secret' CONNECTION LIMIT 1")
@@ -169,7 +171,7 @@ def test_57p05_a_session_that_is_ended_while_nothing_is_to_be_done(
 
 
 def test_25006_a_server_that_may_not_be_written_for_a_while(make_store: MakeStore) -> None:
-    """Sessions that live are refused their next transaction, new ones are not used (RELIABILITY T34)."""
+    """Sessions that live are refused their next transaction, new ones are not used (trap T34)."""
     with running(PostgresServer()) as server:
         url = server.fresh_database()
         store = make_store(url)
@@ -208,7 +210,7 @@ def test_a_driver_that_fails_without_a_state_has_lost_its_session(
     assert isinstance(translated, CommitUnknown) is (code == "E3105")
 
 
-# --- failover to a replica (RELIABILITY T33, T34) ---
+# --- failover to a replica ---
 
 
 @pytest.fixture
@@ -228,7 +230,7 @@ def replicated() -> Iterator[tuple[PostgresServer, PostgresServer, str]]:
         primary.close()
 
 
-def test_a_failover_to_a_replica_that_has_everything(
+def test_t34_157_a_failover_to_a_replica_that_has_everything(
     make_store: MakeStore, replicated: tuple[PostgresServer, PostgresServer, str]
 ) -> None:
     primary, replica, url = replicated
@@ -247,7 +249,7 @@ def test_a_failover_to_a_replica_that_has_everything(
     assert inspect.instance(f"{url}&target_session_attrs=read-write").commit == 2, "readers need no writable session"
 
 
-def test_a_failover_to_a_replica_that_lacks_commits_stops_the_engine(
+def test_t33_157_a_failover_to_a_replica_that_lacks_commits_stops_the_engine(
     make_store: MakeStore, replicated: tuple[PostgresServer, PostgresServer, str]
 ) -> None:
     """What was answered as committed is not there: nothing may be built on it."""

@@ -87,7 +87,7 @@ def test_consumed_segments_leave_the_receive_log(make_store: MakeStore, url: str
     assert recovered.consumed == {"orders": 7, "absent": 3}
 
 
-def test_numbers_are_remembered_when_all_messages_are_consumed(make_store: MakeStore, url: str) -> None:
+def test_t14_numbers_are_remembered_when_all_messages_are_consumed(make_store: MakeStore, url: str) -> None:
     store = make_store(url)
     store.open()
     store.commit(1, [values.received(1, 4)])
@@ -246,7 +246,7 @@ def test_a_commit_is_all_or_nothing(make_store: MakeStore, url: str, at: Callabl
     assert inspect.dead_letters(url) == []
 
 
-def test_a_second_engine_is_refused_while_the_first_lives(make_store: MakeStore, url: str) -> None:
+def test_154_a_second_engine_is_refused_while_the_first_lives(make_store: MakeStore, url: str) -> None:
     first = make_store(url)
     first.open()
     with pytest.raises(Fenced, match=r"E3201 .*owned by pid \d+ on host .* since \d{4}-\d\d-\d\dT[\d:]{8}Z") as refusal:
@@ -255,7 +255,7 @@ def test_a_second_engine_is_refused_while_the_first_lives(make_store: MakeStore,
     first.commit(1, [values.received(1, 1)])
 
 
-def test_an_engine_is_fenced_when_another_has_taken_over(make_store: MakeStore, url: str) -> None:
+def test_t10_154_an_engine_is_fenced_when_another_has_taken_over(make_store: MakeStore, url: str) -> None:
     """The lock was lost (a paused session on PostgreSQL): the epoch decides."""
     store = make_store(url)
     store.open()
@@ -327,7 +327,7 @@ def test_the_check_of_a_start_sees_everything_and_may_refuse(make_store: MakeSto
 
 
 @pytest.mark.parametrize("name", ["o'rders\";--", "bestellungen-ü", "a b\tc", "%s %(x)s", "?"])
-def test_names_are_only_values(make_store: MakeStore, url: str, name: str) -> None:
+def test_t51_names_are_only_values(make_store: MakeStore, url: str, name: str) -> None:
     store = make_store(url, name)
     store.open()
     store.commit(

@@ -1,4 +1,4 @@
-"""The witness of a store (RELIABILITY T33): what it notes, and when."""
+"""The witness of a store (trap T33): what it notes, and when."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Invariants of messages that end the process (RELIABILITY T26)."""
+"""Invariants of messages that end the process (trap T26)."""
 
 from collections import Counter
 from collections.abc import Iterator

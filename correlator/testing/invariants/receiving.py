@@ -1,4 +1,4 @@
-"""Invariants of the receive modes (RELIABILITY 2: BE, A, E, C, X1)."""
+"""Invariants of the receive modes."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -409,7 +409,7 @@ def _counts(one: Published, receiver: str) -> bool:
 
 @invariant("C2", "the call acknowledges exactly the suspended batch")
 def exactly_that_batch(facts: Facts) -> Iterator[str]:
-    """What is acknowledged is what was held; from an older connection nothing (C5)."""
+    """What is acknowledged is what was held; from an older connection nothing (invariant C5)."""
     silent = any(record.who == "ack.silent" for _, record in facts.history.of("fault"))
     for name in facts.of_mode(APP_CONTROLLED):
         held: dict[int, list[str]] = {}

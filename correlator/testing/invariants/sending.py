@@ -1,4 +1,4 @@
-"""Invariants of the send modes and of flush notices (RELIABILITY 2: S, B, F)."""
+"""Invariants of the send modes and of flush notices."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any

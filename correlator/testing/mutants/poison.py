@@ -1,4 +1,4 @@
-"""Bugs in finding the message that ends the process (RELIABILITY T26)."""
+"""Bugs in finding the message that ends the process (trap T26)."""
 # ruff: noqa: SLF001, ARG005 - mutants reach into the classes that they break, and leave out what these do
 
 from typing import Any

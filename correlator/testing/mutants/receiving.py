@@ -444,7 +444,7 @@ def resumed_twice(patches: Patches) -> None:
     budget=600,
 )
 def resume_survives_the_connection(patches: Patches) -> None:
-    """C5."""
+    """Invariant C5."""
 
     def make(original: Any) -> Any:
         def lost(self: Any, error: Any) -> Any:

@@ -143,7 +143,7 @@ def store_error_swallowed(patches: Patches) -> None:
     budget=300,
 )
 def unknown_taken_for_done(patches: Patches) -> None:
-    """T1."""
+    """Trap T1."""
 
     def make(original: Any) -> Any:
         def resolve(self: Any, number: Any) -> Any:
@@ -288,7 +288,7 @@ def monitor_not_marked(patches: Patches) -> None:
 
 @mutant("table_reads_untracked", "a value of a table that is changed in place is not written", "M5", "G1")
 def table_reads_untracked(patches: Patches) -> None:
-    """T46."""
+    """Trap T46."""
 
     def make(original: Any) -> Any:
         def init(self: Any, *arguments: Any) -> Any:

@@ -15,7 +15,7 @@ from correlator.testing.mutants.catalogue import Patches, mutant
     "failed_handler_sends", "the sends of a handler that failed leave all the same", "S9", "M4", "M1", "M3", "G5", "M2"
 )
 def failed_handler_sends(patches: Patches) -> None:
-    """T27."""
+    """Trap T27."""
 
     def make(original: Any) -> Any:
         def undo(self: Any, instance: Any) -> Any:
@@ -43,7 +43,7 @@ def failed_handler_sends(patches: Patches) -> None:
     "G1",
 )
 def failed_handler_changes_state(patches: Patches) -> None:
-    """T27."""
+    """Trap T27."""
     patches.replace(Context, "_undo", lambda _: lambda self, instance: self._effects.clear())
 
 

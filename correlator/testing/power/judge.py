@@ -1,4 +1,4 @@
-"""Whether a store found after a power cut keeps what the world had seen before it; ids of RELIABILITY 2."""
+"""Whether a store found after a power cut keeps what the world had seen before it, by ids of invariants."""
 
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet

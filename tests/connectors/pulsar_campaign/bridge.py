@@ -1,6 +1,6 @@
 """The process that is killed: an engine that counts orders and sends them on from the queue `in` to the queue `out`.
 
-    python -m tests.connectors.pulsar_campaign.bridge OPTIONS STORE RELIABILITY
+    python -m tests.connectors.pulsar_campaign.bridge OPTIONS STORE MODE
 
 It prints a line when it has begun, ends when its standard input does, and then prints what its parts have counted. The
 engine is made here and nowhere else: Pulsar's client does not survive a fork.

@@ -1,4 +1,4 @@
-"""What users type wrong, and the places they call from (bad inputs 53 to 59, 62, 63, 66, 67 and 68)."""
+"""What users type wrong, and the places they call from."""
 
 import os
 import signal
@@ -44,6 +44,7 @@ from tests.cli.commands import COMMAND, assert_fails, on_terminal, run, start, w
     ],
 )
 def test_a_mistake_gets_its_code_and_status(arguments, code, texts, tmp_path, capsys, monkeypatch):
+    """Bad inputs 54 to 57, 59 and 68."""
     monkeypatch.chdir(tmp_path)
     status = main.execute(arguments)
     out, err = capsys.readouterr()
@@ -85,7 +86,7 @@ def test_several_errors_are_told_in_sentences():
     assert str(joined([plain, plain])) == "E1 x: what. Do.\nE1 x: what. Do."
 
 
-def test_no_arguments_show_a_short_help(tmp_path):
+def test_53_no_arguments_show_a_short_help(tmp_path):
     result = run(cwd=tmp_path)
     assert result.returncode == 2
     assert result.stdout == ""
@@ -160,7 +161,7 @@ def test_explain_knows_every_spelling_of_a_code(capsys):
 
 
 @pytest.mark.parametrize("arguments", [["version"], ["explain", "E1020"], ["lint", "missing.yaml"]])
-def test_a_reader_that_goes_away_is_no_error(arguments, tmp_path):
+def test_62_a_reader_that_goes_away_is_no_error(arguments, tmp_path):
     process = start(*arguments, cwd=tmp_path)
     process.stdout.close()
     assert process.wait(60) == 141
@@ -187,7 +188,7 @@ def test_closed_streams_are_no_error(redirection, tmp_path):
     assert (result.returncode, result.stderr) == (0, "")
 
 
-def test_no_terminal_no_escape_sequences(place):
+def test_63_no_terminal_no_escape_sequences(place):
     result = run("run", "engine.yaml", cwd=place)
     assert "\x1b" not in result.stdout + result.stderr
     assert result.stdout.splitlines()[0].split("\t")[0] == "part"
@@ -200,7 +201,7 @@ def test_a_terminal_gets_a_bar_and_a_table(place):
     assert "\t" not in shown
 
 
-def test_no_color(place):
+def test_63_no_color(place):
     shown = on_terminal("run", "engine.yaml", cwd=place, env={"NO_COLOR": "1"})
     assert "\x1b[3" not in shown.replace("\x1b[3m", "")  # italics are no colour
 
@@ -219,7 +220,7 @@ def test_no_color(place):
         {"PATH": "/nonexistent"},
     ],
 )
-def test_any_environment(env, place):
+def test_66_67_any_environment(env, place):
     assert run("explain", "E1301", cwd=place, env=env).returncode == 0
     assert_clean(run("run", "engine.yaml", cwd=place, env=env))
 
@@ -232,7 +233,7 @@ def assert_clean(result: subprocess.CompletedProcess[str]) -> None:
 @pytest.mark.parametrize(
     "name", [b"a b.yaml", b"a\nb.yaml", b"\xff\xfe.yaml", "bestellungen-ü.yaml".encode(), b"-x.yaml"]
 )
-def test_any_file_name(name, place):
+def test_66_any_file_name(name, place):
     path = os.fsencode(place) + b"/" + name
     with open(path, "w") as file:  # noqa: PTH123  a name that is no text
         file.write((place / "engine.yaml").read_text() + "colour: red\n")
@@ -251,13 +252,13 @@ def test_a_directory_with_any_name(place):
     assert_clean(run("run", str(directory / "engine.yaml"), cwd=place))
 
 
-def test_a_working_directory_that_cannot_be_written(place):
+def test_67_a_working_directory_that_cannot_be_written(place):
     assert run("lint", str(place / "engine.yaml"), cwd="/proc").returncode == 0
     result = run("run", str(place / "engine.yaml"), cwd="/proc")
     assert_fails(result, "E3006", 3, "/proc/store")
 
 
-def test_a_working_directory_that_is_gone(place, tmp_path_factory):
+def test_67_a_working_directory_that_is_gone(place, tmp_path_factory):
     gone = tmp_path_factory.mktemp("gone")
     script = f'rmdir "{gone}"; "{COMMAND}" lint "{place}/engine.yaml"; "{COMMAND}" lint engine.yaml'
     result = subprocess.run(["/bin/sh", "-c", script], cwd=gone, capture_output=True, text=True, check=False)

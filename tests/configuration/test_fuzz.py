@@ -1,4 +1,4 @@
-"""Whatever a file holds (trap T49): settings or a `ConfigError`, soon."""
+"""Whatever a file holds: settings or a `ConfigError`, soon."""
 
 import json
 import time
@@ -27,6 +27,7 @@ yaml_like = st.lists(st.sampled_from(PIECES), max_size=60).map("".join)
 @CALM
 @given(st.one_of(yaml_like, st.text(max_size=200)))
 def test_text(text):
+    """Trap T49."""
     with suppress(ConfigError):
         read_text(text, EngineFile, environment={"A": "b"})
 

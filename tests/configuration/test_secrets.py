@@ -52,7 +52,7 @@ def test_secrets_are_known(options):
 @pytest.mark.parametrize(
     "store", ["mysql://u:${PASSWORD}@h", f"mysql://u:{SENTINEL}/x@h", "sqlite:///x?synchronous=off"]
 )
-def test_secrets_are_in_no_error(options, store):
+def test_t50_secrets_are_in_no_error(options, store):
     with pytest.raises(ConfigError) as caught:
         read_text(ENGINE % (store, options), EngineFile, environment={"PASSWORD": SENTINEL})
     error: BaseException | None = caught.value

@@ -3,7 +3,7 @@
 EQUIVALENT = {
     "high-water mark ignored in recovery": (
         "There is one store: the checkpoint's transaction itself deletes the receive rows that it consumed, so that a "
-        "row at or below the mark does not exist at a start (trap T13). Nothing is left that a mark could skip."
+        "row at or below the mark does not exist at a start. Nothing is left that a mark could skip."
     ),
     "cut without taking in delivered batches of received messages": (
         "A batch that is in the inbox and not in the cut is in the receive log with numbers beyond `entered`. A start "

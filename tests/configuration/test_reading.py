@@ -333,7 +333,7 @@ def test_good_urls(url):
         ("amqp://u:a/b@host:5672", "write '/' as %2F"),
     ],
 )
-def test_a26_bad_urls(url, says):
+def test_26_bad_urls(url, says):
     problem = check_url(url)
     assert says in problem
     assert "secret" not in problem

@@ -245,7 +245,7 @@ TESTS_OF = {
     "correlator/core/dedup.py": ["tests/core/test_duplicate_detector.py", "tests/core/test_sightings.py"],
     "correlator/core/receiving.py": ["tests/core/test_receiver_cycle.py", "tests/core/test_receiving.py"],
 }
-OF_EACH_KIND = 2
+OF_EACH_KIND = 1
 SURVIVORS = 0.25
 """The budgets of this test are small, and some slips change nothing: the whole sample is run by the command."""
 

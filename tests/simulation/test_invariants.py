@@ -272,8 +272,8 @@ case(
 )
 case(
     "E1",
-    lambda: doubtful().acknowledged("orders", "b").received("orders", 3, "a", ids=["1:P"]),
     lambda: doubtful().acknowledged("orders", "b").acknowledged("orders", "c").received("orders", 3, "a", ids=["1:P"]),
+    lambda: doubtful().acknowledged("orders", "a").received("orders", 3, "a", ids=["1:P"]),
 )
 case(
     "E2",

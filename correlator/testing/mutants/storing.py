@@ -253,7 +253,14 @@ def head_counted_twice(patches: Patches) -> None:
 
 
 @mutant(
-    "unhandled_rows_consumed", "a row is deleted when one of two contexts has handled it", "A2", "A3", "G1", "G8", "K4"
+    "unhandled_rows_consumed",
+    "a row is deleted when one of two contexts has handled it",
+    "A2",
+    "A3",
+    "G1",
+    "G8",
+    "K4",
+    seed=10,
 )
 def unhandled_rows_consumed(patches: Patches) -> None:
     """Minimum and maximum confused."""

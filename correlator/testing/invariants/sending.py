@@ -261,10 +261,19 @@ def every_flush_completes(facts: Facts) -> Iterator[str]:
 
 
 def _passed_over(facts: Facts) -> Iterator[str]:
-    """A request that a lost connection has dropped is found by the notice of the next one."""
+    """A request that a lost connection has dropped is found by the notice of the next one.
+
+    An engine that was overtaken goes on, but not with the step in which it was stopped: what that was about to notify
+    is lost in the simulation alone.
+    """
     waiting: dict[tuple[int, str, str], list[int]] = {}
+    died: dict[int, int] = {}
+    for at, record in facts.history.of("died"):
+        died.setdefault(record.life, at)
     records = sorted([*facts.history.of("flush"), *facts.history.of("flushed")], key=lambda event: event[0])
-    for _, record in records:
+    for at, record in records:
+        if at > died.get(record.life, at):
+            continue
         context, request = record.data[:2]
         requests = waiting.setdefault((record.life, record.who, context), [])
         if record.kind == "flush":

@@ -2,7 +2,7 @@
 
 from correlator.configuration.constraints import check_settings
 from correlator.configuration.problems import Findings
-from correlator.configuration.rules import NOTHING_PROVIDED, Provided, check_endpoint, check_engine
+from correlator.configuration.rules import NOTHING_PROVIDED, Provided, advisors, check_endpoint, check_engine
 from correlator.errors import ConfigError
 from correlator.settings import EngineSettings, ReceiverSettings, SenderSettings
 
@@ -36,6 +36,6 @@ def check_part_settings(
     path = f"{kind} {findings.show(part.id)}"
     check_settings(part, path, findings)
     findings.raise_errors()
-    check_endpoint(path, part, settings, provided, findings)
+    check_endpoint(path, part, settings, provided, advisors(settings, provided), findings)
     findings.raise_errors()
     return findings.warnings

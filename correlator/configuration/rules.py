@@ -102,9 +102,10 @@ def check_engine(settings: EngineSettings, provided: Provided, findings: Finding
     _check_connections(made, provided.connectors, findings)
     _check_destinations(settings.destinations, findings)
     _check_ids(settings, findings)
+    advising = advisors(settings, provided)
     for path, endpoint in _endpoints(settings):
-        check_endpoint(path, endpoint, settings, provided, findings)
-    _check_windows(settings, provided, findings)
+        check_endpoint(path, endpoint, settings, provided, advising, findings)
+    _check_windows(settings, advising, findings)
 
 
 def _check_connections(
@@ -182,9 +183,14 @@ def _endpoints(settings: EngineSettings) -> Iterator[tuple[str, Endpoint]]:
 
 
 def check_endpoint(
-    path: str, endpoint: Endpoint, settings: EngineSettings, provided: Provided, findings: Findings
+    path: str,
+    endpoint: Endpoint,
+    settings: EngineSettings,
+    provided: Provided,
+    advising: Mapping[str, Advising],
+    findings: Findings,
 ) -> None:
-    """Apply the rules over one receiver or sender of an engine with these settings."""
+    """Apply the rules over one receiver or sender of an engine with these settings, and such `advisors`."""
     connections = dict.fromkeys([*settings.connections, *provided.connections])
     if endpoint.connection not in connections:
         what = f"{findings.show(endpoint.connection)} is not defined"
@@ -194,7 +200,7 @@ def check_endpoint(
         _check_destination(member(path, "destination"), endpoint.destination, settings.destinations, findings)
     _check_options(path, endpoint, findings)
     _check_reliability(path, endpoint, findings, persistent=settings.store is not None or provided.store)
-    advisor = _advisor(endpoint, settings, provided)
+    advisor = advising.get(endpoint.connection)
     for one in advisor.advice(endpoint) if advisor is not None else ():
         findings.warn(one.code, member(member(path, "options"), one.option), one.what, one.allowed, one.todo)
 
@@ -222,17 +228,17 @@ def _check_reliability(path: str, endpoint: Endpoint, findings: Findings, *, per
         findings.error("E1205", place, what, "", f"Set 'store', or use {other}")
 
 
-def _advisor(endpoint: Endpoint, settings: EngineSettings, provided: Provided) -> Advising | None:
-    """The connector of a receiver or sender, if it has something to say; `_check_type` tells of one that is missing."""
-    found: object = provided.connections.get(endpoint.connection)
-    configured = settings.connections.get(endpoint.connection)
-    if found is None and configured is not None:
-        with contextlib.suppress(ConfigError):
-            found = connector(configured.type, endpoint.connection)
-    return found if isinstance(found, Advising) else None
+def advisors(settings: EngineSettings, provided: Provided) -> Mapping[str, Advising]:
+    """By connection, the connectors that have something to say; `_check_type` tells of those that are missing."""
+    found: dict[str, object] = {**provided.connections}
+    for name, connection in settings.connections.items():
+        if name not in found:
+            with contextlib.suppress(ConfigError):
+                found[name] = connector(connection.type, name)
+    return {name: one for name, one in found.items() if isinstance(one, Advising)}
 
 
-def _check_windows(settings: EngineSettings, provided: Provided, findings: Findings) -> None:
+def _check_windows(settings: EngineSettings, advising: Mapping[str, Advising], findings: Findings) -> None:
     windows = settings.duplicate_detection
     exactly_once = [
         (path, endpoint)
@@ -245,7 +251,7 @@ def _check_windows(settings: EngineSettings, provided: Provided, findings: Findi
         return
     for path, receiver in exactly_once:
         _check_window_size(path, receiver, windows.per_source_window_size, findings)
-        advisor = _advisor(receiver, settings, provided)
+        advisor = advising.get(receiver.connection)
         if advisor is not None:
             options = {**_connection_options(settings, receiver), **receiver.options}
             times = {name: options[name] for name in advisor.redelivery_options if name in options}

@@ -7,7 +7,7 @@ from correlator.configuration.files import EngineFile
 from correlator.configuration.imports import import_object
 from correlator.configuration.loading import Check, Loaded, read_file, read_text
 from correlator.configuration.problems import Findings, InvalidConfiguration, Position
-from correlator.configuration.programs import check_engine_settings, check_part_settings
+from correlator.configuration.programs import check_engine_settings, check_part_settings, require
 from correlator.configuration.rules import NOTHING_PROVIDED, Provided
 from correlator.configuration.schema import json_schema
 from correlator.configuration.secrets import Secrets
@@ -30,4 +30,5 @@ __all__ = [
     "json_schema",
     "read_file",
     "read_text",
+    "require",
 ]

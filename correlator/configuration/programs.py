@@ -3,10 +3,24 @@
 from correlator.configuration.constraints import check_settings
 from correlator.configuration.problems import Findings
 from correlator.configuration.rules import NOTHING_PROVIDED, Provided, advisors, check_endpoint, check_engine
-from correlator.errors import ConfigError
+from correlator.errors import ConfigError, quoted
 from correlator.settings import EngineSettings, ReceiverSettings, SenderSettings
 
 _NO_FILE = ""
+
+
+def require(settings: object, wanted: type, where: str, todo: str = "") -> None:
+    """Refuse what is no object of this class. Raises `ConfigError` E1022.
+
+    Args:
+        settings: as a program gives it.
+        wanted: the class.
+        where: who is given it, for the message.
+        todo: what to do where a mistake is common.
+    """
+    if not isinstance(settings, wanted):
+        what = f"{quoted(str(settings))} is of type {type(settings).__name__}, must be {wanted.__name__}"
+        raise ConfigError("E1022", where, what, "", todo)
 
 
 def check_engine_settings(settings: EngineSettings, provided: Provided = NOTHING_PROVIDED) -> tuple[ConfigError, ...]:

@@ -17,7 +17,14 @@ from typing import Any, Self
 
 import msgspec
 
-from correlator.configuration import EngineFile, Provided, check_engine_settings, check_part_settings, read_file
+from correlator.configuration import (
+    EngineFile,
+    Provided,
+    check_engine_settings,
+    check_part_settings,
+    read_file,
+    require,
+)
 from correlator.connector import Connection
 from correlator.core.checkpoint import Checkpoint
 from correlator.core.commit import Endpoint, Recovered, RegistryCommit, Suspect, SuspectCommit
@@ -88,6 +95,7 @@ class Engine:
         jitter: Callable[[], float] = secrets.SystemRandom().random,  # noqa: B008  # no state
         warnings: Sequence[ConfigError] | None = None,
     ) -> None:
+        require(settings, EngineSettings, "Engine", "For a file: Engine.from_yaml(path)")
         self.settings = settings
         self.processors = processors
         self.writer: Writer | None = None
@@ -345,6 +353,7 @@ class Engine:
         waits for the commit that records it. Raises `UsageError` E8303 for an id that is taken.
         """
         self._refuse_child()
+        require(settings, ReceiverSettings, "add_receiver")
         warnings = check_part_settings(settings, self.settings, self._provided)
         with self._changing:
             if self._known(settings):
@@ -364,6 +373,7 @@ class Engine:
     def add_sender(self, settings: SenderSettings) -> Sender:
         """Add a sender for the life of the store; sends are accepted at once. As `add_receiver`."""
         self._refuse_child()
+        require(settings, SenderSettings, "add_sender")
         warnings = check_part_settings(settings, self.settings, self._provided)
         if settings != self._default_senders.get(settings.id, settings):
             raise UsageError("E8303", f"sender '{settings.id}'", "is the default sender", "", "Choose another id")

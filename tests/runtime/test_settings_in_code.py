@@ -331,6 +331,23 @@ LATE = replace(
 )
 
 
+@pytest.mark.parametrize("settings", ["engine.yaml", None, RECEIVER])
+def test_an_engine_of_other_things_than_settings_is_refused(settings: Any) -> None:
+    with pytest.raises(ConfigError, match=r"E1022 Engine: .* must be EngineSettings\. For a file: Engine\.from_yaml"):
+        Engine(settings)
+
+
+@pytest.mark.parametrize("part", [None, "in", {"id": "in"}])
+def test_a_part_of_other_things_than_settings_is_refused(url: str, part: Any) -> None:
+    with engine(persistent(url)) as running:
+        with pytest.raises(ConfigError, match="E1022 add_receiver: .* must be ReceiverSettings"):
+            running.add_receiver(part)
+        with pytest.raises(ConfigError, match="E1022 add_sender: .* must be SenderSettings"):
+            running.add_sender(part)
+        with pytest.raises(ConfigError, match="E1022 add_sender: .* is of type ReceiverSettings"):
+            running.add_sender(RECEIVER)  # type: ignore[arg-type]
+
+
 class Careful(MemoryConnection):
     """It has something to say about options."""
 

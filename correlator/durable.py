@@ -7,7 +7,15 @@ import os
 from pathlib import Path
 
 PRIVATE_FILE = 0o600
-"""The permissions of every file that the product makes."""
+PRIVATE_DIRECTORY = 0o700
+"""The permissions of every file and directory that the product makes."""
+
+
+def make_private_directory(directory: Path) -> None:
+    """Make missing directories for their owner alone: `Path.mkdir(parents=True)` would leave parents open to others."""
+    if not directory.exists():
+        make_private_directory(directory.parent)
+        directory.mkdir(PRIVATE_DIRECTORY, exist_ok=True)
 
 
 def create_private(path: Path) -> int:

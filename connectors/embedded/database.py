@@ -41,7 +41,7 @@ def _dial(path: Path) -> sqlite3.Connection:
 
 
 def _create(path: Path) -> None:
-    """Make a file that only its owner reads; never touch one that exists: closing it would drop SQLite's locks."""
+    """Make a file for its owner alone; never touch one that exists: closing it would drop SQLite's locks."""
     with contextlib.suppress(FileExistsError):
         os.close(create_private(path))
 

@@ -23,6 +23,7 @@ from connectors.embedded import ledger
 from connectors.embedded.database import APPLICATION_ID, connect_postgres, connect_sqlite
 from connectors.embedded.neighbours import neighbours
 from connectors.embedded.tables import SCHEMA_VERSION
+from correlator.durable import make_private_directory
 from correlator.errors import ConnectionLost, StoreError
 from correlator.processes import LockFile, Maker, never_finalize
 from correlator.storage import files
@@ -110,6 +111,7 @@ class SqliteLink:
         self._lives = Path(f"{path}.consumers")
         self._neighbours = neighbours(store)
         files.refuse_network(path)
+        make_private_directory(path.parent)
         self._gate = LockFile(Path(f"{path}.gate"))
         try:
             with self._alone():

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from connectors.options import parse_destination
+from correlator.durable import make_private_directory
 from correlator.errors import ConnectionLost, quoted
 from correlator.processes import LockFile
 
@@ -56,7 +57,7 @@ def file_name(destination: str, endings: Collection[str]) -> str | None:
 
 def lock(path: Path, what: str) -> LockFile:
     """Be the one owner of what a file protects until it is closed. Raises `ConnectionLost` E7012 for another one."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private_directory(path.parent)
     taken = LockFile(path)
     if not taken.try_lock():
         taken.close()

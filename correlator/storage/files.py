@@ -11,11 +11,10 @@ import stat
 from datetime import UTC, datetime
 from pathlib import Path
 
-from correlator.durable import PRIVATE_FILE, create_private
+from correlator.durable import PRIVATE_FILE, create_private, make_private_directory
 from correlator.errors import Fenced, StoreError, quoted
 from correlator.processes import LockFile
 
-PRIVATE_DIRECTORY = 0o700
 NETWORK_FILE_SYSTEMS = frozenset({
     "9p", "acfs", "afs", "beegfs", "ceph", "cifs", "coda", "davfs", "fakeowner", "gfs", "gfs2", "glusterfs", "gpfs",
     "kafs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "orangefs", "panfs", "prl_fs", "pvfs2", "smb2", "smb3", "smbfs",
@@ -45,7 +44,7 @@ def prepare(path: Path) -> None:
             except that missing directories were made.
     """
     try:
-        _make_directory(path.parent)
+        make_private_directory(path.parent)
         refuse_unsafe(path)
         if not path.exists():
             os.close(create_private(path))
@@ -58,7 +57,7 @@ def prepare(path: Path) -> None:
 def prepare_witness(path: Path) -> None:
     """Make sure that the witness of a PostgreSQL store can be written; raises `StoreError` as `prepare`."""
     try:
-        _make_directory(path.parent)
+        make_private_directory(path.parent)
         refuse_unsafe(path)
     except OSError as error:
         raise unusable(path, error) from error
@@ -188,13 +187,6 @@ def unusable(path: Path, error: OSError | str) -> StoreError:
     return StoreError(
         "E3006", str(path), f"cannot be used ({text})", "The engine must be able to write the file and its directory"
     )
-
-
-def _make_directory(directory: Path) -> None:
-    """Make missing directories, each private: `Path.mkdir(parents=True)` would leave parents open to others."""
-    if not directory.exists():
-        _make_directory(directory.parent)
-        directory.mkdir(PRIVATE_DIRECTORY)
 
 
 def refuse_network(path: Path) -> None:

@@ -1,6 +1,7 @@
 """What only the embedded broker has: browsing, its file, its consumers."""
 
 import sqlite3
+import stat
 from pathlib import Path
 
 import msgspec
@@ -169,11 +170,11 @@ def test_a_file_that_is_no_database(connection, tmp_path) -> None:
         connected_sink(connection)
 
 
-def test_a_missing_directory(tmp_path) -> None:
+def test_a_missing_directory_is_made(tmp_path) -> None:
     store = f"sqlite:///{tmp_path}/none/broker.db"
     connection = EmbeddedConnection("c", ConnectionSettings(type="embedded", options={"store": store}))
-    with pytest.raises(ConnectionLost, match="No such file"):
-        connected_sink(connection)
+    connected_sink(connection)
+    assert stat.S_IMODE((tmp_path / "none").stat().st_mode) == 0o700
 
 
 def test_commits_are_durable(connection, tmp_path) -> None:

@@ -21,7 +21,7 @@ from connectors.file.places import Directory, lock
 from connectors.file.position import Kept, PositionFile
 from connectors.file.records import Records
 from connectors.file.rotation import find, following, identity_of, is_made_from
-from correlator.connector import Chunk
+from correlator.connector import NO_SUCH_DESTINATION, Chunk
 from correlator.errors import ConnectionLost
 from correlator.events import CUT_FROM, Headers, Message, PropertyValue
 from correlator.processes import LockFile, Maker
@@ -136,7 +136,7 @@ class FileSource:
         except FileNotFoundError as error:
             self.close()
             raise ConnectionLost(
-                "E7010", self._where, f"no such file: {error.filename}", "", "It may appear later"
+                NO_SUCH_DESTINATION, self._where, f"no such file: {error.filename}", "", "It may appear later"
             ) from error
         except OSError as error:
             self.close()

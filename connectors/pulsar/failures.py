@@ -1,6 +1,7 @@
 """What Pulsar's client says, as the errors that cross the port: one code for each thing the user can do."""
 
 from connectors.pulsar.broker import Broker
+from correlator.connector import NO_SUCH_DESTINATION, TAKES_NOTHING
 from correlator.errors import ConnectionLost, SendRejected, quoted
 
 TOO_LARGE = "MessageTooBig"
@@ -10,8 +11,8 @@ _ALLOW = "let the broker make topics and subscriptions (allowAutoTopicCreation, 
 _MAKE_IT = f"Make it, or {_ALLOW}"
 _GRANT = "Grant the permission on the namespace"
 _LOST = {
-    "TopicNotFound": ("E7010", "its topic or namespace does not exist", _MAKE_IT),
-    "SubscriptionNotFound": ("E7010", "its subscription does not exist", _MAKE_IT),
+    "TopicNotFound": (NO_SUCH_DESTINATION, "its topic or namespace does not exist", _MAKE_IT),
+    "SubscriptionNotFound": (NO_SUCH_DESTINATION, "its subscription does not exist", _MAKE_IT),
     "AuthorizationError": ("E7007", "the broker does not let this client use it", _GRANT),
     "AuthenticationError": ("E7002", "the broker refused the token", "Check token or token_file"),
     "ConsumerBusy": (
@@ -21,8 +22,8 @@ _LOST = {
     ),
     "ProducerBusy": ("E7009", "a producer of the same name is still there", ""),
     "ProducerFenced": ("E7009", "another producer has taken its place", ""),
-    "ProducerBlockedQuotaExceededError": ("E7026", "its backlog quota is used up", ""),
-    "ProducerBlockedQuotaExceededException": ("E7026", "its backlog quota is used up", ""),
+    "ProducerBlockedQuotaExceededError": (TAKES_NOTHING, "its backlog quota is used up", ""),
+    "ProducerBlockedQuotaExceededException": (TAKES_NOTHING, "its backlog quota is used up", ""),
     "ConnectError": ("E7001", "the broker cannot be reached", ""),
     "NotConnected": ("E7001", "the connection is gone", ""),
     "AlreadyClosed": ("E7001", "the connection is gone", ""),

@@ -6,11 +6,10 @@ from connectors.options import check_destination, flag_option
 from connectors.rabbitmq.broker import broker
 from connectors.rabbitmq.browsing import copies
 from connectors.rabbitmq.examination import examine
-from connectors.rabbitmq.failures import NO_SUCH_DESTINATION
 from connectors.rabbitmq.places import place_of_receiver, place_of_sender
 from connectors.rabbitmq.sink import RabbitSink
 from connectors.rabbitmq.source import RabbitSource
-from correlator.connector import Features
+from correlator.connector import NO_SUCH_DESTINATION, Features
 from correlator.errors import ConnectionLost, CorrelatorError, UsageError, quoted
 from correlator.events import Message
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings

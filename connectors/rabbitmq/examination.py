@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 from connectors.rabbitmq import management
 from connectors.rabbitmq.broker import Broker
-from connectors.rabbitmq.failures import NO_SUCH_DESTINATION
 from connectors.rabbitmq.link import Link
 from connectors.rabbitmq.management import Queue
 from connectors.rabbitmq.places import Place, place_of_receiver, place_of_sender
+from correlator.connector import NO_SUCH_DESTINATION
 from correlator.errors import ConfigError, ConnectionLost, CorrelatorError, quoted
 from correlator.settings import ReceiverSettings, SenderSettings
 

@@ -9,9 +9,9 @@ from pika import exceptions
 
 from connectors.rabbitmq.broker import Broker
 from connectors.rabbitmq_server import Fault, of_credentials, of_user, of_virtual_host, reason
+from correlator.connector import NO_SUCH_DESTINATION
 from correlator.errors import quoted
 
-NO_SUCH_DESTINATION = "E7010"
 _UNEQUAL = re.compile(r"inequivalent arg '([^']+)' for (\w+) '(.*)' in vhost '.*?': (.*)", re.DOTALL)
 _VALUES = re.compile(r"received (.+?) but current is (.+)", re.DOTALL)
 _MISSING = 404

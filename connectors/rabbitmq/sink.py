@@ -16,6 +16,7 @@ from connectors.rabbitmq.link import Link
 from connectors.rabbitmq.places import Place, Route, route_to
 from connectors.rabbitmq.publisher import Publisher
 from connectors.rabbitmq_server import Fault
+from correlator.connector import TAKES_NOTHING
 from correlator.errors import ConnectionLost, SendRejected, quoted
 from correlator.events import Outgoing
 from correlator.settings import SenderSettings
@@ -137,7 +138,7 @@ class RabbitSink:
             left = deadline - time.monotonic()
             if left <= 0:
                 what = f"{self._broker.address} takes no messages at present ({link.blocked})"
-                raise ConnectionLost("E7026", self._where, what, "", "The batch is under way and is waited for")
+                raise ConnectionLost(TAKES_NOTHING, self._where, what, "", "The batch is under way and is waited for")
             self._stirred.wait(left)
             self._stirred.clear()
         self._stirred.set()  # whoever waits for something else must look again

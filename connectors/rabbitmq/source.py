@@ -7,10 +7,9 @@ from typing import Any
 from connectors.rabbitmq.broker import Broker
 from connectors.rabbitmq.content import decode
 from connectors.rabbitmq.deliveries import Inbox, Ledger, Settlement, Token
-from connectors.rabbitmq.failures import NO_SUCH_DESTINATION
 from connectors.rabbitmq.link import Link
 from connectors.rabbitmq.places import Place
-from correlator.connector import Chunk
+from correlator.connector import NO_SUCH_DESTINATION, Chunk
 from correlator.errors import ConnectionLost
 from correlator.settings import ReceiverSettings
 

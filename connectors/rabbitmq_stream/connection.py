@@ -4,11 +4,10 @@ from collections.abc import Sequence
 
 from connectors.options import check_destination
 from connectors.rabbitmq_stream.broker import broker
-from connectors.rabbitmq_stream.failures import NO_SUCH_STREAM
 from connectors.rabbitmq_stream.places import place_of_receiver, place_of_sender, stream_of
 from connectors.rabbitmq_stream.sink import StreamSink
 from connectors.rabbitmq_stream.source import StreamSource
-from correlator.connector import Features, Order
+from correlator.connector import NO_SUCH_DESTINATION, Features, Order
 from correlator.errors import ConnectionLost, UsageError, quoted
 from correlator.events import Message
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
@@ -51,7 +50,7 @@ class StreamConnection:
         try:
             return source.peek(limit)
         except ConnectionLost as error:
-            if error.code != NO_SUCH_STREAM:
+            if error.code != NO_SUCH_DESTINATION:
                 raise ConnectionLost(error.code, self._where, error.what, error.allowed, error.todo) from error
             raise UsageError("E2027", quoted(destination), "the broker has no such queue") from error
         finally:

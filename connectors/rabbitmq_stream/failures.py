@@ -6,9 +6,9 @@ from rstream import exceptions
 
 from connectors.rabbitmq_server import Fault, of_credentials, of_user, of_virtual_host, reason
 from connectors.rabbitmq_stream.broker import Address, Broker
+from correlator.connector import NO_SUCH_DESTINATION
 from correlator.errors import quoted
 
-NO_SUCH_STREAM = "E7010"
 NOT_PERMITTED = "E7007"
 
 
@@ -34,9 +34,9 @@ def of_refusal(error: exceptions.ServerError, stream: str, broker: Broker) -> Fa
     """Why the server does not do what it was asked to do with a stream."""
     name = f"the stream {quoted(stream)}"
     if isinstance(error, exceptions.StreamDoesNotExist):
-        return Fault(NO_SUCH_STREAM, f"{name} does not exist")
+        return Fault(NO_SUCH_DESTINATION, f"{name} does not exist")
     if isinstance(error, exceptions.StreamNotAvailable | exceptions.InternalError):  # the latter while a node starts
-        return Fault(NO_SUCH_STREAM, f"{name} is not available at present")
+        return Fault(NO_SUCH_DESTINATION, f"{name} is not available at present")
     if isinstance(error, exceptions.AccessRefused):
         return Fault(NOT_PERMITTED, f"user {quoted(broker.user)} may not use {name} for this")
     if isinstance(error, exceptions.PreconditionFailed):

@@ -21,12 +21,12 @@ from rstream.client import Client
 from connectors.rabbitmq_server import NOT_CONNECTED, Fault, of_credentials
 from connectors.rabbitmq_stream.broker import Address, Broker
 from connectors.rabbitmq_stream.failures import (
-    NO_SUCH_STREAM,
     of_foreign,
     of_opening,
     of_refusal,
 )
 from connectors.rabbitmq_stream.places import Place
+from correlator.connector import NO_SUCH_DESTINATION
 from correlator.errors import quoted
 from correlator.processes import keep
 
@@ -273,7 +273,7 @@ class Link:
             leader, _ = await wire.query_leader_and_replicas(Utf8(stream))
         except exceptions.LeaderNotAvailable:
             what = "the stream has no leader at present"
-            raise Fault(NO_SUCH_STREAM, what).error(self._where) from None
+            raise Fault(NO_SUCH_DESTINATION, what).error(self._where) from None
         address = Address(leader.host, leader.port)
         if address != wire.advertised:
             await self._hang_up()

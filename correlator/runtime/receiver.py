@@ -6,7 +6,7 @@ The rules are in docs/rules.md, sections A3 and A4.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from correlator.connector import Features, Source
+from correlator.connector import NO_SUCH_DESTINATION, Features, Source
 from correlator.core.acknowledgements import Acknowledgements
 from correlator.core.batch import Batch
 from correlator.core.faults import point
@@ -42,8 +42,6 @@ LONGEST_WAIT_S = 0.2
 BACK_PRESSURE_WAIT_S = 0.05
 MOST_IN_DOUBT = 100_000
 """Messages that lost lines may leave in doubt, or ten batches, before a receiver waits until they are noticed."""
-NO_SUCH_DESTINATION = "E7010"
-"""Code of a `ConnectionLost` that means: the broker is there, the destination is not."""
 
 
 class Targets:

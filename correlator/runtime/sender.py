@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from correlator.connector import Sink
+from correlator.connector import TAKES_NOTHING, Sink
 from correlator.core.backoff import Backoff
 from correlator.core.faults import point
 from correlator.core.outbox import FlushRequest, Outbox
@@ -23,9 +23,6 @@ from correlator.runtime.statuses import Statuses
 from correlator.settings import SenderSettings
 
 Refusal = tuple[Outgoing, SendRejected]
-
-TAKES_NOTHING = "E7026"
-"""Code of a `ConnectionLost` that means: the broker is there, and takes no messages at present."""
 
 
 class Refused(NamedTuple):

@@ -17,13 +17,15 @@ Forks. A child that the process forks must not use what its parent opened. There
 `UsageError` E2050 (`correlator.processes.Maker`), and `close` leaves the connection of the parent as it is.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from correlator.errors import SendRejected
-from correlator.events import Message, Outgoing
+import msgspec
+
+from correlator.errors import SendRejected, storable
+from correlator.events import LONGEST_LIFE_MS, UNREADABLE, Headers, Message, Outgoing
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
 
 NO_SUCH_DESTINATION = "E7010"
@@ -32,6 +34,11 @@ the status of the receiver until it connects."""
 TAKES_NOTHING = "E7026"
 """Code of a sink's `ConnectionLost`: the broker answers, and takes no messages at present, for want of disk space for
 example. BLOCKED is the status of the sender until it connects."""
+SIMPLE = frozenset({type(None), bool, int, float, str, bytes})
+"""Types that the value of a property may have as it is; their subclasses are something else."""
+_LONGEST_REASON = 300
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(tuple[dict[str, Any], str | None, Headers | None]).decode
 
 
 class Order(Enum):
@@ -124,10 +131,9 @@ class Source(Protocol):
     acknowledges in any order. Without a connection all methods but `connect` and `close` raise `ConnectionLost`.
 
     A message has the headers that the broker set, `expiration` among them: the engine drops what is too late. It has
-    neither `receiver` nor `destination`. Whoever sent it may have written anything. What cannot be decoded, or has
-    properties of other types than `PropertyValue`, comes as the bytes that were sent, with the property `UNREADABLE`.
-    Of a body larger than `max_message_bytes` the first `max_message_bytes + 1` bytes are enough, with the property
-    `CUT_FROM`: it becomes a dead letter.
+    neither `receiver` nor `destination`. Whoever sent it may have written anything, so every source decodes through
+    `readable`. Of a body larger than `max_message_bytes` the first `max_message_bytes + 1` bytes are enough, with the
+    property `CUT_FROM`: it becomes a dead letter.
     """
 
     def connect(self) -> None:
@@ -325,3 +331,40 @@ class ConnectionFactory(Protocol):
         An option that the connector does not know is an error, too.
         """
         ...
+
+
+def readable(read: Callable[[], Message], as_sent: Callable[[], Message], what: str) -> Message:
+    """What `read` makes, if any store and any part of an engine can hold it; otherwise what `as_sent` makes, marked.
+
+    So no message can end the thread that reads it, and none gets into a store that no later start could read.
+
+    Args:
+        read: decodes the message. May raise anything.
+        as_sent: makes a message of the bytes alone, with headers and properties that do not come from its sender.
+        what: what cannot be read where `read` fails.
+    """
+    try:
+        message = read()
+        _check(message)
+    except Exception as error:  # noqa: BLE001  # whatever a decoder stumbles over, the messages behind it must come
+        message = as_sent()
+        mark(message, f"{what}: {type(error).__name__}: {error}")
+    return message
+
+
+def mark(message: Message, reason: str) -> None:
+    """Say in the property `UNREADABLE` what could not be read of a message, after what was said before."""
+    said = message.properties.get(UNREADABLE)
+    reason = storable(reason)[:_LONGEST_REASON]
+    message.properties[UNREADABLE] = f"{said}; {reason}" if isinstance(said, str) else reason
+
+
+def _check(message: Message) -> None:
+    _decode(_encode((message.properties, message.key, message.headers)))
+    if type(message.body) is not bytes:
+        raise TypeError(f"the body is a {type(message.body).__name__}")
+    if not SIMPLE.issuperset(map(type, message.properties.values())):
+        raise TypeError("a property is neither a text nor a number nor bytes")
+    lives = None if message.headers is None else message.headers.time_to_live_ms
+    if lives is not None and not 0 <= lives <= LONGEST_LIFE_MS:
+        raise ValueError(f"a time to live of {lives} ms is not between 0 and {LONGEST_LIFE_MS}")

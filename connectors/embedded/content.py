@@ -2,7 +2,7 @@
 
 import msgspec
 
-from connectors.decoding import readable
+from correlator.connector import readable
 from correlator.events import LONGEST_LIFE_MS, Headers, Message
 
 MAX_CONTENT_BYTES = 256 * 1024 * 1024

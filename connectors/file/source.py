@@ -14,14 +14,13 @@ from typing import Any
 
 import msgspec
 
-from connectors.decoding import readable
 from connectors.file.columns import mentioned_columns
 from connectors.file.opened import OpenedFile, Reading
 from connectors.file.places import Directory, lock
 from connectors.file.position import Kept, PositionFile
 from connectors.file.records import Records
 from connectors.file.rotation import find, following, identity_of, is_made_from
-from correlator.connector import NO_SUCH_DESTINATION, Chunk
+from correlator.connector import NO_SUCH_DESTINATION, Chunk, readable
 from correlator.errors import ConnectionLost
 from correlator.events import CUT_FROM, Headers, Message, PropertyValue
 from correlator.processes import LockFile, Maker

@@ -16,10 +16,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from connectors.decoding import NULLS, add_nulls, check_names, readable
 from connectors.jms import HIGHEST_PRIORITY, MESSAGE_KIND, TEXT
+from connectors.nulls import NULLS, add_nulls, check_names
 from connectors.pulsar.bodies import SERIALIZED, read_map, read_stream
 from connectors.pulsar.unsettled import Position
+from correlator.connector import readable
 from correlator.events import LONGEST_LIFE_MS, Headers, Message, Outgoing, PropertyValue
 
 NULL = "jms_null"

@@ -4,11 +4,11 @@ from typing import Any
 
 import pulsar
 
-from connectors.decoding import mark
 from connectors.jms import MESSAGE_KIND, TEXT
 from connectors.pulsar.content import Received, decode
 from connectors.pulsar.schemas import Schemas, Shown, body_of
 from connectors.pulsar.unsettled import Position
+from correlator.connector import mark
 from correlator.events import Message
 
 

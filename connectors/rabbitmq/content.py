@@ -10,10 +10,11 @@ from typing import Any
 
 import msgspec
 
-from connectors.decoding import NULLS, SIMPLE, add_nulls, check_names, readable
 from connectors.jms import MESSAGE_KIND, TEXT
+from connectors.nulls import NULLS, add_nulls, check_names
 from connectors.rabbitmq.wire import Fields, decode_fields, encode_fields
 from connectors.rabbitmq_server import address_of, destination_of
+from correlator.connector import SIMPLE, readable
 from correlator.events import Headers, Message, Outgoing, PropertyValue
 
 KEY = "JMSXGroupID"

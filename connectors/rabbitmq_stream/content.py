@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from connectors.decoding import SIMPLE, readable
 from connectors.rabbitmq_server import address_of, destination_of
 from connectors.rabbitmq_stream.chunk import Packed
 from connectors.rabbitmq_stream.wire import (
@@ -26,6 +25,7 @@ from connectors.rabbitmq_stream.wire import (
     encode_list_section,
     encode_map_section,
 )
+from correlator.connector import SIMPLE, readable
 from correlator.events import Headers, Message, Outgoing, PropertyValue
 
 OFFSET = "x-stream-offset"

@@ -220,12 +220,12 @@ class SendMapping:
 
     def _as_text(self, target: str, value: Any) -> str:
         if isinstance(value, bytes):
-            raise self._cannot(target, "bytes cannot stand in a text")
+            raise self._cannot(target, "bytes are no text")
         return str(value).lower() if isinstance(value, bool) else str(value)
 
     def _text(self, event: Any, target: str, pieces: Pieces) -> str | None:
         value = self._part(event, target, pieces)
-        return value if value is None else str(value)
+        return value if value is None else self._as_text(target, value)
 
     def _body(self, event: Any, pieces: Pieces | None) -> bytes:
         value = event if pieces is None else self._part(event, "body", pieces)

@@ -365,7 +365,14 @@ def test_constants_and_text_go_into_every_part():
     assert (without.key, without.destination, without.headers.correlation_id) == (None, None, None)
 
 
-def test_bytes_cannot_stand_in_a_text():
-    mapping = SendMapping({"key": "raw ${event.raw}"}, "sender out.mapping")
-    with pytest.raises(MappingError, match="E5202 sender out.mapping.key: bytes cannot stand in a text"):
+@pytest.mark.parametrize("target", ["key", "destination"])
+@pytest.mark.parametrize("source", ["${event.raw}", "raw ${event.raw}"])
+def test_bytes_are_no_text(target, source):
+    mapping = SendMapping({target: source}, "sender out.mapping")
+    with pytest.raises(MappingError, match=f"E5202 sender out.mapping.{target}: bytes are no text"):
         mapping.message(Billed(), None, None)
+
+
+def test_one_value_is_the_text_that_it_is_among_others():
+    assert SendMapping({"key": "${event.urgent}"}, "sender out.mapping").message(Billed(), None, None).key == "true"
+    assert SendMapping({"key": "${event.number}"}, "sender out.mapping").message(Billed(), None, None).key == "7"

@@ -79,8 +79,8 @@ class Producer:
         """Send as `send` does, and do not wait: `on_completion(message, error)` is called when it is known what became.
 
         `error` is what `send` would have raised, `None` when the broker has confirmed the message. When the connection
-        is lost, all that are outstanding fail with it, and the next message connects anew; so what arrives is in order
-        and without gaps.
+        is lost, all outstanding messages of this producer fail with it, and the next message connects anew; so what
+        arrives is in order and without gaps.
 
         Completions are called one at a time, in the order of the messages, by a thread of the session that does not own
         it: they may not use the session (E7505), nor wait for its end (E7506). What they raise is logged. Each message

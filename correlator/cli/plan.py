@@ -58,7 +58,8 @@ def plan(
 ) -> None:
     """Compare a configuration file with what its store holds; changes nothing, and an engine may be running.
 
-    Exits with 0 when a start would be accepted and with 6 when it would be refused, which then says why and what to do.
+    Exits with 0 when a start would be accepted and with 6 when it would be refused, which then says why and what to do;
+    with 2 when the file alone is wrong.
     A rule says what a start allows, or refuses, of a receiver or sender. --set takes the place of a setting of the
     file, as with 'run'. Spark starts to compile the pipelines of the file.
     """

@@ -36,9 +36,9 @@ def crash_test(
     """Run the test again and again, each time with other faults, until it fails or the budget is used up.
 
     The test, a function or a method, takes a `world` (`correlator.testing.World`) and any fixtures; these are made
-    once, the world anew for each run. It is called first without faults, then with one fault at each place where one
-    can strike alone, then with drawn ones. Its own assertions, `world.check()` and whatever it raises are what can
-    fail.
+    once, the world anew for each run. The first call has no fault. The following calls have one fault each, at
+    one place after the other, for at most half of the budget; the rest have drawn faults. A call fails by its own
+    assertions, by `world.check()`, or by any exception.
 
     Args:
         config: the configuration file, beside the file of the test or below the root directory of the tests.

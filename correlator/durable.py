@@ -25,6 +25,12 @@ def create_private(path: Path) -> int:
 
 def replace(path: Path, content: bytes) -> None:
     """Replace a file: after any crash there is the old content or the new one, whole."""
+    put(path, content)
+    sync_directory(path.parent)
+
+
+def put(path: Path, content: bytes) -> None:
+    """As `replace`, but the new content may be lost with the power until `sync_directory`."""
     partial = path.with_name(f"{path.name}.part")
     partial.unlink(missing_ok=True)
     descriptor = create_private(partial)
@@ -34,7 +40,6 @@ def replace(path: Path, content: bytes) -> None:
     finally:
         os.close(descriptor)
     partial.replace(path)
-    sync_directory(path.parent)
 
 
 def sync_directory(directory: Path) -> None:

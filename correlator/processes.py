@@ -12,6 +12,7 @@ import ctypes
 import fcntl
 import os
 import threading
+import time
 import weakref
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -19,6 +20,9 @@ from typing import Protocol
 
 from correlator.durable import PRIVATE_FILE
 from correlator.errors import UsageError
+
+_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.0002, 0.01
+"""Between two tries to lock a file that somebody else has locked."""
 
 
 class HasDescriptor(Protocol):
@@ -109,12 +113,14 @@ class LockFile:
         """The descriptor, -1 when it is closed."""
         return self._descriptor
 
-    def try_lock(self) -> bool:
-        """Lock it, unless somebody else has."""
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
+    def try_lock(self, wait_s: float = 0.0) -> bool:
+        """Lock it, unless somebody else still has it locked after so many seconds; says whether it is locked now."""
+        deadline, pause_s = time.monotonic() + wait_s, _SHORTEST_PAUSE_S
+        while not self._try():
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
         return True
 
     def unlock(self) -> None:
@@ -128,6 +134,13 @@ class LockFile:
                 self.unlock()
                 os.close(self._descriptor)
                 self._descriptor = -1
+
+    def _try(self) -> bool:
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
 
 
 def _leave_to_parent() -> None:

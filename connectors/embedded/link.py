@@ -29,7 +29,6 @@ from correlator.processes import LockFile, Maker, never_finalize
 from correlator.storage import files
 
 GATE_TIMEOUT_S = 10.0
-_LONGEST_GATE_PAUSE_S = 0.01
 
 
 class Link(Protocol):
@@ -137,12 +136,8 @@ class SqliteLink:
         if not self._neighbours.gate.acquire(timeout=GATE_TIMEOUT_S):
             raise TimeoutError(f"no turn to write within {GATE_TIMEOUT_S:g} s")
         try:
-            pause_s = 0.0002
-            while not self._gate.try_lock():
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f"no turn to write within {GATE_TIMEOUT_S:g} s")
-                time.sleep(pause_s)
-                pause_s = min(pause_s * 2, _LONGEST_GATE_PAUSE_S)
+            if not self._gate.try_lock(deadline - time.monotonic()):
+                raise TimeoutError(f"no turn to write within {GATE_TIMEOUT_S:g} s")
             try:
                 yield
             finally:

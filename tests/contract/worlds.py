@@ -17,54 +17,13 @@ from correlator.connector import Connection, Features, Order, Source
 from correlator.errors import ConnectionLost
 from correlator.events import Message, Outgoing
 from correlator.settings import ConnectionSettings, ReceiverSettings
-from correlator.testing.contract import PATIENCE_S, outgoing, receiver, sender, take, tokens
+from correlator.testing.contract import PATIENCE_S, BrokerWorld, receiver
 from correlator.testing.memory import MEMORY_FEATURES, MemoryBroker
 from tests.pulsar_server import PulsarServer
 from tests.rabbit_server import RabbitServer
 
 
-class _BrokerWorld:
-    """What the worlds of real brokers have in common."""
-
-    receives = True
-    sends = True
-    whole_messages = True
-
-    def __init__(self) -> None:
-        self._numbers = count(1)
-
-    def connection(self) -> Connection:
-        raise NotImplementedError
-
-    def destination(self, kind: str = "queue", label: str = "") -> str:
-        return f"{kind}:{label}{next(self._numbers)}"
-
-    def body(self, text: str) -> bytes:
-        return text.encode()
-
-    def publish(self, destination: str, messages: Sequence[Message]) -> None:
-        sink = self.connection().sink(sender(destination, "publisher"))
-        sink.connect()
-        assert not any(sink.send(outgoing(destination, messages)))
-        sink.close()
-
-    def collect(self, destination: str, at_least: int) -> list[Message]:
-        source = self.connection().source(receiver(destination, "collector", 100_000))
-        source.connect()
-        chunks = take(source, at_least, 100_000)
-        chunks.append(source.receive(100_000, 0.0))
-        source.acknowledge(tokens([chunk for chunk in chunks if chunk.messages]))
-        source.close()
-        return [message for chunk in chunks for message in chunk.messages]
-
-    def refused(self) -> Outgoing | None:
-        return Outgoing(0, "", "nonsense", Message(b"x"))
-
-    def restart(self) -> None:
-        """The broker is in this process: nothing to restart."""
-
-
-class MemoryWorld(_BrokerWorld):
+class MemoryWorld(BrokerWorld):
     features = MEMORY_FEATURES
 
     def __init__(self) -> None:
@@ -98,7 +57,7 @@ class PositionMemoryWorld(MemoryWorld):
     features = replace(MEMORY_FEATURES, order=Order.POSITION, selects=False, selects_in_place=False, shares=False)
 
 
-class EmbeddedWorld(_BrokerWorld):
+class EmbeddedWorld(BrokerWorld):
     features = EmbeddedConnection.features
 
     def __init__(self, store: str) -> None:
@@ -109,7 +68,7 @@ class EmbeddedWorld(_BrokerWorld):
         return EmbeddedConnection("local", ConnectionSettings(type="embedded", options={"store": self.store}))
 
 
-class RabbitWorld(_BrokerWorld):
+class RabbitWorld(BrokerWorld):
     """Queues of the server's default type. A restart is what the check needs of one: the server is killed."""
 
     features = Features()
@@ -194,7 +153,7 @@ class _ImpatientPulsar(PulsarConnection):
         return super().source(replace(receiver, options=options))
 
 
-class PulsarWorld(_BrokerWorld):
+class PulsarWorld(BrokerWorld):
     """A namespace of its own. A restart kills the broker."""
 
     features = PulsarConnection.features

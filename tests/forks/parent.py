@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
+from correlator_spool import SpoolConnection
+
 from connectors.embedded import EmbeddedConnection
 from connectors.file import FileConnection
 from connectors.messaging import AcknowledgeMode, ConnectionFactory
@@ -33,6 +35,7 @@ KINDS: dict[str, Any] = {
     "file": FileConnection,
     "rabbitmq": RabbitConnection,
     "rabbitmq_stream": StreamConnection,
+    "spool": SpoolConnection,
 }
 
 
@@ -58,7 +61,7 @@ def open_source(kind: str, destination: str, *options: str) -> Uses:
         lambda: source.acknowledge([chunk.token]),
         lambda: source.reject([chunk.token]),
         source.close,
-        *([source.connect, source.close] if kind == "file" else []),
+        *([source.connect, source.close] if kind in ("file", "spool") else []),
     ]
 
 
@@ -68,7 +71,7 @@ def open_sink(kind: str, destination: str, *options: str) -> Uses:
     return [
         lambda: sink.send([Outgoing(1, "life", destination, Message(b"1"))]),
         sink.close,
-        *([sink.connect, sink.close] if kind == "file" else []),
+        *([sink.connect, sink.close] if kind in ("file", "spool") else []),
     ]
 
 

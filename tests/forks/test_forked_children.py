@@ -20,6 +20,7 @@ from tests.rabbit_server import RabbitServer
 
 pytestmark = pytest.mark.kill9
 ROOT = Path(__file__).parents[2]
+TEMPLATE = ROOT / "docs" / "examples" / "spool"
 REFUSED = "E2050"
 
 
@@ -27,7 +28,8 @@ REFUSED = "E2050"
 def orphan(*arguments: str) -> Iterator[list[str]]:
     """A child of a process that opened something and was killed; gives what the child met."""
     command = [sys.executable, "-m", "tests.forks.parent", *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as parent:
+    environment = {**os.environ, "PYTHONPATH": str(TEMPLATE)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment) as parent:
         assert parent.stdout is not None
         word, pid, *met = parent.stdout.readline().split()
         assert word == "child"
@@ -119,6 +121,22 @@ def test_a_sink_of_files(tmp_path: Path) -> None:
         assert met == [REFUSED, "nothing", REFUSED, "nothing"]
         publish("file", "queue:out.jsonl", options)
     assert (tmp_path / "out.jsonl").read_bytes() == b"1\n2\n"
+
+
+def test_a_source_of_the_template(tmp_path: Path) -> None:
+    options = [f"path={tmp_path}"]
+    publish("spool", "queue:in", options)
+    with orphan("source", "spool", "queue:in", *options) as met:
+        assert met == [REFUSED, REFUSED, REFUSED, "nothing", REFUSED, "nothing"]
+        assert take("spool", "queue:in", options, 0.0) == [b"1", b"2"]
+
+
+def test_a_sink_of_the_template(tmp_path: Path) -> None:
+    options = [f"path={tmp_path}"]
+    with orphan("sink", "spool", "queue:out", *options) as met:
+        assert met == [REFUSED, "nothing", REFUSED, "nothing"]
+        publish("spool", "queue:out", options)
+        assert take("spool", "queue:out", options, 0.0) == [b"1", b"2"]
 
 
 @pytest.mark.rabbitmq

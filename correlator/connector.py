@@ -1,4 +1,4 @@
-"""The port of connectors: the classes through which the engine speaks to a broker.
+"""The port of connectors: the classes through which the engine speaks to a broker (docs/connectors.md).
 
 A connector only speaks to its broker. The engine retries, backs off, batches, maps, deduplicates, stores and measures.
 

@@ -24,7 +24,7 @@ monitors:
 ENDLESS = ENGINE.replace(
     'connection: files, destination: "queue:trades.jsonl"', "connection: broker, destination: queue:in"
 )
-STUCK = ENGINE.replace("sqlite:///store/broker.db", "sqlite:////nowhere/broker.db")
+STUCK = ENGINE.replace("sqlite:///store/broker.db", "sqlite:////dev/null/nowhere/broker.db")
 MONITOR = """
 from correlator import Monitor, event, on
 

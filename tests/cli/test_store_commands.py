@@ -118,7 +118,12 @@ def test_what_cannot_be_browsed(connection, destination, code, status, text, don
 def test_a_broker_that_is_not_there(place):
     refused = run("browse", "stuck.yaml", "broker", "queue:out", cwd=place)
     assert_fails(
-        refused, "E7003", 4, "connections.broker", "database /dev/null/nowhere/broker.db is not there yet", "sends or receives"
+        refused,
+        "E7003",
+        4,
+        "connections.broker",
+        "database /dev/null/nowhere/broker.db is not there yet",
+        "sends or receives",
     )
     assert "Start the engine" not in refused.stderr
 

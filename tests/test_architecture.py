@@ -24,7 +24,7 @@ LAYERS = {
     "selector": {"events", "errors"},
     "settings": {"reliability"},
     "connector": {"events", "errors", "settings"},
-    "core": {"events", "errors", "handlers", "reliability", "selector", "settings"},
+    "core": {"connector", "events", "errors", "handlers", "reliability", "selector", "settings"},
     "ports": {"core", "events"},
     "configuration": {"connector", "core", "events", "errors", "reliability", "selector", "settings"},
     "storage": GROUND | {"configuration", "ports", "core"},

@@ -12,11 +12,11 @@ from typing import Any
 from correlator.configuration import Findings, import_object
 from correlator.configuration.connectors import connector
 from correlator.connector import Connection
+from correlator.core.admission import refuse_beside, refuse_for_pipelines, selection
 from correlator.core.fields import FieldMapping, check_sources, check_targets
 from correlator.core.keyed import KeyedMonitor
 from correlator.core.mapping import Template
 from correlator.core.monitor import Monitor
-from correlator.core.receiving import refuse_beside, refuse_for_pipelines, selection
 from correlator.errors import ConfigError, UsageError
 from correlator.handlers import refuse_deferred
 from correlator.pipeline.spec import MonitorStep, PipelineFile, PythonStep, RouteStep, Step

@@ -9,10 +9,11 @@ import msgspec
 from correlator.configuration import NOTHING_PROVIDED, Provided, check_part_settings
 from correlator.core.commit import Endpoint
 from correlator.core.differences import Difference, Verdict
+from correlator.core.intake import Numbers
 from correlator.errors import ConfigError, RecoveryRefused
 from correlator.ports import Processor
 from correlator.runtime.clock import EngineTime, SystemClock
-from correlator.runtime.parts import Numbers, Parts
+from correlator.runtime.parts import Parts
 from correlator.settings import EngineSettings, ReceiverSettings, SenderSettings
 
 

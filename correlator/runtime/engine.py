@@ -31,8 +31,8 @@ from correlator.core.commit import Endpoint, Recovered, RegistryCommit, Suspect,
 from correlator.core.delivery import Layout, is_stored, layout_of, with_deliveries
 from correlator.core.differences import refuse
 from correlator.core.faults import point
+from correlator.core.intake import State
 from correlator.core.outbox import Outbox
-from correlator.core.receiving import State
 from correlator.core.recovery import OTHER_IDS, default_senders, endpoint_of, ids_change, is_same, reconcile
 from correlator.errors import ConfigError, CorrelatorError, HandlerFailed, StoreError, UsageError
 from correlator.events import PartStatus
@@ -719,8 +719,7 @@ class Engine:
     def _drain(self) -> None:
         point("stop.begin")
         for receiver in self.receivers.values():
-            receiver.draining = True
-            receiver.wake()
+            receiver.drain()
         self._wait(lambda: all(receiver.quiet for receiver in self.receivers.values()))
         point("stop.drain")
         self._wait(lambda: all(thread.idle for thread in self.contexts.values()))

@@ -23,7 +23,7 @@ class Mapper:
     def __init__(
         self, mapping: ReceiveMapping, extra_threads: int, name: str, engine_time: Callable[[], float]
     ) -> None:
-        self._mapping = mapping
+        self.mapping = mapping
         self._threads = extra_threads
         self._engine_time = engine_time
         self._pool = ThreadPoolExecutor(extra_threads, f"{name}-mapping") if extra_threads else None
@@ -38,12 +38,12 @@ class Mapper:
         size = max(FEWEST_PER_THREAD, -(-len(messages) // self._threads))
         for first in range(0, len(messages), size):
             part = messages[first : first + size]
-            self._parts.append(self._pool.submit(self._mapping.map, part, self._engine_time()))
+            self._parts.append(self._pool.submit(self.mapping.map, part, self._engine_time()))
 
     def finish(self) -> Mapped:
         """The whole batch, in order; waits for what is not mapped yet. It stays the present batch until `forget`."""
         if self._pool is None:
-            return self._mapping.map(self._messages, self._engine_time())
+            return self.mapping.map(self._messages, self._engine_time())
         return _joined([part.result() for part in self._parts])
 
     def forget(self) -> None:

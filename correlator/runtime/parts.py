@@ -6,10 +6,9 @@ import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
-import msgspec
-
 from correlator.configuration.connectors import connector
 from correlator.connector import Connection
+from correlator.core.admission import at_same_place, refuse_beside, refuse_for_pipelines, selection
 from correlator.core.backoff import Backoff
 from correlator.core.commit import OutboundSegment, SenderCut
 from correlator.core.context import MAX_WAITING_FROM_INSIDE, Context
@@ -17,10 +16,10 @@ from correlator.core.delivery import Layout
 from correlator.core.faults import point
 from correlator.core.fields import FieldMapping, SendMapping
 from correlator.core.instances import OnError
+from correlator.core.intake import Intake, Numbers
 from correlator.core.mapping import ReceiveMapping
 from correlator.core.outbox import FlushRequest, Outbox
 from correlator.core.queue import Run
-from correlator.core.receiving import at_same_place, refuse_beside, refuse_for_pipelines, selection
 from correlator.core.routes import Routes, nothing_left
 from correlator.core.unhandled import Unhandled
 from correlator.errors import ConfigError, CorrelatorError
@@ -32,6 +31,7 @@ from correlator.runtime.breakdown import SENDER_ITEMS, Breakdown, NoBreakdown, r
 from correlator.runtime.clock import Clock, EngineTime
 from correlator.runtime.contexts import BatchContext, MonitorThread, ProcessorThread
 from correlator.runtime.logs import get_logger
+from correlator.runtime.mapper import Mapper
 from correlator.runtime.names import resolve
 from correlator.runtime.receiver import Receiver, Targets
 from correlator.runtime.reconnection import Retrying
@@ -44,22 +44,6 @@ from correlator.settings import EngineSettings, ReceiverSettings, SenderSettings
 ContextThread = MonitorThread | ProcessorThread
 P = TypeVar("P")
 HandlerFailure = Callable[[OnError, CorrelatorError, str], None]
-
-
-class Numbers(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a receiver goes on.
-
-    Attributes:
-        next_number: of its next message.
-        next_batch: count of its next batch.
-        confirmed_batch: the last one surely acknowledged.
-        in_doubt: messages in batches that may come again, at most.
-    """
-
-    next_number: int = 1
-    next_batch: int = 1
-    confirmed_batch: int = 0
-    in_doubt: int = 0
 
 
 class Parts:
@@ -306,27 +290,25 @@ class Parts:
         selector = selection(placed, where, selects=features.selects, shares=features.shares)
         others = [one.settings for one in self.receivers.values()]
         refuse_beside(settings, others, where, self._settings.destinations, shares=features.shares)
-        targets = self._targets(settings)
+        intake = Intake(
+            settings,
+            features,
+            selector,
+            numbers,
+            own_sources=lambda: self.own_sources,
+            beside=lambda: sum(one.intake.redeliveries.may_give_back for one in self._beside(settings)),
+        )
+        mapping = mapping_of(settings, placed.destination, deduplicated=mode.deduplicated)
         return Receiver(
             settings,
+            intake,
+            domain if mode.deduplicated else None,
             connection.source(placed),
-            connection.features,
-            mapping_of(settings, placed.destination, deduplicated=mode.deduplicated),
-            selector,
-            targets,
+            Mapper(mapping, settings.max_extra_mapping_threads, f"receiver-{settings.id}", self.engine_time.now),
+            self._targets(settings),
             self.writer,
-            domain=domain if mode.deduplicated else None,
-            next_number=numbers.next_number,
-            next_batch=numbers.next_batch,
-            confirmed_batch=numbers.confirmed_batch,
-            in_doubt=numbers.in_doubt,
-            beside=lambda: self._beside(settings),
             clock=self._clock,
-            engine_time=self.engine_time,
-            max_backlog=self._settings.max_queued,
-            full_outbox=self._full_outbox,
             statuses=self.statuses,
-            own_sources=lambda: self.own_sources,
             breakdown=self._breakdown(settings, receiver_items(settings.reliability)),
             retrying=self._retrying(),
             fail_fast=self._settings.fail_fast,
@@ -391,7 +373,8 @@ class Parts:
                 "A pipeline names it under 'from', or there is a monitor",
                 "Name it in a pipeline, or leave it out",
             )
-        return Targets([(thread.cuttable.name, thread.queue, thread.wake) for thread in threads])
+        queues = [(thread.cuttable.name, thread.queue, thread.wake) for thread in threads]
+        return Targets(queues, self._settings.max_queued, self._full_outbox)
 
     def _pipelines_of(self, receiver: str) -> list[ProcessorThread]:
         return [thread for thread in self.processor_threads() if receiver in thread.processor.receivers]

@@ -39,8 +39,7 @@ class Remover(Actor):
             return
         receiver = self._parts.receivers.get(part_id)
         if receiver is not None:
-            receiver.draining = True
-            receiver.wake()
+            receiver.drain()
         else:
             self._parts.close_to_sends(part_id)
         self._pending[part_id] = _Removal(part_id)

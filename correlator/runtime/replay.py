@@ -16,6 +16,7 @@ from correlator.connector import Connection, Features, Sink, Source
 from correlator.core.checkpoint import Checkpoint
 from correlator.core.commit import Endpoint, OutboundSegment, Recovered, SenderCut, StateEntry, StateSegment
 from correlator.core.context import Context
+from correlator.core.intake import Numbers
 from correlator.core.messages import decode_event
 from correlator.core.outbox import Outbox
 from correlator.core.queue import InputQueue, Run
@@ -43,7 +44,7 @@ from correlator.ports import Store
 from correlator.runtime.clock import EngineTime
 from correlator.runtime.inputlog import read_log
 from correlator.runtime.names import resolve
-from correlator.runtime.parts import Numbers, Parts
+from correlator.runtime.parts import Parts
 from correlator.runtime.recording import replayable
 from correlator.runtime.restart import Restart
 from correlator.runtime.writer import Writer
@@ -235,7 +236,7 @@ class _Replay:
     def _keep(self, batch: Batch) -> None:
         key = batch.receiver, batch.first
         receiver = self._parts.receivers[batch.receiver]
-        events, _ = receiver.mapping.remap(batch.messages, batch.first, 0.0)
+        events, _ = receiver.mapper.mapping.remap(batch.messages, batch.first, 0.0)
         self._batches[key] = batch.messages, events
         self._left[key] = len(receiver.targets.names)
 

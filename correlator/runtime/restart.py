@@ -24,6 +24,7 @@ from correlator.core.differences import (
 )
 from correlator.core.faults import point
 from correlator.core.instances import OnError, StoredMonitor, restore_monitor, waiting_owner
+from correlator.core.intake import Numbers
 from correlator.core.messages import decode_event
 from correlator.core.monitor import Monitor
 from correlator.core.queue import InputQueue, Run
@@ -40,7 +41,7 @@ from correlator.runtime.dynamic_parts import dynamic_part, made_again
 from correlator.runtime.logs import get_logger
 from correlator.runtime.monitors import unfit
 from correlator.runtime.names import resolve
-from correlator.runtime.parts import HandlerFailure, Numbers, Parts
+from correlator.runtime.parts import HandlerFailure, Parts
 from correlator.runtime.receiver import Receiver
 from correlator.runtime.remarks import unheard, unstored
 from correlator.runtime.suspects import Commit, Suspects
@@ -452,7 +453,7 @@ class Restart:
     def _events_of(self, context: str, receiver: Receiver) -> Events:
         def events(first: int, messages: Sequence[Any]) -> Sequence[Any]:
             point("rec.replay")
-            mapped, letters = receiver.mapping.remap(messages, first, self._parts.engine_time.now())
+            mapped, letters = receiver.mapper.mapping.remap(messages, first, self._parts.engine_time.now())
             return self.unmapped.leave_out(context, receiver.settings.id, first, mapped, letters)
 
         return events

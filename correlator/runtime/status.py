@@ -4,33 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from correlator.core.intake import ReceiverCounters
 from correlator.events import PartStatus
 from correlator.runtime.statuses import Condition
-
-
-@dataclass(slots=True)
-class ReceiverCounters:
-    """What a receiver did: `received` counts what the broker gave, duplicates included.
-
-    `max_delivery_s` is the longest time from sending to redelivery, where the broker tells both. `expired` had
-    outlived their time to live, `own` came from this engine's own senders, `unselected` did not match the selector,
-    `unreadable` could not be read by the connector, wholly or in part.
-    """
-
-    received: int = 0
-    duplicates: int = 0
-    without_id: int = 0
-    conflicts: int = 0
-    dead_letters: int = 0
-    delivered: int = 0
-    batches: int = 0
-    connection_errors: int = 0
-    max_delivery_s: float = 0.0
-    redelivered: int = 0
-    expired: int = 0
-    own: int = 0
-    unselected: int = 0
-    unreadable: int = 0
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ import pytest
 from connectors.rabbitmq_stream import StreamConnection
 from connectors.rabbitmq_stream.broker import Broker
 from connectors.rabbitmq_stream.places import Start, place_of_receiver, place_of_sender
-from correlator.core.receiving import refuse_beside
+from correlator.core.admission import refuse_beside
 from correlator.errors import ConfigError
 from correlator.reliability import Reliability
 from correlator.runtime.engine import Engine

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from correlator.core.intake import State
 from correlator.core.queue import Run
-from correlator.core.receiving import State
 from correlator.errors import ConfigError, ConnectionLost, UsageError
 from correlator.testing.clock import ManualClock
 from correlator.testing.memory import Faults

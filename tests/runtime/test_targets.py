@@ -5,10 +5,10 @@ from correlator.events import Message
 from correlator.runtime.receiver import Targets
 
 
-def two_queues() -> tuple[InputQueue, InputQueue, list[str], Targets]:
+def two_queues(most: int = 3, full: str | None = None) -> tuple[InputQueue, InputQueue, list[str], Targets]:
     one, other, woken = InputQueue(), InputQueue(), []
     queues = [("one", one, lambda: woken.append("one")), ("other", other, lambda: woken.append("other"))]
-    return one, other, woken, Targets(queues)
+    return one, other, woken, Targets(queues, most, lambda: full)
 
 
 def a_run(count: int) -> Run:
@@ -24,7 +24,13 @@ def test_a_run_goes_to_each_context_and_wakes_it():
 
 def test_the_slowest_context_holds_the_receiver_back():
     one, _, _, targets = two_queues()
-    assert targets.crowded("in", 3) is None
+    assert targets.back_pressure("in") == ""
     one.deliver(a_run(3))
-    assert (targets.crowded("in", 3), targets.crowded("in", 4)) == ("one", None)
-    assert Targets([]).crowded("in", 1) is None
+    assert targets.back_pressure("in") == "queue:one"
+    assert targets.back_pressure("another") == ""
+
+
+def test_a_full_outbox_holds_the_receiver_back():
+    _, other, _, targets = two_queues(most=4, full="bills")
+    other.deliver(a_run(3))
+    assert targets.back_pressure("in") == "outbox:bills"

@@ -6,15 +6,15 @@ from typing import Any
 
 import msgspec
 
-from correlator.core import receiving, recovery
+from correlator.core import admission, intake, recovery
 from correlator.core.commit import IdRun
 from correlator.core.context import Context
 from correlator.core.dedup import DuplicateDetector, Plan
+from correlator.core.intake import Intake, State
 from correlator.core.mapping import ReceiveMapping
-from correlator.core.receiving import State
+from correlator.core.redeliveries import Redeliveries
 from correlator.reliability import RECEIVING, Receiving, Reliability
 from correlator.runtime import parts
-from correlator.runtime import receiver as receiver_module
 from correlator.runtime.receiver import Receiver
 from correlator.runtime.restart import Restart
 from correlator.runtime.writer import ReceiveRequest
@@ -29,7 +29,7 @@ def acknowledged_before_commit(patches: Patches) -> None:
 
     def make(original: Any) -> Any:
         def store(self: Any, mapped: Any, writer: Any) -> Any:
-            self._source.acknowledge(self._batch.tokens)
+            self._source.acknowledge(self.intake.batch.tokens)
             original(self, mapped, writer)
 
         return store
@@ -116,8 +116,8 @@ def batch_in_reverse(patches: Patches) -> None:
     """27."""
 
     def make(original: Any) -> Any:
-        def enqueue(self: Any, first: Any, messages: Any, events: Any) -> Any:
-            original(self, first, list(reversed(messages)), list(reversed(events)))
+        def enqueue(self: Any, messages: Any, events: Any) -> Any:
+            original(self, list(reversed(messages)), list(reversed(events)))
 
         return enqueue
 
@@ -164,14 +164,14 @@ def second_loss_forgets_the_first(patches: Patches) -> None:
     """As many messages as the last loss concerns end the doubt of all."""
 
     def make(original: Any) -> Any:
-        def doubt(self: Any) -> None:
+        def lost(self: Any, under_way: int, last_batch: int) -> None:
             before, self._in_doubt = self._in_doubt, 0
-            original(self)
+            original(self, under_way, last_batch)
             self._in_doubt = self._in_doubt or before
 
-        return doubt
+        return lost
 
-    patches.replace(Receiver, "_doubt", make)
+    patches.replace(Redeliveries, "lost", make)
 
 
 @mutant(
@@ -194,13 +194,13 @@ def repeats_settle_at_once(patches: Patches) -> None:
     """Whatever is still to come."""
 
     def make(original: Any) -> Any:
-        def confirm(self: Any, acknowledged: int) -> None:
-            self._may_come_again = 0
-            original(self, acknowledged)
+        def acknowledged(self: Any, batch: int, size: int, now: float) -> None:
+            self.awaited = 0
+            original(self, batch, size, now)
 
-        return confirm
+        return acknowledged
 
-    patches.replace(Receiver, "_confirm", make)
+    patches.replace(Redeliveries, "acknowledged", make)
 
 
 @mutant("late_losses_unknown", "a broker is taken to notice a lost line at once", "E9", "E1")
@@ -208,12 +208,12 @@ def late_losses_unknown(patches: Patches) -> None:
     """Newer messages end the doubt of what the broker still takes to be with the lost consumer."""
 
     def make(original: Any) -> Any:
-        def init(self: Any, settings: Any, source: Any, features: Any, *args: Any, **fields: Any) -> None:
-            original(self, settings, source, replace(features, notices_loss_within_s=0.0), *args, **fields)
+        def init(self: Any, features: Any, **fields: Any) -> None:
+            original(self, replace(features, notices_loss_within_s=0.0), **fields)
 
         return init
 
-    patches.replace(Receiver, "__init__", make)
+    patches.replace(Redeliveries, "__init__", make)
 
 
 @mutant("repeat_not_renewed", "an id that is seen again keeps its old place in the windows", "E1", "E6", budget=1500)
@@ -283,23 +283,15 @@ def duplicates_unacknowledged(patches: Patches) -> None:
     """E5."""
 
     def make(original: Any) -> Any:
-        def acknowledge(self: Any) -> Any:
-            if self._dropped_all:
-                self._batch.tokens.clear()
-            original(self)
+        def committed(self: Any) -> Any:
+            request = self._request
+            if request is not None and request.committed and request.segment is None and request.duplicates:
+                self.intake.batch.tokens.clear()
+            return original(self)
 
-        return acknowledge
+        return committed
 
-    def count(original: Any) -> Any:
-        def counted(self: Any, request: Any) -> Any:
-            self._dropped_all = request.segment is None and bool(request.duplicates)
-            original(self, request)
-
-        return counted
-
-    patches.replace(Receiver, "_count", count)
-    patches.replace(Receiver, "_acknowledge", make)
-    Receiver._dropped_all = False  # type: ignore[attr-defined]
+    patches.replace(Receiver, "_committed", make)
 
 
 @mutant(
@@ -340,7 +332,7 @@ def acknowledged_unasked(patches: Patches) -> None:
 @mutant("window_ignored", "a receiver with flow control fills its batches whatever its window", "W1")
 def window_ignored(patches: Patches) -> None:
     """W1."""
-    patches.replace(Receiver, "_room", lambda _: lambda self: self._batch.room)
+    patches.replace(Intake, "room", lambda _: property(lambda self: self.batch.room))
 
 
 @mutant("window_outlives_the_engine", "a start takes it that what was allowed before is allowed for ever", "W1")
@@ -350,12 +342,12 @@ def window_outlives_the_engine(patches: Patches) -> None:
     def make(original: Any) -> Any:
         def init(self: Any, *args: Any, **fields: Any) -> None:
             original(self, *args, **fields)
-            if fields["next_number"] > 1:
-                self._granted_through = NEVER
+            if self.next_number > 1:
+                self._allowed_through = NEVER
 
         return init
 
-    patches.replace(Receiver, "__init__", make)
+    patches.replace(Intake, "__init__", make)
 
 
 @mutant("no_marker_at_start", "a receiver with flow control says nothing before its first batch", "G7")
@@ -391,7 +383,7 @@ def grant_unheard(patches: Patches) -> None:
     """G7."""
 
     def grant(self: Any, through: int) -> None:
-        self._granted_through = through
+        self.intake.allow(through)
 
     patches.replace(Receiver, "grant", lambda _: grant)
 
@@ -409,10 +401,11 @@ def receives_while_suspended(patches: Patches) -> None:
 
     def make(original: Any) -> Any:
         def act(self: Any) -> Any:
-            if self._state.now is State.SUSPENDED and not self._resumed and self._batch.room:
-                chunk = self._source.receive(self._batch.room, 0.0)
+            batch = self.intake.batch
+            if self.intake.suspended() is not None and batch.room:
+                chunk = self._source.receive(batch.room, 0.0)
                 if chunk.messages:
-                    self._batch.add(chunk.messages, chunk.token, self._clock.monotonic())
+                    batch.add(chunk.messages, chunk.token, self._clock.monotonic())
             return original(self)
 
         return act
@@ -430,7 +423,7 @@ def resumed_twice(patches: Patches) -> None:
 
     def resume(self: Any, context: Any) -> Any:
         del context
-        return lambda: self._resume(self._batch)
+        return lambda: self._resume(self.intake.batch)
 
     patches.replace(Context, "acknowledge_and_resume", lambda _: acknowledge)
     patches.replace(Receiver, "resume", lambda _: resume)
@@ -449,7 +442,7 @@ def resume_survives_the_connection(patches: Patches) -> None:
     def make(original: Any) -> Any:
         def lost(self: Any, error: Any) -> Any:
             delay = original(self, error)
-            self._resumed = self._batch
+            self.intake.resume(self.intake.batch)
             return delay
 
         return lost
@@ -501,15 +494,15 @@ def selector_takes_the_rest(patches: Patches) -> None:
     """Of what a topic gives."""
 
     def make(original: Any) -> Any:
-        def wanted(self: Any, messages: Any) -> Any:
+        def wanted(self: Any, messages: Any, wall_ms: float) -> Any:
             selector = self._selector
-            if selector is None or not self.settings.destination.startswith("topic:"):
-                return original(self, messages)
+            if selector is None or not self._settings.destination.startswith("topic:"):
+                return original(self, messages, wall_ms)
             return [message for message in messages if not selector.matches(message)]
 
         return wanted
 
-    patches.replace(Receiver, "_wanted", make)
+    patches.replace(Intake, "_wanted", make)
 
 
 @mutant("unselected_not_acknowledged", "a batch of which nothing is selected is taken and forgotten", "G7")
@@ -519,8 +512,8 @@ def unselected_not_acknowledged(patches: Patches) -> None:
     def make(original: Any) -> Any:
         def take(self: Any) -> Any:
             waited = original(self)
-            if self._selector is not None and not self._mapper._messages:
-                self._batch = self._new_batch()
+            if self.intake._selector is not None and not self.mapper._messages:
+                self.intake.batch = self.intake._new_batch()
             return waited
 
         return take
@@ -547,5 +540,5 @@ def _change_write(patches: Patches, **fields: Any) -> None:
 
 def _change_mode(patches: Patches, reliability: Reliability, mode: Receiving) -> None:
     changed = {**RECEIVING, reliability: mode}
-    for module in (receiving, receiver_module, parts):
+    for module in (intake, admission, parts):
         patches.replace(module, "RECEIVING", lambda _: changed)

@@ -74,14 +74,17 @@ class Doubts:
         found = []
         for name, domain in self._domains.items() if self._open and not self._repeats else ():
             receiver = engine.receivers.get(name)
-            if receiver is None or receiver._may_come_again is None or receiver._source._subscription is None:  # type: ignore[attr-defined]
+            if receiver is None or receiver._source._subscription is None:  # type: ignore[attr-defined]
+                continue
+            awaited = receiver.intake.redeliveries.awaited
+            if awaited is None:
                 continue
             lost = [(self._places[pid], doubt) for (its, pid), doubt in self._open.items() if its == domain]
             lost = [(place, doubt) for place, doubt in lost if doubt.returned]
             last = max((place for place, doubt in lost if doubt.receiver == name), default=-1)
             before = sum(place <= last for place, _ in lost)
-            if before > receiver._may_come_again:
-                found.append((name, receiver._may_come_again, before))
+            if before > awaited:
+                found.append((name, awaited, before))
         return found
 
     def _follow(self) -> None:
@@ -144,7 +147,7 @@ def _kept(engine: Engine, detector: DuplicateDetector) -> set[str]:
     for number in detector._pinned:
         segment = detector._segments[number]
         receiver = engine.receivers.get(segment.receiver)
-        if receiver is None or not _is_sure(receiver._acknowledgements.sure, segment.batch):
+        if receiver is None or not _is_sure(receiver.intake.redeliveries.sure, segment.batch):
             kept.update(entry.id for entry in segment.entries if entry.place is not Place.GONE)
     return kept
 

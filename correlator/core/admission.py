@@ -1,89 +1,11 @@
-"""The life of a receiver as states and one table of transitions; an illegal event raises and changes nothing.
+"""Which receivers an engine takes: what one cannot be asked for, alone, for a pipeline, or beside others."""
 
-DISCONNECTED → RECEIVING → (stored modes) COMMITTING → ACKNOWLEDGING → RECEIVING
-                         → (BEST_EFFORT) ACKNOWLEDGING → RECEIVING
-                         → (APP_CONTROLLED) SUSPENDED → ACKNOWLEDGING → RECEIVING
-From every state: LOST → DISCONNECTED, but for COMMITTING, whose answer is awaited first; CLOSE → CLOSED.
-"""
-
-from collections.abc import Iterable, Mapping, Sequence
-from enum import StrEnum
+from collections.abc import Iterable, Mapping
 
 from correlator.errors import ConfigError
-from correlator.events import Message
 from correlator.reliability import RECEIVING, Reliability
 from correlator.selector import Selector
 from correlator.settings import ReceiverSettings
-
-
-class State(StrEnum):
-    """Where a receiver is in its cycle."""
-
-    DISCONNECTED = "disconnected"
-    RECEIVING = "receiving"
-    COMMITTING = "committing"
-    SUSPENDED = "suspended"
-    ACKNOWLEDGING = "acknowledging"
-    ENDED = "ended"
-    CLOSED = "closed"
-
-
-class Input(StrEnum):
-    """What happens to a receiver."""
-
-    CONNECTED = "connected"
-    BATCH_TO_STORE = "batch to store"
-    BATCH_DELIVERED = "batch delivered"
-    COMMITTED = "committed"
-    RESUMED = "resumed"
-    ACKNOWLEDGED = "acknowledged"
-    ENDED = "ended"
-    LOST = "lost"
-    CLOSE = "close"
-
-
-TRANSITIONS: dict[tuple[State, Input], State] = {
-    (State.DISCONNECTED, Input.CONNECTED): State.RECEIVING,
-    (State.DISCONNECTED, Input.LOST): State.DISCONNECTED,
-    (State.RECEIVING, Input.BATCH_TO_STORE): State.COMMITTING,
-    (State.RECEIVING, Input.ENDED): State.ENDED,
-    (State.RECEIVING, Input.LOST): State.DISCONNECTED,
-    (State.COMMITTING, Input.COMMITTED): State.ACKNOWLEDGING,
-    (State.SUSPENDED, Input.RESUMED): State.ACKNOWLEDGING,
-    (State.SUSPENDED, Input.LOST): State.DISCONNECTED,
-    (State.ACKNOWLEDGING, Input.ACKNOWLEDGED): State.RECEIVING,
-    (State.ACKNOWLEDGING, Input.LOST): State.DISCONNECTED,
-    **{(state, Input.CLOSE): State.CLOSED for state in State},
-}
-
-
-class ReceiverState:
-    """The state of one receiver. Owner: its thread."""
-
-    def __init__(self, reliability: Reliability) -> None:
-        self.now = State.DISCONNECTED
-        self.suspends = RECEIVING[reliability].acknowledged_by_application
-
-    def receive(self, event: Input) -> State:
-        """Go on; raises `ValueError` for what cannot happen here."""
-        if event is Input.BATCH_DELIVERED and self.now in (State.RECEIVING, State.ACKNOWLEDGING):
-            self.now = State.SUSPENDED if self.suspends else State.ACKNOWLEDGING
-            return self.now
-        target = TRANSITIONS.get((self.now, event))
-        if target is None:
-            raise ValueError(f"a receiver that is {self.now} cannot be told: {event}")
-        self.now = target
-        return target
-
-
-def from_sources(messages: Sequence[Message], sources: Mapping[str, frozenset[str]]) -> set[int]:
-    """Positions of the messages that come from these sources, by the property that carries a source."""
-    return {
-        at
-        for name, known in sources.items()
-        for at, message in enumerate(messages)
-        if message.properties.get(name) in known
-    }
 
 
 def selection(receiver: ReceiverSettings, where: str, *, selects: bool, shares: bool = True) -> Selector | None:

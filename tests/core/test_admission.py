@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from correlator.core.receiving import at_same_place, from_sources, refuse_beside, selection
+from correlator.core.admission import at_same_place, refuse_beside, selection
+from correlator.core.intake import from_sources
 from correlator.errors import ConfigError
 from correlator.events import Message
 from correlator.reliability import Reliability

@@ -1,0 +1,104 @@
+"""Which messages a broker may deliver to a receiver again, and when it surely does not any more (trap T42)."""
+
+from collections.abc import Callable
+
+from correlator.connector import Features
+from correlator.core.acknowledgements import Acknowledgements, Sure
+
+MOST_IN_DOUBT = 100_000
+"""Messages that lost connections may leave in doubt, or ten batches, before a receiver waits until they are noticed."""
+
+
+class Redeliveries:
+    """Those of one receiver. Owned by its thread; any thread may ask `may_give_back`.
+
+    Times are seconds of a clock that does not go back.
+
+    Args:
+        features: of the connection.
+        confirmed_batch: the last batch whose acknowledgement the broker surely has.
+        last_batch: the last batch that was received.
+        in_doubt: messages in the batches between them, at most.
+        max_batch_size: messages of a batch, at most.
+        beside: how many messages the other receivers of the destination may give back, at most.
+    """
+
+    def __init__(
+        self,
+        features: Features,
+        *,
+        confirmed_batch: int,
+        last_batch: int,
+        in_doubt: int,
+        max_batch_size: int,
+        beside: Callable[[], int],
+    ) -> None:
+        self._acknowledgements = Acknowledgements(
+            confirmed_batch,
+            last_batch,
+            answered=features.acknowledges_surely,
+            written_within_s=features.acknowledgements_written_within_s,
+        )
+        self._max_batch_size = max_batch_size
+        self._beside = beside
+        self._notices_loss_within_s = features.notices_loss_within_s
+        self._noticed_at = 0.0
+        """When the broker has noticed the loss of every connection."""
+        self._in_doubt = in_doubt
+        self._left_in_doubt = 0
+        """Messages that losses of this life have left in doubt."""
+        self.awaited: int | None = None
+        """How many messages must come before nothing is in doubt; `None` while they do not count."""
+
+    @property
+    def sure(self) -> Sure:
+        """Which batches the broker surely knows to be acknowledged."""
+        return self._acknowledgements.sure
+
+    @property
+    def may_give_back(self) -> int:
+        """How many messages may come again because this receiver has or had them, at most."""
+        return self._in_doubt + self._max_batch_size
+
+    def connected(self, now: float) -> None:
+        """There is a connection again."""
+        self._noticed_at = now + self._notices_loss_within_s
+
+    def lost(self, under_way: int, last_batch: int) -> None:
+        """The connection is lost.
+
+        Args:
+            under_way: messages whose acknowledgement was under way: nobody knows whether the broker has it.
+            last_batch: the last batch that was received.
+        """
+        in_doubt = under_way + self._acknowledgements.lose(last_batch)
+        self._in_doubt += in_doubt
+        self._left_in_doubt += in_doubt
+        self.awaited = None
+
+    def expect(self, now: float) -> None:
+        """From now on messages count: those in doubt may come again, behind those that others of the destination had.
+
+        Until the broker has noticed every lost connection, newer messages may come first, and so may those that were on
+        their way then: they do not count. A loss before this life began was one before its first connection.
+        """
+        if not self._in_doubt or self.awaited is not None or now < self._noticed_at:
+            return
+        on_their_way = self._max_batch_size if self._notices_loss_within_s else 0
+        self.awaited = self._in_doubt + on_their_way + self._beside()
+
+    def acknowledged(self, batch: int, size: int, now: float) -> None:
+        """The receiver has acknowledged a batch with so many messages.
+
+        Unacknowledged messages come again first, so as many messages as may come again have passed when they have.
+        """
+        if self.awaited is not None:
+            self.awaited -= size
+            if self.awaited <= 0:
+                self.awaited = None
+                self._in_doubt = self._left_in_doubt = 0
+        self._acknowledgements.add(batch, size, now, settles=not self._in_doubt)
+
+    def too_many(self, now: float) -> bool:
+        """Whether so much is in doubt that the receiver must wait until the broker has noticed the losses."""
+        return self._left_in_doubt > max(MOST_IN_DOUBT, 10 * self._max_batch_size) and now < self._noticed_at

@@ -144,11 +144,13 @@ class Intake:
         features: of its connection.
         selector: what is taken; `None` for everything.
         numbers: where it goes on.
+        domain: duplicate detection domain, for modes that have one.
         own_sources: the sources of this engine's senders, by the property that carries them.
         beside: how many messages the other receivers of the destination may give back, at most.
 
     Attributes:
         mode: what its reliability means.
+        domain: duplicate detection domain; `None` in modes without.
         counters: what it did.
         redeliveries: what the broker may deliver again.
         batch: what is taken in now.
@@ -164,10 +166,12 @@ class Intake:
         selector: Selector | None,
         numbers: Numbers,
         *,
+        domain: str,
         own_sources: Callable[[], Mapping[str, frozenset[str]]],
         beside: Callable[[], int],
     ) -> None:
         self.mode = RECEIVING[settings.reliability]
+        self.domain = domain if self.mode.deduplicated else None
         self.counters = ReceiverCounters()
         self.redeliveries = Redeliveries(
             features,

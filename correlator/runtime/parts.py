@@ -295,6 +295,7 @@ class Parts:
             features,
             selector,
             numbers,
+            domain=domain,
             own_sources=lambda: self.own_sources,
             beside=lambda: sum(one.intake.redeliveries.may_give_back for one in self._beside(settings)),
         )
@@ -302,7 +303,6 @@ class Parts:
         return Receiver(
             settings,
             intake,
-            domain if mode.deduplicated else None,
             connection.source(placed),
             Mapper(mapping, settings.max_extra_mapping_threads, f"receiver-{settings.id}", self.engine_time.now),
             self._targets(settings),

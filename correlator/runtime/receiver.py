@@ -75,7 +75,6 @@ class Receiver(Actor):
     Args:
         settings: as configured.
         intake: its decisions.
-        domain: duplicate detection domain; `None` in modes without.
         source: not yet connected.
         mapper: makes events of messages.
         targets: where events go.
@@ -92,7 +91,6 @@ class Receiver(Actor):
         self,
         settings: ReceiverSettings,
         intake: Intake,
-        domain: str | None,
         source: Source,
         mapper: Mapper,
         targets: Targets,
@@ -108,7 +106,6 @@ class Receiver(Actor):
         super().__init__(f"receiver-{settings.id}")
         self.settings = settings
         self.intake = intake
-        self.domain = domain
         self.mapper = mapper
         self.targets = targets
         self.open = False
@@ -324,7 +321,7 @@ class Receiver(Actor):
             self.settings.id,
             intake.next_batch,
             intake.next_number,
-            self.domain,
+            intake.domain,
             intake.redeliveries.sure,
             keep=intake.mode.stored,
             done=self.wake,

@@ -26,7 +26,7 @@ def intake(
     fields = {"reliability": STORED, "max_batch_size": 3, **settings}
     receiver = ReceiverSettings(id="in", connection="c", destination="topic:t", **fields)
     chosen = Selector.optional(selector or None, "in")
-    made = Intake(receiver, features, chosen, numbers, own_sources=lambda: own or {}, beside=lambda: 0)
+    made = Intake(receiver, features, chosen, numbers, domain="d", own_sources=lambda: own or {}, beside=lambda: 0)
     if connected:
         made.connected(0.0)
     return made

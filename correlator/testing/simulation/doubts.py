@@ -56,11 +56,11 @@ class Doubts:
         lost = []
         for key, doubt in list(self._open.items()):
             receiver = engine.receivers.get(doubt.receiver)
-            if receiver is None or receiver.domain is None:
+            if receiver is None or receiver.intake.domain is None:
                 continue
-            if receiver.domain not in kept:
-                kept[receiver.domain] = _kept(engine, writer.detector(receiver.domain))
-            if doubt.uid not in kept[receiver.domain]:
+            if receiver.intake.domain not in kept:
+                kept[receiver.intake.domain] = _kept(engine, writer.detector(receiver.intake.domain))
+            if doubt.uid not in kept[receiver.intake.domain]:
                 lost.append((doubt.receiver, key[1], doubt.uid))
                 del self._open[key]
         return lost

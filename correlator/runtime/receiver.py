@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from correlator.connector import Source
+from correlator.connector import NO_SUCH_DESTINATION, Source
 from correlator.core.batch import Batch
 from correlator.core.faults import point
 from correlator.core.intake import Intake, ReceiverCounters, State
@@ -25,8 +25,6 @@ from correlator.settings import ReceiverSettings
 LONGEST_WAIT_S = 0.2
 """Longest call of `Source.receive`: bounds how late a stop is noticed."""
 BACK_PRESSURE_WAIT_S = 0.05
-NO_SUCH_DESTINATION = "E7010"
-"""Code of a `ConnectionLost` that means: the broker is there, the destination is not."""
 
 
 class Targets:

@@ -381,7 +381,7 @@ def test_a8_8_receivers_of_a_topic_behind_a_logical_name_have_a_domain_each(worl
         world.wait(lambda: all(state == "receiving" for state, _ in engine.status().receivers.values()))
         world.publish("a", to="topic:prices")
         world.wait(lambda: script.of("Hears") == ["a", "a"])
-        assert {part.domain for part in engine.receivers.values()} == {
+        assert {part.intake.domain for part in engine.receivers.values()} == {
             "memory:one:topic:prices",
             "memory:two:topic:prices",
         }

@@ -40,25 +40,25 @@ def check_pipelines(settings: PipelineFile, findings: Findings) -> None:
 
 def check_connectors(settings: PipelineFile, findings: Findings) -> None:
     """What the connectors say about their options and destinations."""
-    connections = _connections(settings, findings)
-    for path, endpoint in _endpoints(settings):
-        connection = connections.get(endpoint.connection)
-        if connection is not None:
-            _check_endpoint(path, endpoint, connection, settings, findings)
+    with _connections(settings, findings) as connections:
+        for path, endpoint in _endpoints(settings):
+            connection = connections.get(endpoint.connection)
+            if connection is not None:
+                _check_endpoint(path, endpoint, connection, settings, findings)
 
 
 def hint(settings: PipelineFile, findings: Findings) -> None:
     """What will work, but perhaps not as its author believes (rules A2.7, A6.3 and S4.3)."""
-    connections = _connections(settings, Findings(findings.file))
+    with _connections(settings, Findings(findings.file)) as connections:
+        repeats = {name: not connection.features.deduplicates_sends for name, connection in connections.items()}
     for path, endpoint in _endpoints(settings):
         if isinstance(endpoint, ReceiverSettings) and endpoint.selector is not None:
             _hint_selection(path, endpoint, settings, findings)
         if endpoint.reliability is not Reliability.EXACTLY_ONCE:
             continue
-        connection = connections.get(endpoint.connection)
         if isinstance(endpoint, ReceiverSettings):
             _hint_windows(path, settings, findings)
-        elif connection is not None and not connection.features.deduplicates_sends:
+        elif repeats.get(endpoint.connection, False):
             _hint_repeats(path, endpoint, settings, findings)
 
 
@@ -234,20 +234,24 @@ def _report(findings: Findings, check: Callable[..., object], *arguments: Any, *
         findings.error(error.code, error.where, error.what, error.allowed, error.todo)
 
 
-def _connections(settings: PipelineFile, findings: Findings) -> dict[str, Connection]:
+@contextlib.contextmanager
+def _connections(settings: PipelineFile, findings: Findings) -> Iterator[dict[str, Connection]]:
     """Connections that can be made; the reader itself tells of unknown types and missing packages."""
     made = {}
-    for name, connection in settings.connections.items():
-        path = f"connections.{name}"
-        try:
-            factory = connector(connection.type, path)
-        except ConfigError:
-            continue
-        try:
-            made[name] = factory(name, connection)
-        except ConfigError as error:
-            findings.error(error.code, error.where, error.what, error.allowed, error.todo)
-    return made
+    with contextlib.ExitStack() as stack:
+        for name, connection in settings.connections.items():
+            path = f"connections.{name}"
+            try:
+                factory = connector(connection.type, path)
+            except ConfigError:
+                continue
+            try:
+                made[name] = factory(name, connection)
+            except ConfigError as error:
+                findings.error(error.code, error.where, error.what, error.allowed, error.todo)
+            else:
+                stack.callback(made[name].close)
+        yield made
 
 
 def _check_endpoint(

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -12,9 +13,8 @@ from correlator.cli.checks import check_connectors
 from correlator.cli.codes import CODES, FAMILIES, SEVERITIES
 from correlator.cli.effects import check_effects
 from correlator.cli.failures import say, telling
-from correlator.cli.loading import importable, load
+from correlator.cli.loading import connection_of, importable, load
 from correlator.cli.output import write_json, write_line, write_table
-from correlator.configuration.connectors import connector
 from correlator.configuration.problems import OVERRIDDEN, Position
 from correlator.core.guarantee import Broker, End, Guarantee, Middle, guarantee, needs
 from correlator.core.monitor import Monitor
@@ -151,8 +151,8 @@ def _senders(settings: PipelineFile) -> list[SenderSettings]:
 
 
 def _broker(name: str, settings: PipelineFile) -> Broker:
-    configured = settings.connections[name]
-    features = connector(configured.type, f"connections.{name}")(name, configured).features
+    with closing(connection_of(name, settings)) as connection:
+        features = connection.features
     return Broker(
         name,
         features.durable,

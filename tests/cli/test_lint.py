@@ -4,6 +4,9 @@ import json
 
 import pytest
 
+from connectors.pulsar import PulsarConnection
+from correlator.cli.checks import check_connectors, hint
+from correlator.cli.loading import load
 from tests.cli.commands import run, write
 from tests.cli.conftest import ENGINE, MONITOR
 
@@ -211,3 +214,12 @@ def test_json_of_nothing(place):
 def test_more_mistakes_than_a_message_shows(place):
     result = lint(place, PIPELINE + "\n".join(f"k{number}: 1" for number in range(100)))
     assert len(codes(result)) == 100
+
+
+@pytest.mark.parametrize("check", [check_connectors, hint])
+def test_the_checks_of_a_file_close_the_connections_that_they_make(check, place, monkeypatch):
+    write(place / "ids.yaml", ["name: e\nconnections: {p: {type: pulsar, client_id: mine}}"])
+    closed = []
+    monkeypatch.setattr(PulsarConnection, "close", closed.append)
+    load(place / "ids.yaml", [check])
+    assert len(closed) == 1

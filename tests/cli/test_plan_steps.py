@@ -5,6 +5,8 @@ import json
 import pytest
 
 from correlator.cli import main
+from correlator.pipeline.spark import SharedSession
+from correlator.pipeline.spec import SparkSettings
 from tests.cli.commands import write
 
 FILE = """
@@ -33,6 +35,15 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
 ]
 NEXT = '{{"shop": "a", "at": "2026-01-01T00:{minute:02}:00Z", "amount": {amount}}}'
+
+
+@pytest.fixture(autouse=True, scope="module")
+def spark():
+    """Another user of Spark in this process, so that it does not end with each command."""
+    session = SharedSession(SparkSettings(master="local[1]"))
+    session.acquire()
+    yield
+    session.release()
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from connectors.embedded import ledger
 from connectors.embedded.database import APPLICATION_ID, connect_postgres, connect_sqlite
 from connectors.embedded.neighbours import neighbours
 from connectors.embedded.tables import SCHEMA_VERSION
-from correlator.durable import make_private_directory
+from correlator.durable import PRIVATE_DIRECTORY
 from correlator.errors import ConnectionLost, StoreError
 from correlator.processes import LockFile, Maker, never_finalize
 from correlator.storage import files
@@ -110,7 +110,7 @@ class SqliteLink:
         self._lives = Path(f"{path}.consumers")
         self._neighbours = neighbours(store)
         files.refuse_network(path)
-        make_private_directory(path.parent)
+        path.parent.mkdir(PRIVATE_DIRECTORY, exist_ok=True)  # not its parents: a disk may not be mounted
         self._gate = LockFile(Path(f"{path}.gate"))
         try:
             with self._alone():

@@ -55,7 +55,7 @@ CODES = {
     "E1210": "An id is used twice (receivers and senders share one set), empty, too long or not printable.",
     "E1211": "A receiver or sender names a connection that is not defined.",
     "E1212": "No connector of this type is installed.",
-    "E1213": "A connector needs a package that is not installed, or that another one of its name hides.",
+    "E1213": "A connector cannot be loaded: a package is missing, another one of its name hides it, or it fails.",
     "E1214": "The address of a broker is malformed.",
     "E1215": "A destination is neither queue:NAME or topic:NAME nor a logical name of 'destinations'.",
     "E1216": "A destination is not a file that a file connection can read or write.",

@@ -5,48 +5,46 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 
-from correlator.configuration.words import did_you_mean
 from correlator.connector import ConnectionFactory
 from correlator.errors import ConfigError, quoted
 
 _GROUP = "correlator.connectors"
 
 
-def connector(type_: str, where: str, given: Collection[str] = ()) -> ConnectionFactory:
+def installed() -> Collection[str]:
+    """The types of all connectors that are installed."""
+    return sorted(_installed())
+
+
+def connector(type_: str, where: str) -> ConnectionFactory:
     """The connector of a type.
 
     Args:
         type_: as below `connections` in a configuration.
         where: the connection, for messages.
-        given: types that a program brings itself, for the message of an unknown one.
 
     Raises:
-        ConfigError: E1212 for an unknown one, E1213 when a package is missing, or another one of its name hides it.
+        ConfigError: E1212 for an unknown one, E1213 for one that cannot be loaded.
     """
-    known = _installed()
-    if type_ not in known:
-        names = sorted({*known, *given})
-        allowed = f"Known: {', '.join(names)}"
-        raise ConfigError("E1212", where, f"{quoted(type_)} is not a connector", allowed, did_you_mean(type_, names))
+    point = _installed().get(type_)
+    if point is None:
+        raise ConfigError("E1212", where, f"{quoted(type_)} is not a connector", f"Known: {', '.join(installed())}")
+    package = point.module.partition(".")[0]
     try:
-        factory: ConnectionFactory = known[type_].load()
-    except AttributeError as error:
-        raise _hidden(type_, _package(known[type_]), where) from error
-    except ImportError as error:
+        factory: ConnectionFactory = point.load()
+    except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
-        if missing == _package(known[type_]):
-            raise _hidden(type_, missing, where) from error
-        raise _incomplete(type_, known[type_], missing, where) from error
+        found = _hidden(type_, package, where) if missing == package else _incomplete(type_, point, missing, where)
+        raise found from error
+    except Exception as error:
+        what = f"type '{type_}' cannot be loaded: {type(error).__name__}: {error}"
+        raise ConfigError("E1213", where, what, "", f"See module {point.module}") from error
     return factory
 
 
 @cache
 def _installed() -> Mapping[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=_GROUP)}
-
-
-def _package(point: EntryPoint) -> str:
-    return point.module.partition(".")[0]
 
 
 def _incomplete(type_: str, point: EntryPoint, missing: str, where: str) -> ConfigError:

@@ -3,7 +3,7 @@
 from correlator.configuration.constraints import check_settings
 from correlator.configuration.problems import Findings
 from correlator.configuration.rules import NOTHING_PROVIDED, Provided, advisors, check_endpoint, check_engine
-from correlator.errors import ConfigError, quoted
+from correlator.errors import ConfigError
 from correlator.settings import EngineSettings, ReceiverSettings, SenderSettings
 
 _NO_FILE = ""
@@ -19,7 +19,7 @@ def require(settings: object, wanted: type, where: str, todo: str = "") -> None:
         todo: what to do where a mistake is common.
     """
     if not isinstance(settings, wanted):
-        what = f"{quoted(str(settings))} is of type {type(settings).__name__}, must be {wanted.__name__}"
+        what = f"is of type {type(settings).__name__}, must be {wanted.__name__}"  # it may hold a password
         raise ConfigError("E1022", where, what, "", todo)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from correlator.configuration.connectors import connector
+from correlator.configuration.connectors import connector, installed
 from correlator.configuration.document import Scalar, Table
 from correlator.configuration.imports import import_object
 from correlator.configuration.problems import Findings, item, member
@@ -120,13 +120,15 @@ def _check_connections(
 
 
 def _check_type(path: str, type_: str, given: Collection[str], findings: Findings) -> None:
-    if type_ in given:
-        return
-    try:
-        connector(type_, path, given)
-    except ConfigError as error:
-        place = member(path, "type") if error.code == "E1212" else path
-        findings.error(error.code, place, findings.secrets.redact(error.what), error.allowed, error.todo)
+    known = sorted({*installed(), *given})
+    if type_ not in known:
+        what = f"{findings.show(type_)} is not a connector"
+        findings.error("E1212", member(path, "type"), what, f"Known: {', '.join(known)}", findings.hint(type_, known))
+    elif type_ not in given:
+        try:
+            connector(type_, path)
+        except ConfigError as error:
+            findings.error(error.code, path, error.what, error.allowed, error.todo)
 
 
 def _check_destinations(destinations: Mapping[str, str], findings: Findings) -> None:

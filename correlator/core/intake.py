@@ -135,9 +135,10 @@ class Warn(NamedTuple):
 
 
 class Intake:
-    """What one receiver takes in, and how far it is with it. Owner: its thread, but for `allow` and `resume`.
+    """What one receiver takes in, and how far it is with it. Owner: the receiver's thread.
 
-    Times are seconds of a clock that does not go back; `wall_s` is the time of day.
+    Other threads call `allow`, `suspended` and `resume`, set `draining`, and read `state`, `window`, `counters` and
+    `redeliveries.may_give_back`. Times are seconds of a clock that does not go back; `wall_s` is the time of day.
 
     Args:
         settings: as configured.
@@ -254,10 +255,6 @@ class Intake:
             return self.batch.room
         return min(self.batch.room, max(0, self.window - len(self.batch.messages)))
 
-    def begin(self, now: float) -> None:
-        """The next message is the first of its batch."""
-        self.redeliveries.expect(now)
-
     def take(self, chunk: Chunk, now: float, wall_s: float) -> Sequence[Message]:
         """Take in a chunk; returns those of its messages that are to be mapped."""
         self.counters.unselected += chunk.unselected
@@ -304,6 +301,10 @@ class Intake:
         if conflicts:
             self._note_conflicts(len(conflicts), conflicts[-1])
 
+    def note_dead_letters(self, count: int) -> None:
+        """So many messages of the batch cannot be mapped."""
+        self.counters.dead_letters += count
+
     def number(self, count: int) -> int:
         """Number so many messages that are to be delivered; returns the first number."""
         first = self.next_number
@@ -327,7 +328,7 @@ class Intake:
         self._cycle.receive(Input.ACKNOWLEDGED)
 
     def end(self) -> bool:
-        """Whether the source has come to its end, with nothing left to hand on."""
+        """Go on to ENDED if the source has come to its end, with nothing left to hand on; says whether it has."""
         if self._source_ended:
             self._cycle.receive(Input.ENDED)
         return self._source_ended
@@ -344,11 +345,11 @@ class Intake:
         self._resumed = batch
 
     def resumed(self) -> bool:
-        """Whether the suspended batch is to be acknowledged now."""
+        """Go on to ACKNOWLEDGING if the application has acknowledged the suspended batch; says whether it has."""
         if self._resumed is not self.batch:
             return False
-        self._resumed = None
         self._cycle.receive(Input.RESUMED)
+        self._resumed = None
         return True
 
     def held(self, now: float) -> float | None:

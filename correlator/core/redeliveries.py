@@ -6,7 +6,7 @@ from correlator.connector import Features
 from correlator.core.acknowledgements import Acknowledgements, Sure
 
 MOST_IN_DOUBT = 100_000
-"""Messages that lost connections may leave in doubt, or ten batches, before a receiver waits until they are noticed."""
+"""Messages, or ten batches, that may be in doubt before a receiver waits until the broker has noticed the losses."""
 
 
 class Redeliveries:
@@ -48,7 +48,7 @@ class Redeliveries:
         self._left_in_doubt = 0
         """Messages that losses of this life have left in doubt."""
         self.awaited: int | None = None
-        """How many messages must come before nothing is in doubt; `None` while they do not count."""
+        """How many more messages must be acknowledged before nothing is in doubt; `None` while nothing is counted."""
 
     @property
     def sure(self) -> Sure:
@@ -77,10 +77,11 @@ class Redeliveries:
         self.awaited = None
 
     def expect(self, now: float) -> None:
-        """From now on messages count: those in doubt may come again, behind those that others of the destination had.
+        """Begin to count, once the broker has noticed every lost connection; called before the first chunk of a batch.
 
-        Until the broker has noticed every lost connection, newer messages may come first, and so may those that were on
-        their way then: they do not count. A loss before this life began was one before its first connection.
+        The broker delivers again what is in doubt, and before it what other receivers of the destination have or had.
+        Until it has noticed a loss, newer messages may come first, and so may those that were on their way then. A loss
+        before this life began counts as one before its first connection.
         """
         if not self._in_doubt or self.awaited is not None or now < self._noticed_at:
             return

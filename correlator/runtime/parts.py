@@ -290,6 +290,7 @@ class Parts:
         selector = selection(placed, where, selects=features.selects, shares=features.shares)
         others = [one.settings for one in self.receivers.values()]
         refuse_beside(settings, others, where, self._settings.destinations, shares=features.shares)
+        targets = self._targets(settings)
         intake = Intake(
             settings,
             features,
@@ -305,7 +306,7 @@ class Parts:
             intake,
             connection.source(placed),
             Mapper(mapping, settings.max_extra_mapping_threads, f"receiver-{settings.id}", self.engine_time.now),
-            self._targets(settings),
+            targets,
             self.writer,
             clock=self._clock,
             statuses=self.statuses,

@@ -189,8 +189,11 @@ class Receiver(Actor):
         except ConnectionLost as error:
             return self._lost(error)
         finally:
-            for text, values in self.intake.warnings():
-                self._log.warning(text, **values)
+            self._warn()
+
+    def _warn(self) -> None:
+        for text, values in self.intake.warnings():
+            self._log.warning(text, **values)
 
     def finish(self) -> None:
         """Close the source."""
@@ -274,7 +277,7 @@ class Receiver(Actor):
             wait = intake.batch.remaining(now)
         else:
             wait = LONGEST_WAIT_S
-            intake.begin(now)
+            intake.redeliveries.expect(now)
         chunk = self._source.receive(intake.room, min(wait, LONGEST_WAIT_S) if self._blocking else 0.0)
         self.mapper.add(intake.take(chunk, self._clock.monotonic(), self._clock.wall()))
         self._breakdown.lap("RECEIVING" if chunk.messages else "R_TIMEOUTS")
@@ -283,6 +286,7 @@ class Receiver(Actor):
     def _hand_on(self) -> None:
         intake = self.intake
         intake.hand_on(self._clock.wall(), self.mapper.mapping.name_of)
+        self._warn()  # now: what is acknowledged and dropped has a line in the log, whatever ends the process
         point("rx.map")
         mapped = self.mapper.finish()
         self._breakdown.lap("MAPPING")
@@ -308,7 +312,7 @@ class Receiver(Actor):
         mapped.forget_failed()
 
     def _report(self, dead_letters: Sequence[DeadLetter]) -> None:
-        self.intake.counters.dead_letters += len(dead_letters)
+        self.intake.note_dead_letters(len(dead_letters))
         for letter in dead_letters:
             self._log.error("message cannot be mapped", reason=letter.reason, policy=self.settings.on_mapping_error)
 
@@ -342,6 +346,7 @@ class Receiver(Actor):
         self._breakdown.lap_until("DB_WAIT", request.began)
         ids = request.mapped.ids
         self.intake.note_stored(len(request.duplicates), ids.count(""), [ids[at] for at in request.conflicts])
+        self._warn()
         self._breakdown.lap("DB_COMMIT")
         try:
             self._acknowledge()  # first: a message that ends the process must not come again from the broker as well

@@ -4,10 +4,11 @@ import os
 import sys
 import time
 from dataclasses import dataclass, field
+from importlib.metadata import EntryPoint
 
 import pytest
 
-from correlator.configuration import EngineFile, read_file, read_text
+from correlator.configuration import EngineFile, connectors, read_file, read_text
 from correlator.errors import ConfigError, StateError, UsageError
 
 HEAD = "version: 1\nname: orders\nstore: sqlite:///orders.db\n"
@@ -359,6 +360,28 @@ def test_25_missing_package(monkeypatch):
         "E1213 config.yaml:5:10 connections.local: type 'pulsar' needs the module 'pulsar'. "
         "Install it: pip install 'correlator[pulsar]'."
     )
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "says"),
+    [
+        ("x = 1", "Missing", "cannot be loaded: AttributeError: module 'broken_connector' has no attribute 'Missing'"),
+        ("x = 1 / 0", "C", "cannot be loaded: ZeroDivisionError: division by zero. See module broken_connector"),
+        ("def", "C", "cannot be loaded: SyntaxError"),
+        ("from correlator.connector import Nope", "C", "cannot be loaded: ImportError: cannot import name 'Nope'"),
+        ("import no_such_client", "C", "needs the module 'no_such_client'"),
+    ],
+)
+def test_a_connector_that_cannot_be_loaded_says_why(tmp_path, monkeypatch, content, name, says):
+    (tmp_path / "broken_connector.py").write_text(content)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "broken_connector", raising=False)
+    point = EntryPoint("broken", f"broken_connector:{name}", "correlator.connectors")
+    monkeypatch.setattr(connectors, "_installed", lambda: {"broken": point})
+    with pytest.raises(ConfigError) as caught:
+        read_text(connection("x: 1", "broken"), EngineFile)
+    assert str(caught.value).startswith("E1213 config.yaml:5:10 connections.local: type 'broken' ")
+    assert says in str(caught.value)
 
 
 @pytest.mark.parametrize("settings", ["password: hunter2-sentinel", "url: 'amqp://me:hunter2-sentinel@h'"])

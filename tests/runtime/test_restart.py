@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from correlator.connector import Order
-from correlator.core import faults
+from correlator.core import faults, redeliveries
 from correlator.errors import ConnectionLost
 from correlator.events import Message
-from correlator.runtime import receiver as receiver_module
 from correlator.settings import DuplicateDetectionSettings
 from correlator.testing.clock import ManualClock
 from correlator.testing.memory import MEMORY_FEATURES, Faults, MemoryBroker
@@ -161,7 +160,7 @@ class Losing(Faults):
 
 def test_where_lost_lines_leave_much_in_doubt_a_receiver_waits_until_they_are_noticed(monkeypatch: pytest.MonkeyPatch):
     """Given a broker that may take ten seconds to notice, when ten batches are in doubt, then nothing is received."""
-    monkeypatch.setattr(receiver_module, "MOST_IN_DOUBT", 0)
+    monkeypatch.setattr(redeliveries, "MOST_IN_DOUBT", 0)
     clock, lines = ManualClock(), Losing()
     features = dataclasses.replace(MEMORY_FEATURES, notices_loss_within_s=10.0)
     broker = MemoryBroker(features=features, faults=lines, clock=clock.monotonic)

@@ -243,7 +243,8 @@ TESTS_OF = {
     "correlator/core/outbox.py": ["tests/core/test_outbox.py"],
     "correlator/core/queue.py": ["tests/core/test_input_queue.py"],
     "correlator/core/dedup.py": ["tests/core/test_duplicate_detector.py", "tests/core/test_sightings.py"],
-    "correlator/core/intake.py": ["tests/core/test_receiver_cycle.py", "tests/core/test_admission.py"],
+    "correlator/core/intake.py": ["tests/core/test_receiver_cycle.py", "tests/core/test_intake.py"],
+    "correlator/core/admission.py": ["tests/core/test_admission.py"],
 }
 OF_EACH_KIND = 1
 SURVIVORS = 0.25

@@ -122,7 +122,7 @@ def _using(where: str, maker: Maker, *, connected: object = True) -> Iterator[No
 
 
 def _check_options(where: str, options: Mapping[str, object], *known: str) -> None:
-    for name in {*options, *known}:
+    for name in (*options, *known):
         if name not in known or not isinstance(options.get(name), str):
             code, what = ("E1022", "must be a text") if name in known else ("E1020", "unknown key")
             raise ConfigError(code, f"{where}.{name}", what, f"Known: {', '.join(known) or 'none'}")

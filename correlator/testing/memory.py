@@ -24,9 +24,8 @@ from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSett
 
 OnEvent = Callable[[str, str, str, Sequence[Any]], None]
 """Called with (kind, receiver or sender id, destination, messages). The kinds: `published`, `delivered`,
-`acknowledged`, `unheard` (an acknowledgement that was lost though the call returns) and `returned` with `Message`s,
-`accepted` and `refused` with `Outgoing`s. It is called under the lock of the broker, at the moment the broker changes:
-what it raises goes through to the caller."""
+`acknowledged` and `returned` with `Message`s, `accepted` and `refused` with `Outgoing`s. It is called under the lock of
+the broker, at the moment the broker changes: what it raises goes through to the caller."""
 
 MEMORY_FEATURES = Features(
     order=Order.PLACE, flags_redelivery=True, acknowledges_surely=True, selects=True, selects_in_place=True
@@ -399,7 +398,6 @@ class MemorySource:
             messages = self._messages(tokens)
             broker.faults.before_acknowledge(self._id, messages)
             if broker.faults.loses_acknowledgement(self._id, messages):
-                broker.on_event("unheard", self._id, self.destination, messages)
                 return
             for token in tokens:
                 self._held.pop(token, None)

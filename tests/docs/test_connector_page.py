@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import spool
 from correlator import connector
 from correlator.cli.codes import CODES
 from tests.docs.test_pages import ROOT, blocks
-from tests.docs.test_transcripts import commands, pattern
+from tests.docs.test_transcripts import environment, run_transcripts
 
 PAGE = ROOT / "docs" / "connectors.md"
 TEMPLATE = ROOT / "docs" / "examples" / "spool"
@@ -81,32 +80,16 @@ def place(tmp_path):
     return tmp_path
 
 
-def environment(place: Path) -> dict[str, str]:
-    return {
-        **os.environ,
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": os.pathsep.join(map(str, (TEMPLATE, place / "site"))),
-    }
+def variables(place: Path) -> dict[str, str]:
+    return environment() | {"PYTHONPATH": os.pathsep.join(map(str, (TEMPLATE, place / "site")))}
 
 
 def test_u6_the_template_is_a_connector_like_any_other(place):
-    transcripts = [text for language, text in blocks(PAGE) if language == "console"]
-    for command, lines in commands("".join(transcripts)):
-        done = subprocess.run(
-            ["/bin/sh", "-c", command],
-            cwd=place,
-            env=environment(place),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
-        assert re.fullmatch(pattern(lines), done.stdout), f"$ {command}\n{done.stdout}"
+    run_transcripts(blocks(PAGE), place, variables(place))
     bills = spool.Queue(place / "spool", "bills")
     bills.lock("consumer").close()
     command = ["correlator", "run", "relay.yaml"]
-    with subprocess.Popen(command, cwd=place, env=environment(place), stderr=subprocess.PIPE, text=True) as engine:
+    with subprocess.Popen(command, cwd=place, env=variables(place), stderr=subprocess.PIPE, text=True) as engine:
         try:
             (number,) = bills.oldest(1, 1_000_000, (), PATIENCE_S)
             assert b'{"id": 1}' in bills.get(number, 1000)[0]

@@ -55,22 +55,28 @@ def place(tmp_path):
     return tmp_path
 
 
+def environment() -> dict[str, str]:
+    """That of the tests, in which the commands of this installation come first."""
+    return {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+
+
+def run_transcripts(examples: list[tuple[str, str]], place: Path, variables: dict[str, str]) -> int:
+    """Run the commands among the examples of a page; returns how many have shown what the page says."""
+    shown = commands("".join(text for language, text in examples if language == "console"))
+    for command, lines in shown:
+        done = subprocess.run(
+            ["/bin/sh", "-c", command],
+            cwd=place,
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        assert re.fullmatch(pattern(lines), done.stdout), f"$ {command}\n{done.stdout}"
+    return len(shown)
+
+
 def test_u6_commands_show_what_the_pages_say(place):
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    seen = 0
-    for page in PAGES:
-        transcripts = [text for language, text in blocks(page) if language == "console"]
-        for command, lines in commands("".join(transcripts)):
-            done = subprocess.run(
-                ["/bin/sh", "-c", command],
-                cwd=place,
-                env={**os.environ, "PATH": path},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                check=False,
-            )
-            assert re.fullmatch(pattern(lines), done.stdout), f"{page}: $ {command}\n{done.stdout}"
-            seen += 1
-    assert seen > 15
+    assert sum(run_transcripts(blocks(page), place, environment()) for page in PAGES) > 15

@@ -160,6 +160,14 @@ class Facts:
         }
 
     @cached_property
+    def died(self) -> dict[int, int]:
+        """Life to the place where it died first: one that was overtaken goes on, and dies again."""
+        places: dict[int, int] = {}
+        for at, record in self.history.of("died"):
+            places.setdefault(record.life, at)
+        return places
+
+    @cached_property
     def rest(self) -> Rest | None:
         """How it ended, if it came so far."""
         records = self.history.of("rest")

@@ -15,7 +15,6 @@ Kind = Literal[
     "published",  # who: destination, data: tuple of Published
     "delivered",  # who: receiver, data: tuple of pids, in order
     "acknowledged",  # who: receiver, data: tuple of pids
-    "unheard",  # who: receiver, data: tuple of pids, acknowledged by it without the broker being told
     "returned",  # who: receiver, data: tuple of pids
     "accepted",  # who: sender, data: tuple of Sent, stored by the broker
     "refused",  # who: sender, data: tuple of Sent

@@ -179,10 +179,9 @@ def leave_at_once(facts: Facts) -> Iterator[str]:
     if facts.rest is None or not facts.rest.reached or not facts.lives:
         return
     last = max((record.life for _, record in facts.history.of("sent")), default=0)
-    died = {record.life for _, record in facts.history.of("died")}
     for _, record in facts.history.of("sent"):
         context, body = record.data
-        promised = record.life == last and last not in died and context == "relay"
+        promised = record.life == last and last not in facts.died and context == "relay"
         if promised and facts.settled_at(record.who, body) == NEVER:
             yield f"{body!r} was sent in the last life and never arrived"
 
@@ -253,10 +252,9 @@ def every_flush_completes(facts: Facts) -> Iterator[str]:
     yield from _passed_over(facts)
     if facts.rest is None:
         return
-    died = {record.life for _, record in facts.history.of("died")}
     notified = {(record.life, record.who, record.data[1]) for _, record in facts.history.of("flushed")}
     for _, record in facts.history.of("flush"):
-        if record.life not in died and (record.life, record.who, record.data[1]) not in notified:
+        if record.life not in facts.died and (record.life, record.who, record.data[1]) not in notified:
             yield f"life {record.life}: flush {record.data[1]} of {record.who} was never notified"
 
 
@@ -267,12 +265,9 @@ def _passed_over(facts: Facts) -> Iterator[str]:
     is lost in the simulation alone.
     """
     waiting: dict[tuple[int, str, str], list[int]] = {}
-    died: dict[int, int] = {}
-    for at, record in facts.history.of("died"):
-        died.setdefault(record.life, at)
     records = sorted([*facts.history.of("flush"), *facts.history.of("flushed")], key=lambda event: event[0])
     for at, record in records:
-        if at > died.get(record.life, at):
+        if at > facts.died.get(record.life, NEVER):
             continue
         context, request = record.data[:2]
         requests = waiting.setdefault((record.life, record.who, context), [])
@@ -289,13 +284,12 @@ def nothing_outstanding(facts: Facts) -> Iterator[str]:
     """Asked of the last life, where all earlier sends had settled when the flush was requested."""
     if facts.rest is None or not facts.rest.reached:
         return
-    died = {record.life for _, record in facts.history.of("died")}
     notified = {(record.life, record.who, record.data[1]) for _, record in facts.history.of("flushed")}
     sends = [(at, record.life, record.who, record.data[1]) for at, record in facts.history.of("sent")]
     for at, record in facts.history.of("flush"):
         mine = [(place, body) for place, life, who, body in sends if (life, who) == (record.life, record.who)]
         waits = any(place < at and facts.settled_at(record.who, body) > at for place, body in mine)
-        if not waits and record.life not in died and (record.life, record.who, record.data[1]) not in notified:
+        if not waits and record.life not in facts.died and (record.life, record.who, record.data[1]) not in notified:
             yield f"life {record.life}: flush {record.data[1]} had nothing to wait for, and was never notified"
 
 

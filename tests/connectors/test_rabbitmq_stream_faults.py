@@ -137,8 +137,10 @@ def test_a_server_that_is_killed_under_load_loses_and_doubles_nothing(rabbit: Ra
         connection_retry_interval=0.05,
         max_connection_retry_interval=0.05,
     )
-    with opened(rabbit.stream_connection().sink(sender(source))):
-        pass
+    for stream in (source, target):
+        with opened(rabbit.stream_connection().sink(sender(stream))):
+            pass
+    rabbit.write_definitions()  # else the killed server may not have the streams that it has just declared
     with Engine(settings, connections={"rabbit": rabbit.stream_connection()}):
         for kill in range(2):
             first, end = kill * MESSAGES, (kill + 1) * MESSAGES

@@ -301,13 +301,38 @@ def test_a_store_is_made_by_our_revisions_whatever_package_of_migrations_a_progr
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "True\n", "")
 
 
-def test_a_package_that_hides_the_connectors_is_named(place):
+def loading(place):
+    """The last line that is said when the connector of a type is loaded, where the directory's packages come first."""
+    source = "from correlator.configuration.connectors import connector; connector('embedded', 'connections.a')"
+    return of_a_script(place, source).stderr.splitlines()[-1].partition("ConfigError: ")[2]
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"connectors/__init__.py": []},
+        {"connectors/__init__.py": [], "connectors/embedded/__init__.py": []},
+        {"connectors/__init__.py": ["raise ImportError('not here')"]},
+    ],
+    ids=["an empty one", "with a module of the same name", "one that fails"],
+)
+def test_a_package_that_hides_the_connectors_is_named(place, files):
+    for name, lines in files.items():
+        (place / name).parent.mkdir(exist_ok=True)
+        write(place / name, lines)
+    assert loading(place) == (
+        f"E1213 connections.a: another package named 'connectors' ({place / next(iter(files))}) hides the one that "
+        "type 'embedded' is in. Rename that package."
+    )
+
+
+def test_a_distribution_that_installs_its_files_among_the_connectors_is_named(place):
+    (place / "theirs-1.0.dist-info").mkdir()
+    write(place / "theirs-1.0.dist-info" / "METADATA", ["Name: theirs", "Version: 1.0"])
+    write(place / "theirs-1.0.dist-info" / "top_level.txt", ["connectors"])
     (place / "connectors").mkdir()
     write(place / "connectors" / "__init__.py", [])
-    ended = of_a_script(
-        place, "from correlator.configuration.connectors import connector; connector('embedded', 'connections.a')"
-    )
-    assert ended.stderr.splitlines()[-1].endswith(
-        f"E1213 connections.a: another package named 'connectors' ({place / 'connectors' / '__init__.py'}) hides "
-        "the one that type 'embedded' is in. Rename that package."
+    assert loading(place) == (
+        f"E1213 connections.a: another package named 'connectors' ({place / 'connectors' / '__init__.py'}), installed "
+        "by 'theirs', hides the one that type 'embedded' is in. Uninstall 'theirs', then install 'correlator' again."
     )

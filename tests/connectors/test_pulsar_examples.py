@@ -26,7 +26,6 @@ from correlator.errors import ConnectionLost
 from correlator.events import Outgoing
 from correlator.settings import EngineSettings, MonitorSettings, ReceiverSettings, SenderSettings
 from tests.cli.commands import COMMAND, environment
-from tests.connectors.examples import check_what_it_says_of_itself
 from tests.connectors.rabbit import opened
 from tests.pulsar_server import PulsarServer
 from tests.rabbit_server import RabbitServer
@@ -379,8 +378,3 @@ def in_the_middle() -> None:
 
 def receiver(queue):
     return ReceiverSettings(id="shop", connection="pulsar", destination=f"queue:{queue}")
-
-
-@pytest.mark.parametrize("file", [THERE, BACK], ids=lambda file: file.stem)
-def test_what_the_examples_say_of_themselves(file, tmp_path):
-    check_what_it_says_of_itself(file, tmp_path, PATIENCE_S)

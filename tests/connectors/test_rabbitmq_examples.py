@@ -15,7 +15,6 @@ from correlator.events import Message, Outgoing
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
 from correlator.testing.contract import take, tokens
 from tests.cli.commands import COMMAND, environment
-from tests.connectors.examples import check_what_it_says_of_itself
 from tests.connectors.rabbit import opened
 from tests.docs.test_pages import blocks
 from tests.rabbit_server import RabbitServer
@@ -201,9 +200,3 @@ def test_the_example_pipeline_into_a_file_is_killed_in_the_middle(rabbit: Rabbit
     assert all(one["tax"] == pytest.approx(one["amount"] * 0.19) for one in told)
     with rabbit.channel() as channel:
         assert channel.queue_delete("sold").method.message_count == 0
-
-
-@pytest.mark.spark
-@pytest.mark.parametrize("file", [TO_RABBITMQ, TO_FILE], ids=lambda file: file.stem)
-def test_what_the_examples_say_of_themselves(file, tmp_path):
-    check_what_it_says_of_itself(file, tmp_path, PATIENCE_S)

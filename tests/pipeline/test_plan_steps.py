@@ -5,8 +5,6 @@ import json
 import pytest
 
 from correlator.cli import main
-from correlator.pipeline.spark import SharedSession
-from correlator.pipeline.spec import SparkSettings
 from tests.cli.commands import write
 
 FILE = """
@@ -29,25 +27,11 @@ pipelines:
       - route: {to: out}
 """
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas"),
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
-]
 NEXT = '{{"shop": "a", "at": "2026-01-01T00:{minute:02}:00Z", "amount": {amount}}}'
 
 
-@pytest.fixture(autouse=True, scope="module")
-def spark():
-    """Another user of Spark in this process, so that it does not end with each command."""
-    session = SharedSession(SparkSettings(master="local[1]"))
-    session.acquire()
-    yield
-    session.release()
-
-
 @pytest.fixture
-def place(tmp_path, monkeypatch):
+def place(session, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data").mkdir()
     write(tmp_path / "data" / "in.jsonl", [NEXT.format(minute=1, amount=5)])

@@ -1,11 +1,11 @@
 """The protocols between the engine and what it stands on: a store, and processors of whole batches."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-from correlator.core.commit import Recovered, StateEntry, StateSegment, Write
+from correlator.core.batch_context import Delivered, Effects
+from correlator.core.commit import Recovered, StateSegment, Write
 from correlator.core.steps import ConfiguredStep
-from correlator.events import DeadLetter, Message
 
 
 class Store(Protocol):
@@ -48,28 +48,6 @@ class Store(Protocol):
     def close(self) -> None:
         """Give up the lock and close; never raises."""
         ...
-
-
-class Delivered(NamedTuple):
-    """A message as a processor sees it: `number` is its place in the receiver's stream, growing, never used twice."""
-
-    receiver: str
-    number: int
-    message: Message
-
-
-class Effects(NamedTuple):
-    """All that processing a batch does; becomes durable in one checkpoint together with the progress of the batch.
-
-    Attributes:
-        sends: (sender id, message), in order.
-        state: changed keys.
-        dead_letters: what could not be processed.
-    """
-
-    sends: Sequence[tuple[str, Message]] = ()
-    state: Sequence[StateEntry] = ()
-    dead_letters: Sequence[DeadLetter] = ()
 
 
 class StateView(Protocol):

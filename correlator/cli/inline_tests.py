@@ -11,12 +11,13 @@ from correlator.cli.checks import DEAD_LETTERS
 from correlator.cli.failures import telling
 from correlator.cli.loading import directory_of, importable, load
 from correlator.cli.output import shown, write_line
+from correlator.core.batch_context import Delivered, Effects
 from correlator.core.commit import StateEntry
 from correlator.errors import UsageError
 from correlator.events import Message
 from correlator.pipeline.runner import processors_of
 from correlator.pipeline.spec import ExpectedMessage, GivenMessage, InlineTest
-from correlator.ports import Delivered, Effects, Processor
+from correlator.ports import Processor
 
 FAILED_STATUS = 1
 

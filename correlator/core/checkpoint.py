@@ -13,6 +13,7 @@ import msgspec
 from correlator.core.commit import CheckpointCommit, ContextCut, OutboundSegment, SenderCut, StateEntry, Suspect
 from correlator.core.outbox import Outbox
 from correlator.core.queue import InputQueue
+from correlator.core.staging import Staging
 from correlator.core.unmapped import Unmapped
 from correlator.events import DeadLetter, Message
 
@@ -27,6 +28,7 @@ class Cuttable(Protocol):
 
     name: str
     queue: InputQueue
+    staging: Staging
 
     def cut(self) -> ContextCut:
         """Queue and counters."""
@@ -34,14 +36,6 @@ class Cuttable(Protocol):
 
     def take_state(self) -> list[StateEntry]:
         """State changed since the last cut."""
-        ...
-
-    def take_staged(self) -> dict[str, list[Message]]:
-        """Reliable sends since the last cut."""
-        ...
-
-    def take_dead_letters(self) -> list[DeadLetter]:
-        """Failures since the last cut."""
         ...
 
     def awaits_time(self) -> bool:
@@ -122,7 +116,7 @@ class Checkpoint:
         done = consumed(queues, routes)
         dead, told = self._unmapped.cut(queues, done)
         changes = [*self._take_state(contexts), *told]
-        dead += [letter for context in contexts for letter in context.take_dead_letters()]
+        dead += [letter for context in contexts for letter in context.staging.take_dead_letters()]
         settled, outbound = self._cut_outboxes(contexts, outboxes, dead)
         senders = [cut for outbox, cut in settled if outbox.stored]
         progress = (context_cuts, senders)
@@ -159,7 +153,7 @@ class Checkpoint:
     ) -> tuple[list[tuple[Outbox, SenderCut]], list[OutboundSegment]]:
         staged: dict[str, list[Message]] = {}
         for context in contexts:
-            for sender, messages in context.take_staged().items():
+            for sender, messages in context.staging.take_sends().items():
                 staged.setdefault(sender, []).extend(messages)
         settled: list[tuple[Outbox, SenderCut]] = []
         outbound: list[OutboundSegment] = []

@@ -34,6 +34,7 @@ from correlator.core.outbox import FlushRequest, Outbox
 from correlator.core.poison import dead_letter
 from correlator.core.queue import InputQueue, Run
 from correlator.core.routes import Acknowledge, Routes, nothing_suspended
+from correlator.core.staging import Staging
 from correlator.core.state import encode
 from correlator.core.timers import Timers
 from correlator.core.unhandled import Unhandled
@@ -92,10 +93,9 @@ class Context:
         engine_time: at this start: timers that begin with it count from here.
         wall_time: at this start, in seconds of the local calendar: what `at` counts from.
         process: tells the thread of a handler from others.
-
-    Attributes:
+        queue: its input queue.
         stored: whether cuts are taken, so that a later start must be able to read what contexts send each other.
-        unhandled: of each receiver for which it matters that nobody handles a message; replaced, never changed.
+        unhandled: gives the ledger of each receiver for which it matters that nobody handles a message.
     """
 
     def __init__(
@@ -107,14 +107,19 @@ class Context:
         engine_time: float = 0.0,
         wall_time: float = 0.0,
         process: Process = _OneThread(),  # noqa: B008  # it has no state
+        *,
+        queue: InputQueue | None = None,
+        stored: bool = True,
+        unhandled: Callable[[], Mapping[str, Unhandled]] = dict,
     ) -> None:
         self.name = name
-        self.queue = InputQueue()
+        self.queue = InputQueue() if queue is None else queue
+        self.staging = Staging()
         self.cut_requested = False
-        self.stored = True
         self.handled = 0
         self.fired = 0
-        self.unhandled: Mapping[str, Unhandled] = {}
+        self._stored_events = stored
+        self._unhandled = unhandled
         self._routes = routes
         self._resolve = resolve
         self._failed = failed
@@ -133,14 +138,12 @@ class Context:
         self._subscribed: dict[str, int] = {}
         self._spawned: dict[str, int] = {}
         self._engine_time = engine_time
-        self._staged: dict[str, list[Message]] = {}
         self._effects: list[tuple[Callable[[Any], None], Any]] = []
         self._others_concerned = False
         self._sent_to: dict[InputQueue, int | None] = {}
         self._named: set[type[Any]] = set()
         self._dirty: dict[Instance, None] = {}
         self._removed: list[StateEntry] = []
-        self._dead: list[DeadLetter] = []
 
     # --- loading ---
 
@@ -302,11 +305,12 @@ class Context:
 
     def _note_left(self, run: Run, left: Sequence[int]) -> None:
         """Nothing here waited for these events of a run; `None` among them is a dead letter already."""
-        unhandled = self.unhandled.get(run.receiver)
+        unhandled = self._unhandled().get(run.receiver)
         if unhandled is not None and (left or unhandled.shared):
             those = [(run.first + at, run.events[at], run.messages[at]) for at in left if run.events[at] is not None]
             through = run.first + run.position - 1
-            self._dead.extend(unhandled.passed(self.name, through, those, self._engine_time))
+            for letter in unhandled.passed(self.name, through, those, self._engine_time):
+                self.staging.add_dead_letter(letter)
 
     def leave_out(self, suspect: Suspect) -> str:
         """Do not handle the next event, which is condemned: it becomes a dead letter; returns the reason."""
@@ -315,7 +319,7 @@ class Context:
         message = run.messages[run.position] if run.receiver else from_inside(run.events[run.position])
         letter = dead_letter(suspect, message, self._engine_time)
         self.queue.advance(run, run.position + 1)
-        self._dead.append(letter)
+        self.staging.add_dead_letter(letter)
         self._note_left(run, ())
         return letter.reason
 
@@ -388,7 +392,8 @@ class Context:
             self._undo(instance)
             cause = self._cause(event)
             if instance.on_error == "dead_letter":
-                self._dead.append(_dead_letter(monitor, self._as_it_came(event), error, self._engine_time, cause))
+                letter = _dead_letter(monitor, self._as_it_came(event), error, self._engine_time, cause)
+                self.staging.add_dead_letter(letter)
             about = f"message {cause[1]} of receiver '{cause[0]}'" if cause else "from inside the engine"
             self._failed(instance.on_error, _failure(monitor, event, error), about)
             return
@@ -458,10 +463,7 @@ class Context:
             where = f"monitor {monitor.state_name}"
             raise UsageError("E8004", where, f"sender '{to}' has no destination", "", "Send with destination=")
         if outbox.stored:
-            staged = self._staged.get(to)
-            if staged is None:
-                staged = self._staged[to] = []
-            self._stage(monitor, staged.append, message)
+            self._stage(monitor, self.staging.sends_to(to).append, message)
         else:
             self._stage(monitor, outbox.enqueue, message)
             self._others_concerned = True
@@ -528,11 +530,7 @@ class Context:
         self._effects.append((apply, item))
 
     def _unsendable(self, monitor: Monitor, to: str) -> UsageError:
-        where = f"monitor {monitor.state_name}"
-        if to in self._routes.closing:
-            return UsageError("E8002", where, f"sender {quoted(to)} is being removed")
-        known = ", ".join(sorted(self._routes.outboxes)) or "none"
-        return UsageError("E8001", where, f"no sender {quoted(to)}", f"Senders: {known}")
+        return self._routes.unsendable(f"monitor {monitor.state_name}", to)
 
     def _send_to_channel(self, monitor: Monitor, event: Any, channel: str) -> None:
         queues = self._routes.channels.get(channel)
@@ -541,7 +539,7 @@ class Context:
             what = f"no context receives channel {quoted(channel)}"
             raise UsageError("E8001", where, what, "A context receives its name")
         data = recorded(event)  # what no start could read is this handler's failure
-        if self.stored:
+        if self._stored_events:
             self._refuse_unnamed(monitor, type(event))
         for queue in queues:
             waiting = len(queue)
@@ -796,22 +794,8 @@ class Context:
             instance.monitor.check_tables(instance.tables)
             for table in instance.tables:
                 entries.extend(table.take_changes())
-        undecided = [entry for ledger in self.unhandled.values() for entry in ledger.take_changes()]
+        undecided = [entry for ledger in self._unhandled().values() for entry in ledger.take_changes()]
         return [*entries, *self._attempts.take_changes(), *undecided]
-
-    def staged_for(self, sender: str) -> int:
-        """Reliable sends to a sender since the last cut; any thread."""
-        return len(self._staged.get(sender, ()))
-
-    def take_staged(self) -> dict[str, list[Message]]:
-        """Reliable sends since the last cut, by sender."""
-        staged, self._staged = self._staged, {}
-        return staged
-
-    def take_dead_letters(self) -> list[DeadLetter]:
-        """Events that could not be handled since the last cut."""
-        dead, self._dead = self._dead, []
-        return dead
 
     def _stored(self, instance: Instance) -> StateEntry:
         monitor = instance.monitor

@@ -55,16 +55,22 @@ class Run:
 class InputQueue:
     """The queue of one context.
 
+    Args:
+        on_entered: called with each run that enters, in the thread that calls `enter`.
+        on_forgotten: called with each receiver that is forgotten.
+
     Attributes:
-        finished: runs that were here and are handled, in all.
-        on_entered: is told of each run that enters; called by whoever may call `enter`.
-        on_forgotten: is told of each receiver that is forgotten.
+        finished: how many runs have been handled.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        on_entered: Callable[[Run], None] | None = None,
+        on_forgotten: Callable[[str], None] | None = None,
+    ) -> None:
         self.finished = 0
-        self.on_entered: Callable[[Run], None] | None = None
-        self.on_forgotten: Callable[[str], None] | None = None
+        self._on_entered = on_entered
+        self._on_forgotten = on_forgotten
         self._inbox: deque[Run] = deque()
         self._runs: deque[Run] = deque()
         self._entered: dict[str, int] = {}
@@ -101,8 +107,8 @@ class InputQueue:
         while self._inbox:
             run = self._inbox.popleft()
             self._runs.append(run)
-            if self.on_entered is not None:
-                self.on_entered(run)
+            if self._on_entered is not None:
+                self._on_entered(run)
             if run.stored and run.receiver:
                 self._entered[run.receiver] = run.first + len(run.messages) - 1
         return bool(self._runs)
@@ -162,8 +168,8 @@ class InputQueue:
         """A receiver was removed: its numbers may begin anew."""
         for numbers in (self._entered, self._handled, self._delivered):
             numbers.pop(receiver, None)
-        if self.on_forgotten is not None:
-            self.on_forgotten(receiver)
+        if self._on_forgotten is not None:
+            self._on_forgotten(receiver)
 
     def withhold(self) -> list[Run]:
         """Take back what was delivered and has not entered."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from correlator.core.outbox import Outbox
 from correlator.core.queue import InputQueue
-from correlator.errors import UsageError
+from correlator.errors import UsageError, quoted
 
 Acknowledge = Callable[[], None]
 
@@ -20,35 +20,72 @@ def nothing_suspended(receiver: str) -> UsageError:
     return UsageError("E7101", f"receiver {receiver}", "no batch is suspended, or it is acknowledged")
 
 
+def _no_outbox(_sender: str) -> Outbox | None:
+    return None
+
+
+def _unknown(_sender: str) -> int | None:
+    return None
+
+
 class Routes:
-    """Where sends go, shared by all contexts: senders by id, contexts by channel, and who may acknowledge what.
+    """Where the sends of contexts go, and what contexts may ask of receivers. All contexts share one object.
 
-    Changed by replacing whole dictionaries, so that readers in other threads need no lock; channels also by contexts,
-    one at a time under `changing`.
+    Whoever changes a dictionary replaces it, so readers in other threads need no lock. Contexts change the channels,
+    too, one context at a time under the lock `changing`.
 
-    `resume` gives for each receiver what its suspended batch is acknowledged by, to the context that asks by its name.
+    Args:
+        default_outbox: the outbox of a sender that is not in `outboxes`, made by this call; `None` for no such sender.
+        woken: called after a handler has sent to another context or to a BEST_EFFORT sender.
+        next_flush: the number of the next flush request.
+        outstanding: how many messages wait for the broker of a sender; `None` for no such sender.
+        changing: the lock.
+
+    Attributes:
+        outboxes: by sender.
+        closing: senders that are being removed: nothing can be sent to them.
+        channels: by channel, the queues of the contexts that receive it.
+        resume: by receiver of APP_CONTROLLED, a function that takes the name of the context which asks, and returns
+            the call that acknowledges the suspended batch; it raises `UsageError` E7101, E7102.
+        grant: by receiver with flow control, a function that takes the number of the last message that the receiver
+            may deliver.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        *,
+        default_outbox: Callable[[str], Outbox | None] = _no_outbox,
+        woken: Callable[[], None] = lambda: None,
+        next_flush: Callable[[], int] = lambda: 0,
+        outstanding: Callable[[str], int | None] = _unknown,
+        changing: AbstractContextManager[Any] | None = None,
+    ) -> None:
+        self.default_outbox = default_outbox
+        self.woken = woken
+        self.next_flush = next_flush
+        self.outstanding = outstanding
         self.outboxes: dict[str, Outbox] = {}
-        self.default_outbox: Callable[[str], Outbox | None] = lambda _: None
+        self.closing: frozenset[str] = frozenset()
         self.channels: dict[str, list[InputQueue]] = {}
         self.resume: dict[str, Callable[[str], Acknowledge]] = {}
         self.grant: dict[str, Callable[[int], None]] = {}
-        self.woken: Callable[[], None] = lambda: None
-        self.next_flush: Callable[[], int] = lambda: 0
-        self.outstanding: Callable[[str], int | None] = lambda _: None
-        self.closing: frozenset[str] = frozenset()
-        self.changing: AbstractContextManager[Any] = nullcontext()
+        self._changing = changing or nullcontext()
+
+    def unsendable(self, where: str, sender: str) -> UsageError:
+        """The refusal of a send: E8002 for a sender that is being removed, else E8001."""
+        if sender in self.closing:
+            return UsageError("E8002", where, f"sender {quoted(sender)} is being removed")
+        known = ", ".join(sorted(self.outboxes)) or "none"
+        return UsageError("E8001", where, f"no sender {quoted(sender)}", f"Senders: {known}")
 
     def subscribe(self, channel: str, queue: InputQueue) -> None:
-        """Have a context receive a channel; any thread."""
-        with self.changing:
+        """Let a context receive a channel; any thread."""
+        with self._changing:
             self.channels = {**self.channels, channel: [*self.channels.get(channel, ()), queue]}
 
     def unsubscribe(self, channel: str, queue: InputQueue) -> None:
-        """No longer have a context receive a channel; any thread."""
-        with self.changing:
+        """End the delivery of a channel to a context; any thread."""
+        with self._changing:
             channels = dict(self.channels)
             others = [one for one in channels.pop(channel) if one is not queue]
             self.channels = {**channels, channel: others} if others else channels

@@ -186,10 +186,12 @@ class View(Routes):
     """
 
     def __init__(self, shared: Routes, answer: Callable[[Any], None]) -> None:
-        super().__init__()
-        self.next_flush = self._next_flush
-        self.default_outbox = self._late_outbox
-        self.outstanding = self._outstanding
+        super().__init__(
+            default_outbox=self._late_outbox,
+            woken=shared.woken,
+            next_flush=self._next_flush,
+            outstanding=self._outstanding,
+        )
         self._shared = shared
         self._answer = answer
         self._seen: tuple[object, ...] = ()
@@ -201,7 +203,6 @@ class View(Routes):
         if self._seen and all(now is before for now, before in zip(seen, self._seen, strict=True)):
             return None
         self._seen = seen
-        self.woken = shared.woken
         self.outboxes, self.closing, self.channels, _, self.grant = seen
         self.resume = {name: self._asking(resume) for name, resume in shared.resume.items()}
         return Visible(

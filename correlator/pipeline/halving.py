@@ -6,8 +6,9 @@ sees the state that the first one leaves, and each half counts once.
 
 from collections.abc import Callable, Iterator, Sequence
 
+from correlator.core.batch_context import Delivered, Effects
 from correlator.core.commit import StateEntry
-from correlator.ports import Delivered, Effects, StateView
+from correlator.ports import StateView
 
 Run = Callable[[Sequence[Delivered], StateView], Effects]
 

@@ -24,6 +24,7 @@ from pyspark.errors import (
     SparkRuntimeException,
 )
 
+from correlator.core.batch_context import Delivered, Effects
 from correlator.core.commit import StateEntry
 from correlator.core.steps import ConfiguredStep, owner_of
 from correlator.errors import HandlerFailed
@@ -35,7 +36,7 @@ from correlator.pipeline.spark import SharedSession, first_line
 from correlator.pipeline.spec import PipelineSettings, RouteStep
 from correlator.pipeline.steps import STANDARD_HEADERS
 from correlator.pipeline.worker import DEAD, FORWARD, REWRITE, SEND, make_importable
-from correlator.ports import Delivered, Effects, StateView
+from correlator.ports import StateView
 
 CONCLUDED_AT_ONCE = 50_000
 """Most keys whose timers fire in one Spark job at the end of all input."""

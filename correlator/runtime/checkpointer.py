@@ -29,7 +29,7 @@ class Parkable(Protocol):
     """Whether nothing was left half done; read under the lock. Once `False` it stays so: the engine is stopping."""
 
     @property
-    def cuttable(self) -> Cuttable:
+    def context(self) -> Cuttable:
         """Its context."""
         ...
 
@@ -180,7 +180,7 @@ class Checkpointer(Actor):
             point("ck.snapshot")
             self._absolving = len(self.absolved)
             cut = self.checkpoint.cut(
-                [context.cuttable for context in self._contexts],
+                [thread.context for thread in self._contexts],
                 list(self._routes.outboxes.values()),
                 self._receiver_routes(),
                 self._engine_time.now(),

@@ -10,6 +10,7 @@ from correlator.configuration.connectors import connector
 from correlator.connector import Connection
 from correlator.core.admission import at_same_place, refuse_beside, refuse_for_pipelines, selection
 from correlator.core.backoff import Backoff
+from correlator.core.batch_context import BatchContext
 from correlator.core.commit import OutboundSegment, SenderCut
 from correlator.core.context import MAX_WAITING_FROM_INSIDE, Context
 from correlator.core.delivery import Layout
@@ -19,7 +20,7 @@ from correlator.core.instances import OnError
 from correlator.core.intake import Intake, Numbers
 from correlator.core.mapping import ReceiveMapping
 from correlator.core.outbox import FlushRequest, Outbox
-from correlator.core.queue import Run
+from correlator.core.queue import InputQueue, Run
 from correlator.core.routes import Routes, nothing_left
 from correlator.core.unhandled import Unhandled
 from correlator.errors import ConfigError, CorrelatorError
@@ -29,7 +30,7 @@ from correlator.processes import Maker
 from correlator.reliability import RECEIVING, SENDING
 from correlator.runtime.breakdown import SENDER_ITEMS, Breakdown, NoBreakdown, receiver_items
 from correlator.runtime.clock import Clock, EngineTime
-from correlator.runtime.contexts import BatchContext, MonitorThread, ProcessorThread
+from correlator.runtime.contexts import MonitorThread, ProcessorThread
 from correlator.runtime.logs import get_logger
 from correlator.runtime.mapper import Mapper
 from correlator.runtime.names import resolve
@@ -75,10 +76,13 @@ class Parts:
         recording: Recording | None = None,
     ) -> None:
         self.recording = recording
-        self.routes = Routes()
-        self.routes.woken = self.wake_all
-        self.routes.next_flush = itertools.count(1).__next__
-        self.routes.outstanding = self._outstanding
+        self._changing = threading.Lock()
+        self.routes = Routes(
+            woken=self.wake_all,
+            next_flush=itertools.count(1).__next__,
+            outstanding=self._outstanding,
+            changing=self._changing,
+        )
         self.contexts: dict[str, ContextThread] = {}
         self.receivers: dict[str, Receiver] = {}
         self.senders: dict[str, Sender] = {}
@@ -98,8 +102,6 @@ class Parts:
         self._blocking = blocking
         self._jitter = jitter
         self._held = False
-        self._changing = threading.Lock()
-        self.routes.changing = self._changing
         self._log = get_logger(engine=settings.name)
 
     # --- contexts ---
@@ -111,10 +113,18 @@ class Parts:
             now, calendar = self.engine_time.now(), self.engine_time.calendar()
             tape = self.recording.tape(name, self.routes, now, calendar) if self.recording is not None else None
             routes = routes or (tape.view if tape else self.routes)
-            context = Context(name, routes, resolve, failed, now, calendar, Maker())
-            context.stored = self.writer is not None
-            if tape is not None:
-                context.queue.on_entered, context.queue.on_forgotten = tape.entered, tape.forgot
+            context = Context(
+                name,
+                routes,
+                resolve,
+                failed,
+                now,
+                calendar,
+                Maker(),
+                queue=InputQueue(tape.entered, tape.forgot) if tape else InputQueue(),
+                stored=self.writer is not None,
+                unhandled=lambda: self.unhandled,
+            )
             thread = self.contexts[name] = MonitorThread(
                 context, self.engine_time, self._context_held, persistent=self.writer is not None, tape=tape
             )
@@ -266,7 +276,7 @@ class Parts:
         return sender.outbox.outstanding + self._staged(sender.settings.id)
 
     def _staged(self, name: str) -> int:
-        return sum(thread.context.staged_for(name) for thread in self.contexts.values())
+        return sum(thread.context.staging.count(name) for thread in self.contexts.values())
 
     def _context_held(self) -> bool:
         return (self.recording is not None and self.recording.full) or self._outboxes_full()
@@ -333,7 +343,7 @@ class Parts:
             if receiver.settings.flow_control:
                 self.routes.grant = {**self.routes.grant, name: receiver.grant}
             if receiver.settings.unhandled != "ignore" and not self._pipelines_of(name):
-                self._know_unhandled({**self.unhandled, name: self._unhandled(receiver)})
+                self.unhandled = {**self.unhandled, name: self._unhandled(receiver)}
             self.receivers = {**self.receivers, name: receiver}
 
     def _unhandled(self, receiver: Receiver) -> Unhandled:
@@ -348,11 +358,6 @@ class Parts:
                 "W5410 messages come that no monitor listens for", count=count, last=type(event).__name__
             ),
         )
-
-    def _know_unhandled(self, unhandled: dict[str, Unhandled]) -> None:
-        self.unhandled = unhandled
-        for thread in self.monitor_threads():
-            thread.context.unhandled = unhandled
 
     def _targets(self, settings: ReceiverSettings) -> Targets:
         """A receiver that pipelines name delivers to them, any other one to all contexts of monitors.
@@ -374,7 +379,7 @@ class Parts:
                 "A pipeline names it under 'from', or there is a monitor",
                 "Name it in a pipeline, or leave it out",
             )
-        queues = [(thread.cuttable.name, thread.queue, thread.wake) for thread in threads]
+        queues = [(thread.context.name, thread.queue, thread.wake) for thread in threads]
         return Targets(queues, self._settings.max_queued, self._full_outbox)
 
     def _pipelines_of(self, receiver: str) -> list[ProcessorThread]:
@@ -403,7 +408,7 @@ class Parts:
             if part_id in self.routes.resume:  # a monitor that comes too late: there is nothing left to acknowledge
                 self.routes.resume = {**self.routes.resume, part_id: lambda _: nothing_left}
             self.routes.grant = _without(self.routes.grant, part_id)
-            self._know_unhandled(_without(self.unhandled, part_id))
+            self.unhandled = _without(self.unhandled, part_id)
             self._note_sources()
             self.routes.closing -= {part_id}
         for thread in self.contexts.values():

@@ -303,7 +303,7 @@ class _Replay:
         for outbox, (_, confirmed) in zip(outboxes, record.senders, strict=True):
             if outbox.stored and confirmed:
                 outbox.settle([Outgoing(confirmed, "", "", Message(b""))], ())
-        contexts = [thread.cuttable for thread in self._parts.contexts.values()]
+        contexts = [thread.context for thread in self._parts.contexts.values()]
         cut = self._checkpoint.cut(contexts, outboxes, {}, record.engine_time, forced=True)
         assert cut is not None
         if (cut.commit.number, cut.commit.digest) != (record.number, record.digest):
@@ -334,7 +334,7 @@ class _Replay:
                     sender.outbox.take_flush()
         if not self._persistent:
             for name in self._views:
-                self.replayed.dead_letters += self._context(name).take_dead_letters()
+                self.replayed.dead_letters += self._context(name).staging.take_dead_letters()
 
     def _difference(self, taken: Taken, what: str) -> RecoveryRefused:
         return self._refusal(f"context {taken.context}: {what}")
@@ -361,10 +361,9 @@ class _ReplayedView(Routes):
     """
 
     def __init__(self, outbox: Any, differs: Any) -> None:
-        super().__init__()
-        self.next_flush = self._answer
-        self.default_outbox = self._late_outbox
-        self.outstanding = lambda _: self._answer()
+        super().__init__(
+            default_outbox=self._late_outbox, next_flush=self._answer, outstanding=lambda _: self._answer()
+        )
         self._outbox = outbox
         self._differs = differs
         self._answers: deque[Any] = deque()

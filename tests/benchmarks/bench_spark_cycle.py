@@ -16,12 +16,12 @@ from typing import Any
 from pyspark.sql.classic.dataframe import DataFrame
 
 from correlator.configuration import read_file
+from correlator.core.batch_context import Delivered
 from correlator.events import Message
 from correlator.pipeline import processor as processing
 from correlator.pipeline.processor import SparkProcessor
 from correlator.pipeline.spark import SharedSession
 from correlator.pipeline.spec import PipelineFile, SparkSettings
-from correlator.ports import Delivered
 from tests.pipeline.conftest import TinyState
 
 CONFIG = Path(__file__).resolve().parents[2] / "config"

@@ -4,10 +4,10 @@ import pytest
 
 from correlator.cli import main
 from correlator.cli.inline_tests import KeptState, compare, outcome
+from correlator.core.batch_context import Effects
 from correlator.core.commit import StateEntry
 from correlator.events import DeadLetter, Message
 from correlator.pipeline.spec import ExpectedMessage, GivenMessage, InlineTest
-from correlator.ports import Effects
 from tests.cli.commands import run, write
 
 

@@ -4,6 +4,7 @@ from correlator.core.checkpoint import Checkpoint
 from correlator.core.commit import ContextCut, StateEntry
 from correlator.core.outbox import Outbox
 from correlator.core.queue import InputQueue, Run
+from correlator.core.staging import Staging
 from correlator.events import DeadLetter, Message
 from correlator.reliability import Reliability
 
@@ -17,8 +18,7 @@ class Parked:
         self.name = name
         self.queue = InputQueue()
         self.state: list[StateEntry] = []
-        self.staged: dict[str, list[Message]] = {}
-        self.dead: list[DeadLetter] = []
+        self.staging = Staging()
         self.timer = False
 
     def awaits_time(self) -> bool:
@@ -30,14 +30,6 @@ class Parked:
 
     def take_state(self) -> list[StateEntry]:
         taken, self.state = self.state, []
-        return taken
-
-    def take_staged(self) -> dict[str, list[Message]]:
-        taken, self.staged = self.staged, {}
-        return taken
-
-    def take_dead_letters(self) -> list[DeadLetter]:
-        taken, self.dead = self.dead, []
         return taken
 
 
@@ -97,10 +89,10 @@ def test_each_kind_of_news_is_worth_a_checkpoint():
         context.state = [StateEntry("monitor:M", b"0", b"1")]
 
     def with_send(context):
-        context.staged = {"out": [Message(b"x")]}
+        context.staging.sends_to("out").append(Message(b"x"))
 
     def with_letter(context):
-        context.dead = [LETTER]
+        context.staging.add_dead_letter(LETTER)
 
     def with_message(context):
         context.queue.deliver(Run("r", 1, [Message(b"x")], [Message(b"x")], stored=True))
@@ -115,7 +107,7 @@ def test_each_kind_of_news_is_worth_a_checkpoint():
 
 def test_settled_sends_are_worth_a_checkpoint():
     checkpoint, context, outbox = Checkpoint(0, b""), Parked(), an_outbox()
-    context.staged = {"out": [Message(b"x")]}
+    context.staging.sends_to("out").append(Message(b"x"))
     checkpoint.cut([context], [outbox], {}, 0.0).release()
     outbox.settle(outbox.take(1), [])
     cut = checkpoint.cut([context], [outbox], {}, 0.0)
@@ -124,8 +116,8 @@ def test_settled_sends_are_worth_a_checkpoint():
 
 def test_a2_1_sends_of_all_contexts_are_numbered_and_leave_with_the_release():
     first, second, outbox = Parked("a"), Parked("b"), an_outbox()
-    first.staged = {"out": [Message(b"1"), Message(b"2")]}
-    second.staged = {"out": [Message(b"3")]}
+    first.staging.sends_to("out").extend([Message(b"1"), Message(b"2")])
+    second.staging.sends_to("out").append(Message(b"3"))
     cut = Checkpoint(0, b"").cut([first, second], [outbox], {}, 0.0)
     assert [(one.first, len(one.messages)) for one in cut.commit.outbound] == [(1, 3)]
     assert outbox.take(9) == []

@@ -120,7 +120,7 @@ def decode(data: bytes) -> StoredMonitor:
 
 
 def staged(context: Context) -> list[bytes]:
-    return [message.body for messages in context.take_staged().values() for message in messages]
+    return [message.body for messages in context.staging.take_sends().values() for message in messages]
 
 
 # --- dispatch ---
@@ -418,7 +418,7 @@ def test_t27_106_skip_and_dead_letter_leave_no_trace_of_the_failed_handler(on_er
     deliver(context, Tick(number=1), Tick(number=-5), Tick(number=2))
     assert (monitor.count, monitor.seen, dict(monitor.by_kind)) == (2, [1, 2], {"plain": 2})
     assert staged(context) == [b'{"number":1,"kind":"plain"}', b'{"number":2,"kind":"plain"}']
-    dead = context.take_dead_letters()
+    dead = context.staging.take_dead_letters()
     assert [(letter.kind, letter.origin, letter.message.body) for letter in dead] == [
         ("handler", "Counter", b'{"number":-5,"kind":"plain"}')
     ] * letters
@@ -450,7 +450,7 @@ def test_106_a_dead_letter_can_be_made_of_every_event_and_every_error(failing, b
 
     context = a_context(Fails(), on_error="dead_letter")
     deliver(context, failing)
-    (letter,) = context.take_dead_letters()
+    (letter,) = context.staging.take_dead_letters()
     assert letter.message == Message(body, {"event": f"tests.core.test_context:{type(failing).__name__}"})
     assert r"ValueError: bad \udcff" in letter.reason
     assert letter.reason.encode()
@@ -633,7 +633,7 @@ def test_events_leave_as_json_and_bytes_and_messages_as_they_are():
 
     context = a_context(handler_that(body))
     deliver(context, Tick(number=0))
-    assert context.take_staged() == {
+    assert context.staging.take_sends() == {
         "out": [
             Message(b'{"number":1,"kind":"plain"}', {"a": 1}, "k"),
             Message(b"raw", {"b": 2}),
@@ -826,7 +826,7 @@ def test_111_a_flood_of_sends_for_one_event_is_refused(monkeypatch):
     context = a_context(Flooding(), on_error="skip")
     deliver(context, Tick(kind="red", number=101), Tick(kind="red", number=100))
     context.work(10, 0.0)
-    assert len(context.take_staged()["out"]) == 100
+    assert len(context.staging.take_sends()["out"]) == 100
 
 
 @pytest.mark.parametrize(

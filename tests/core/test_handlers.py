@@ -123,7 +123,7 @@ def test_what_a_decorator_hides_is_the_failure_of_the_handler(
     context.work(10, 0.0)
     assert [error.code for error in errors] == ["E4117"]
     assert "handler Lazy.tick" in str(errors[0])
-    assert len(context.take_dead_letters()) == 1
+    assert len(context.staging.take_dead_letters()) == 1
 
 
 def test_what_a_decorator_hides_stops_an_engine_that_may_not_go_on() -> None:

@@ -52,10 +52,9 @@ def a_ledger(
 
 
 def a_context(unhandled: Unhandled, *monitors: Monitor) -> Context:
-    context = Context("main", Routes(), resolve)
+    context = Context("main", Routes(), resolve, unhandled=lambda: {"in": unhandled})
     for monitor in monitors:
         context.load(monitor, "stop")
-    context.unhandled = {"in": unhandled}
     return context
 
 
@@ -65,7 +64,7 @@ def test_what_no_listener_and_no_expression_waits_for() -> None:
     events = [Tick(number=1), Tick(number=3), Other(), None, Tick(number=2), Tick(number=3)]
     context.queue.deliver(Run("in", 11, [BODY] * 6, events, stored=True))
     context.work(10, 5.0)
-    letters = context.take_dead_letters()
+    letters = context.staging.take_dead_letters()
     assert numbers(letters) == [12, 13]
     assert {(one.kind, one.origin, one.receiver, one.time) for one in letters} == {("unhandled", "in", "in", 5.0)}
     assert letters[1].reason.startswith("E5503 receiver in: no monitor listens for this Other.")
@@ -78,7 +77,7 @@ def test_events_from_inside_are_no_messages() -> None:
     context = a_context(unhandled, Listens())
     context.queue.deliver(Run("", 0, (), (Other(),), stored=True))
     context.work(10, 5.0)
-    assert (context.take_dead_letters(), unhandled.count) == ([], 0)
+    assert (context.staging.take_dead_letters(), unhandled.count) == ([], 0)
 
 
 def test_it_is_told_first_and_when_the_count_has_doubled() -> None:

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from correlator.core.batch_context import Delivered, Effects
 from correlator.core.commit import StateEntry
 from correlator.events import DeadLetter, Message
 from correlator.pipeline.processor import SparkProcessor
 from correlator.pipeline.spark import SharedSession
 from correlator.pipeline.spec import PipelineSettings, SparkSettings
-from correlator.ports import Delivered, Effects
 
 CONFIG = Path(__file__).resolve().parents[2] / "config"
 HERE = Path(__file__).resolve().parent

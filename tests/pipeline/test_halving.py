@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from correlator.core.batch_context import Delivered, Effects
 from correlator.core.commit import StateEntry
 from correlator.events import DeadLetter, Message
 from correlator.pipeline import halving
 from correlator.pipeline.halving import Overlay, in_halves
-from correlator.ports import Delivered, Effects
 from correlator.testing.mutants.catalogue import Patches
 
 OWNER = "step:p/aggregate#0"

@@ -18,7 +18,7 @@ from correlator import (
     on,
 )
 from correlator.core import faults
-from correlator.ports import Effects
+from correlator.core.batch_context import Effects
 
 FAN_OUT = 110
 """Events that `FansOut` causes with one message."""

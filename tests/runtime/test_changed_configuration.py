@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from correlator import Message
+from correlator.core.batch_context import Delivered, Effects
 from correlator.errors import RecoveryRefused
-from correlator.ports import Delivered, Effects
 from correlator.storage import inspect
 from correlator.storage.database import location
 from tests.runtime.flows import AlsoHears, Hears

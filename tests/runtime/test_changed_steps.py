@@ -3,12 +3,12 @@
 import pytest
 
 from correlator.core import faults
+from correlator.core.batch_context import Effects
 from correlator.core.commit import StateEntry
 from correlator.core.fingerprints import digest
 from correlator.core.steps import ConfiguredStep, stored_steps
 from correlator.errors import RecoveryRefused
 from correlator.events import Message
-from correlator.ports import Effects
 from correlator.runtime.replay import replay
 from correlator.storage import inspect
 from tests.runtime.test_poison import Dies, Pipeline

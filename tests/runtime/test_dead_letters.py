@@ -7,13 +7,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from correlator.core.batch_context import Effects
 from correlator.core.commit import SenderCut
 from correlator.core.deadletters import Replay
 from correlator.core.recovery import endpoint_of
 from correlator.core.statelog import StateLog
 from correlator.errors import Fenced, UsageError
 from correlator.events import DeadLetter, Message
-from correlator.ports import Effects
 from correlator.storage import deadletters, inspect
 from correlator.storage.inspect import Selection
 from correlator.testing.memory import MemoryBroker

@@ -1,8 +1,8 @@
 """What a pipeline did, in the status and in the table that a run ends with (rule A9.3)."""
 
 from correlator.cli.run import _rows
+from correlator.core.batch_context import Effects
 from correlator.events import DeadLetter
-from correlator.ports import Effects
 from tests.runtime.flows import Idles
 from tests.runtime.world import message, receiver, sender
 

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from correlator.core import faults
+from correlator.core.batch_context import Delivered, Effects
 from correlator.core.commit import StateEntry, Suspect, SuspectCommit, Write
 from correlator.core.steps import ConfiguredStep
 from correlator.events import Message
-from correlator.ports import Delivered, Effects, StateView
+from correlator.ports import StateView
 from correlator.storage import inspect
 from correlator.storage.database import reading
 from correlator.storage.store import SqlStore

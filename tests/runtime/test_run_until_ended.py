@@ -8,8 +8,8 @@ import pytest
 
 from connectors.file import FileConnection
 from correlator.core import faults
+from correlator.core.batch_context import Effects
 from correlator.events import Message
-from correlator.ports import Effects
 from correlator.runtime.status import Status
 from correlator.settings import ConnectionSettings, ReceiverSettings
 from correlator.testing.memory import MemoryBroker

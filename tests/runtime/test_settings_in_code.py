@@ -12,9 +12,9 @@ import pytest
 
 from correlator import Engine, Message, Monitor
 from correlator.connector import Advice
+from correlator.core.batch_context import Effects
 from correlator.core.commit import Endpoint, StateEntry, StateSegment
 from correlator.errors import ConfigError, Fenced, RecoveryRefused, UsageError
-from correlator.ports import Effects
 from correlator.reliability import Reliability
 from correlator.settings import (
     CheckpointSettings,

@@ -90,9 +90,9 @@ def poison_dropped(patches: Patches) -> None:
 
     def make(_: Any) -> Any:
         def leave_out(self: Any, suspect: Any, do: Any) -> None:
-            context = do.__self__.context
+            staging = do.__self__.context.staging
             do(suspect)
-            context._dead = context.take_dead_letters()[:-1]
+            staging._dead_letters = staging.take_dead_letters()[:-1]
             self._left_out.append(suspect)
 
         return leave_out

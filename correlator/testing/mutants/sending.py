@@ -26,7 +26,7 @@ def sent_at_once(patches: Patches) -> None:
             outbox = self._routes.outboxes.get(to)
             if outbox is not None and outbox.stored:
                 message = self._effects[-1][1]
-                first = outbox._next_sequence + len(self._staged.get(to, ()))
+                first = outbox._next_sequence + self.staging.count(to)
                 outbox._waiting.append((OutboundSegment(to, first, [message], outbox.destination), 0))
 
         return send

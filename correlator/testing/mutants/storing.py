@@ -9,6 +9,7 @@ from correlator.core import checkpoint as checkpoints
 from correlator.core.checkpoint import Checkpoint, Cut
 from correlator.core.context import Context
 from correlator.core.queue import InputQueue, Run
+from correlator.core.staging import Staging
 from correlator.core.state import StateTable
 from correlator.core.statelog import StateLog
 from correlator.errors import StoreBusy
@@ -346,7 +347,7 @@ def handler_dead_letters_lost(patches: Patches) -> None:
 
         return take
 
-    patches.replace(Context, "take_dead_letters", make)
+    patches.replace(Staging, "take_dead_letters", make)
 
 
 @mutant("order_of_a_set", "a checkpoint goes through the senders in the order of a set of text", "G9")

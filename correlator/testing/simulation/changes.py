@@ -12,11 +12,12 @@ from typing import Any
 
 import msgspec
 
+from correlator.core.batch_context import Delivered, Effects
 from correlator.core.commit import StateEntry
 from correlator.core.fingerprints import digest
 from correlator.core.steps import ConfiguredStep
 from correlator.events import Headers, Message
-from correlator.ports import Delivered, Effects, Processor, StateView
+from correlator.ports import Processor, StateView
 from correlator.reliability import Reliability
 from correlator.settings import (
     DuplicateDetectionSettings,

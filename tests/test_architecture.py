@@ -170,7 +170,10 @@ def test_connectors_see_ports_and_values_only():
         "correlator.settings",
         "correlator.configuration.units",
         "correlator.storage.database",
+        "correlator.storage.dialects",
         "correlator.storage.files",
+        "correlator.storage.postgres",
+        "correlator.storage.sqlite",
     )
     wrong = [
         str(one)

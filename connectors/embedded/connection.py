@@ -19,7 +19,8 @@ from correlator.errors import ConfigError, ConnectionLost, StoreError, UsageErro
 from correlator.events import Message
 from correlator.selector import Selector
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
-from correlator.storage.database import NO_DATABASE, location, parse, reading
+from correlator.storage.database import location, parse, reading
+from correlator.storage.sqlite import NO_DATABASE
 
 DEFAULT_STORE = "sqlite:///correlator-broker.db"
 NOTICES_LOST_SESSION_WITHIN_S = 35.0

@@ -25,7 +25,7 @@ from connectors.embedded.tables import (
     subscriptions,
 )
 from connectors.embedded.tables import senders as senders_table
-from correlator.storage.database import Statement
+from correlator.storage.dialects import Statement
 
 MOST_LIVES = 100
 """Sources of one life whose numbers are kept for a destination: a BEST_EFFORT sender has a new one in each life."""

@@ -116,7 +116,7 @@ class SqliteLink:
             with self._alone():
                 self.connection = connect_sqlite(path)
             never_finalize(self.connection)
-            self._place = files.Place(path)
+            self._place = files.OpenFiles(path)
         except BaseException:
             self._gate.close()
             raise

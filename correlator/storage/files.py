@@ -4,6 +4,7 @@ Knows no SQL. An existing store file is never opened here: closing it would drop
 that another part of this process may have (POSIX locks belong to the process).
 """
 
+import contextlib
 import os
 import re
 import socket
@@ -46,12 +47,17 @@ def prepare(path: Path) -> None:
     try:
         make_private_directory(path.parent)
         refuse_unsafe(path)
-        if not path.exists():
-            os.close(create_private(path))
-        elif stat.S_IMODE(path.stat().st_mode) & ~PRIVATE_FILE:
+        make_private_file(path)
+        if stat.S_IMODE(path.stat().st_mode) & ~PRIVATE_FILE:
             path.chmod(PRIVATE_FILE)
     except OSError as error:
         raise unusable(path, error) from error
+
+
+def make_private_file(path: Path) -> None:
+    """Make an empty file for its owner alone if there is none. A file that exists is neither opened nor changed."""
+    with contextlib.suppress(FileExistsError):
+        os.close(create_private(path))
 
 
 def prepare_witness(path: Path) -> None:
@@ -90,7 +96,7 @@ def refuse_unsafe(path: Path) -> None:
     refuse_network(path)
 
 
-class Place:
+class OpenFiles:
     """Where the files of an open SQLite database are. A commit to a file that has no name any more is lost.
 
     Made while the database is open in WAL mode and was read, when all of its files are there.

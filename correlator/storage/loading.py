@@ -19,7 +19,7 @@ from correlator.core.commit import (
 from correlator.core.delivery import Received
 from correlator.events import DeadLetter
 from correlator.storage import codec, tables
-from correlator.storage.database import Database
+from correlator.storage.owned import Database
 
 T = TypeVar("T")
 PAGE = 32  # segments read at a time: a few megabytes

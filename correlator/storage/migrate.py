@@ -16,7 +16,7 @@ from correlator.core.faults import point
 from correlator.errors import StoreError
 from correlator.storage import database as databases
 from correlator.storage import tables
-from correlator.storage.database import Database
+from correlator.storage.owned import Database, foreign
 
 HEAD = "0003"
 SCRIPTS = Path(__file__).with_name("migrations")
@@ -78,7 +78,7 @@ def revision(database: Database) -> str:
         names = set(inspect_schema(connection).get_table_names())
         current = _version(connection, names)
     if not current and names & set(tables.metadata.tables):
-        raise databases.foreign(database.where)
+        raise foreign(database.where)
     missing = sorted(set(tables.metadata.tables) - names)
     if current == HEAD and missing:
         raise StoreError(

@@ -4,7 +4,7 @@ from sqlalchemy import Dialect, bindparam, delete, insert, or_, select, update
 from sqlalchemy.sql import ClauseElement
 
 from correlator.storage import tables
-from correlator.storage.database import Statement, upsert
+from correlator.storage.dialects import Statement, upsert
 
 SUSPECT_KEY = ("context", "receiver", "first", "last")
 

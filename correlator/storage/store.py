@@ -17,7 +17,8 @@ from correlator.core.faults import point
 from correlator.errors import CommitUnknown, Fenced, RecoveryRefused
 from correlator.storage import database as databases
 from correlator.storage import files, loading, migrate, tables
-from correlator.storage.database import Database, SqliteDatabase
+from correlator.storage.owned import Database, closed
+from correlator.storage.sqlite import SqliteDatabase
 from correlator.storage.statements import Statements
 from correlator.storage.witness import Witness, witness_of
 from correlator.storage.writes import THE_ROW, Plan
@@ -151,7 +152,7 @@ class SqlStore:
 
     def _opened(self) -> Database:
         if self._database is None:
-            raise databases.closed(databases.location(self._url))
+            raise closed(databases.location(self._url))
         return self._database
 
     def _take_over(self, database: Database, check: Callable[[Recovered], None]) -> Recovered:

@@ -18,7 +18,7 @@ from correlator.core.commit import (
 )
 from correlator.events import DeadLetter
 from correlator.storage import codec, tables
-from correlator.storage.database import Statement
+from correlator.storage.dialects import Statement
 from correlator.storage.statements import SUSPECT_KEY, Statements
 
 THE_ROW = 1  # the key of a table with one row

@@ -14,7 +14,7 @@ import pytest
 from correlator import Engine
 from correlator.errors import StoreError
 from correlator.runtime import writer
-from correlator.storage import database, session
+from correlator.storage import postgres, session
 from correlator.storage.store import SqlStore
 from correlator.testing.network import FaultProxy
 from tests.crash import child
@@ -222,7 +222,7 @@ def test_a_server_that_stands_still_stops_the_engine(
     """Its system takes what is sent to it, so that no time-out of TCP tells."""
     monkeypatch.setattr(writer, "LONGEST_DOUBT_S", 0.1)
     monkeypatch.setattr(session, "ANSWER_TIMEOUT_S", 0.5)
-    monkeypatch.setattr(database, "CONNECT_TIMEOUT_S", 2)
+    monkeypatch.setattr(postgres, "CONNECT_TIMEOUT_S", 2)
     store = harmed.fresh_schema()
     published = publish(random.Random(1), broker, 0)
     with contextlib.ExitStack() as frozen:
@@ -235,7 +235,7 @@ def test_t11_an_idle_engine_notices_that_another_one_has_taken_its_store(
     postgres_server: PostgresServer, broker: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its session is ended while it has nothing to write, so that no commit tells."""
-    monkeypatch.setattr(database, "LOOK_AT_LOCK_S", 0.01)
+    monkeypatch.setattr(postgres, "LOOK_AT_LOCK_S", 0.01)
     store = postgres_server.fresh_database()
     other = SqlStore(store, "crash")
 

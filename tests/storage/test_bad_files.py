@@ -31,7 +31,7 @@ from correlator.errors import (
 )
 from correlator.settings import ConnectionSettings, SenderSettings
 from correlator.storage import database as databases
-from correlator.storage import failures, files, inspect, migrate
+from correlator.storage import failures, files, inspect, migrate, sqlite
 from correlator.storage.store import SqlStore
 from tests.storage import values
 from tests.storage.conftest import MakeStore
@@ -608,7 +608,7 @@ def test_t5_a_log_that_a_long_reader_let_grow_is_cut_again(
     make_store: MakeStore, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While somebody reads, nothing may be copied over what he reads; afterwards the file is small again."""
-    monkeypatch.setattr(databases, "LARGEST_IDLE_WAL", 1024 * 1024)
+    monkeypatch.setattr(sqlite, "LARGEST_IDLE_WAL", 1024 * 1024)
     store = make_store(sqlite_url)
     store.open()
     raw = store._opened()._raw()  # type: ignore[attr-defined]

@@ -2,13 +2,16 @@
 
 import os
 import socket
+from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine, event
 
-from correlator.errors import CommitUnknown, Fenced, StoreError
+from connectors.embedded.database import connect_sqlite
+from correlator.errors import CommitUnknown, ConnectionLost, Fenced, StoreError
 from correlator.storage import database as databases
-from correlator.storage.database import ServerFacts
+from correlator.storage import migrate, postgres
+from correlator.storage.postgres import ServerFacts
 
 HALF_A_MINUTE_S = 30
 
@@ -30,17 +33,38 @@ def test_a_file_is_owned_until_its_connection_is_closed(sqlite_url: str) -> None
     databases.connect(sqlite_url).close()
 
 
+def test_a_store_and_a_broker_refuse_the_file_of_each_other(sqlite_url: str, tmp_path: Path) -> None:
+    broker = tmp_path / "broker.db"
+    connect_sqlite(broker).close()
+    with pytest.raises(StoreError, match="E3003"):
+        databases.connect(f"sqlite:///{broker}")
+    migrate.upgrade(sqlite_url)
+    with pytest.raises(ConnectionLost, match="E3003"):
+        connect_sqlite(Path(databases.location(sqlite_url)))
+
+
+def test_the_file_of_a_broker_is_opened_like_that_of_a_store(sqlite_url: str, tmp_path: Path) -> None:
+    """What makes commits durable and bounds the log; pages of a store are larger, because its rows are batches."""
+    store = databases.connect(sqlite_url)
+    broker = connect_sqlite(tmp_path / "broker.db")
+    for name in ("journal_mode", "synchronous", "fullfsync", "journal_size_limit", "busy_timeout"):
+        of_store, of_broker = (one.exec_driver_sql(f"PRAGMA {name}").scalar() for one in (store.connection, broker))
+        assert of_store == of_broker, name
+    broker.close()
+    store.close()
+
+
 def test_a_server_is_told_who_we_are_and_a_dead_one_is_noticed_within_half_a_minute() -> None:
-    told = databases._postgres_arguments(databases.parse("postgresql://u@h/d"))
+    told = postgres._driver_arguments(databases.parse("postgresql://u@h/d"))
     assert told["application_name"] == f"pid {os.getpid()} on host {socket.gethostname()}"
-    assert (told["connect_timeout"], told["client_encoding"]) == (databases.CONNECT_TIMEOUT_S, "utf8")
+    assert (told["connect_timeout"], told["client_encoding"]) == (postgres.CONNECT_TIMEOUT_S, "utf8")
     assert 0 < told["tcp_user_timeout"] <= HALF_A_MINUTE_S * 1000
     silence = told["keepalives_idle"] + told["keepalives_interval"] * told["keepalives_count"]
     assert 0 < silence <= HALF_A_MINUTE_S
 
 
 def test_what_an_address_sets_is_left_to_it() -> None:
-    told = databases._postgres_arguments(databases.parse("postgresql://u@h/d?connect_timeout=3&application_name=desk"))
+    told = postgres._driver_arguments(databases.parse("postgresql://u@h/d?connect_timeout=3&application_name=desk"))
     assert {"connect_timeout", "application_name"}.isdisjoint(told)
     assert {"client_encoding", "tcp_user_timeout"} <= set(told)
 
@@ -71,8 +95,8 @@ GOOD = {
 def test_what_a_server_must_be(fact: dict[str, object], code: str) -> None:
     facts = ServerFacts(**(GOOD | fact))  # type: ignore[arg-type]
     if not code:
-        databases.refuse_server("db", facts)
+        postgres.refuse_server("db", facts)
         return
     with pytest.raises(StoreError, match=code) as refusal:
-        databases.refuse_server("db", facts)
+        postgres.refuse_server("db", facts)
     assert isinstance(refusal.value, CommitUnknown) is ("E3308" in code), "that may change by itself"

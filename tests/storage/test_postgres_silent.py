@@ -11,7 +11,7 @@ from connectors.embedded import ledger
 from connectors.embedded import link as links
 from correlator.core.commit import RegistryCommit
 from correlator.errors import CommitUnknown, ConnectionLost, Fenced, StoreError
-from correlator.storage import database, inspect, migrate, session
+from correlator.storage import database, inspect, migrate, postgres, session
 from correlator.storage.deadletters import discard
 from correlator.storage.forget import forget
 from correlator.storage.inspect import Selection
@@ -35,7 +35,7 @@ def server() -> Iterator[PostgresServer]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "ANSWER_TIMEOUT_S", 0.3)
-    monkeypatch.setattr(database, "CONNECT_TIMEOUT_S", 2)
+    monkeypatch.setattr(postgres, "CONNECT_TIMEOUT_S", 2)
 
 
 # --- a frozen server ---
@@ -264,7 +264,7 @@ def test_an_embedded_broker_behind_a_pooler_is_refused(server: PostgresServer, p
 
 @pytest.fixture
 def attentive(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database, "LOOK_AT_LOCK_S", 0.0)
+    monkeypatch.setattr(postgres, "LOOK_AT_LOCK_S", 0.0)
 
 
 @pytest.mark.usefixtures("attentive")
@@ -288,7 +288,7 @@ def test_a_look_at_the_lock_is_taken_only_when_it_is_due(make_store: MakeStore, 
     unlock(store)
     wait = store.confirm_lock()
     assert wait is not None
-    assert 0 < wait <= database.LOOK_AT_LOCK_S
+    assert 0 < wait <= postgres.LOOK_AT_LOCK_S
 
 
 @pytest.mark.usefixtures("attentive")

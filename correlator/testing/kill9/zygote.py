@@ -27,7 +27,7 @@ from correlator.errors import UsageError
 from correlator.runtime import logs
 from correlator.runtime.engine import Engine
 from correlator.settings import EngineSettings
-from correlator.storage import database as databases
+from correlator.storage import postgres, sqlite
 from correlator.storage import store as stores
 from correlator.storage.statements import Statements
 from correlator.testing.kill9 import wire
@@ -171,7 +171,7 @@ def _warm_up() -> None:
     made: dict[str, Statements] = {}
     dialects: dict[str, Any] = {}
     compiled: dict[Any, Any] = {}
-    make = vars(databases)["create_engine"]
+    make = vars(sqlite)["create_engine"]
 
     def statements(dialect: Any) -> Statements:
         if dialect.name not in made:
@@ -185,7 +185,8 @@ def _warm_up() -> None:
         return engine
 
     vars(stores)["Statements"] = statements
-    vars(databases)["create_engine"] = create_engine
+    for module in (sqlite, postgres):
+        vars(module)["create_engine"] = create_engine
     with tempfile.TemporaryDirectory() as directory:
         settings = EngineSettings(name="warm up", store=f"sqlite:///{directory}/store.db")
         for _ in range(2):  # the second one reads what the first one has left

@@ -2,7 +2,7 @@
 
 import sqlite3
 
-from correlator.storage.database import SqliteDatabase
+from correlator.storage.sqlite import SqliteDatabase
 
 
 def settled_as(*pragmas: str) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from correlator.core import statelog
 from correlator.errors import UsageError
-from correlator.storage import database, witness
+from correlator.storage import sqlite, witness
 from correlator.testing.power import facts, workload
 from correlator.testing.power.facts import Facts
 from correlator.testing.power.pragmas import settled_as
@@ -105,7 +105,7 @@ def _small_files(synchronous: str) -> None:
     Called inside `small_world`, whose segments are smaller than reading thousands of images a minute bears.
     """
     settled_as(f"wal_autocheckpoint = {WAL_PAGES}", f"synchronous = {synchronous}")
-    database.LARGEST_IDLE_WAL = IDLE_WAL_BYTES
+    sqlite.LARGEST_IDLE_WAL = IDLE_WAL_BYTES
     statelog.SEGMENT_ENTRIES = SEGMENT_ENTRIES
     witness.INTERVAL_S = 0.0
 

@@ -5,7 +5,7 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
-from correlator.storage.database import keep_uncompressed
+from correlator.storage.dialects import keep_uncompressed
 
 revision = "0001"
 down_revision = None

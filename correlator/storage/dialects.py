@@ -1,0 +1,68 @@
+"""Where the SQL of SQLite and PostgreSQL differs, and statements that are compiled only once.
+
+Knows no table: the store of the engine and the embedded broker both use it.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import BigInteger, Connection, Dialect, Integer, Table
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.sql import ClauseElement
+
+Number = BigInteger().with_variant(Integer(), "sqlite")
+"""The type of a column of 64-bit integers. SQLite calls it INTEGER: its integer primary keys must have this name."""
+
+
+class Statement:
+    """A statement that is compiled once and executed by the driver: 10 µs for each call instead of 100 µs.
+
+    Args:
+        dialect: of the database that will execute it.
+        clause: the statement. The names of its parameters are the keys of the rows that `run` takes.
+    """
+
+    def __init__(self, dialect: Dialect, clause: ClauseElement) -> None:
+        compiled = clause.compile(dialect=dialect)
+        self._sql = str(compiled)
+        self._order: Sequence[str] | None = getattr(compiled, "positiontup", None)
+        self._fixed = {name: value for name, value in compiled.params.items() if value is not None}
+
+    def run(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> int:
+        """Execute the statement with the values of each row.
+
+        Returns the number of table rows that matched if `rows` has one element, else whatever the driver counts.
+        """
+        parameters = [self._parameters(row) for row in rows]
+        return connection.exec_driver_sql(self._sql, parameters if len(parameters) > 1 else parameters[0]).rowcount
+
+    def _parameters(self, row: Mapping[str, Any]) -> Any:
+        values = {**self._fixed, **row} if self._fixed else row
+        return dict(values) if self._order is None else tuple(values[name] for name in self._order)
+
+
+def upsert(dialect: Dialect, table: Table, *, only: Sequence[str] = (), unless: str = "") -> ClauseElement:
+    """Insert a row, or replace the row that has the same primary key.
+
+    Args:
+        dialect: of the database.
+        table: where the row goes.
+        only: the columns that a replacement changes; by default all columns except the key.
+        unless: a column that never goes down: a row with a lower or equal value there changes nothing.
+    """
+    insert = (sqlite.insert if dialect.name == "sqlite" else postgresql.insert)(table)
+    keys = [column.name for column in table.primary_key]
+    changed = only or [column.name for column in table.columns if column.name not in keys]
+    condition = table.c[unless] < insert.excluded[unless] if unless else None
+    return insert.on_conflict_do_update(
+        index_elements=keys, set_={name: insert.excluded[name] for name in changed}, where=condition
+    )
+
+
+def keep_uncompressed(connection: Connection, table: str, column: str) -> None:
+    """Let PostgreSQL store large values of a column without compression, which took a third of a commit's time.
+
+    Only for revisions of the schema: the names become part of the SQL text. SQLite never compresses.
+    """
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql(f"ALTER TABLE {table} ALTER COLUMN {column} SET STORAGE EXTERNAL")

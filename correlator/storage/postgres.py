@@ -1,0 +1,321 @@
+"""PostgreSQL: sessions that notice a lost server, which servers are refused, and the store in a schema of one.
+
+The embedded broker opens its sessions here as well.
+"""
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC
+from pathlib import Path
+from typing import Any, NoReturn, cast
+
+from sqlalchemy import URL, Connection, Engine, NullPool, Row, create_engine, event
+from sqlalchemy import exc as sql_errors
+
+from correlator.errors import Fenced, StoreError
+from correlator.processes import keep, never_finalize
+from correlator.storage import failures, files
+from correlator.storage.failures import unknown
+from correlator.storage.owned import Database
+
+with contextlib.suppress(ImportError):  # the driver is an extra; without it `postgres_engine` raises E3310
+    from correlator.storage.session import Session
+
+CONNECT_TIMEOUT_S = 10
+OLDEST_POSTGRES = 15
+LOOK_AT_LOCK_S = 5.0
+"""Seconds between two queries that ask, while nothing is written, whether the session still has its lock."""
+_NOTICE_LOST_CLIENTS = (
+    "SELECT set_config('tcp_keepalives_idle', '10', false), set_config('tcp_keepalives_interval', '5', false),"
+    " set_config('tcp_keepalives_count', '4', false)"
+)
+"""The server frees the lock of a host that vanished within half a minute; its own settings take hours."""
+
+
+def address_of(url: URL) -> str:
+    """An address as messages show it, without its password."""
+    return url.set(drivername="postgresql").render_as_string(hide_password=True)
+
+
+def postgres_engine(url: URL) -> Engine:
+    """Makes sessions that are lost when the server does not answer (`correlator.storage.session`).
+
+    Raises:
+        StoreError: E3310, the driver is not installed.
+    """
+    try:
+        engine = create_engine(url, poolclass=NullPool, connect_args=_driver_arguments(url))
+    except ImportError as error:
+        raise StoreError(
+            "E3310", "store", "PostgreSQL needs the package 'psycopg'", "", "Install: pip install correlator[postgres]"
+        ) from error
+    event.listen(engine, "do_connect", _dial)
+    return engine
+
+
+def open_reader(url: URL) -> Engine:
+    """An engine whose transactions only read, each of them one moment of the database.
+
+    Raises:
+        StoreError: E3310, the driver is not installed.
+    """
+    if url.query.get("target_session_attrs") == "read-write":  # the same server, for a session that only reads
+        url = url.update_query_dict({"target_session_attrs": "primary"})
+    # By default each statement of PostgreSQL would see another moment.
+    return postgres_engine(url).execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+
+
+def _dial(_dialect: Any, _record: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
+    return Session.connect(*arguments, **named)
+
+
+def _driver_arguments(url: URL) -> dict[str, Any]:
+    """Arguments of the driver that the address does not set: a dead server is noticed within half a minute."""
+    host = files.owner_text().partition(" since ")[0]
+    defaults = {
+        "connect_timeout": CONNECT_TIMEOUT_S,
+        "application_name": host,
+        "client_encoding": "utf8",
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 4,
+        "tcp_user_timeout": 30_000,
+    }
+    return {name: value for name, value in defaults.items() if name not in url.query}
+
+
+def connect_server(engine: Engine, where: str) -> Connection:
+    """Open a session that may hold locks: with the server itself, which notices the loss of this host in half a minute.
+
+    The session ends with this process, even if children that it forked live on.
+
+    Raises:
+        StoreError: E3311, a connection pooler stands between this process and the server.
+        sqlalchemy.exc.DBAPIError: the session cannot be opened.
+    """
+    connection = engine.connect()
+    keep(session_of(connection))
+    never_finalize(connection)
+    try:
+        _refuse_pooler(connection, where)
+        connection.exec_driver_sql(_NOTICE_LOST_CLIENTS)
+        connection.commit()
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def session_of(connection: Connection) -> "Session":
+    """The driver's session below a connection."""
+    return cast("Session", connection.connection.driver_connection)
+
+
+def _refuse_pooler(connection: Connection, where: str) -> None:
+    """Compare two numbers: a pooler gives its clients another one than the server, which may change at any commit."""
+    promised = session_of(connection).info.backend_pid
+    if connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one() != promised:
+        _refuse(
+            "E3311",
+            where,
+            "a connection pooler stands between this process and the PostgreSQL server",
+            "A lock that says that its owner lives needs a session of its own",
+            "Name the address of the server itself",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerFacts:
+    """Settings of a PostgreSQL server that decide whether it keeps what it has confirmed."""
+
+    version: int
+    encoding: str
+    fsync: str
+    synchronous_commit: str
+    read_only: bool
+    schema: str | None
+
+
+def _server_facts(connection: Connection) -> ServerFacts:
+    row = connection.exec_driver_sql(
+        "SELECT current_setting('server_version_num')::int, current_setting('server_encoding'),"
+        " current_setting('fsync'), current_setting('synchronous_commit'),"
+        " pg_is_in_recovery() OR current_setting('transaction_read_only') = 'on', current_schema()"
+    ).one()
+    return ServerFacts(
+        version=row[0],
+        encoding=row[1],
+        fsync=row[2],
+        synchronous_commit=row[3],
+        read_only=row[4],
+        schema=row[5],
+    )
+
+
+def refuse_server(where: str, facts: ServerFacts) -> None:
+    """Refuse a server that cannot hold a store.
+
+    Raises:
+        CommitUnknown: E3308, the server only reads at present.
+        StoreError: E3304 to E3307, a setting that would lose messages or names.
+    """
+    if facts.version < OLDEST_POSTGRES * 10_000:
+        _refuse("E3307", where, f"PostgreSQL {facts.version // 10_000} is too old", f"{OLDEST_POSTGRES} or newer")
+    if facts.read_only:
+        raise failures.only_reads(where)
+    if facts.encoding != "UTF8":
+        _refuse("E3305", where, f"the database has the encoding {facts.encoding}", "Only UTF8 holds every name")
+    if facts.fsync == "off":
+        _refuse("E3306", where, "fsync is off: a power cut would lose acknowledged messages", "", "Set fsync = on")
+    if facts.synchronous_commit == "off":
+        _refuse(
+            "E3306",
+            where,
+            "synchronous_commit is off: a crash would lose acknowledged messages",
+            "",
+            "Set synchronous_commit = on for this user or database",
+        )
+    if facts.schema is None:
+        _refuse("E3304", where, "there is no schema that this user may use", "", "Create one, or set search_path")
+
+
+def _refuse(code: str, where: str, what: str, allowed: str = "", todo: str = "") -> NoReturn:
+    raise StoreError(code, where, what, allowed, todo)
+
+
+class PostgresDatabase(Database):
+    """A store in a schema of a PostgreSQL database. An advisory lock shows that its owner lives.
+
+    The lock ends with its session, so another process can take it while the old owner still runs. Therefore each
+    transaction that writes must check a fencing token (the epoch).
+    """
+
+    def __init__(self, url: URL, application_id: int) -> None:
+        super().__init__(address_of(url), application_id)
+        self._url = url
+        self._confirmed = 0.0  # when a query last found the lock, by a monotonic clock
+        self._sessions: list[int] = []  # backends of ours that may have the lock; the last one is in use
+
+    def _open(self) -> None:
+        self.engine = postgres_engine(self._url)
+        self._begin_session()
+        self._take_lock()
+
+    @contextlib.contextmanager
+    def patiently(self) -> Iterator[None]:
+        """Within the block the session waits for an answer for any time."""
+        session = session_of(self.connection)
+        session.patient = True
+        try:
+            yield
+        finally:
+            session.patient = False
+
+    def reconnect(self) -> None:
+        """Open a new session. The server ends the lost one first: otherwise it might commit after the caller's look.
+
+        A session that is lost while this method takes the lock may have it, too, so the method remembers each session.
+        """
+        if self._connection is not None:
+            self._connection.invalidate()  # hanging up would roll back first, over a connection in whatever state
+        self._hang_up()
+        try:
+            self._begin_session()
+            self._end_lost_sessions()
+            self._take_lock()
+        except sql_errors.DBAPIError as error:
+            raise unknown(self.where, error) from error
+
+    def confirm_lock(self) -> float | None:
+        """Ask the server who has the lock, every `LOOK_AT_LOCK_S` seconds."""
+        due = self._confirmed + LOOK_AT_LOCK_S - time.monotonic()
+        if due > 0:
+            return due
+        with self.transaction() as connection:
+            (mine,) = connection.exec_driver_sql("SELECT pg_backend_pid()").one()
+            holder = self._holder()
+        if holder is None or holder.pid != mine:
+            raise Fenced("E3203", self.where, "the session lost the lock on the store", "", "This engine stops")
+        self._confirmed = time.monotonic()
+        return LOOK_AT_LOCK_S
+
+    def stamp(self, connection: Connection, schema: int) -> None:
+        """Nothing to do: the table of schema versions is enough."""
+
+    def back_up(self, suffix: str) -> Path | None:  # noqa: ARG002
+        """Nothing to do: backups are made with the server's tools."""
+        return None
+
+    def check_integrity(self) -> None:
+        """Nothing to do: the server checks its pages as it reads them."""
+
+    def tidy(self) -> None:
+        """Nothing to do: the server vacuums by itself."""
+
+    def _begin_session(self) -> None:
+        """Connect and check the server. The session is noted before it asks for the lock: the answer may be lost."""
+        self._connection = connect_server(self.engine, self.where)
+        self._sessions.append(session_of(self._connection).info.backend_pid)
+        refuse_server(self.where, _server_facts(self.connection))
+        self.connection.commit()
+
+    def _take_lock(self) -> None:
+        """Lock the schema until the session ends.
+
+        Raises:
+            Fenced: E3201, another session has the lock.
+        """
+        taken = self.connection.exec_driver_sql(
+            "SELECT pg_try_advisory_lock(%(kind)s, hashtext(current_schema()))", {"kind": self.application_id}
+        ).scalar_one()
+        owner = "" if taken else self._owner()
+        self.connection.commit()
+        if not taken:
+            raise files.owned(self.where, owner)
+        del self._sessions[:-1]
+        self._confirmed = time.monotonic()
+
+    def _owner(self) -> str:
+        """Name and start of the session that has the lock; PostgreSQL may hide a session of another user."""
+        holder = self._holder()
+        if holder is None:
+            return "another session"
+        return f"{holder.application_name} since {holder.backend_start.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+    def _end_lost_sessions(self) -> None:
+        """End a lost session of ours that still has the lock, and wait for its end: it might still commit."""
+        holder = self._holder()
+        if holder and holder.pid in self._sessions[:-1]:
+            self.connection.exec_driver_sql("SELECT pg_terminate_backend(%(pid)s)", {"pid": holder.pid})
+            self.connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{CONNECT_TIMEOUT_S}s'")
+            self.connection.exec_driver_sql(
+                "SELECT pg_advisory_lock(%(kind)s, hashtext(current_schema()))", {"kind": self.application_id}
+            )
+        self.connection.commit()
+
+    def _holder(self) -> Row[Any] | None:
+        """The session that has the lock: backend, application name, start."""
+        return self.connection.exec_driver_sql(
+            "SELECT a.pid, a.application_name, a.backend_start FROM pg_locks l JOIN pg_stat_activity a USING (pid)"
+            " WHERE l.locktype = 'advisory' AND l.granted AND l.classid = %(kind)s"
+            " AND l.objid = (hashtext(current_schema())::bigint & 4294967295)::oid"
+            " AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())",
+            {"kind": self.application_id},
+        ).first()
+
+    def close(self) -> None:
+        """Release the lock first: the server may take a moment to notice that a session has ended."""
+        if self._connection is not None and not self._connection.invalidated and not self._maker.is_another_process:
+            with contextlib.suppress(sql_errors.SQLAlchemyError):
+                self._connection.rollback()
+                self._connection.exec_driver_sql("SELECT pg_advisory_unlock_all()")
+                self._connection.commit()
+        super().close()
+
+    def _unlock(self) -> None:
+        """Nothing to do: the lock ended with the session."""
+
+    def _check_files(self) -> None:
+        """Nothing to do: the server refuses to write into dropped tables."""

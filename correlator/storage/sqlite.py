@@ -1,0 +1,236 @@
+"""SQLite files: how they are opened so that a commit survives a power cut, and the store in such a file.
+
+`open_durable` opens the files of stores and of embedded brokers. It reads back whether SQLite accepted the settings
+that make commits durable, and leaves a file of another application as it is.
+"""
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event
+from sqlalchemy import exc as sql_errors
+
+from correlator import durable
+from correlator.errors import StoreError
+from correlator.processes import LockFile, never_finalize
+from correlator.storage import failures, files
+from correlator.storage.failures import damaged, errors_of_sqlite, is_damage
+from correlator.storage.owned import Database, foreign
+
+NO_DATABASE = "E3010"
+PAGES_TIDIED = 10_000
+LARGEST_IDLE_WAL = 64 * 1024 * 1024
+"""Bytes to which SQLite cuts the WAL when the WAL begins anew, after a long reader had let it grow (trap T5)."""
+_LAYOUT = ("page_size = 16384", "auto_vacuum = INCREMENTAL")
+"""Of a new store: its rows are batches, so fewer and larger pages make a commit cheaper."""
+
+
+def path_of(url: URL) -> Path:
+    """The absolute path of the file that an address names; symbolic links stay in it, so that they can be refused."""
+    return Path(os.path.abspath(url.database or ""))  # noqa: PTH100  # `resolve` would follow the links we refuse
+
+
+def open_durable(path: Path, application_id: int, *, layout: Sequence[str] = ()) -> sqlite3.Connection:
+    """Open a file for writing, with a WAL and a sync at every commit. A file of another application is not changed.
+
+    Args:
+        path: of a file that exists; it may be empty.
+        application_id: what the header of the file holds if the file is of the wanted kind. The caller writes it.
+        layout: pragmas that an empty file gets, such as its page size.
+
+    Raises:
+        StoreError: E3003, the file belongs to another application; E3106, SQLite does not accept the settings.
+        sqlite3.Error: any other failure.
+    """
+    raw = _dial(path, "rw")
+    try:
+        _refuse_foreign(raw, str(path), application_id)
+        if not _count_objects(raw):
+            for pragma in layout:
+                raw.execute(f"PRAGMA {pragma}")
+        _make_durable(raw, str(path))
+    except BaseException:
+        raw.close()
+        raise
+    return raw
+
+
+def _refuse_foreign(raw: sqlite3.Connection, where: str, application_id: int) -> None:
+    found = read_pragma(raw, "application_id")
+    if found != application_id and (found or _count_objects(raw)):
+        raise foreign(where)
+
+
+def _make_durable(raw: sqlite3.Connection, where: str) -> None:
+    raw.execute("PRAGMA journal_mode = WAL")
+    raw.execute("PRAGMA synchronous = FULL")
+    raw.execute(f"PRAGMA journal_size_limit = {LARGEST_IDLE_WAL:d}")
+    raw.execute("PRAGMA fullfsync = ON")  # macOS: without it a sync stops at the cache of the disk
+    if read_pragma(raw, "journal_mode") != "wal" or read_pragma(raw, "synchronous") != 2:
+        raise StoreError("E3106", where, "SQLite does not accept WAL with synchronous=FULL", "", "")
+    _count_objects(raw)  # reading creates the files beside the database, which `files.OpenFiles` looks for
+
+
+def _count_objects(raw: sqlite3.Connection) -> int:
+    (objects,) = raw.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    return int(objects)
+
+
+def read_pragma(raw: sqlite3.Connection, name: str) -> Any:
+    """The value of a pragma."""
+    return raw.execute(f"PRAGMA {name}").fetchone()[0]
+
+
+def _dial(path: Path, mode: str) -> sqlite3.Connection:
+    """Connect with explicit transactions: the driver's own transactions leave out DDL (trap T66)."""
+    uri = f"file:{quote(os.fsencode(path))}?mode={mode}"
+    return sqlite3.connect(
+        uri, uri=True, isolation_level=None, check_same_thread=False, timeout=failures.BUSY_TIMEOUT_S
+    )
+
+
+def writing_engine(connect: Callable[[], sqlite3.Connection]) -> Engine:
+    """An engine over the connections that `connect` makes, whose transactions take the write lock at their beginning.
+
+    If a transaction took the lock at its first write, it would fail where another one wrote after its first read.
+    """
+    return _engine(connect, "BEGIN IMMEDIATE")
+
+
+def open_reader(path: Path) -> Engine:
+    """An engine whose connections can only read; they neither write nor checkpoint the WAL (trap T6).
+
+    Raises:
+        StoreError: E3010, there is no such file.
+    """
+    if not path.exists():
+        todo = "Start the engine once, or name another store"
+        raise StoreError(NO_DATABASE, str(path), "there is no store yet", "", todo)
+    return _engine(lambda: _dial(path, "ro"), "BEGIN")
+
+
+def _engine(connect: Callable[[], sqlite3.Connection], begin: str) -> Engine:
+    engine = create_engine("sqlite://", creator=connect, poolclass=NullPool)
+    event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(begin))
+    return engine
+
+
+def copy_while_running(path: Path, target: Path) -> None:
+    """Write a consistent copy of a file, also while its owner writes to it; nothing is locked.
+
+    Raises:
+        StoreError: as `storage.database.reading`.
+        OSError: the target cannot be written.
+    """
+    with errors_of_sqlite(str(path)), contextlib.closing(_dial(path, "ro")) as raw:
+        _copy(raw, str(path), target)
+
+
+def _copy(raw: sqlite3.Connection, where: str, target: Path) -> None:
+    """Let SQLite copy itself. The target appears only when the copy is complete and durable."""
+    partial = files.beside(target, ".part")
+    partial.unlink(missing_ok=True)
+    os.close(durable.create_private(partial))
+    with errors_of_sqlite(where):
+        raw.execute("VACUUM INTO ?", (str(partial),))
+    with partial.open("rb") as written:
+        os.fsync(written.fileno())
+    partial.replace(target)
+    durable.sync_directory(target.parent)
+
+
+def structural_damage(connection: Connection) -> list[str]:
+    """What is wrong with the pages and indices of a file, for a reader: at most 100 findings.
+
+    If damage ends the check before its end, the last finding is SQLite's error. Other errors of SQLAlchemy pass.
+    """
+    found: list[str] = []
+    try:
+        for finding in connection.exec_driver_sql("PRAGMA integrity_check").scalars():
+            found += [line for line in finding.splitlines() if line != "ok" and not line.startswith("***")]
+    except sql_errors.DatabaseError as error:
+        if not is_damage(error):
+            raise
+        found.append(str(error.orig))
+    return found
+
+
+class SqliteDatabase(Database):
+    """A store in a SQLite file. A lock on a file beside it shows that its owner lives."""
+
+    def __init__(self, url: URL, application_id: int) -> None:
+        self.path = path_of(url)
+        super().__init__(str(self.path), application_id)
+        self._lock: LockFile | None = None
+
+    def _open(self) -> None:
+        files.prepare(self.path)
+        self._lock = files.lock(self.path)
+        self.engine = writing_engine(self._dial)
+        self._connect()
+
+    def _connect(self) -> None:
+        self._connection = self.engine.connect()
+        self._files = files.OpenFiles(self.path)
+        never_finalize(self._connection)  # in a child it would take the log from under the parent
+
+    def _dial(self) -> sqlite3.Connection:
+        with errors_of_sqlite(self.where):
+            raw = open_durable(self.path, self.application_id, layout=_LAYOUT)
+            self._settle(raw)
+        return raw
+
+    def _settle(self, raw: sqlite3.Connection) -> None:
+        # The engine soon deletes what it receives: most of a larger WAL is superseded before SQLite copies it.
+        raw.execute("PRAGMA wal_autocheckpoint = 2048")
+
+    def reconnect(self) -> None:
+        """Open the file again; the lock was never lost."""
+        self._hang_up()
+        with self.translated():
+            self._connect()
+
+    def confirm_lock(self) -> float | None:
+        """A lock of this process on a file ends with the process."""
+        return None
+
+    def stamp(self, connection: Connection, schema: int) -> None:
+        """Write both into the header of the file, where other programs look too."""
+        connection.exec_driver_sql(f"PRAGMA application_id = {self.application_id:d}")
+        connection.exec_driver_sql(f"PRAGMA user_version = {schema:d}")
+
+    def back_up(self, suffix: str) -> Path | None:
+        """Let SQLite copy itself. The copy appears only when it is complete and durable."""
+        target = files.beside(self.path, suffix)
+        _copy(self._raw(), self.where, target)
+        return target
+
+    def check_integrity(self) -> None:
+        """Check the structure of every page."""
+        with errors_of_sqlite(self.where):
+            (verdict,) = self._raw().execute("PRAGMA quick_check(1)").fetchone()
+        if verdict != "ok":
+            raise damaged(self.where, verdict)
+
+    def tidy(self) -> None:
+        """Free at most `PAGES_TIDIED` pages; without this a file never gets smaller (trap T68)."""
+        with errors_of_sqlite(self.where):  # `execute` would stop after its first page: there are steps without rows
+            self._raw().executescript(f"PRAGMA incremental_vacuum({PAGES_TIDIED:d})")
+
+    def _raw(self) -> sqlite3.Connection:
+        raw = self.connection.connection.driver_connection
+        assert isinstance(raw, sqlite3.Connection)
+        return raw
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def _check_files(self) -> None:
+        self._files.check()

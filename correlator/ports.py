@@ -1,6 +1,6 @@
 """The protocols between the engine and what it stands on: a store, and processors of whole batches."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from correlator.core.batch_context import Delivered, Effects
@@ -9,15 +9,27 @@ from correlator.core.steps import ConfiguredStep
 
 
 class Store(Protocol):
-    """The one durable truth of an engine. Owned by the writer thread; `open` runs before that thread starts."""
+    """The one durable truth of an engine.
 
-    def open(self, check: Callable[[Recovered], None] = lambda _: None) -> Recovered:
-        """Lock, migrate, take the next epoch, read everything back.
+    A start calls `read` and then `take_over`, in the thread that starts the engine; between the two it may take as long
+    as it needs, and may give up. Afterwards the store is the writer thread's.
+    """
+
+    def read(self) -> Recovered:
+        """Lock the store, bring its schema up to date, and read what it holds; writes nothing else.
+
+        Raises `StoreError` when the store cannot be used, `Fenced` when another engine owns it; it is closed then.
+        """
+        ...
+
+    def take_over(self, recovered: Recovered) -> None:
+        """Take the epoch `recovered.epoch`: from now on this engine commits, and no engine before it.
 
         Args:
-            check: is shown what was read before the epoch is taken; what it raises leaves the store as it was.
+            recovered: what `read` has returned.
 
-        Raises `StoreError` when it cannot be used, `Fenced` when another engine owns it.
+        Raises `Fenced` when the store has changed since it was read, by another engine or by a command, and any other
+        `StoreError` when the store cannot be written. The caller then ends the start and closes the store.
         """
         ...
 

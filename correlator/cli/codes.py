@@ -191,7 +191,7 @@ CODES = {
     "E3111": "The server committed with a warning: a synchronous standby may lack the transaction; it is looked up.",
     "E3112": "Files of the store were removed or replaced while it was in use: what is committed to them is lost.",
     "E3201": "Another engine owns the store; one engine owns a store at a time.",
-    "E3202": "Another engine has taken the store over; this one stops and writes nothing more.",
+    "E3202": "Another engine has taken the store over, or changed it during the start; this one writes nothing more.",
     "E3203": "The session of this engine has lost its lock on the store; the engine stops.",
     "E3301": "The database server cannot be reached.",
     "E3302": "The database server refused the user.",

@@ -251,7 +251,7 @@ class Recovered(msgspec.Struct, frozen=True, kw_only=True):
     """What the store holds at a start.
 
     Attributes:
-        epoch: this engine's epoch; every transaction checks it.
+        epoch: the epoch that this start will take; every later transaction checks it.
         commit: number of the last committed transaction.
         checkpoint: number of the last checkpoint, 0 before the first.
         engine_time: engine time of that checkpoint.

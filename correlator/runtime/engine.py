@@ -463,16 +463,16 @@ class Engine:
         return parts
 
     def _open_store(self) -> Restart:
-        """Open the store and make the parts from what it holds.
+        """Read the store, make the parts from what it holds, then take it over.
 
-        They are made before the store lets this engine write: a refusal leaves it as it was (rule A1.7).
+        Whatever refuses the start does so before this engine writes, so it leaves the store as it was (rule A1.7).
         """
-        made: list[Restart] = []
         if self._store is None:
-            made.append(self._restart(NOTHING))
-        else:
-            self._store.open(lambda recovered: made.append(self._restart(recovered)))
-        return made[0]
+            return self._restart(NOTHING)
+        recovered = self._store.read()
+        restart = self._restart(recovered)
+        self._store.take_over(recovered)
+        return restart
 
     def _restart(self, recovered: Recovered) -> Restart:
         self._compare_registry(recovered)

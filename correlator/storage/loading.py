@@ -45,22 +45,27 @@ class Lazily(Generic[T]):
             after = rows[-1]
 
 
-def load(database: Database, connection: Connection, epoch: int) -> Recovered:
-    """Everything that the store holds, in the transaction that takes the epoch.
+def load(database: Database, connection: Connection, epoch: int, commit: int) -> Recovered:
+    """Everything that the store holds, in one transaction.
 
     Ids and state may be large: they are checked here, and read again when they are iterated.
+
+    Args:
+        database: gives connections to those who iterate later.
+        connection: in a transaction that keeps other engines from committing.
+        epoch: that the start will take.
+        commit: number of the last committed transaction.
 
     Raises:
         RecoveryRefused: E4201, E4202.
     """
-    commit_number = connection.execute(select(tables.engine.c.commit_number)).scalar_one()
     cut = _cut(connection)
     confirmed, consumed = _progress(connection)
     for pages, where in ((_id_pages, _where_ids), (_state_pages, _where_state)):
         _check_all(connection, pages, where)
     return Recovered(
         epoch=epoch,
-        commit=commit_number,
+        commit=commit,
         checkpoint=cut.number,
         engine_time=cut.engine_time,
         digest=cut.digest,

@@ -1,11 +1,12 @@
 """The store of an engine (port `Store`): one transaction for each commit, fenced by epoch and number.
 
-Opening is one transaction too: it takes the next epoch and reads everything, so that what was read is what this epoch
-starts from, and a store that cannot be read is left exactly as it was.
+A start reads the store in one short transaction and takes the next epoch in a second one. Between the two the engine
+builds everything that may refuse the start, which can take minutes: no transaction is open meanwhile. The second
+transaction compares epoch and commit number with those that were read, so an epoch begins with what its engine knows.
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -41,7 +42,8 @@ _REGISTRY = _Points("cfg.tx.begin", "cfg.tx.fence", "cfg.tx.commit.before", "cfg
 class SqlStore:
     """An engine's store in a SQLite file or a PostgreSQL schema.
 
-    Opened by the engine's thread, then used by the writer thread alone; a forked child cannot use it (E3107).
+    Read and taken over by the thread that starts the engine, then used by the writer thread alone; a forked child
+    cannot use it (E3107).
     Every method may raise `StoreError` as `correlator.storage.database` says.
 
     Args:
@@ -62,26 +64,46 @@ class SqlStore:
         self._dead_letters = 0
         self._unresolved: Plan | None = None
 
-    def open(self, check: Callable[[Recovered], None] = lambda _: None) -> Recovered:
-        """Lock, migrate, check, take the next epoch, and read everything back.
-
-        Args:
-            check: is shown what was read before the epoch is taken; what it raises leaves the store as it was.
+    def read(self) -> Recovered:
+        """Lock, migrate, check and read; writes nothing but a newer schema.
 
         `state` and `ids` of the result are read while they are iterated, as often as wanted until the first commit.
 
         Raises:
             Fenced: E3201, another engine owns the store.
             RecoveryRefused: E4310 another instance's, E4311 it went back, E4201 a row was changed by hand.
-            StoreError: it cannot be used. Nothing was changed, except that an older schema may be up to date now.
+            StoreError: the store cannot be used.
         """
         point("rec.lock")
         self._database = databases.connect(self._url)
         try:
-            return self._take_over(self._database, check)
+            return self._read(self._database)
         except BaseException:
             self.close()
             raise
+
+    def take_over(self, recovered: Recovered) -> None:
+        """Take the epoch `recovered.epoch`, unless the store has changed since it was read.
+
+        A server may have ended the session, which was idle since: then a new one takes the lock again.
+
+        Raises:
+            Fenced: E3201 another engine owns the store now, E3202 it has changed, E3203 the session has lost its lock.
+            StoreError: the store cannot be written, or the session was lost while it was (E3105).
+        """
+        database = self._opened()
+        try:
+            database.confirm_lock()
+        except CommitUnknown:
+            database.reconnect()
+        with database.transaction() as connection:
+            row = _locked_row(connection)
+            self._refuse_changed(recovered, row)
+            _take_epoch(connection, self._name, recovered.epoch, new=row is None)
+            point("rec.epoch.commit.before")
+        point("rec.epoch.commit.after")
+        self._epoch, self._dead_letters = recovered.epoch, row.dead_letters if row else 0
+        database.tidy()
 
     def commit(self, number: int, writes: Sequence[Write]) -> None:
         """Write all in one transaction that checks epoch and `number` (the previous one plus 1).
@@ -155,7 +177,7 @@ class SqlStore:
             raise closed(databases.location(self._url))
         return self._database
 
-    def _take_over(self, database: Database, check: Callable[[Recovered], None]) -> Recovered:
+    def _read(self, database: Database) -> Recovered:
         """Top to bottom: what a start does before anything of the engine exists."""
         witness = witness_of(self._witness_directory, self._name, self._url)
         if witness is not None and not isinstance(database, SqliteDatabase):
@@ -169,17 +191,25 @@ class SqlStore:
         database.check_integrity()
         self._statements = Statements(database.dialect)
         with database.transaction() as connection:
-            epoch = _next_epoch(connection, self._name)
+            row = _locked_row(connection)
             point("rec.load.meta")
-            recovered = loading.load(database, connection, epoch)
+            epoch, commit = (row.epoch, row.commit_number) if row else (0, 0)
+            recovered = loading.load(database, connection, epoch + 1, commit)
             self._witness.refuse_older(database.where, recovered.checkpoint)
-            dead_letters = connection.execute(select(tables.engine.c.dead_letters)).scalar_one()
-            check(recovered)
-            point("rec.epoch.commit.before")
-        point("rec.epoch.commit.after")
-        self._epoch, self._dead_letters = epoch, dead_letters
-        database.tidy()
         return recovered
+
+    def _refuse_changed(self, recovered: Recovered, row: Row[Any] | None) -> None:
+        """Every transaction of an engine or a command raises one of the two numbers."""
+        epoch, commit = (row.epoch, row.commit_number) if row else (0, 0)
+        if (epoch, commit) != (recovered.epoch - 1, recovered.commit):
+            raise Fenced(
+                "E3202",
+                databases.location(self._url),
+                f"the store was read at commit {recovered.commit} of epoch {recovered.epoch - 1}, and is at commit "
+                f"{commit} of epoch {epoch} now: another engine or a command has changed it during this start",
+                "",
+                "Nothing was written. Start again when no other engine uses the store",
+            )
 
     def _refuse_other_name(self, database: Database) -> None:
         """Before anything is changed, a migration included."""
@@ -246,13 +276,16 @@ def _product() -> str:
     return f"correlator {version('correlator')}"
 
 
-def _next_epoch(connection: Connection, name: str) -> int:
-    """Take the next epoch: from now on no transaction of an earlier engine succeeds."""
+def _locked_row(connection: Connection) -> Row[Any] | None:
+    """What the store says of its engine, `None` before the first one; nobody commits until the transaction ends."""
+    return connection.execute(select(tables.engine).with_for_update()).one_or_none()
+
+
+def _take_epoch(connection: Connection, name: str, epoch: int, *, new: bool) -> None:
+    """From the commit on, no transaction of an earlier engine succeeds."""
     product = _product()
-    epoch = connection.execute(select(tables.engine.c.epoch).with_for_update()).scalar()
-    if epoch is None:
-        row = {"id": THE_ROW, "name": name, "product": product, "epoch": 1, "commit_number": 0, "dead_letters": 0}
+    if new:
+        row = {"id": THE_ROW, "name": name, "product": product, "epoch": epoch, "commit_number": 0, "dead_letters": 0}
         connection.execute(insert(tables.engine).values(row))
-        return 1
-    connection.execute(update(tables.engine).values(epoch=epoch + 1, product=product))
-    return int(epoch) + 1
+    else:
+        connection.execute(update(tables.engine).values(epoch=epoch, product=product))

@@ -142,16 +142,21 @@ class ModelStore:
         self._committed = committed
         self._epoch = 0
 
-    def open(self, check: Callable[[Recovered], None] = lambda _: None) -> Recovered:
-        """Take the next epoch and read everything back; nothing changes when `check` raises."""
+    def read(self) -> Recovered:
+        """Everything that is committed."""
         point("rec.lock")
         point("rec.load.meta")
-        recovered = msgspec.structs.replace(self._disk.recovered(), epoch=self._disk.epoch + 1)
-        check(recovered)
+        return msgspec.structs.replace(self._disk.recovered(), epoch=self._disk.epoch + 1)
+
+    def take_over(self, recovered: Recovered) -> None:
+        """Take the epoch, unless the disk has changed since it was read; raises `Fenced` then."""
+        disk = self._disk
+        if (disk.epoch, disk.commit) != (recovered.epoch - 1, recovered.commit):
+            what = f"commit {disk.commit} of epoch {disk.epoch} is not what was read: another engine has changed it"
+            raise Fenced("E3202", "model store", what)
         point("rec.epoch.commit.before")
-        self._epoch = self._disk.epoch = recovered.epoch
+        self._epoch = disk.epoch = recovered.epoch
         point("rec.epoch.commit.after")
-        return recovered
 
     def commit(self, number: int, writes: Sequence[Write]) -> None:
         """Write all or nothing; raises as the port says."""

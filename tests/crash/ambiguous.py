@@ -128,10 +128,14 @@ class WatchedStore:
         self._asked: tuple[str, Sequence[Write]] = ("", ())
         self._changed = threading.Condition()
 
-    def open(self, check: Callable[[Recovered], None] = lambda _: None) -> Recovered:
+    def read(self) -> Recovered:
+        """The real one."""
+        return self._store.read()
+
+    def take_over(self, recovered: Recovered) -> None:
         """Both."""
-        self._model.open()
-        return self._store.open(check)
+        self._model.take_over(self._model.read())
+        self._store.take_over(recovered)
 
     def commit(self, number: int, writes: Sequence[Write]) -> None:
         """Commit while a fault waits for the COMMIT."""
@@ -333,7 +337,7 @@ def _work(store: WatchedStore, broker: str, rng: random.Random, commits: int) ->
 def _compare_contents(url: str, disk: Disk) -> None:
     """At the end every row holds what the engine wrote."""
     opened = SqlStore(url, "crash")
-    held, believed = contents(opened.open()), contents(disk.recovered())
+    held, believed = contents(opened.read()), contents(disk.recovered())
     opened.close()
     assert held == believed
 

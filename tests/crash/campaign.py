@@ -302,7 +302,7 @@ def check(store: str, broker: str, published: int) -> None:
 def state_of(store: str) -> tuple[int, dict[str, int]]:
     """The state of the monitor as the store holds it."""
     opened = SqlStore(store, "crash")
-    recovered = opened.open()
+    recovered = opened.read()
     values: dict[tuple[str, bytes], bytes | None] = {}
     for segment in recovered.state:
         values.update({(entry.owner, entry.key): entry.value for entry in segment.entries})

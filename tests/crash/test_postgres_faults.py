@@ -22,6 +22,7 @@ from tests.crash.ambiguous import run
 from tests.crash.campaign import BACKEND, SERVER, SESSION, Figures, Plan, campaign, check, live, publish
 from tests.crash.child import Job
 from tests.servers import PostgresServer, running
+from tests.storage.values import opened
 
 pytestmark = pytest.mark.postgres
 PATIENCE_S = 60.0
@@ -145,7 +146,7 @@ def failing(server: PostgresServer, url: str, rows: str, bodies: tuple[str, ...]
 def made(url: str) -> str:
     """The store, empty, with its tables."""
     store = SqlStore(url, "crash")
-    store.open()
+    opened(store)
     store.close()
     return url
 
@@ -245,7 +246,7 @@ def test_t11_an_idle_engine_notices_that_another_one_has_taken_its_store(
 
     def other_has_it() -> bool:
         try:
-            other.open()
+            opened(other)
         except StoreError:
             return False
         return True

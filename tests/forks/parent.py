@@ -28,6 +28,7 @@ from correlator.errors import CorrelatorError
 from correlator.events import Message, Outgoing
 from correlator.settings import ConnectionSettings, EngineSettings, ReceiverSettings, SenderSettings
 from correlator.storage.store import SqlStore
+from tests.storage.values import opened
 
 Uses = Iterable[Callable[[], Any]]
 KINDS: dict[str, Any] = {
@@ -46,7 +47,7 @@ def connection_of(kind: str, options: list[str]) -> Any:
 
 def open_store(url: str) -> Uses:
     store = SqlStore(url, "forking")
-    store.open()
+    opened(store)
     return [lambda: store.commit(1, []), store.close]
 
 
@@ -140,6 +141,6 @@ def met_by(use: Callable[[], Any]) -> str:
 
 
 if __name__ == "__main__":
-    opened = OPEN[sys.argv[1]](*sys.argv[2:])
-    multiprocessing.get_context("fork").Process(target=live_on, args=(opened,)).start()
+    uses = OPEN[sys.argv[1]](*sys.argv[2:])
+    multiprocessing.get_context("fork").Process(target=live_on, args=(uses,)).start()
     signal.pause()

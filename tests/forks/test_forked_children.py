@@ -17,6 +17,7 @@ from correlator.storage.store import SqlStore
 from correlator.testing.contract import PATIENCE_S, outgoing
 from tests.forks.parent import connection_of
 from tests.rabbit_server import RabbitServer
+from tests.storage.values import opened
 
 pytestmark = pytest.mark.kill9
 ROOT = Path(__file__).parents[2]
@@ -71,7 +72,7 @@ def test_a_store(url: str) -> None:
     with orphan("store", url) as met:
         assert met == ["E3107", "nothing"]
         store = SqlStore(url, "forking")
-        store.open()
+        opened(store)
         store.close()
 
 
@@ -79,7 +80,7 @@ def test_an_engine(url: str) -> None:
     with orphan("engine", url) as met:
         assert met == [*[REFUSED] * 6, "nothing", "nothing"]
         store = SqlStore(url, "forking")
-        store.open()
+        opened(store)
         store.close()
 
 

@@ -21,6 +21,7 @@ from correlator.testing.store import Disk, ModelStore
 from tests.runtime.flows import Aborts, Hears, Keeps, Note
 from tests.runtime.stepped import stepped, work
 from tests.runtime.world import AT_LEAST_ONCE, Queues, World, monitor, numbered, receiver, sender
+from tests.storage.values import opened
 
 COUNT = 40
 POISON = "m17"
@@ -276,7 +277,7 @@ def test_t26_a_pipeline_notes_what_waited_but_for_what_it_leaves_out_and_forgets
         work(stepped(disk, broker, *parts, processors=[Pipeline("m2")]))
     store = ModelStore(disk)
     alone = Suspect("copies", "in", 2, 2, 1)
-    store.commit(store.open().commit + 1, [SuspectCommit(contexts=["copies"], suspects=[alone])])
+    store.commit(opened(store).commit + 1, [SuspectCommit(contexts=["copies"], suspects=[alone])])
     notes: list[list[int]] = []
 
     def committed(epoch: int, number: int, writes: Sequence[Write]) -> None:
@@ -307,7 +308,7 @@ def test_t26_a_note_about_what_is_handled_already_is_forgotten(world, script):
         pass
     store = SqlStore(world.store, "world")
     stale = Suspect("main", "in", 7, 7, 5)
-    store.commit(store.open().commit + 1, [SuspectCommit(contexts=["main"], suspects=[stale])])
+    store.commit(opened(store).commit + 1, [SuspectCommit(contexts=["main"], suspects=[stale])])
     store.close()
     world.publish(*numbered(3))
     assert not ended(world, monitors=[Keeps])

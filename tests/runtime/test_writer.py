@@ -18,6 +18,7 @@ from correlator.settings import DuplicateDetectionSettings, EngineSettings
 from correlator.testing.memory import MemoryBroker
 from correlator.testing.store import Disk, ModelStore
 from tests.runtime.world import message, sender
+from tests.storage.values import opened
 
 
 class World:
@@ -29,7 +30,7 @@ class World:
         self.disk = Disk()
         self.store = ModelStore(self.disk, fault=self.fault)
         windows = windows or DuplicateDetectionSettings()
-        self.writer = Writer(self.store, self.store.open().commit, lambda: self.time, windows)
+        self.writer = Writer(self.store, opened(self.store).commit, lambda: self.time, windows)
         self.tried: list[int] = []
         self.done: list[str] = []
 

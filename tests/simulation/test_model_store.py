@@ -11,6 +11,7 @@ from correlator.errors import CommitUnknown, Fenced, StoreBusy, StoreError
 from correlator.storage.store import SqlStore
 from correlator.testing.store import Disk, ModelStore
 from tests.storage import values
+from tests.storage.values import opened
 
 
 def random_writes(rng: random.Random, count: int) -> list[list[Write]]:
@@ -54,15 +55,15 @@ def test_both_stores_read_back_the_same(seed: int, tmp_path: Path) -> None:
     rng = random.Random(seed)
     disk, url = Disk(), f"sqlite:///{tmp_path}/store.db"
     model, real = ModelStore(disk), SqlStore(url, "alpha")
-    model.open()
-    real.open()
+    opened(model)
+    opened(real)
     for number, writes in enumerate(random_writes(rng, 40), 1):
         model.commit(number, writes)
         real.commit(number, writes)
         if rng.random() < 0.2:
             real.close()
             model, real = ModelStore(disk), SqlStore(url, "alpha")
-            assert contents(model.open()) == contents(real.open())
+            assert contents(opened(model)) == contents(opened(real))
     real.close()
 
 
@@ -86,13 +87,13 @@ def test_both_stores_forget_the_same(shared: bool, tmp_path: Path) -> None:
     ]
     disk, real = Disk(), SqlStore(f"sqlite:///{tmp_path}/store.db", "alpha")
     model = ModelStore(disk)
-    model.open()
-    real.open()
+    opened(model)
+    opened(real)
     for number, group in enumerate(writes, 1):
         model.commit(number, group)
         real.commit(number, group)
     real.close()
-    assert contents(ModelStore(disk).open()) == contents(SqlStore(f"sqlite:///{tmp_path}/store.db", "alpha").open())
+    assert contents(opened(ModelStore(disk))) == contents(opened(SqlStore(f"sqlite:///{tmp_path}/store.db", "alpha")))
 
 
 def contents(recovered: Recovered) -> dict[str, Any]:
@@ -104,7 +105,7 @@ def with_fault(fault: Any) -> tuple[Disk, ModelStore]:
     disk = Disk()
     faults = iter([fault])
     store = ModelStore(disk, fault=lambda _number, _writes: next(faults, None))
-    store.open()
+    opened(store)
     return disk, store
 
 
@@ -135,25 +136,25 @@ def test_an_error_at_commit_leaves_the_truth_to_the_next_start(fault: str, commi
     disk, store = with_fault(fault)
     with pytest.raises(StoreError):
         store.commit(1, one_batch())
-    assert bool(ModelStore(disk).open().receive_log) is committed
+    assert bool(opened(ModelStore(disk)).receive_log) is committed
 
 
 def test_a_later_engine_fences_an_earlier_one() -> None:
     disk = Disk()
     earlier, later = ModelStore(disk), ModelStore(disk)
-    earlier.open()
-    later.open()
+    opened(earlier)
+    opened(later)
     with pytest.raises(Fenced):
         earlier.commit(1, one_batch())
     later.commit(1, one_batch())
 
 
-def test_a_start_that_is_refused_changes_nothing() -> None:
+def test_of_two_engines_that_have_read_only_one_takes_over() -> None:
     disk = Disk()
-
-    def refuse(_: Recovered) -> None:
-        raise StoreError("E3999", "test", "refused")
-
-    with pytest.raises(StoreError):
-        ModelStore(disk).open(refuse)
-    assert disk.epoch == 0
+    first, second = ModelStore(disk), ModelStore(disk)
+    read_by_first, read_by_second = first.read(), second.read()
+    assert disk.epoch == 0, "to read changes nothing"
+    first.take_over(read_by_first)
+    with pytest.raises(Fenced, match="E3202"):
+        second.take_over(read_by_second)
+    first.commit(1, one_batch())

@@ -15,6 +15,7 @@ from correlator.testing.memory import MemoryBroker
 from correlator.testing.schedule import Fault
 from correlator.testing.simulation.campaign import run_seed, small_world
 from correlator.testing.store import Disk, ModelStore
+from tests.storage.values import opened
 
 
 class Beating(Monitor):
@@ -46,7 +47,7 @@ def test_ids_received_after_the_last_checkpoint_are_not_in_the_future_of_a_start
     """Else the newest of them would make every id that is received next look expired."""
     disk = Disk()
     store = ModelStore(disk)
-    store.open()
+    opened(store)
     message = Message(b"{}", {"uniqueMessageId": "1:P"})
     ids = IdSegment("memory:in", 1, "in", 1, [IdRun(500.0, ["1:P"], ["P"], [0])])
     store.commit(1, [ReceiveCommit(receiver="in", segment=ReceiveSegment("in", 1, [message]), ids=ids)])

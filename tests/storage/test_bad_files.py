@@ -35,6 +35,7 @@ from correlator.storage import failures, files, inspect, migrate, sqlite
 from correlator.storage.store import SqlStore
 from tests.storage import values
 from tests.storage.conftest import MakeStore
+from tests.storage.values import opened
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def path(tmp_path: Path) -> Path:
 def filled(make_store: MakeStore, path: Path) -> Path:
     """A closed store with a row in every table."""
     store = make_store(f"sqlite:///{path}")
-    store.open()
+    opened(store)
     fill(store)
     store.close()
     return path
@@ -71,7 +72,7 @@ def refused(make_store: MakeStore, path: Path, kind: type[CorrelatorError], text
     """Opening fails with this text, and the file is what it was."""
     before = digest(path)
     with pytest.raises(kind, match=text) as refusal:
-        make_store(f"sqlite:///{path}").open()
+        opened(make_store(f"sqlite:///{path}"))
     assert digest(path) == before
     assert path.name in str(refusal.value) or kind is RecoveryRefused
     return refusal.value
@@ -95,7 +96,7 @@ def test_138_a_file_that_is_not_sqlite(make_store: MakeStore, path: Path, conten
 
 def test_139_a_file_of_no_bytes_becomes_a_store(make_store: MakeStore, path: Path) -> None:
     path.touch()
-    assert make_store(f"sqlite:///{path}").open().epoch == 1
+    assert opened(make_store(f"sqlite:///{path}")).epoch == 1
 
 
 @pytest.mark.parametrize("keep", [100, 4096, 6000, 20_000])
@@ -117,7 +118,7 @@ def test_141_flipped_bits_are_found_or_harmless(make_store: MakeStore, filled: P
         path.write_bytes(flipped)
         store = make_store(f"sqlite:///{path}")
         try:
-            recovered = values.contents(store.open())
+            recovered = values.contents(opened(store))
         except CorrelatorError as error:
             found.add(error.code)
             assert bytes(flipped) == path.read_bytes()
@@ -131,7 +132,7 @@ def test_141_flipped_bits_are_found_or_harmless(make_store: MakeStore, filled: P
 def test_142_a_lost_log_is_noticed_by_the_witness(make_store: MakeStore, path: Path, tmp_path: Path) -> None:
     """The file without its -wal opens well and is old (trap T33)."""
     store = make_store(f"sqlite:///{path}")
-    store.open()
+    opened(store)
     fill(store)
     other = tmp_path / "copy" / "store.db"
     other.parent.mkdir(0o700)
@@ -140,20 +141,20 @@ def test_142_a_lost_log_is_noticed_by_the_witness(make_store: MakeStore, path: P
     with pytest.raises(
         RecoveryRefused, match=r"E4311 .*from checkpoint 812 to 0; output of 812 checkpoints"
     ) as refusal:
-        make_store(f"sqlite:///{other}").open()
+        opened(make_store(f"sqlite:///{other}"))
     assert refusal.value.exit_status == 6
 
 
 def test_153_an_old_backup_is_noticed_by_the_witness(make_store: MakeStore, filled: Path, tmp_path: Path) -> None:
     backup = shutil.copy(filled, tmp_path / "backup")
     store = make_store(f"sqlite:///{filled}")
-    store.open()
+    opened(store)
     store.commit(3, [values.checkpoint(813)])
     store.close()
     shutil.copy(backup, filled)
     refused(make_store, filled, RecoveryRefused, "E4311 .*went back from checkpoint 813 to 812")
     files.beside(filled, ".witness").unlink()
-    assert make_store(f"sqlite:///{filled}").open().checkpoint == 812
+    assert opened(make_store(f"sqlite:///{filled}")).checkpoint == 812
 
 
 def test_a_witness_that_cannot_be_read(make_store: MakeStore, filled: Path) -> None:
@@ -163,7 +164,7 @@ def test_a_witness_that_cannot_be_read(make_store: MakeStore, filled: Path) -> N
 
 def test_a_witness_that_cannot_be_written_only_notices_less(make_store: MakeStore, path: Path) -> None:
     store = make_store(f"sqlite:///{path}")
-    store.open()
+    opened(store)
     files.beside(path, ".witness.part").mkdir()
     store.commit(1, [values.checkpoint(1)])
     store.close()
@@ -173,10 +174,10 @@ def test_a_witness_that_cannot_be_written_only_notices_less(make_store: MakeStor
 def test_143_the_log_of_another_store(make_store: MakeStore, filled: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.db"
     store = make_store(f"sqlite:///{other}", "beta")
-    store.open()
+    opened(store)
     subprocess.run(["cp", f"{other}-wal", f"{filled}-wal"], check=True)
     with pytest.raises(CorrelatorError, match=r"E3002|E3005|E4310|E4311|E4201"):
-        make_store(f"sqlite:///{filled}").open()
+        opened(make_store(f"sqlite:///{filled}"))
 
 
 def test_145_another_application(make_store: MakeStore, path: Path) -> None:
@@ -187,7 +188,7 @@ def test_145_another_application(make_store: MakeStore, path: Path) -> None:
 def test_a_database_with_our_names_and_without_our_mark(make_store: MakeStore, path: Path) -> None:
     edit(path, "CREATE TABLE engine (id INTEGER)", f"PRAGMA application_id = {databases.APPLICATION_ID}")
     with pytest.raises(StoreError, match=r"E3003"):
-        make_store(f"sqlite:///{path}").open()
+        opened(make_store(f"sqlite:///{path}"))
 
 
 def test_146_a_newer_schema(make_store: MakeStore, filled: Path) -> None:
@@ -229,7 +230,7 @@ def test_a_content_of_another_version(make_store: MakeStore, filled: Path) -> No
 
 def test_150_a_full_disk_is_rolled_back_and_tried_again(make_store: MakeStore, path: Path) -> None:
     store = make_store(f"sqlite:///{path}")
-    store.open()
+    opened(store)
     raw = store._opened()._raw()  # type: ignore[attr-defined]
     raw.execute("PRAGMA max_page_count = 40")
     with pytest.raises(StoreBusy, match=r"E3101 .*the disk is full; nothing was written"):
@@ -243,7 +244,7 @@ def test_151_a_store_that_another_program_locks(
 ) -> None:
     monkeypatch.setattr(failures, "BUSY_TIMEOUT_S", 0.05)
     store = make_store(f"sqlite:///{path}")
-    store.open()
+    opened(store)
     with locked(path), pytest.raises(StoreBusy, match=r"E3102 .*locked by another program for 0.05 s"):
         store.commit(1, [values.received(1, 1)])
     store.commit(1, [values.received(1, 1)])
@@ -268,13 +269,13 @@ class locked:  # noqa: N801
 
 def test_t68_a_file_gets_smaller_again(make_store: MakeStore, path: Path) -> None:
     store = make_store(f"sqlite:///{path}")
-    store.open()
+    opened(store)
     store.commit(1, [values.received(1, 50_000)])
     store.commit(2, [values.checkpoint(1, consumed={"orders": 50_000})])
     store.close()
     full = path.stat().st_size
     store = make_store(f"sqlite:///{path}")
-    store.open()
+    opened(store)
     store.close()
     assert path.stat().st_size < full / 10
 
@@ -282,7 +283,7 @@ def test_t68_a_file_gets_smaller_again(make_store: MakeStore, path: Path) -> Non
 def test_t2_152_a_failing_disk_stops_the_engine(make_store: MakeStore, path: Path) -> None:
     """A write beyond the limit of the process fails like a broken disk: not busy, not to be tried again (trap T2)."""
     store = make_store(f"sqlite:///{path}")
-    store.open()
+    opened(store)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))
     try:
@@ -293,7 +294,7 @@ def test_t2_152_a_failing_disk_stops_the_engine(make_store: MakeStore, path: Pat
     assert type(failure.value) is StoreError
     assert failure.value.exit_status == 3
     store.close()
-    assert make_store(f"sqlite:///{path}").open().commit in (0, 1)
+    assert opened(make_store(f"sqlite:///{path}")).commit in (0, 1)
 
 
 @pytest.mark.parametrize("place", ["directory", "below a file"])
@@ -305,7 +306,7 @@ def test_32_a_place_that_cannot_hold_a_store(make_store: MakeStore, tmp_path: Pa
         path.touch()
         path /= "store.db"
     with pytest.raises(StoreError, match=r"E3006|E9104"):
-        make_store(f"sqlite:///{path}").open()
+        opened(make_store(f"sqlite:///{path}"))
 
 
 @pytest.fixture
@@ -322,7 +323,7 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def test_144_a_store_that_may_only_be_read(make_store: MakeStore, ours: Path, target: str) -> None:
     path = ours / "store.db"
     store = make_store(f"sqlite:///{path}")
-    store.open()
+    opened(store)
     store.close()
     for name in (ours, *ours.iterdir()):
         os.chown(name, 65534, 65534)
@@ -341,7 +342,7 @@ def opened_by_nobody(url: str) -> str:
             os.setgroups([])
             os.setgid(65534)
             os.setuid(65534)
-            SqlStore(url, "alpha").open()
+            opened(SqlStore(url, "alpha"))
         except BaseException as error:  # noqa: BLE001
             os.write(writer, f"{type(error).__name__} {error}".encode())
         finally:
@@ -357,7 +358,7 @@ def test_t59_files_are_private(make_store: MakeStore, tmp_path: Path) -> None:
     old = os.umask(0)
     try:
         store = make_store(f"sqlite:///{path}")
-        store.open()
+        opened(store)
         store.commit(1, [values.checkpoint(1)])
         modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
     finally:
@@ -368,7 +369,7 @@ def test_t59_files_are_private(make_store: MakeStore, tmp_path: Path) -> None:
 
 def test_a_file_that_others_may_read_is_closed_to_them(make_store: MakeStore, filled: Path) -> None:
     filled.chmod(0o644)
-    make_store(f"sqlite:///{filled}").open()
+    opened(make_store(f"sqlite:///{filled}"))
     assert stat.S_IMODE(filled.stat().st_mode) == 0o600
 
 
@@ -379,7 +380,7 @@ def test_32_a_directory_that_everybody_may_write(make_store: MakeStore, tmp_path
     with pytest.raises(
         StoreError, match=r"E9101 .*open is writable by everybody \(mode 0777\)\. chmod 700\."
     ) as refusal:
-        make_store(f"sqlite:///{directory}/store.db").open()
+        opened(make_store(f"sqlite:///{directory}/store.db"))
     assert refusal.value.exit_status == 3
     assert list(directory.iterdir()) == []
 
@@ -391,7 +392,7 @@ def test_32_symbolic_links(make_store: MakeStore, tmp_path: Path, name: str) -> 
     link.symlink_to(tmp_path / "real")
     place = link if name == "directory" else tmp_path
     with pytest.raises(StoreError, match=r"E9102 .*is a symbolic link"):
-        make_store(f"sqlite:///{place}/store.db").open()
+        opened(make_store(f"sqlite:///{place}/store.db"))
     assert list((tmp_path / "real").iterdir()) == []
 
 
@@ -401,7 +402,7 @@ def test_32_a_directory_of_somebody_else(make_store: MakeStore, tmp_path: Path) 
     directory.mkdir()
     os.chown(directory, 65534, 65534)
     with pytest.raises(StoreError, match=r"E9104 .*belongs to user 65534"):
-        make_store(f"sqlite:///{directory}/store.db").open()
+        opened(make_store(f"sqlite:///{directory}/store.db"))
 
 
 MOUNTS = (
@@ -434,7 +435,7 @@ def test_t12_32_a_network_file_system(
 @pytest.mark.parametrize("kind", ["ext4", "overlay", "fuseblk", "fuse.gocryptfs", "fuse.fuse-overlayfs"])
 def test_a_local_file_system(make_store: MakeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     mount(monkeypatch, tmp_path, kind)
-    make_store(f"sqlite:///{tmp_path}/store.db").open()
+    opened(make_store(f"sqlite:///{tmp_path}/store.db"))
 
 
 def test_an_embedded_broker_on_a_network_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -478,14 +479,14 @@ def test_odd_file_names(make_store: MakeStore, tmp_path: Path, name: str) -> Non
     url = URL.create("sqlite", database=str(tmp_path / name)).render_as_string()
     if "?" in name:
         url = f"sqlite:///{tmp_path}/{name.replace('?', '%3F').replace('#', '%23')}"
-    make_store(url).open()
+    opened(make_store(url))
     assert any(p.name.endswith(".lock") for p in tmp_path.iterdir())
 
 
 def test_t8_a_store_in_a_child_process(make_store: MakeStore, sqlite_url: str) -> None:
     """A forked child is refused, and its end takes neither the lock nor the connection from the parent (trap T8)."""
     store = make_store(sqlite_url)
-    store.open()
+    opened(store)
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -501,13 +502,13 @@ def test_t8_a_store_in_a_child_process(make_store: MakeStore, sqlite_url: str) -
         assert f"E3107 {sqlite_url[10:]}: store opened by pid {os.getpid()}, used in pid {pid}." in pipe.read()
     os.waitpid(pid, 0)
     with pytest.raises(Fenced):
-        make_store(sqlite_url).open()
+        opened(make_store(sqlite_url))
     store.commit(1, [values.received(1, 1)])
 
 
 def test_a_child_does_not_keep_the_lock(make_store: MakeStore, sqlite_url: str) -> None:
     store = make_store(sqlite_url)
-    store.open()
+    opened(store)
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -515,7 +516,7 @@ def test_a_child_does_not_keep_the_lock(make_store: MakeStore, sqlite_url: str) 
         os.read(reader, 1)  # until the parent is through
         os._exit(0)
     store.close()
-    make_store(sqlite_url).open()
+    opened(make_store(sqlite_url))
     os.close(reader)
     os.close(writer)
     os.waitpid(pid, 0)
@@ -529,13 +530,13 @@ def test_a_full_disk_under_the_lock_file_leaves_no_lock(
 
     with monkeypatch.context() as patched, pytest.raises(StoreError, match="E3006 .*no space left"):
         patched.setattr(os, "pwrite", full)
-        make_store(sqlite_url).open()
-    make_store(sqlite_url).open()
+        opened(make_store(sqlite_url))
+    opened(make_store(sqlite_url))
 
 
 def test_t10_the_lock_is_not_a_posix_lock(make_store: MakeStore, sqlite_url: str) -> None:
     store = make_store(sqlite_url)
-    store.open()
+    opened(store)
     with Path(f"{sqlite_url[10:]}.lock").open() as file:
         with pytest.raises(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -544,7 +545,7 @@ def test_t10_the_lock_is_not_a_posix_lock(make_store: MakeStore, sqlite_url: str
 
 def test_t4_settings_are_read_back(make_store: MakeStore, sqlite_url: str) -> None:
     store = make_store(sqlite_url)
-    store.open()
+    opened(store)
     raw = store._opened()._raw()  # type: ignore[attr-defined]
     names = ("journal_mode", "synchronous", "auto_vacuum", "application_id", "user_version")
     assert [raw.execute(f"PRAGMA {name}").fetchone()[0] for name in names] == [
@@ -560,7 +561,7 @@ def test_a_look_from_outside_while_an_engine_runs(make_store: MakeStore, url: st
     with pytest.raises(StoreError, match=r"E3006|E3010"):
         inspect.registry(url)
     store = make_store(url)
-    store.open()
+    opened(store)
     fill(store)
     assert (inspect.instance(url).name, inspect.instance(url).commit) == ("alpha", 2)  # type: ignore[union-attr]
     assert inspect.registry(url) == []
@@ -579,7 +580,7 @@ def test_a_look_from_outside_while_an_engine_runs(make_store: MakeStore, url: st
 
 def test_a_look_from_outside_sees_one_moment(make_store: MakeStore, url: str) -> None:
     store = make_store(url)
-    store.open()
+    opened(store)
     store.commit(1, [values.checkpoint(1)])
     with databases.reading(url) as connection:
         assert connection.exec_driver_sql("SELECT number FROM checkpoint").scalar() == 1
@@ -589,7 +590,7 @@ def test_a_look_from_outside_sees_one_moment(make_store: MakeStore, url: str) ->
 
 
 def test_t6_a_reader_cannot_write(make_store: MakeStore, url: str) -> None:
-    make_store(url).open()
+    opened(make_store(url))
     with pytest.raises(StoreError, match=r"E3006|E3308"), databases.reading(url) as connection:
         connection.exec_driver_sql("DELETE FROM engine")
 
@@ -597,7 +598,7 @@ def test_t6_a_reader_cannot_write(make_store: MakeStore, url: str) -> None:
 def test_the_lock_is_taken_before_anything_is_looked_at(make_store: MakeStore, sqlite_url: str) -> None:
     passed: list[str] = []
     faults.install(passed.append)
-    make_store(sqlite_url).open()
+    opened(make_store(sqlite_url))
     faults.install(None)
     steps = ["rec.migrate.step"] * int(migrate.HEAD)
     expected = ["rec.lock", "rec.migrate.begin", *steps, "rec.load.meta"]
@@ -610,7 +611,7 @@ def test_t5_a_log_that_a_long_reader_let_grow_is_cut_again(
     """While somebody reads, nothing may be copied over what he reads; afterwards the file is small again."""
     monkeypatch.setattr(sqlite, "LARGEST_IDLE_WAL", 1024 * 1024)
     store = make_store(sqlite_url)
-    store.open()
+    opened(store)
     raw = store._opened()._raw()  # type: ignore[attr-defined]
     raw.execute("PRAGMA wal_autocheckpoint = 32")
     log = Path(f"{sqlite_url[10:]}-wal")

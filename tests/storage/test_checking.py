@@ -11,6 +11,7 @@ from correlator.errors import StoreError
 from correlator.storage import checking, database, migrate
 from tests.storage import values
 from tests.storage.conftest import MakeStore
+from tests.storage.values import opened
 
 EDITS = {
     "checkpoint": ("UPDATE checkpoint SET crc = crc + 1", "checkpoint 3: content does not match its digest"),
@@ -28,7 +29,7 @@ EDITS = {
 def filled(make_store: MakeStore, url: str) -> str:
     """A closed store with rows in every table."""
     store = make_store(url)
-    store.open()
+    opened(store)
     parts = {
         "senders": [values.sender()],
         "state": [values.state(number, a=b"1" * 5000) for number in range(1, 101)],
@@ -77,7 +78,7 @@ def test_141_pages_that_were_overwritten_are_found_and_the_file_stays_as_it_was(
 ) -> None:
     path = tmp_path / "store.db"
     store = make_store(f"sqlite:///{path}")
-    store.open()
+    opened(store)
     store.commit(1, [values.checkpoint(1, state=[values.state(n, a=b"1" * 30_000) for n in range(1, 20)])])
     store.close()
     content = bytearray(path.read_bytes())
@@ -89,7 +90,7 @@ def test_141_pages_that_were_overwritten_are_found_and_the_file_stays_as_it_was(
     assert any(one.damages for one in found if one.table == "state_log")
     assert hashlib.sha256(path.read_bytes()).digest() == hashlib.sha256(content).digest()
     with pytest.raises(StoreError, match=rf"(?s)E3002 {path}: is damaged: .*Run: correlator db check sqlite:///{path}"):
-        make_store(f"sqlite:///{path}").open()
+        opened(make_store(f"sqlite:///{path}"))
 
 
 def test_a_store_of_an_older_schema_is_checked_as_far_as_it_has_digests(url: str) -> None:

@@ -8,6 +8,7 @@ from correlator.core import faults
 from tests.storage import values
 from tests.storage.conftest import MakeStore
 from tests.storage.test_store_contract import EVERYTHING
+from tests.storage.values import opened
 
 
 @pytest.fixture
@@ -27,7 +28,7 @@ def around(kind: str, *points: str) -> list[str]:
 def test_each_kind_of_commit_passes_its_points_in_order(make_store: MakeStore, url: str, passed: list[str]) -> None:
     """What a checkpoint is part of is a checkpoint's transaction, then a receiver's."""
     store = make_store(url)
-    store.open()
+    opened(store)
     registry, receive, checkpoint, suspects = EVERYTHING
     receives = ("rx.tx.insert", "rx.tx.dedup", "rx.tx.expire", "rx.tx.confirmed", *["rx.tx.dead_letter"] * 2)
     checkpoints = (
@@ -46,5 +47,5 @@ def test_each_kind_of_commit_passes_its_points_in_order(make_store: MakeStore, u
         store.commit(number, writes)
         assert passed == points
     store.close()
-    recovered = make_store(url).open()
+    recovered = opened(make_store(url))
     assert (recovered.consumed, recovered.confirmed_batches) == ({"orders": 1}, {"orders": 1})

@@ -11,6 +11,7 @@ from correlator.errors import StoreError
 from correlator.storage import database, migrate
 from tests.storage import values
 from tests.storage.conftest import MakeStore
+from tests.storage.values import opened
 from tests.storage.victim import COMMITS, REVISIONS, tables_of
 
 pytestmark = pytest.mark.kill9
@@ -44,11 +45,11 @@ def expected(make_store: MakeStore, tmp_path: Path) -> list[dict[str, object]]:
     for count in range(len(COMMITS) + 1):
         url = f"sqlite:///{tmp_path}/expected{count}.db"
         store = make_store(url)
-        store.open()
+        opened(store)
         for number in range(1, count + 1):
             store.commit(number, COMMITS[number - 1])
         store.close()
-        contents.append(values.contents(make_store(url).open()))
+        contents.append(values.contents(opened(make_store(url))))
     return contents
 
 
@@ -66,14 +67,14 @@ def test_an_engine_killed_at_any_point_starts_with_what_was_committed(
         assert status == KILLED
         assert die("engine", url, 1 + hit % 4)[0] == KILLED
         store = make_store(url)
-        recovered = store.open()
+        recovered = opened(store)
         committed = commits + point.endswith("tx.commit.after")
         assert values.contents(recovered) == expected[committed], f"killed at {point}"
         for number in range(committed + 1, len(COMMITS) + 1):
             store.commit(number, COMMITS[number - 1])
         store.close()
         again = make_store(url)
-        assert values.contents(again.open()) == expected[-1]
+        assert values.contents(opened(again)) == expected[-1]
         again.close()
     assert points >= {"rec.lock", "rec.migrate.step", "rec.epoch.commit.before", "rec.epoch.commit.after"}
     assert points >= {"ck.tx.begin", "ck.tx.fence", "ck.tx.meta", "ck.tx.commit.before", "ck.tx.commit.after"}
@@ -98,7 +99,7 @@ def test_t30_147_a_migration_killed_at_any_step_succeeds_at_the_next_start(
         assert tables_of(store) & {"one", "two"} == {"two"}
         store.close()
         with pytest.raises(StoreError, match=r"E3004 .*written by correlator .* \(schema 5\), this is schema 3"):
-            make_store(url).open()
+            opened(make_store(url))
     steps = ["test.migrate.begin", "test.migrate.between", "test.migrate.end", "rec.migrate.step"]
     assert points == [
         "rec.migrate.begin",
@@ -113,7 +114,7 @@ def test_t30_147_a_migration_killed_at_any_step_succeeds_at_the_next_start(
 def _store_of_this_schema(make_store: MakeStore, path: Path) -> str:
     url = f"sqlite:///{path}"
     store = make_store(url)
-    store.open()
+    opened(store)
     for number in (1, 2, 3):
         store.commit(number, COMMITS[number - 1])
     store.close()

@@ -13,6 +13,7 @@ from correlator.storage.reset import contents, reset
 from correlator.storage.witness import witness_of
 from tests.storage import values
 from tests.storage.conftest import MakeStore
+from tests.storage.values import opened
 
 EMPTY = {
     "accepted_ids": (0, None),
@@ -41,7 +42,7 @@ FILLED = EMPTY | {
 def filled(make_store: MakeStore, url: str) -> str:
     """A closed store after a checkpoint, with messages that wait on both sides."""
     store = make_store(url)
-    store.open()
+    opened(store)
     store.commit(1, [RegistryCommit(put=[values.endpoint("orders"), values.endpoint("alerts", "sender")])])
     store.commit(2, [values.received(1, 3, number=1, confirmed=1), values.received(4, 5)])
     parts = {"outbound": [values.outbound(1, 4), values.outbound(5, 1)], "dead_letters": [values.letter()]}
@@ -60,7 +61,7 @@ def counted(url: str) -> dict[str, tuple[int, int | None]]:
 def test_a_store_exists_when_an_engine_has_opened_it(make_store: MakeStore, url: str) -> None:
     database.connect(url).close()
     assert inspect.exists(url) is False
-    make_store(url).open()
+    opened(make_store(url))
     assert inspect.exists(url) is True
 
 
@@ -81,7 +82,7 @@ def test_the_detectors_are_those_that_a_start_would_restore(make_store: MakeStor
     """What is not surely acknowledged stays beyond the window, what a removed receiver brought does not."""
     windows = DuplicateDetectionSettings(per_source_window_size=2, expiry_time=0.0)
     store = make_store(url)
-    store.open()
+    opened(store)
     store.commit(1, [RegistryCommit(put=[values.endpoint("orders"), values.endpoint("lone", domain="e")])])
     segments = [
         values.ids(1, "a", "b", "c", batch=1),
@@ -98,7 +99,7 @@ def test_the_detectors_are_those_that_a_start_would_restore(make_store: MakeStor
         "e": "xyz",
         "gone": "vw",
     }
-    recovered = make_store(url).open()
+    recovered = opened(make_store(url))
     for name, one in found.items():
         restored = DuplicateDetector(name, windows.per_source_window_size, windows.expiry_time)
         for segment in recovered.ids:
@@ -129,7 +130,7 @@ def test_what_a_reset_would_remove_is_counted_in_rows_and_messages(filled: str) 
 
 
 def test_a_new_store_has_nothing_to_remove(make_store: MakeStore, url: str) -> None:
-    make_store(url).open()
+    opened(make_store(url))
     assert counted(url) == EMPTY
 
 
@@ -157,22 +158,22 @@ def test_a_reset_leaves_the_name_and_a_higher_epoch(make_store: MakeStore, fille
     assert counted(filled) == EMPTY
     assert not witness.exists()
     with pytest.raises(RecoveryRefused, match="E4310 .*belongs to the instance 'alpha'"):
-        make_store(filled, "beta").open()
-    recovered = make_store(filled, witness_directory=tmp_path).open()
+        opened(make_store(filled, "beta"))
+    recovered = opened(make_store(filled, witness_directory=tmp_path))
     assert (recovered.epoch, recovered.commit, recovered.checkpoint) == (3, 3, 0)
 
 
 def test_a_reset_of_a_store_without_a_witness(make_store: MakeStore, url: str, tmp_path: Path) -> None:
     store = make_store(url)
-    store.open()
+    opened(store)
     store.close()
     for witness in (None, tmp_path / "none.witness"):
         reset(url, witness)
-    assert make_store(url).open().epoch == 4
+    assert opened(make_store(url)).epoch == 4
 
 
 def test_a_store_that_an_engine_has_open_is_not_emptied(make_store: MakeStore, filled: str) -> None:
-    make_store(filled).open()
+    opened(make_store(filled))
     with pytest.raises(Fenced, match="E3201"):
         reset(filled, None)
     assert counted(filled) == FILLED

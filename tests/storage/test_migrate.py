@@ -14,6 +14,7 @@ from correlator.errors import Fenced
 from correlator.storage import database, migrate, tables
 from tests.storage import values
 from tests.storage.conftest import MakeStore
+from tests.storage.values import opened
 from tests.storage.victim import COMMITS, REVISIONS, tables_of
 
 
@@ -34,7 +35,7 @@ def test_u10_an_upgrade_by_command(make_store: MakeStore, url: str) -> None:
     assert migrate.upgrade(url) == ("", migrate.HEAD)
     assert migrate.upgrade(url) == (migrate.HEAD, migrate.HEAD)
     store = make_store(url)
-    assert store.open().epoch == 1
+    assert opened(store).epoch == 1
     with pytest.raises(Fenced, match=r"E3201"):
         migrate.upgrade(url)
 
@@ -47,7 +48,7 @@ def test_there_is_no_way_down() -> None:
 def test_u10_a_copy_is_made_before_an_upgrade(make_store: MakeStore, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/store.db"
     store = make_store(url)
-    store.open()
+    opened(store)
     for number in (1, 2, 3):
         store.commit(number, COMMITS[number - 1])
     store.close()
@@ -61,7 +62,7 @@ def test_u10_a_copy_is_made_before_an_upgrade(make_store: MakeStore, tmp_path: P
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     connection.close()
     kept = make_store(f"sqlite:///{copy}")
-    recovered = kept.open()
+    recovered = opened(kept)
     assert (recovered.commit, recovered.state is not None) == (3, True)
     assert list(recovered.state) == [values.state(1, a=b"1"), values.state(2, b=b"2")]
 
@@ -84,7 +85,7 @@ def test_t26_a_store_of_the_first_schema_is_brought_up(make_store: MakeStore, ur
         faults.install(None)
     assert (migrate.revision(owned), "suspect" in tables_of(owned)) == ("0001", False)
     owned.close()
-    assert make_store(url).open().suspects == []
+    assert opened(make_store(url)).suspects == []
 
 
 def test_t26_what_a_start_had_noted_outlives_the_upgrade_that_adds_digests(make_store: MakeStore, url: str) -> None:
@@ -93,13 +94,13 @@ def test_t26_what_a_start_had_noted_outlives_the_upgrade_that_adds_digests(make_
     with owned.transaction() as connection:
         connection.exec_driver_sql("INSERT INTO suspect VALUES ('main', 'orders', 7, 9, 1)")
     owned.close()
-    assert make_store(url).open().suspects == [values.suspect(7, 9, 2)]
+    assert opened(make_store(url)).suspects == [values.suspect(7, 9, 2)]
 
 
 def test_a_failing_revision_changes_nothing(make_store: MakeStore, url: str) -> None:
     """On both databases a revision is one transaction."""
     store = make_store(url)
-    store.open()
+    opened(store)
     store.commit(1, COMMITS[0])
     store.close()
 
@@ -117,4 +118,4 @@ def test_a_failing_revision_changes_nothing(make_store: MakeStore, url: str) -> 
     assert "one" not in tables_of(owned)
     assert migrate.revision(owned) == "0003"
     owned.close()
-    assert make_store(url).open().commit == 1
+    assert opened(make_store(url)).commit == 1

@@ -31,6 +31,7 @@ from tests.servers import PostgresServer, database_of, free_port, running
 from tests.storage import values
 from tests.storage.conftest import MakeStore
 from tests.storage.test_store_contract import EVERYTHING, POINTS
+from tests.storage.values import opened
 
 pytestmark = pytest.mark.postgres
 
@@ -57,7 +58,7 @@ def test_t1_a_lost_commit_is_resolved(
 ) -> None:
     direct = server.fresh_schema()
     store = make_store(through(proxy, server, direct))
-    store.open()
+    opened(store)
     dead = values.checkpoint(1, dead_letters=[values.letter("1")])
     proxy.inject(lost(POSTGRES_COMMIT))
     with pytest.raises(CommitUnknown, match=r"E3105 .*the connection was lost"):
@@ -68,7 +69,7 @@ def test_t1_a_lost_commit_is_resolved(
         store.commit(1, [values.received(1, 3, number=1), dead])
     store.commit(2, [values.checkpoint(2, dead_letters=[values.letter("2")])])
     store.close()
-    recovered = make_store(direct).open()
+    recovered = opened(make_store(direct))
     assert (recovered.commit, recovered.checkpoint, len(recovered.receive_log)) == (2, 2, 1)
 
 
@@ -78,21 +79,21 @@ def test_156_a_session_that_dies_at_each_statement(
 ) -> None:
     url = server.fresh_schema()
     store = make_store(url)
-    store.open()
+    opened(store)
     at(point, lambda: server.terminate_backends(url))
     with pytest.raises(CommitUnknown):
         store.commit(1, EVERYTHING)
     assert not store.resolve(1)
     store.commit(1, EVERYTHING)
     store.close()
-    assert make_store(url).open().commit == 1
+    assert opened(make_store(url)).commit == 1
 
 
 def test_a_server_that_crashes_and_comes_back(make_store: MakeStore, at: Callable[..., None]) -> None:
     with running(PostgresServer()) as server:
         url = server.fresh_schema()
         store = make_store(url)
-        store.open()
+        opened(store)
         store.commit(1, [values.received(1, 1)])
         at("rx.tx.commit.before", server.kill)
         with pytest.raises(CommitUnknown):
@@ -113,9 +114,9 @@ def test_a_server_that_crashes_and_comes_back(make_store: MakeStore, at: Callabl
 def test_t11_an_engine_that_lost_its_session_to_another(make_store: MakeStore, server: PostgresServer) -> None:
     url = server.fresh_schema()
     first, second = make_store(url), make_store(url)
-    first.open()
+    opened(first)
     server.terminate_backends(url)
-    assert second.open().epoch == 2
+    assert opened(second).epoch == 2
     with pytest.raises(CommitUnknown):
         first.commit(1, [values.received(1, 1)])
     with pytest.raises(Fenced, match=r"E3201"):
@@ -133,7 +134,7 @@ def test_an_engine_that_lost_its_session_is_fenced_by_what_is_done_with_its_lett
     """It looks as if nobody had taken over: the lock is free again, and the number of the commit is the one before."""
     url = server.fresh_schema()
     first = make_store(url)
-    first.open()
+    opened(first)
     failed = values.letter("E5101 bad")
     put = RegistryCommit(put=[msgspec.structs.replace(values.endpoint("orders"), reliability="EXACTLY_ONCE")])
     first.commit(1, [put, ReceiveCommit(receiver="orders", segment=None, ids=None, dead_letters=[failed])])
@@ -152,7 +153,7 @@ def test_our_own_lost_session_is_ended_before_we_look(
     """The server has not noticed that we are gone: the old session still owns the lock, and could still commit."""
     direct = server.fresh_database()
     store = make_store(through(proxy, server, direct))
-    store.open()
+    opened(store)
     place = AtRequest(matcher=POSTGRES_COMMIT, direction=Direction.REQUEST, after=after)
     proxy.inject(Fault(place, Cut(upstream=False)))
     with pytest.raises(CommitUnknown):
@@ -168,7 +169,7 @@ def test_the_server_notices_a_host_that_vanished(make_store: MakeStore, server: 
     """Also after a reconnect: its lock would keep every other engine out."""
     url = server.fresh_schema()
     store = make_store(url)
-    store.open()
+    opened(store)
     for _ in range(2):
         with store._opened().transaction() as connection:
             settings = ("tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count")
@@ -183,7 +184,7 @@ def test_a_look_that_is_lost_in_its_turn(
 ) -> None:
     """The answer to each request of the new session is lost once; the server may keep the sessions, and the lock."""
     store = make_store(through(proxy, server, server.fresh_database()))
-    store.open()
+    opened(store)
     for number in range(1, 100):
         proxy.inject(lost_request(POSTGRES_COMMIT))
         with pytest.raises(CommitUnknown):
@@ -212,7 +213,7 @@ def test_what_the_server_rolled_back_may_be_tried_again(
 ) -> None:
     url = server.fresh_schema()
     store = make_store(url)
-    store.open()
+    opened(store)
     _make_failing(server, url, state, when)
     with pytest.raises(StoreBusy, match=r"E3103 .*rolled back"):
         store.commit(1, [values.received(1, 1)])
@@ -233,7 +234,7 @@ def _make_failing(server: PostgresServer, url: str, state: str, when: str) -> No
 def test_any_other_error_stops_the_engine(make_store: MakeStore, server: PostgresServer, when: str) -> None:
     url = server.fresh_schema()
     store = make_store(url)
-    store.open()
+    opened(store)
     _make_failing(server, url, "23514", when)
     with pytest.raises(StoreError, match=r"E3100 .*refused a statement: no") as failure:
         store.commit(1, [values.received(1, 1)])
@@ -299,9 +300,9 @@ def test_a_schema_beside_others(make_store: MakeStore, server: PostgresServer) -
     """Two stores live in two schemas of one database, at the same time."""
     url = server.fresh_database()
     server.execute("CREATE SCHEMA other", url)
-    make_store(url).open()
+    opened(make_store(url))
     other = f"{url}?options=-csearch_path%3Dother"
-    assert make_store(other, "beta").open().epoch == 1
+    assert opened(make_store(other, "beta")).epoch == 1
     assert [inspect.instance(each).name for each in (url, other)] == ["alpha", "beta"]  # type: ignore[union-attr]
 
 
@@ -313,7 +314,7 @@ def test_without_the_driver(make_store: MakeStore, monkeypatch: pytest.MonkeyPat
 def test_a_row_that_was_edited(make_store: MakeStore, server: PostgresServer) -> None:
     url = server.fresh_schema()
     store = make_store(url)
-    store.open()
+    opened(store)
     store.commit(1, [values.checkpoint(812)])
     store.close()
     server.execute("UPDATE checkpoint SET content = 'x'", url)
@@ -325,13 +326,13 @@ def test_a_server_that_went_back(make_store: MakeStore, server: PostgresServer, 
     """A replica without the last checkpoints was promoted: the witness on our own disk knows better (trap T33)."""
     url = server.fresh_schema()
     store = make_store(url, witness_directory=tmp_path)
-    store.open()
+    opened(store)
     store.commit(1, [values.checkpoint(1)])
     store.commit(2, [values.checkpoint(2)])
     store.close()
     server.execute("DELETE FROM checkpoint", url)
     with pytest.raises(RecoveryRefused, match=r"E4311 .*went back from checkpoint 2 to 0"):
-        make_store(url, witness_directory=tmp_path).open()
+        opened(make_store(url, witness_directory=tmp_path))
 
 
 def test_t33_an_engine_notices_a_server_that_went_back(server: PostgresServer, tmp_path: Path) -> None:
@@ -372,5 +373,5 @@ def test_t33_an_engine_notices_a_server_that_went_back(server: PostgresServer, t
 
 def refused(make_store: MakeStore, url: str, kind: type[CorrelatorError], text: str) -> None:
     with pytest.raises(kind, match=text) as refusal:
-        make_store(url).open()
+        opened(make_store(url))
     assert "secret" not in str(refusal.value)

@@ -3,6 +3,7 @@
 `test_postgres` raises the same codes from a trigger, at a statement and at COMMIT.
 """
 
+import select
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,13 +13,17 @@ import pytest
 from sqlalchemy import exc as sql_errors
 from sqlalchemy.dialects import postgresql
 
+from correlator import Engine
 from correlator.errors import CommitUnknown, Fenced, StoreBusy
-from correlator.storage import inspect
+from correlator.settings import EngineSettings
+from correlator.storage import database, inspect
 from correlator.storage.failures import failure
 from correlator.storage.store import SqlStore
+from tests.runtime.test_poison import Pipeline
 from tests.servers import PostgresServer, database_of, running
 from tests.storage import values
 from tests.storage.conftest import MakeStore
+from tests.storage.values import opened
 
 pytestmark = pytest.mark.postgres
 At = Callable[[str, Callable[[], object]], None]
@@ -68,7 +73,7 @@ def goes_on(make_store: MakeStore, url: str, store: SqlStore, number: int) -> No
     """The commit that failed succeeds now, and a restart finds what was committed."""
     store.commit(number, [values.received(number, 1, confirmed=number)])
     store.close()
-    recovered = make_store(url).open()
+    recovered = opened(make_store(url))
     assert (recovered.commit, recovered.confirmed_batches) == (number, {"orders": number})
     assert [segment.first for segment in recovered.receive_log] == list(range(1, number + 1))
 
@@ -79,7 +84,7 @@ def test_159_57014_55p03_a_statement_that_takes_too_long(
 ) -> None:
     url = server.fresh_database()
     store = make_store(url)
-    store.open()
+    opened(store)
     set_in(store, f"{setting} = '50ms'")
     with transaction_of_another(url, "SELECT * FROM engine FOR UPDATE"):
         for _ in range(2):
@@ -92,7 +97,7 @@ def test_159_57014_55p03_a_statement_that_takes_too_long(
 def test_159_40p01_a_deadlock(make_store: MakeStore, server: PostgresServer, at: At) -> None:
     url = configured(server, "deadlock_timeout = '10ms'")
     store = make_store(url)
-    store.open()
+    opened(store)
     store.commit(1, [values.received(1, 1), values.checkpoint(1)])
     with transaction_of_another(url, "SET deadlock_timeout = '1min'; UPDATE checkpoint SET number = number") as other:
         waiting = threading.Thread(target=other.execute, args=("SELECT * FROM engine FOR UPDATE",))
@@ -113,7 +118,7 @@ def test_159_40001_a_transaction_that_cannot_be_serialized(
 ) -> None:
     url = configured(server, "default_transaction_isolation = 'repeatable read'")
     store = make_store(url)
-    store.open()
+    opened(store)
     at("rx.tx.confirmed", lambda: server.execute("INSERT INTO receive_progress VALUES ('orders', 0, 0)", url))
     with pytest.raises(StoreBusy, match=r"E3103 .*could not be serialized"):
         store.commit(1, [values.received(1, 1, confirmed=1)])
@@ -127,7 +132,7 @@ def test_159_53300_no_connection_is_free(make_store: MakeStore, server: Postgres
     server.execute(f"GRANT ALL ON SCHEMA public TO {guest}", url)
     url = url.replace(f"{server.user}:{server.password}", f"{guest}:secret")
     store = make_store(url)
-    store.open()
+    opened(store)
     server.terminate_backends(url)
     with pytest.raises(CommitUnknown, match=r"E3105"):
         store.commit(1, [values.received(1, 1)])
@@ -143,7 +148,7 @@ def test_25p03_a_session_that_is_ended_within_its_transaction(
 ) -> None:
     url = server.fresh_database()
     store = make_store(url)
-    store.open()
+    opened(store)
 
     def be_idle() -> None:
         store._opened().connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = '10ms'")
@@ -161,7 +166,7 @@ def test_57p05_a_session_that_is_ended_while_nothing_is_to_be_done(
 ) -> None:
     url = server.fresh_database()
     store = make_store(url)
-    store.open()
+    opened(store)
     set_in(store, "idle_session_timeout = '50ms'")
     wait_until(lambda: not server.backends(url))
     with pytest.raises(CommitUnknown, match=r"E3105 .*idle-session timeout"):
@@ -175,7 +180,7 @@ def test_25006_a_server_that_may_not_be_written_for_a_while(make_store: MakeStor
     with running(PostgresServer()) as server:
         url = server.fresh_database()
         store = make_store(url)
-        store.open()
+        opened(store)
         server.execute("ALTER SYSTEM SET default_transaction_read_only = on")
         server.execute("SELECT pg_reload_conf()")
         wait_setting(server, "on")
@@ -235,7 +240,7 @@ def test_t34_157_a_failover_to_a_replica_that_has_everything(
 ) -> None:
     primary, replica, url = replicated
     store = make_store(url)
-    store.open()
+    opened(store)
     store.commit(1, [values.received(1, 1)])
     replica.wait_replayed(primary)
     primary.kill()
@@ -255,7 +260,7 @@ def test_t33_157_a_failover_to_a_replica_that_lacks_commits_stops_the_engine(
     """What was answered as committed is not there: nothing may be built on it."""
     primary, replica, url = replicated
     store = make_store(url)
-    store.open()
+    opened(store)
     store.commit(1, [values.received(1, 1)])
     replica.wait_replayed(primary)
     replica.stop()
@@ -268,4 +273,64 @@ def test_t33_157_a_failover_to_a_replica_that_lacks_commits_stops_the_engine(
     with pytest.raises(Fenced, match="E3202 .*3 of epoch 1 does not follow commit 1 of epoch 1: the store went back"):
         store.resolve(3)
     store.close()
-    assert make_store(url).open().commit == 1
+    assert opened(make_store(url)).commit == 1
+
+
+@pytest.fixture
+def attentive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every look at the lock is due, as after a start of minutes."""
+    monkeypatch.setattr(database, "LOOK_AT_LOCK_S", 0.0)
+
+
+class SlowPipeline(Pipeline):
+    """Starts for longer than a transaction may be idle; nothing is received for it."""
+
+    receivers = ()
+    senders = ()
+
+    def __init__(self, url: str) -> None:
+        super().__init__("none")
+        self._url = url
+
+    def open(self) -> None:
+        """Until the server has ended a transaction that began later than all of the start."""
+        with psycopg.connect(self._url) as other:
+            other.execute("SELECT 1")
+            select.select([other.pgconn.socket], [], [])
+            with pytest.raises(psycopg.errors.IdleInTransactionSessionTimeout):
+                other.execute("SELECT 1")
+            other.close()
+
+
+def test_25p03_a_start_may_take_longer_than_a_transaction_may_be_idle(server: PostgresServer) -> None:
+    url = configured(server, "idle_in_transaction_session_timeout = '50ms'")
+    with Engine(EngineSettings(name="alpha", store=url), processors=[SlowPipeline(url)]) as engine:
+        assert engine.checkpoint()
+
+
+@pytest.mark.usefixtures("attentive")
+def test_57p05_a_session_that_is_ended_during_a_start(make_store: MakeStore, server: PostgresServer) -> None:
+    store = make_store(configured(server, "idle_session_timeout = '50ms'"))
+    recovered = store.read()
+    wait_until(lambda: not server.backends(store._url))
+    store.take_over(recovered)
+    store.commit(1, [values.received(1, 1)])
+
+
+@pytest.mark.usefixtures("attentive")
+@pytest.mark.parametrize(
+    ("lives", "code"), [(True, "E3201"), (False, "E3202 .*at commit 0 of epoch 0, and is at commit")]
+)
+def test_154_of_two_engines_that_have_read_only_one_takes_over(
+    make_store: MakeStore, server: PostgresServer, lives: bool, code: str
+) -> None:
+    """The first one loses its session, and the lock with it."""
+    url = server.fresh_database()
+    first, second = make_store(url), make_store(url)
+    read_by_first = first.read()
+    server.terminate_backends(url)
+    second.take_over(second.read())
+    if not lives:
+        second.close()
+    with pytest.raises(Fenced, match=code):
+        first.take_over(read_by_first)

@@ -20,6 +20,7 @@ from correlator.storage.store import SqlStore
 from tests.servers import PgBouncer, PostgresServer, running
 from tests.storage import values
 from tests.storage.conftest import MakeStore
+from tests.storage.values import opened
 
 pytestmark = pytest.mark.postgres
 At = Callable[[str, Callable[[], object]], None]
@@ -48,7 +49,7 @@ def test_a_server_that_freezes_leaves_a_commit_unknown_and_the_truth_is_found_af
 ) -> None:
     url = server.fresh_schema()
     store = make_store(url)
-    store.open()
+    opened(store)
     with contextlib.ExitStack() as frozen:
         at(where, lambda: frozen.enter_context(server.frozen()))
         with pytest.raises(CommitUnknown, match=r"E3105 .*the server has said nothing for 0.3 s"):
@@ -58,13 +59,13 @@ def test_a_server_that_freezes_leaves_a_commit_unknown_and_the_truth_is_found_af
     committed = store.resolve(1)
     assert committed or where != "rx.tx.commit.before", "COMMIT had reached the server"
     store.close()
-    assert make_store(url).open().commit == int(committed)
+    assert opened(make_store(url)).commit == int(committed)
 
 
 @pytest.mark.usefixtures("impatient")
 def test_who_looks_at_a_frozen_server_is_told_so(server: PostgresServer, make_store: MakeStore) -> None:
     url = server.fresh_schema()
-    make_store(url).open()
+    opened(make_store(url))
     with server.frozen(), pytest.raises(StoreError, match="connection timeout expired"):
         inspect.instance(url)
 
@@ -72,7 +73,7 @@ def test_who_looks_at_a_frozen_server_is_told_so(server: PostgresServer, make_st
 @pytest.mark.usefixtures("impatient")
 def test_a_store_on_a_frozen_server_can_be_closed(make_store: MakeStore, server: PostgresServer) -> None:
     store = make_store(server.fresh_schema())
-    store.open()
+    opened(store)
     with server.frozen():
         store.close()
 
@@ -95,7 +96,7 @@ def slow(server: PostgresServer, impatient: None, make_store: MakeStore) -> str:
     """A store in which nothing is updated or deleted in the time that an engine would wait."""
     url = server.fresh_schema()
     store = make_store(url)
-    store.open()
+    opened(store)
     store.commit(1, [RegistryCommit(put=[values.endpoint("a")]), values.checkpoint(1, dead_letters=[values.letter()])])
     store.close()
     server.execute(
@@ -172,7 +173,7 @@ def test_a_commit_whose_wait_for_the_standby_was_cancelled_is_not_taken_for_dura
 ) -> None:
     url = lonely.fresh_schema()
     store = make_store(url)
-    store.open()
+    opened(store)
     standby(lonely, "nowhere")
     for attempt in (lambda: store.commit(1, [values.received(1, 1)]), lambda: store.resolve(1)):
         cancel = cancelling(lonely)
@@ -189,7 +190,7 @@ def test_a_commit_that_waits_for_its_standby_for_too_long_is_unknown(
     make_store: MakeStore, lonely: PostgresServer
 ) -> None:
     store = make_store(lonely.fresh_schema())
-    store.open()
+    opened(store)
     standby(lonely, "nowhere")
     for attempt in (lambda: store.commit(1, [values.received(1, 1)]), lambda: store.resolve(1)):
         with pytest.raises(CommitUnknown, match=r"E3105 .*has said nothing"):
@@ -250,10 +251,10 @@ def test_a_store_behind_a_pooler_is_refused(make_store: MakeStore, server: Postg
     """Two clients may have one session of the server: both would have its lock."""
     url = server.fresh_database()
     owner = make_store(url)
-    owner.open()
+    opened(owner)
     for _ in range(2):
         with pytest.raises(StoreError, match=r"E3311 .*a connection pooler stands between"):
-            make_store(pooler.url(url)).open()
+            opened(make_store(pooler.url(url)))
     owner.commit(1, [values.received(1, 1)])
 
 
@@ -270,7 +271,7 @@ def attentive(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("attentive")
 def test_a_lock_that_is_gone_is_noticed_while_nothing_is_written(make_store: MakeStore, server: PostgresServer) -> None:
     store = make_store(server.fresh_schema())
-    store.open()
+    opened(store)
     assert store.confirm_lock() == 0.0
     unlock(store)
     with pytest.raises(Fenced, match="E3203 .*lost the lock"):
@@ -284,7 +285,7 @@ def unlock(store: SqlStore) -> None:
 
 def test_a_look_at_the_lock_is_taken_only_when_it_is_due(make_store: MakeStore, server: PostgresServer) -> None:
     store = make_store(server.fresh_schema())
-    store.open()
+    opened(store)
     unlock(store)
     wait = store.confirm_lock()
     assert wait is not None
@@ -297,10 +298,10 @@ def test_an_engine_that_lost_its_session_is_told_who_owns_the_store_now(
 ) -> None:
     url = server.fresh_database()
     store = make_store(url)
-    store.open()
+    opened(store)
     server.terminate_backends(url)
     other = make_store(url)
-    other.open()
+    opened(other)
     with pytest.raises(CommitUnknown, match="E3105"):
         store.confirm_lock()
     with pytest.raises(Fenced, match="E3201"):

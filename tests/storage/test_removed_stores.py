@@ -16,6 +16,7 @@ from correlator.storage.store import SqlStore
 from tests.servers import PostgresServer
 from tests.storage import values
 from tests.storage.conftest import MakeStore
+from tests.storage.values import opened
 
 
 def remove(*endings: str) -> Callable[[Path], object]:
@@ -50,7 +51,7 @@ def replace_all_by_copies(path: Path) -> None:
 def replace_by_another_store(path: Path) -> None:
     other = path.with_name("other.db")
     store = SqlStore(f"sqlite:///{other}", "alpha")
-    store.open()
+    opened(store)
     store.close()
     other.replace(path)
 
@@ -80,7 +81,7 @@ def test_files_that_are_removed_or_replaced(
 ) -> None:
     """The commit that follows is no commit: what it holds is neither acknowledged nor released."""
     store = make_store(f"sqlite:///{path}")
-    store.open()
+    opened(store)
     store.commit(1, [values.received(1, 1)])
     change(path)
     with pytest.raises(StoreError, match="E3112 .*was removed or replaced while it was in use") as stopped:
@@ -91,7 +92,7 @@ def test_files_that_are_removed_or_replaced(
 def test_what_the_engine_and_sqlite_do_themselves_is_no_change(make_store: MakeStore, path: Path) -> None:
     """Checkpoints of the log, other readers, a copy, a second program that opens and closes the database."""
     store = make_store(f"sqlite:///{path}")
-    store.open()
+    opened(store)
     for number in range(1, 40):
         store.commit(number, [values.received(number, 1)])
         with sqlite3.connect(path) as other:
@@ -137,7 +138,7 @@ def test_what_is_dropped_in_postgres(
 ) -> None:
     url = postgres_server.fresh_schema()
     store = make_store(url)
-    store.open()
+    opened(store)
     store.commit(1, [values.received(1, 1)])
     with store._opened().transaction() as connection:
         schema = connection.exec_driver_sql("SELECT current_schema()").scalar_one()
@@ -149,7 +150,7 @@ def test_what_is_dropped_in_postgres(
 
 def test_the_engines_row_is_deleted_in_sqlite(make_store: MakeStore, path: Path) -> None:
     store = make_store(f"sqlite:///{path}")
-    store.open()
+    opened(store)
     with sqlite3.connect(path) as other:
         other.execute("DELETE FROM engine")
     other.close()

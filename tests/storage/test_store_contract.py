@@ -10,15 +10,16 @@ from correlator.storage import inspect
 from correlator.storage.store import SqlStore
 from tests.storage import values
 from tests.storage.conftest import MakeStore
+from tests.storage.values import opened
 
 
 def reopened(make_store: MakeStore, url: str, store: SqlStore) -> Recovered:
     store.close()
-    return make_store(url).open()
+    return opened(make_store(url))
 
 
 def test_a_fresh_store_is_empty(make_store: MakeStore, url: str) -> None:
-    recovered = make_store(url).open()
+    recovered = opened(make_store(url))
     assert recovered.epoch == 1
     got = values.contents(recovered)
     assert [got.pop(name) for name in ("commit", "checkpoint", "engine_time", "digest")] == [0, 0, 0.0, b""]
@@ -29,13 +30,13 @@ def test_a_fresh_store_is_empty(make_store: MakeStore, url: str) -> None:
 def test_each_start_takes_the_next_epoch(make_store: MakeStore, url: str) -> None:
     for epoch in (1, 2, 3):
         store = make_store(url)
-        assert store.open().epoch == epoch
+        assert opened(store).epoch == epoch
         store.close()
 
 
 def test_every_kind_of_write_comes_back(make_store: MakeStore, url: str) -> None:
     store = make_store(url)
-    store.open()
+    opened(store)
     run = QueueRun("orders", 3, 2)
     kept = QueueRun("", 0, 1, [("Trade", b"\x01\x02")])
     state, outbound = values.state(1, a=b"1", b=None), values.outbound(1, 3)
@@ -70,7 +71,7 @@ def test_every_kind_of_write_comes_back(make_store: MakeStore, url: str) -> None
 
 def test_a_checkpoint_replaces_the_one_before(make_store: MakeStore, url: str) -> None:
     store = make_store(url)
-    store.open()
+    opened(store)
     store.commit(1, [values.checkpoint(1, contexts=[values.context()], senders=[values.sender()])])
     store.commit(2, [values.checkpoint(2)])
     recovered = reopened(make_store, url, store)
@@ -79,7 +80,7 @@ def test_a_checkpoint_replaces_the_one_before(make_store: MakeStore, url: str) -
 
 def test_consumed_segments_leave_the_receive_log(make_store: MakeStore, url: str) -> None:
     store = make_store(url)
-    store.open()
+    opened(store)
     store.commit(1, [values.received(1, 4), values.received(5, 4), values.received(1, 4, receiver="other")])
     store.commit(2, [values.checkpoint(1, consumed={"orders": 7, "absent": 3})])
     recovered = reopened(make_store, url, store)
@@ -89,7 +90,7 @@ def test_consumed_segments_leave_the_receive_log(make_store: MakeStore, url: str
 
 def test_t14_numbers_are_remembered_when_all_messages_are_consumed(make_store: MakeStore, url: str) -> None:
     store = make_store(url)
-    store.open()
+    opened(store)
     store.commit(1, [values.received(1, 4)])
     store.commit(2, [values.checkpoint(1, consumed={"orders": 4})])
     store.commit(3, [values.checkpoint(2, consumed={"orders": 2})])  # never goes down
@@ -99,14 +100,14 @@ def test_t14_numbers_are_remembered_when_all_messages_are_consumed(make_store: M
 
 def test_the_confirmed_batch_never_goes_down(make_store: MakeStore, url: str) -> None:
     store = make_store(url)
-    store.open()
+    opened(store)
     store.commit(1, [values.received(1, 1, confirmed=5), values.received(2, 1, confirmed=3), values.received(3, 1)])
     assert reopened(make_store, url, store).confirmed_batches == {"orders": 5}
 
 
 def test_confirmed_sends_leave_the_outbox(make_store: MakeStore, url: str) -> None:
     store = make_store(url)
-    store.open()
+    opened(store)
     store.commit(
         1, [values.checkpoint(1, outbound=[values.outbound(1, 3), values.outbound(4, 3), values.outbound(1, 1, "b")])]
     )
@@ -117,7 +118,7 @@ def test_confirmed_sends_leave_the_outbox(make_store: MakeStore, url: str) -> No
 
 def test_ids_are_rewritten_and_forgotten(make_store: MakeStore, url: str) -> None:
     store = make_store(url)
-    store.open()
+    opened(store)
     store.commit(1, [values.received(1, 2, number=1), values.received(3, 2, number=2), values.received(5, 2, number=3)])
     survivors = values.ids(2, "m4", batch=3)
     write = ReceiveCommit(
@@ -130,7 +131,7 @@ def test_ids_are_rewritten_and_forgotten(make_store: MakeStore, url: str) -> Non
 
 def test_state_is_replaced_by_later_segments_in_one_transaction(make_store: MakeStore, url: str) -> None:
     store = make_store(url)
-    store.open()
+    opened(store)
     store.commit(1, [values.checkpoint(1, state=[values.state(1, a=b"1"), values.state(2, b=b"2")])])
     store.commit(2, [values.checkpoint(2, state=[values.state(3, a=b"3")], state_dropped=[1])])
     assert list(store.read_state([3, 2, 1])) == [values.state(2, b=b"2"), values.state(3, a=b"3")]
@@ -139,7 +140,7 @@ def test_state_is_replaced_by_later_segments_in_one_transaction(make_store: Make
 
 def test_a_removed_endpoint_leaves_nothing(make_store: MakeStore, url: str) -> None:
     store = make_store(url)
-    store.open()
+    opened(store)
     put = [
         values.endpoint("orders"),
         values.endpoint("twin"),
@@ -164,7 +165,7 @@ def test_a_removed_endpoint_leaves_nothing(make_store: MakeStore, url: str) -> N
 
 def test_dead_letters_are_numbered_and_numbers_are_never_used_again(make_store: MakeStore, url: str) -> None:
     store = make_store(url)
-    store.open()
+    opened(store)
     dead = ReceiveCommit(
         receiver="orders", segment=None, ids=None, dead_letters=[values.letter("1"), values.letter("2")]
     )
@@ -173,7 +174,7 @@ def test_dead_letters_are_numbered_and_numbers_are_never_used_again(make_store: 
         connection.exec_driver_sql("DELETE FROM dead_letter WHERE number <> 2")
     store.close()
     again = make_store(url)
-    again.open()
+    opened(again)
     again.commit(2, [values.checkpoint(2, dead_letters=[values.letter("4")])])
     assert [(row.number, row.letter) for row in inspect.dead_letters(url)] == [
         (2, values.letter("2")),
@@ -184,18 +185,18 @@ def test_dead_letters_are_numbered_and_numbers_are_never_used_again(make_store: 
 
 def test_t26_what_a_start_handles_is_found_with_one_death_more(make_store: MakeStore, url: str) -> None:
     store = make_store(url)
-    store.open()
+    opened(store)
     one, another, third = values.suspect(1, 9), values.suspect(3, 3, 1), values.suspect(1, 1, context="audit")
     store.commit(1, [SuspectCommit(contexts=["main", "audit"], suspects=[values.suspect(5, 5), third])])
     store.commit(2, [SuspectCommit(contexts=["main"], suspects=[one, another])])
     store.close()
     again = make_store(url)
-    found = again.open().suspects
+    found = opened(again).suspects
     assert found == [values.suspect(1, 1, 1, "audit"), values.suspect(1, 9, 1), values.suspect(3, 3, 2)]
     again.commit(3, [values.checkpoint(1, absolved=[another])])
     again.commit(4, [SuspectCommit(contexts=["audit"])])
     again.close()
-    assert make_store(url).open().suspects == [values.suspect(1, 9, 1)]
+    assert opened(make_store(url)).suspects == [values.suspect(1, 9, 1)]
 
 
 EVERYTHING: list[Write] = [
@@ -233,14 +234,14 @@ POINTS = (
 def test_a_commit_is_all_or_nothing(make_store: MakeStore, url: str, at: Callable[..., None]) -> None:
     """An exception at any fault point leaves the store as it was, and the number free."""
     store = make_store(url)
-    store.open()
+    opened(store)
     store.commit(1, [values.received(1, 2, number=1)])
     for name in POINTS:
         at(name, lambda: 1 // 0)
         with pytest.raises(ZeroDivisionError):
             store.commit(2, EVERYTHING)
     store.close()
-    before = values.contents(make_store(url).open())
+    before = values.contents(opened(make_store(url)))
     assert (before["commit"], before["checkpoint"], before["endpoints"], before["state"]) == (1, 0, [], [])
     assert before["receive_log"] == [values.received(1, 2).segment]
     assert inspect.dead_letters(url) == []
@@ -248,9 +249,9 @@ def test_a_commit_is_all_or_nothing(make_store: MakeStore, url: str, at: Callabl
 
 def test_154_a_second_engine_is_refused_while_the_first_lives(make_store: MakeStore, url: str) -> None:
     first = make_store(url)
-    first.open()
+    opened(first)
     with pytest.raises(Fenced, match=r"E3201 .*owned by pid \d+ on host .* since \d{4}-\d\d-\d\dT[\d:]{8}Z") as refusal:
-        make_store(url).open()
+        opened(make_store(url))
     assert refusal.value.exit_status == 5
     first.commit(1, [values.received(1, 1)])
 
@@ -258,7 +259,7 @@ def test_154_a_second_engine_is_refused_while_the_first_lives(make_store: MakeSt
 def test_t10_154_an_engine_is_fenced_when_another_has_taken_over(make_store: MakeStore, url: str) -> None:
     """The lock was lost (a paused session on PostgreSQL): the epoch decides."""
     store = make_store(url)
-    store.open()
+    opened(store)
     store.commit(1, [values.received(1, 1)])
     with store._opened().transaction() as connection:
         connection.exec_driver_sql("UPDATE engine SET epoch = epoch + 1")
@@ -267,13 +268,13 @@ def test_t10_154_an_engine_is_fenced_when_another_has_taken_over(make_store: Mak
     with pytest.raises(Fenced, match=r"E3202"):
         store.resolve(2)
     store.close()
-    assert len(make_store(url).open().receive_log) == 1
+    assert len(opened(make_store(url)).receive_log) == 1
 
 
 @pytest.mark.parametrize("number", [0, 1, 3])
 def test_a_number_out_of_order_is_refused(make_store: MakeStore, url: str, number: int) -> None:
     store = make_store(url)
-    store.open()
+    opened(store)
     store.commit(1, [values.received(1, 1)])
     with pytest.raises(Fenced, match=r"E3202"):
         store.commit(number, [values.received(2, 1)])
@@ -282,7 +283,7 @@ def test_a_number_out_of_order_is_refused(make_store: MakeStore, url: str, numbe
 
 def test_resolve_tells_what_was_committed(make_store: MakeStore, url: str) -> None:
     store = make_store(url)
-    store.open()
+    opened(store)
     store.commit(1, [values.received(1, 1)])
     assert store.resolve(1)
     assert not store.resolve(2)
@@ -291,45 +292,97 @@ def test_resolve_tells_what_was_committed(make_store: MakeStore, url: str) -> No
 
 def test_a_store_opens_under_its_name_only(make_store: MakeStore, url: str) -> None:
     store = make_store(url)
-    store.open()
+    opened(store)
     store.close()
     with pytest.raises(RecoveryRefused, match=r"E4310 .*'alpha', this one is 'beta'") as refusal:
-        make_store(url, "beta").open()
+        opened(make_store(url, "beta"))
     assert refusal.value.exit_status == 6
-    assert make_store(url).open().epoch == 2, "the refusal took no epoch"
+    assert opened(make_store(url)).epoch == 2, "the refusal took no epoch"
 
 
 def test_a_value_without_encoding_writes_nothing(make_store: MakeStore, url: str) -> None:
     store = make_store(url)
-    store.open()
+    opened(store)
     bad = ReceiveCommit(receiver="orders", segment=None, ids=values.ids(1, "\ud800"))
     with pytest.raises(UnicodeEncodeError):
         store.commit(1, [values.received(1, 1), bad])
     store.commit(1, [values.received(1, 1)])
 
 
-def test_the_check_of_a_start_sees_everything_and_may_refuse(make_store: MakeStore, url: str) -> None:
+def test_a_start_that_has_only_read_leaves_the_store_as_it_was(make_store: MakeStore, url: str) -> None:
+    """What refuses a start refuses it between the two."""
     store = make_store(url)
-    store.open()
+    opened(store)
     store.commit(1, [values.received(1, 2, number=1), values.checkpoint(1, state=[values.state(1, a=b"1")])])
     store.close()
-    seen: list[dict[str, object]] = []
-
-    def refuse(recovered: Recovered) -> None:
-        seen.append(values.contents(recovered))
-        raise RecoveryRefused("E4301", "receiver 'orders'", "is not in the configuration")
-
-    with pytest.raises(RecoveryRefused, match=r"E4301"):
-        make_store(url).open(refuse)
-    recovered = make_store(url).open()
+    refused = make_store(url)
+    seen = values.contents(refused.read())
+    with pytest.raises(Fenced, match=r"E3202"):
+        refused.commit(2, [values.received(3, 1)])
+    refused.close()
+    recovered = opened(make_store(url))
     assert recovered.epoch == 2, "the refusal took no epoch"
-    assert seen == [values.contents(recovered)]
+    assert seen == values.contents(recovered)
+
+
+CHANGES = {
+    "another engine has taken over": "UPDATE engine SET epoch = epoch + 1",
+    "the engine before has committed": "UPDATE engine SET commit_number = commit_number + 1",
+    "somebody has emptied the store": "DELETE FROM engine",
+}
+
+
+def changed_between(store: SqlStore, statement: str) -> None:
+    """Read, let somebody change the store who does not ask for the lock, and take over."""
+    recovered = store.read()
+    with store._opened().transaction() as connection:
+        connection.exec_driver_sql(statement)
+    store.take_over(recovered)
+
+
+@pytest.mark.parametrize("statement", CHANGES.values(), ids=CHANGES)
+def test_154_a_store_that_has_changed_since_it_was_read_is_not_taken_over(
+    make_store: MakeStore, url: str, statement: str
+) -> None:
+    first = make_store(url)
+    opened(first)
+    first.commit(1, [values.received(1, 1)])
+    first.close()
+    store = make_store(url)
+    with pytest.raises(Fenced, match=r"E3202 .*was read at commit 1 of epoch 1, and is at commit \d of epoch \d now"):
+        changed_between(store, statement)
+    with pytest.raises(Fenced, match=r"E3202"):
+        store.commit(2, [values.received(2, 1)])
+
+
+def test_154_a_new_store_that_another_engine_has_taken_meanwhile_is_not_taken_over(
+    make_store: MakeStore, url: str
+) -> None:
+    taken = "INSERT INTO engine VALUES (1, 'alpha', 'another', 1, 0, 0)"
+    with pytest.raises(Fenced, match=r"E3202 .*was read at commit 0 of epoch 0, and is at commit 0 of epoch 1 now"):
+        changed_between(make_store(url), taken)
+
+
+class Trusting(SqlStore):
+    """Takes over without a comparison."""
+
+    def _refuse_changed(self, *_: object) -> None: ...
+
+
+def test_a_take_over_without_the_comparison_is_found_out(url: str) -> None:
+    store = Trusting(url, "alpha")
+    try:
+        opened(store)
+        store.close()
+        changed_between(store, CHANGES["the engine before has committed"])
+    finally:
+        store.close()
 
 
 @pytest.mark.parametrize("name", ["o'rders\";--", "bestellungen-ü", "a b\tc", "%s %(x)s", "?"])
 def test_t51_names_are_only_values(make_store: MakeStore, url: str, name: str) -> None:
     store = make_store(url, name)
-    store.open()
+    opened(store)
     store.commit(
         1,
         [
@@ -347,7 +400,7 @@ def test_t51_names_are_only_values(make_store: MakeStore, url: str, name: str) -
     )
     store.close()
     again = make_store(url, name)
-    recovered = again.open()
+    recovered = opened(again)
     assert [s.receiver for s in recovered.receive_log] == [name]
     assert recovered.consumed == {name: 1}
     again.commit(3, [RegistryCommit(removed=[name])])
@@ -355,7 +408,7 @@ def test_t51_names_are_only_values(make_store: MakeStore, url: str, name: str) -
 
 def test_a_closed_store_says_so(make_store: MakeStore, url: str) -> None:
     store = make_store(url)
-    store.open()
+    opened(store)
     store.close()
     store.close()
     for use in (lambda: store.commit(1, []), lambda: store.resolve(1), lambda: store.read_state([1])):

@@ -19,6 +19,7 @@ from correlator.core.commit import (
     Suspect,
 )
 from correlator.events import DeadLetter, Headers, Message
+from correlator.ports import Store
 
 
 def message(text: str) -> Message:
@@ -94,6 +95,13 @@ def suspect(first: int, last: int, deaths: int = 0, context: str = "main") -> Su
 
 def letter(text: str = "E5101 bad") -> DeadLetter:
     return DeadLetter(kind="mapping", origin="orders", reason=text, message=message("bad"), unique_id="u", time=3.5)
+
+
+def opened(store: Store) -> Recovered:
+    """Read a store and take it over, as a start does."""
+    recovered = store.read()
+    store.take_over(recovered)
+    return recovered
 
 
 def contents(recovered: Recovered) -> dict[str, object]:

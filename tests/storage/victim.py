@@ -15,6 +15,7 @@ from correlator.core.commit import QueueRun, ReceiveCommit, RegistryCommit, Susp
 from correlator.storage import database, migrate
 from correlator.storage.store import SqlStore
 from tests.storage import values
+from tests.storage.values import opened
 
 REVISIONS = Path(__file__).parent / "revisions"
 COMMITS: list[list[Write]] = [
@@ -51,7 +52,7 @@ COMMITS: list[list[Write]] = [
 def work_of_an_engine(url: str, report: "Report") -> None:
     """Open, commit all that is not yet there, and ask for the last as if its answer had been lost."""
     store = SqlStore(url, "alpha")
-    for number in range(store.open().commit + 1, len(COMMITS) + 1):
+    for number in range(opened(store).commit + 1, len(COMMITS) + 1):
         store.commit(number, COMMITS[number - 1])
         report.commits = number
     assert store.resolve(len(COMMITS))

@@ -184,11 +184,14 @@ class ToldStore:
         self._store = store
         self._link = link
 
-    def open(self, check: Callable[[Recovered], None] = lambda _: None) -> Recovered:
+    def read(self) -> Recovered:
         """As the port says."""
-        recovered = self._store.open(check)
+        return self._store.read()
+
+    def take_over(self, recovered: Recovered) -> None:
+        """As the port says."""
+        self._store.take_over(recovered)
         self.epoch = recovered.epoch
-        return recovered
 
     def commit(self, number: int, writes: Sequence[Write]) -> None:
         """As the port says. An intent that is followed by another one did not take place."""

@@ -89,6 +89,10 @@ def written_before_compared(patches: Patches) -> None:
     """It takes the next epoch first."""
 
     def open_store(self: Any) -> Any:
-        return self._restart(restart.NOTHING if self._store is None else self._store.open())
+        if self._store is None:
+            return self._restart(restart.NOTHING)
+        recovered = self._store.read()
+        self._store.take_over(recovered)
+        return self._restart(recovered)
 
     patches.replace(Engine, "_open_store", lambda _: open_store)

@@ -83,11 +83,11 @@ def read(directory: Path) -> Found:
 
 
 def opened(directory: Path) -> Found:
-    """What the engine's own start finds; raises as `SqlStore.open`."""
+    """What the engine's own start finds; raises as `SqlStore.read`."""
     url = f"sqlite:///{directory / workload.FILE}"
     store = SqlStore(url, workload.NAME)
     try:
-        recovered = store.open()
+        recovered = store.read()
         counted = _counted(recovered.state)
     finally:
         store.close()

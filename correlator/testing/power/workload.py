@@ -98,11 +98,10 @@ class MarkingStore(SqlStore):
         super().__init__(f"sqlite:///{directory / FILE}", NAME)
         self._tell = tell
 
-    def open(self, check: Callable[[Recovered], None] = lambda _: None) -> Recovered:
-        """Tells when it is open."""
-        recovered = super().open(check)
+    def take_over(self, recovered: Recovered) -> None:
+        """Tells when the engine may write."""
+        super().take_over(recovered)
         self._tell(facts.Opened(recovered.checkpoint, recovered.digest))
-        return recovered
 
     def commit(self, number: int, writes: Sequence[Write]) -> None:
         """Tells of checkpoints before and after."""

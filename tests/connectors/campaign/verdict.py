@@ -51,7 +51,7 @@ def counts_in(store: str, engine: str) -> dict[str, int]:
     """How often each order was counted, as the store of an engine that has ended holds it."""
     opened_store = SqlStore(store, engine)
     values: dict[tuple[str, bytes], bytes | None] = {}
-    for segment in opened_store.open().state:
+    for segment in opened_store.read().state:
         values.update({(entry.owner, entry.key): entry.value for entry in segment.entries})
     opened_store.close()
     return {

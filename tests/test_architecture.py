@@ -152,6 +152,10 @@ def test_product_code_never_imports_testing():
     assert wrong == []
 
 
+def test_nothing_that_is_shipped_imports_the_tests():
+    assert [str(one) for one in all_imports(*PACKAGES) if one.module.split(".")[0] == "tests"] == []
+
+
 def test_the_engine_knows_no_connector():
     """Connectors are found by entry point, so that others can add theirs."""
     assert [str(one) for one in all_imports("correlator") if one.module.split(".")[0] == "connectors"] == []

@@ -11,7 +11,7 @@ import typer
 from correlator.cli.failures import say
 from correlator.cli.output import write_line
 from correlator.errors import UsageError, quoted
-from correlator.testing import files, mutants
+from correlator.testing import files
 from correlator.testing.crashtest import replay, report
 from correlator.testing.crashtest.campaign import Result, campaign, repeated
 from correlator.testing.crashtest.levels import LEVELS, opened, seconds
@@ -58,16 +58,11 @@ def crashtest(
         Path | None, typer.Option("--replay", metavar="FILE", help="Repeat the failure that this file describes.")
     ] = None,
     output: Annotated[Path | None, typer.Option("--report", metavar="FILE", help="Write figures as JSON.")] = None,
-    with_mutants: Annotated[
-        bool, typer.Option("--mutants", help="Test the harness itself: find each of the deliberate bugs.")
-    ] = False,
 ) -> None:
     """Kill the engine of a file again and again, and hold what happens against its guarantees.
 
-    Exit status 1 when a guarantee is broken, or a deliberate bug is not found.
+    Exit status 1 when a guarantee is broken.
     """
-    if with_mutants:
-        raise typer.Exit(_hunt_all(output))
     if file is None:
         raise UsageError("E2428", "crashtest", "FILE is missing", "", "Name a configuration file")
     budget_s, known = seconds(budget), None if again is None else replay.read(again)
@@ -149,20 +144,3 @@ def _tell(result: Result, file: Path, given: Sequence[str]) -> None:
         again = shlex.join(["correlator", "crashtest", *what, "--replay", str(kept)])
     for line in report.failure(result, again).splitlines():
         write_line(line)
-
-
-def _hunt_all(output: Path | None) -> int:
-    """Every mutant until it is caught; says how many survive by the exit status."""
-    found: list[mutants.Fate] = []
-    for fate in mutants.hunt_all():
-        write_line(fate.line())
-        found.append(fate)
-    survived = sum(fate.caught is None for fate in found)
-    write_line(f"{len(found)} deliberate bugs, {survived} survived")
-    if output is not None:
-        shown = {
-            one.mutant.name: {"killed": one.caught is not None, "runs": one.runs, "invariants": one.invariants}
-            for one in found
-        }
-        files.write_json(output, shown)
-    return VIOLATED if survived else 0

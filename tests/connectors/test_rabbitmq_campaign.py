@@ -14,7 +14,6 @@ from connectors.rabbitmq.sink import RabbitSink
 from connectors.rabbitmq.source import RabbitSource
 from correlator import Reliability
 from correlator.errors import ConnectionLost
-from correlator.testing import mutants
 from correlator.testing.network import Direction
 from tests.connectors.campaign.board import body_of, name_of
 from tests.connectors.campaign.publisher import Publisher
@@ -25,6 +24,7 @@ from tests.connectors.rabbitmq_campaign.figures import Figures, Result
 from tests.connectors.rabbitmq_campaign.lines import Line
 from tests.connectors.rabbitmq_campaign.rounds import campaign, one_round
 from tests.connectors.rabbitmq_campaign.traffic import BOARD, Kind, Place, Role, Round
+from tests.harness import mutants
 from tests.rabbit_server import RabbitServer
 
 pytestmark = [pytest.mark.rabbitmq, pytest.mark.campaign]

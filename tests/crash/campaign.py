@@ -34,7 +34,7 @@ from correlator.errors import StoreError
 from correlator.events import Message, Outgoing
 from correlator.settings import ConnectionSettings, SenderSettings
 from correlator.storage.store import SqlStore
-from correlator.testing.simulation.figures import write
+from correlator.testing.files import write_json
 from tests.crash.child import Job, run
 from tests.servers import PostgresServer, running
 
@@ -332,7 +332,7 @@ def sqlite_stores(directory: Path) -> Callable[[], str]:
 def write_report(path: Path | None, report: dict[str, Any]) -> None:
     """Write the figures of a command as JSON, if a file is asked for."""
     if path is not None:
-        write(path, report)
+        write_json(path, report)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -6,11 +6,11 @@ A crash test that cannot fail proves nothing; each of these is a world that is r
 import pytest
 
 from correlator.connector import Features
-from correlator.testing import mutants
 from correlator.testing.crashtest.campaign import Figures, campaign
 from correlator.testing.crashtest.runs import Plan
 from correlator.testing.schedule import Fault
 from tests.crash.projects import ENGINE, PATIENCE_S, assert_holds, simulated
+from tests.harness import mutants
 
 
 def checked(world):

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from correlator.cli.main import execute
-from correlator.testing import command, mutants
 from tests.cli.commands import run, write
 from tests.crash.projects import ENGINE, FORGETFUL, INSTALLED, TEST, TOTALS, project, run_pytest, screen
 from tests.docs.test_pages import ROOT
@@ -511,16 +510,3 @@ def test_u8_what_the_command_refuses(place, monkeypatch, capsys, arguments, code
     assert shown.err.startswith(f"{code} ")
     assert text in shown.err
     assert ("Traceback" in shown.err, shown.out == "") == (False, code != "E2424")
-
-
-def test_u8_mutants_are_hunted_and_survivors_end_with_status_1(monkeypatch, capsys, tmp_path):
-    found, survives = mutants.CATALOGUE["acknowledged_before_commit"], mutants.CATALOGUE["ids_not_reloaded"]
-    chosen = {"acknowledged_before_commit": found, "ids_not_reloaded": survives._replace(budget=0)}
-    monkeypatch.setattr(mutants, "CATALOGUE", chosen)
-    status = execute(["crashtest", "--mutants", "--report", str(tmp_path / "report.json")])
-    printed = capsys.readouterr().out
-    assert status == command.VIOLATED
-    assert re.search(r"^acknowledged_before_commit +killed after +\d+ runs by A1", printed, re.MULTILINE)
-    assert re.search(r"^ids_not_reloaded +SURVIVED 0 runs$", printed, re.MULTILINE)
-    assert "2 deliberate bugs, 1 survived" in printed
-    assert json.loads((tmp_path / "report.json").read_text())["acknowledged_before_commit"]["killed"]

@@ -1,4 +1,4 @@
-"""Level kill9: real processes, really killed. The long form is `python -m correlator.testing.kill9 --kills 25000`."""
+"""Level kill9: real processes, really killed. The long form is `python -m tests.harness.kill9 --kills 25000`."""
 
 import random
 import shutil
@@ -22,20 +22,21 @@ from correlator.testing.crashtest.campaign import repeated
 from correlator.testing.crashtest.configured import Configured
 from correlator.testing.crashtest.killed import Kill9
 from correlator.testing.crashtest.runs import Plan
-from correlator.testing.kill9 import campaign as campaigns
-from correlator.testing.kill9 import lives, reference
-from correlator.testing.kill9.campaign import Campaign, Figures, pairs
+from correlator.testing.kill9 import lives
 from correlator.testing.kill9.directory import HISTORY
 from correlator.testing.kill9.intents import Intent, Intents
 from correlator.testing.kill9.wire import Job, Kill, Reader, frame
 from correlator.testing.kill9.zygote import LOG, Zygote
-from correlator.testing.mutants import CATALOGUE
-from correlator.testing.mutants.catalogue import Patches
 from correlator.testing.points import points
 from correlator.testing.schedule import KILL, Fault, draw_rates
 from correlator.testing.syscalls.library import Action, arm
 from correlator.testing.syscalls.library import Fault as CallFault
 from correlator.testing.syscalls.trace import Kind
+from tests.harness.kill9 import campaign as campaigns
+from tests.harness.kill9 import reference
+from tests.harness.kill9.campaign import Campaign, Figures, pairs
+from tests.harness.mutants import CATALOGUE
+from tests.harness.mutants.catalogue import Patches
 
 pytestmark = pytest.mark.kill9
 KILLS = 60
@@ -225,7 +226,7 @@ def test_kills_of_every_kind_violate_nothing_and_our_workload_passes_every_fault
 @pytest.mark.campaign
 @pytest.mark.parametrize("mode", [Reliability.EXACTLY_ONCE, Reliability.APP_CONTROLLED])
 def test_a_kill_at_every_passing_of_every_point_violates_nothing(zygote: Zygote, mode: Reliability):
-    """The other two modes take minutes, and are what `python -m correlator.testing.kill9 --pairs MODE` is for."""
+    """The other two modes take minutes, and are what `python -m tests.harness.kill9 --pairs MODE` is for."""
     campaign = Campaign(zygote)
     pairs(campaign, mode, kills=0, seed=1)
     figures = campaign.figures

@@ -1,4 +1,4 @@
-"""Power cuts: the quick form of `python -m correlator.testing.power`, and its parts on traces made by hand."""
+"""Power cuts: the quick form of `python -m tests.harness.power`, and its parts on traces made by hand."""
 
 import random
 import sqlite3
@@ -11,15 +11,15 @@ import pytest
 from correlator.core.commit import SenderCut
 from correlator.errors import UsageError
 from correlator.events import Message
-from correlator.testing.power import __main__, facts, workload
-from correlator.testing.power.campaign import Figures, campaign, moments
 from correlator.testing.power.disk import SECTOR, Disk
-from correlator.testing.power.facts import Facts
-from correlator.testing.power.judge import violations
-from correlator.testing.power.reading import Found, opened, read
-from correlator.testing.power.record import record
-from correlator.testing.power.restart import contradictions, restart
 from correlator.testing.syscalls.trace import Kind, Record, Trace, encoded
+from tests.harness.power import __main__, facts, workload
+from tests.harness.power.campaign import Figures, campaign, moments
+from tests.harness.power.facts import Facts
+from tests.harness.power.judge import violations
+from tests.harness.power.reading import Found, opened, read
+from tests.harness.power.record import record
+from tests.harness.power.restart import contradictions, restart
 
 DRAWS = 300
 
@@ -188,7 +188,7 @@ def test_what_leaves_after_the_cut_agrees_with_what_left_before(sends: list[fact
 
 
 def test_a_run_that_fails_is_told_with_its_reason(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"(?s)^E2405 .*FileNotFoundError"):
+    with pytest.raises(SystemExit, match=r"(?s)^the run of seed \d+ failed: .*FileNotFoundError"):
         record(tmp_path / "missing", tmp_path / "trace", seed=1)
 
 

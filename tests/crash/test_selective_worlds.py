@@ -5,10 +5,10 @@ import json
 import pytest
 
 from correlator.events import Message
-from correlator.testing import mutants
 from correlator.testing.crashtest.campaign import campaign
 from correlator.testing.crashtest.levels import opened
 from tests.crash.projects import PATIENCE_S, assert_holds_at, project
+from tests.harness import mutants
 
 ENGINE = """
 name: regions

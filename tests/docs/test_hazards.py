@@ -14,9 +14,9 @@ import pytest
 
 from correlator.testing.invariants import violations
 from correlator.testing.invariants.catalogue import CATALOGUE
-from correlator.testing.mutants import catalogue as mutants
 from tests.docs.test_pages import ROOT
 from tests.docs.test_rules import PLACES, READ_BY_USERS, after_docstring, files, said, shown
+from tests.harness.mutants import catalogue as mutants
 
 PAGE = ROOT / "docs" / "hazards.md"
 CRASH_TESTS = ROOT / "docs" / "crash-tests.md"

@@ -11,7 +11,7 @@ from correlator.core.commit import StateEntry
 from correlator.events import DeadLetter, Message
 from correlator.pipeline import halving
 from correlator.pipeline.halving import Overlay, in_halves
-from correlator.testing.mutants.catalogue import Patches
+from tests.harness.mutants.catalogue import Patches
 
 OWNER = "step:p/aggregate#0"
 

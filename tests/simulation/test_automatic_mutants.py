@@ -7,11 +7,12 @@ from collections import defaultdict
 
 import pytest
 
-from correlator.testing.mutants import automatic, reach
-from correlator.testing.mutants.automatic import Place, Verdict
-from correlator.testing.mutants.copies import PROJECT, Copy
-from correlator.testing.mutants.operators import Edit, Mutant, Text, mutants_of, telling
-from correlator.testing.mutants.reach import Reach
+from tests.harness.mutants import automatic, reach
+from tests.harness.mutants.automatic import Place, Verdict
+from tests.harness.mutants.copies import Copy
+from tests.harness.mutants.operators import Edit, Mutant, Text, mutants_of, telling
+from tests.harness.mutants.reach import Reach
+from tests.harness.processes import ROOT
 
 SOURCE = '''\
 """Documentation."""
@@ -158,14 +159,14 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Copy:
 
 def place(file: str, name: str) -> Place:
     module = file.removesuffix(".py").replace("/", ".")
-    found = {mutant.id: mutant for mutant in mutants_of(module, (PROJECT / file).read_text(encoding="utf-8"))}
+    found = {mutant.id: mutant for mutant in mutants_of(module, (ROOT / file).read_text(encoding="utf-8"))}
     return Place(found[f"{module}:{name}"], file)
 
 
 def slip(file: str, text: str) -> Place:
     """Something put before the first statement of a module."""
     module = file.removesuffix(".py").replace("/", ".")
-    original = Text((PROJECT / file).read_text(encoding="utf-8"))
+    original = Text((ROOT / file).read_text(encoding="utf-8"))
     first = original.tree.body[1]
     return Place(
         Mutant(f"{module}:f:made:1", Edit("made", first, f"{text}\n{original.of(first)}", first), original), file
@@ -186,7 +187,7 @@ def judged(copy: Copy, one: Place, reach: Reach = EVERYWHERE) -> Verdict:
     """With the proof that the copy is the original again, and the product untouched."""
     before = (copy.directory / one.file).read_bytes()
     verdict = automatic.judge(copy, one, reach)
-    assert (copy.directory / one.file).read_bytes() == before == (PROJECT / one.file).read_bytes()
+    assert (copy.directory / one.file).read_bytes() == before == (ROOT / one.file).read_bytes()
     return verdict
 
 

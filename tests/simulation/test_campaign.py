@@ -7,9 +7,9 @@ from collections import Counter
 
 import pytest
 
-from correlator.testing import mutants
 from correlator.testing.schedule import CUT_AGAIN, KILL, LOST_BESIDE, draw_rates, is_doubtful
-from correlator.testing.simulation import campaign
+from tests.harness import mutants
+from tests.harness.simulation import campaign
 
 
 def test_swarms_hold_controls_and_kills_alone() -> None:
@@ -37,7 +37,7 @@ def test_the_same_seed_makes_the_same_history(seed: int) -> None:
 
 def digest_in_a_process(seed: int, hash_seed: str, *more: str) -> str:
     """The hash of a history, made in a process with another order of sets of text."""
-    command = [sys.executable, "-m", "correlator.testing.simulation", "--digest", str(seed), *more]
+    command = [sys.executable, "-m", "tests.harness.simulation", "--digest", str(seed), *more]
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
     return subprocess.run(command, env=environment, capture_output=True, check=True, text=True).stdout
 

@@ -6,10 +6,10 @@ from collections import Counter
 import msgspec
 import pytest
 
-from correlator.testing.kill9 import __main__ as kill9
-from correlator.testing.kill9.campaign import Figures
-from correlator.testing.simulation import __main__ as simulation
-from correlator.testing.simulation.figures import CampaignReport
+from tests.harness.kill9 import __main__ as kill9
+from tests.harness.kill9.campaign import Figures
+from tests.harness.simulation import __main__ as simulation
+from tests.harness.simulation.figures import CampaignReport
 
 
 def report_of(monkeypatch, command, path, *options):

@@ -1,12 +1,15 @@
 """The harness catches every deliberate bug within its budget of seeds."""
 
 import itertools
+import json
+import re
 
 import pytest
 
-from correlator.testing import mutants
-from correlator.testing.simulation.campaign import run_seed, small_world
 from correlator.testing.simulation.scenario import draw
+from correlator.testing.simulation.small_world import small_world
+from tests.harness import mutants
+from tests.harness.simulation.campaign import run_seed
 
 
 @pytest.mark.campaign
@@ -41,3 +44,16 @@ def test_a_mutant_leaves_nothing_behind() -> None:
 
 def test_what_cannot_be_caught_has_a_proof() -> None:
     assert all(len(proof) > 100 for proof in mutants.EQUIVALENT.values())
+
+
+def test_the_command_ends_with_status_1_when_a_mutant_survives(monkeypatch, capsys, tmp_path) -> None:
+    found, survives = mutants.CATALOGUE["acknowledged_before_commit"], mutants.CATALOGUE["ids_not_reloaded"]
+    chosen = {found.name: found, survives.name: survives._replace(budget=0)}
+    monkeypatch.setattr(mutants, "CATALOGUE", chosen)
+    assert mutants.command(tmp_path / "report.json") == 1
+    printed = capsys.readouterr().out
+    assert re.search(r"^acknowledged_before_commit +killed after +\d+ runs by A1", printed, re.MULTILINE)
+    assert re.search(r"^ids_not_reloaded +SURVIVED 0 runs$", printed, re.MULTILINE)
+    assert "2 mutants, 1 survived" in printed
+    caught = json.loads((tmp_path / "report.json").read_text())["caught"]
+    assert [(one["name"], one["runs"] > 0) for one in caught] == [(found.name, True), (survives.name, False)]

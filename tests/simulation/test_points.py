@@ -9,7 +9,7 @@ import pytest
 from correlator.core import faults
 from correlator.errors import UsageError
 from correlator.testing import points
-from correlator.testing.simulation import campaign
+from tests.harness.simulation import campaign
 from tests.runtime.test_killed import POINTS as KILLED_WHILE_RUNNING
 from tests.storage import victim
 

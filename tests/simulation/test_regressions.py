@@ -13,8 +13,9 @@ from correlator.settings import EngineSettings, ReceiverSettings
 from correlator.testing.clock import ManualClock
 from correlator.testing.memory import MemoryBroker
 from correlator.testing.schedule import Fault
-from correlator.testing.simulation.campaign import run_seed, small_world
+from correlator.testing.simulation.small_world import small_world
 from correlator.testing.store import Disk, ModelStore
+from tests.harness.simulation.campaign import run_seed
 from tests.storage.values import opened
 
 

@@ -17,9 +17,9 @@ from correlator.testing.invariants.history import History
 from correlator.testing.schedule import KILL, Fault, Schedule, draw_rates
 from correlator.testing.simulation import inspection
 from correlator.testing.simulation.brokers import Parcel
-from correlator.testing.simulation.campaign import small_world
 from correlator.testing.simulation.probe import innocent_messages, observed
 from correlator.testing.simulation.scenario import LONGEST_LIVES, Scenario
+from correlator.testing.simulation.small_world import small_world
 from correlator.testing.simulation.world import World
 
 LONG_LIFE = 1000

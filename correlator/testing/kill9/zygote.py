@@ -1,6 +1,6 @@
 """The server that children are forked from: a process with all imports done, and no thread.
 
-    python -m correlator.testing.kill9.zygote DESCRIPTOR MODULE…
+    python -m tests.harness.kill9.zygote DESCRIPTOR MODULE…
 
 It is asked by one process over a socket: a job and the child's end of another socket come in; the child's process id
 goes out, and its status when it is dead. A dead child is buried when the next job comes: until then its process id is

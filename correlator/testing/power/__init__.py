@@ -1,6 +1,5 @@
-"""Power cuts: a run of a real engine is recorded call by call, and every disk that a cut could have left is checked.
+"""Power cuts: what a disk may hold after one, computed from the recorded calls of a process.
 
-`workload` is the run, `record` records it, `disk` knows which images of the disk are legal, `facts` what the world saw
-before the cut, `judge` whether an image keeps it, `restart` whether an engine goes on from it, `campaign` runs many.
-`outages` does it to the store of a level's run: `correlator.testing.crashtest.powered`.
+`disk` knows which images of a disk are legal; `outages` puts one in the place of a killed engine's store, for level
+`power` of crash tests.
 """

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from correlator.testing.simulation.figures import write
+from correlator.testing.files import write_json
 
 
 class Result(Protocol):
@@ -53,7 +53,7 @@ def carry_out(broker: str, report: Path | None, campaign: Callable[[Path, Callab
     if directory.exists():
         _say(f"stores of the engines and the log of the server: {directory}")
     if report is not None:
-        write(report, result.report())
+        write_json(report, result.report())
     return 1 if result.violations or result.blind else 0
 
 

@@ -1,0 +1,45 @@
+"""A campaign in several processes, each with its own seeds."""
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.harness.processes import environment
+
+
+def shared(module: str, options: Sequence[str], *, seed: int, jobs: int) -> tuple[Sequence[bytes], bool]:
+    """Run a module's command in so many processes; returns their reports, and whether each of them ended well.
+
+    Ctrl-C reaches the processes as well: their figures so far are waited for. One that leaves no report has not ended
+    well.
+
+    Args:
+        module: its command knows `--seed`, `--step` and `--report`.
+        options: of each process, besides these.
+        seed: the first one; each process takes every so manieth from there.
+        jobs: how many processes.
+    """
+    with tempfile.TemporaryDirectory(prefix="correlator-jobs-") as directory:
+        reports = [Path(directory) / f"{job}.json" for job in range(jobs)]
+        seeds = [["--seed", str(seed + job), "--step", str(jobs)] for job in range(jobs)]
+        processes = [
+            subprocess.Popen([sys.executable, "-m", module, *options, *own, "--report", str(path)], env=environment())
+            for own, path in zip(seeds, reports, strict=True)
+        ]
+        try:
+            statuses = [_end_of(process) for process in processes]
+        finally:
+            for process in processes:
+                process.terminate()
+        found = [path.read_bytes() for path in reports if path.exists()]
+        return found, len(found) == jobs and not any(statuses)
+
+
+def _end_of(process: subprocess.Popen[bytes]) -> int:
+    while True:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            continue

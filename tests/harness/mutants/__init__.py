@@ -1,0 +1,136 @@
+"""Deliberate bugs that the simulation must catch: the harness is tested by them, not the product.
+
+Each mutant is a named patch of the real code. One that no run can tell from the original is no mutant but an
+equivalent: it stands in `EQUIVALENT` with its proof.
+"""
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from correlator.testing.files import write_json
+from correlator.testing.invariants.catalogue import Violation
+from correlator.testing.invariants.history import History, Setup
+from correlator.testing.simulation.small_world import small_world
+from tests.harness import processes
+from tests.harness.mutants import (
+    changing,
+    leaving,
+    listening,
+    poison,
+    receiving,
+    recovery,
+    sending,
+    storing,
+    working,
+)
+from tests.harness.mutants.catalogue import CATALOGUE, Mutant, applied
+from tests.harness.mutants.equivalent import EQUIVALENT
+from tests.harness.simulation.campaign import Outcome, run_seed
+
+__all__ = ["CATALOGUE", "EQUIVALENT", "GROUPS", "Caught", "Fate", "Mutant", "applied", "command", "hunt", "hunt_all"]
+
+GROUPS = (receiving, storing, recovery, working, sending, poison, listening, leaving, changing)
+"""The modules that fill the catalogue, by being imported."""
+PROCESSES = 6
+
+
+class Caught(NamedTuple):
+    """A mutant was caught after so many runs, by this outcome."""
+
+    runs: int
+    outcome: Outcome
+
+
+class Fate(NamedTuple):
+    """What became of a mutant; `caught` is `None` for one that survives its budget."""
+
+    mutant: Mutant
+    caught: Caught | None
+
+    @property
+    def invariants(self) -> list[str]:
+        """Ids of those that have caught it."""
+        return sorted({one.id for one in self.caught.outcome.found}) if self.caught else []
+
+    @property
+    def runs(self) -> int:
+        """Until it was caught, or all that it was given."""
+        return self.caught.runs if self.caught else self.mutant.budget
+
+    def line(self) -> str:
+        """One line."""
+        killed = f"killed after {self.runs:3} runs by {', '.join(self.invariants)}"
+        return f"{self.mutant.name:44} {killed if self.caught else f'SURVIVED {self.runs} runs'}"
+
+
+class CaughtMutant(msgspec.Struct, frozen=True, kw_only=True):
+    """A mutant of the catalogue, and how it was caught; one that was not has no runs and no invariants."""
+
+    name: str
+    budget: int
+    runs: int = 0
+    invariants: list[str] = []
+
+
+class MutantsReport(msgspec.Struct, frozen=True, kw_only=True):
+    """All mutants of the catalogue."""
+
+    mutants: int
+    survived: int
+    seconds: float
+    caught: list[CaughtMutant]
+
+
+def command(report: Path | None) -> int:
+    """Hunt every mutant, print a line for each, write the report; exit status 1 when one survives."""
+    found: list[CaughtMutant] = []
+    begin = time.monotonic()
+    for fate in hunt_all():
+        sys.stdout.write(fate.line() + "\n")
+        sys.stdout.flush()
+        name, budget, runs = fate.mutant.name, fate.mutant.budget, fate.runs if fate.caught else 0
+        found.append(CaughtMutant(name=name, budget=budget, runs=runs, invariants=fate.invariants))
+    survived = sum(not one.runs for one in found)
+    sys.stdout.write(f"{len(found)} mutants, {survived} survived\n")
+    if report:
+        seconds = round(time.monotonic() - begin, 2)
+        write_json(report, MutantsReport(mutants=len(found), survived=survived, seconds=seconds, caught=found))
+    return 1 if survived else 0
+
+
+def hunt_all() -> Iterator[Fate]:
+    """Every mutant of the catalogue, until it is caught."""
+    for name, mutant in CATALOGUE.items():
+        yield Fate(mutant, hunt(name))
+
+
+def hunt(name: str) -> Caught | None:
+    """Run seeds with the mutant until an invariant is violated; `None` when its budget is used up."""
+    mutant = CATALOGUE[name]
+    if "G9" in mutant.expected:
+        return _hunt_in_processes(name)
+    with small_world(), applied(name):
+        for runs in range(1, mutant.budget + 1):
+            outcome = run_seed(mutant.seed + runs - 1)
+            if outcome.failed:
+                return Caught(runs, outcome)
+    return None
+
+
+def _hunt_in_processes(name: str) -> Caught | None:
+    """One seed in processes that order sets differently must make one history (G9)."""
+    command = [sys.executable, "-m", "tests.harness.simulation", "--digest", "42", "--mutant", name]
+    digests: set[bytes] = set()
+    for runs in range(1, PROCESSES + 1):
+        environment = processes.environment(PYTHONHASHSEED=str(runs))
+        digests.add(subprocess.run(command, env=environment, capture_output=True, check=True).stdout)
+        if len(digests) > 1:
+            violation = Violation("G9", "the same seed makes the same history", f"{len(digests)} histories of seed 42")
+            return Caught(runs, Outcome(seed=42, found=[violation], history=History(Setup())))
+    return None

@@ -1,0 +1,97 @@
+"""Bugs of a start with another configuration than the last one had."""
+
+from typing import Any
+
+import msgspec
+
+from correlator.core import delivery, recovery, steps
+from correlator.core.commit import OutboundSegment
+from correlator.core.differences import Verdict
+from correlator.core.outbox import Outbox
+from correlator.core.queue import InputQueue
+from correlator.runtime import restart
+from correlator.runtime.engine import Engine
+from tests.harness.mutants.catalogue import Patches, mutant
+
+
+@mutant("whole_log_for_a_new_context", "a new context is given all that slower ones still need", "K1", "K5")
+def whole_log_for_a_new_context(patches: Patches) -> None:
+    """As if nobody had recorded since when it is there."""
+    patches.replace(InputQueue, "begin", lambda _: lambda self, receiver, after: None)
+
+
+@mutant(
+    "begins_anew_at_each_start", "a context is given only what comes in after the last start", "K1", "K5", "A2", "A3"
+)
+def begins_anew_at_each_start(patches: Patches) -> None:
+    """What the registry has recorded is not read."""
+
+    def make(original: Any) -> Any:
+        def compare(endpoint: Any, layout: Any, received: Any) -> Any:
+            for one in original(endpoint, layout, received):
+                last = received.last_number(endpoint.id)
+                yield one if one.after is None else msgspec.structs.replace(one, after=last)
+
+        return compare
+
+    patches.replace(delivery, "_compare", make)
+
+
+@mutant("waiting_messages_left_behind", "a receiver is taken from a context that has not handled all of it", "K1", "K5")
+def waiting_messages_left_behind(patches: Patches) -> None:
+    """Nobody is asked."""
+
+    def dropped(endpoint: Any, context: Any, layout: Any, unhandled: Any) -> Any:
+        return delivery._difference(endpoint, context, Verdict.CHANGED)
+
+    patches.replace(delivery, "_compare_dropped", lambda _: dropped)
+
+
+@mutant("domain_by_logical_name", "a logical destination is a domain, wherever it leads", "K2")
+def domain_by_logical_name(patches: Patches) -> None:
+    """Where it has led before covers where it leads now."""
+    patches.replace(recovery, "default_domain", lambda original: lambda settings, destinations: original(settings, {}))
+
+
+@mutant(
+    "send_follows_its_logical_name",
+    "a stored send goes where its logical destination leads when it leaves",
+    "K3",
+    budget=400,
+    seed=119,
+)
+def send_follows_its_logical_name(patches: Patches) -> None:
+    """The destination that is stored is not used."""
+
+    def placed(self: Any, segment: Any) -> Any:
+        return OutboundSegment(segment.sender, segment.first, segment.messages, self.destination)
+
+    patches.replace(Outbox, "_placed_segment", lambda _: placed)
+
+
+@mutant(
+    "state_by_the_place_of_a_step", "a keyed step goes on with what another definition of it has left", "K6", seed=92
+)
+def state_by_the_place_of_a_step(patches: Patches) -> None:
+    """Fingerprints are always equal."""
+    patches.replace(steps, "changes_between", lambda _: lambda before, after: [])
+
+
+@mutant("state_not_discarded", "state that was given up stays", "K6", seed=103)
+def state_not_discarded(patches: Patches) -> None:
+    """What was decided is not written."""
+    patches.replace(restart, "changes_of", lambda _: lambda differences, state: [])
+
+
+@mutant("written_before_compared", "a start writes before it compares", "K4")
+def written_before_compared(patches: Patches) -> None:
+    """It takes the next epoch first."""
+
+    def open_store(self: Any) -> Any:
+        if self._store is None:
+            return self._restart(restart.NOTHING)
+        recovered = self._store.read()
+        self._store.take_over(recovered)
+        return self._restart(recovered)
+
+    patches.replace(Engine, "_open_store", lambda _: open_store)

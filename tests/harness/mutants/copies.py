@@ -1,0 +1,110 @@
+"""A copy of the product and its tests in which mutants live, one at a time: the original is never touched.
+
+What runs in a copy runs in a fresh process, bounded: a mutant may loop for ever, and eat memory or disk meanwhile.
+"""
+
+import compileall
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.harness.processes import ROOT
+
+MEMORY_KIB = 6_000_000
+FILE_BLOCKS = 2_000_000
+"""Of 512 bytes: the largest file that a mutant may write."""
+OUTPUT_BYTES = 200_000
+_COPIED = ("correlator", "connectors", "tests", "pyproject.toml")
+_BOUNDED = f'ulimit -v {MEMORY_KIB}; ulimit -f {FILE_BLOCKS}; ulimit -S -t "$0"; exec "$@"'
+_AHEAD_NS = 10 * 10**9
+
+
+class Ended(NamedTuple):
+    """How a process ended.
+
+    Attributes:
+        status: as in `subprocess`; `None` when it ran out of time.
+        output: the end of what it wrote.
+        seconds: that it took.
+    """
+
+    status: int | None
+    output: str
+    seconds: float
+
+
+class Copy:
+    """One copy of the project.
+
+    Args:
+        directory: empty; whoever makes the copy removes it.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        for name in _COPIED:
+            source = ROOT / name
+            (shutil.copytree if source.is_dir() else shutil.copy2)(source, directory / name)
+        compileall.compile_dir(directory, quiet=2)
+
+    @contextlib.contextmanager
+    def holding(self, file: str, source: str) -> Iterator[None]:
+        """A file has another text within the block.
+
+        Python takes compiled modules by time and size of their source: a mutant is of another time than the original,
+        and the original afterwards is of its own again.
+        """
+        path = self.directory / file
+        original, modified_ns = path.read_text(encoding="utf-8"), path.stat().st_mtime_ns
+        try:
+            path.write_text(source, encoding="utf-8")
+            os.utime(path, ns=(modified_ns, modified_ns + _AHEAD_NS))
+            yield
+        finally:
+            path.write_text(original, encoding="utf-8")
+            os.utime(path, ns=(modified_ns, modified_ns))
+
+    def run(self, arguments: Sequence[str], *, cpu_s: int, wall_s: float) -> Ended:
+        """Run Python with these arguments in the copy; it and all it started are ended when the time is up."""
+        command = ["/bin/sh", "-c", _BOUNDED, str(cpu_s), sys.executable, *arguments]
+        environment = {**os.environ, "PYTHONPATH": str(self.directory), "PYTHONDONTWRITEBYTECODE": "1"}
+        written = self.directory / "output.txt"
+        begin = time.monotonic()
+        with written.open("wb") as output:
+            process = subprocess.Popen(  # our own interpreter
+                command,
+                cwd=self.directory,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            status = _wait(process, wall_s)
+        if status == -signal.SIGXCPU:
+            status = None
+        return Ended(status, _end_of(written), time.monotonic() - begin)
+
+
+def _wait(process: subprocess.Popen[bytes], wall_s: float) -> int | None:
+    try:
+        return process.wait(wall_s)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _end_of(path: Path) -> str:
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - OUTPUT_BYTES))
+        return file.read().decode(errors="replace")

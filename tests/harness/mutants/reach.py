@@ -1,0 +1,100 @@
+"""Which functions the simulation and each test call, so that a mutant meets only what can see it.
+
+Measured in a copy whose functions tell that they are called. The same run proves that the original passes everything.
+As a plugin of pytest, in the process of the tests, this module writes down what each test has called.
+"""
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Generator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import pytest
+
+from tests.harness.mutants.copies import Copy
+from tests.harness.mutants.operators import telling
+
+RECORDER = "called_functions"
+"""The module of a copy that holds the set of functions which were called."""
+FILE = "called.jsonl"
+MOST_SECONDS = 10.0
+"""What the tests of a function may take together: first those of its room, of each file the quickest first."""
+
+
+class Called(msgspec.Struct, frozen=True):
+    """What one test has called."""
+
+    test: str
+    seconds: float
+    functions: list[str]
+
+
+class Reach(NamedTuple):
+    """Who calls a function, by `module:function`; of the module itself by `module:`."""
+
+    simulated: frozenset[str]
+    tests: Mapping[str, Sequence[str]]
+
+
+def make_telling(copy: Copy, sources: Mapping[str, str]) -> None:
+    """Have the functions of these files (with their modules) tell when they are called."""
+    (copy.directory / f"{RECORDER}.py").write_text("called: set[str] = set()\n", encoding="utf-8")
+    for file, module in sources.items():
+        path = copy.directory / file
+        path.write_text(telling(module, path.read_text(encoding="utf-8"), RECORDER), encoding="utf-8")
+
+
+def called_so_far() -> list[str]:
+    """The functions that this process has called, when they tell."""
+    recorder = sys.modules.get(RECORDER)
+    return sorted(recorder.called) if recorder else []
+
+
+def reach_of(simulated: Sequence[str], written: Path) -> Reach:
+    """What was measured: functions that the simulation has called, and the file of the plugin."""
+    found = [msgspec.json.decode(line, type=Called) for line in written.read_bytes().splitlines()]
+    callers: dict[str, list[Called]] = {}
+    for one in sorted(found, key=lambda one: one.seconds):
+        for function in {*one.functions, *map(_module_of, one.functions)}:
+            callers.setdefault(function, []).append(one)
+    tests = {function: _within_the_budget(function, ones) for function, ones in callers.items()}
+    return Reach(frozenset({*simulated, *map(_module_of, simulated)}), tests)
+
+
+def _module_of(function: str) -> str:
+    return f"{function.partition(':')[0]}:"
+
+
+def _within_the_budget(function: str, callers: Sequence[Called]) -> list[str]:
+    """One test of each file in turn, so that few seconds see much: a file is about one thing."""
+    room = f"tests/{function.split('.')[1]}/"
+    rank: Counter[str] = Counter()
+    ranked: list[tuple[bool, int, Called]] = []
+    for one in callers:
+        file = one.test.partition("::")[0]
+        ranked.append((not file.startswith(room), rank[file], one))
+        rank[file] += 1
+    taken: list[str] = []
+    seconds = 0.0
+    for _, _, one in sorted(ranked, key=lambda entry: entry[:2]):
+        seconds += one.seconds
+        if taken and seconds > MOST_SECONDS:
+            break
+        taken.append(one.test)
+    return taken
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Append to `FILE` what the test has called."""
+    called: set[str] = sys.modules[RECORDER].called
+    called.clear()
+    begin = time.monotonic()
+    result = yield
+    line = msgspec.json.encode(Called(item.nodeid, time.monotonic() - begin, sorted(called)))
+    with Path(FILE).open("ab") as file:
+        file.write(line + b"\n")
+    return result

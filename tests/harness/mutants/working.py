@@ -1,0 +1,238 @@
+"""Bugs in contexts: what a handler does, undoes, leaves behind."""
+
+from typing import Any
+
+from correlator.core import keyed
+from correlator.core.context import Context
+from correlator.errors import HandlerFailed
+from correlator.runtime.checkpointer import Checkpointer
+from correlator.runtime.writer import Writer
+from tests.harness.mutants.catalogue import Patches, mutant
+
+
+@mutant(
+    "failed_handler_sends", "the sends of a handler that failed leave all the same", "S9", "M4", "M1", "M3", "G5", "M2"
+)
+def failed_handler_sends(patches: Patches) -> None:
+    """Trap T27."""
+
+    def make(original: Any) -> Any:
+        def undo(self: Any, instance: Any) -> Any:
+            effects = list(self._effects)
+            original(self, instance)
+            self._effects.extend(effects)
+            self._take_effect()
+
+        return undo
+
+    patches.replace(Context, "_undo", make)
+
+
+@mutant(
+    "failed_handler_changes_state",
+    "the state of a handler that failed is not put back",
+    "A3",
+    "S9",
+    "M5",
+    "S3",
+    "M1",
+    "M4",
+    "M3",
+    "M2",
+    "G1",
+)
+def failed_handler_changes_state(patches: Patches) -> None:
+    """Trap T27."""
+    patches.replace(Context, "_undo", lambda _: lambda self, instance: self._effects.clear())
+
+
+@mutant(
+    "failure_passed_over", "a handler that must not fail is skipped when it does", "A2", "A3", "M1", "M3", "M4", "S9"
+)
+def failure_passed_over(patches: Patches) -> None:
+    """on_error: stop."""
+
+    def make(original: Any) -> Any:
+        def invoke(self: Any, instance: Any, method: Any, event: Any) -> Any:
+            try:
+                original(self, instance, method, event)
+            except HandlerFailed:
+                return
+
+        return invoke
+
+    patches.replace(Context, "_invoke", make)
+
+
+@mutant(
+    "checkpoint_after_failure",
+    "a handler failed half-way, and what it changed is written before the engine stops",
+    "A3",
+    "G1",
+    "S9",
+    "M5",
+    "A2",
+    budget=600,
+)
+def checkpoint_after_failure(patches: Patches) -> None:
+    """The race between the failing thread and a waiting checkpoint."""
+    patches.replace(Checkpointer, "_whole", lambda _: property(lambda self: True))
+
+
+@mutant("once_forever", "a listener that waits for one event is called for each", "M2")
+def once_forever(patches: Patches) -> None:
+    """Not removed."""
+    patches.replace(Context, "_forget_listener", lambda _: lambda self, listener: None)
+
+
+@mutant("timer_fires_again", "a timer stays after it has fired", "M1", "M2", "G1", "G7")
+def timer_fires_again(patches: Patches) -> None:
+    """It is in the state, and comes back with it."""
+
+    def make(original: Any) -> Any:
+        def fire(self: Any, timer: Any) -> Any:
+            original(self, timer)
+            self.again = getattr(timer, "handler", "") == "due" and not getattr(self, "again", False)
+            if self.again:
+                self._push_timer(timer.instance, 10**6, self._engine_time, None, "due")
+
+        return fire
+
+    patches.replace(Context, "_fire", make)
+
+
+@mutant("ended_monitor_stays", "the state of a monitor that ended stays in the store", "M3", "G1")
+def ended_monitor_stays(patches: Patches) -> None:
+    """It comes back after a start."""
+
+    def make(original: Any) -> Any:
+        def end(self: Any, monitor: Any) -> Any:
+            before = list(self._removed)
+            original(self, monitor)
+            self._removed = before
+
+        return end
+
+    patches.replace(Context, "_end", make)
+
+
+@mutant("persistent_may_flush", "a persistent monitor may flush and acknowledge", "F5", "C6")
+def persistent_may_flush(patches: Patches) -> None:
+    """F5."""
+    patches.replace(Context, "_refuse_persistent", lambda _: lambda self, monitor, call: None)
+
+
+@mutant("fresh_timers_count_from_zero", "timers that begin with a start count from the first start", "M6")
+def fresh_timers_count_from_zero(patches: Patches) -> None:
+    """A monitor without lasting state gets all beats since then at once."""
+
+    def make(original: Any) -> Any:
+        def init(self: Any, name: Any, routes: Any, resolve: Any, failed: Any, engine_time: Any, *others: Any) -> Any:
+            del engine_time
+            original(self, name, routes, resolve, failed, 0.0, *others)
+
+        return init
+
+    patches.replace(Context, "__init__", make)
+
+
+@mutant("channel_sent_twice", "an event for a channel is delivered twice", "M4", "M3")
+def channel_sent_twice(patches: Patches) -> None:
+    """M4."""
+
+    def make(original: Any) -> Any:
+        def send(self: Any, monitor: Any, event: Any, channel: Any) -> Any:
+            original(self, monitor, event, channel)
+            original(self, monitor, event, channel)
+
+        return send
+
+    patches.replace(Context, "_send_to_channel", make)
+
+
+@mutant("idle_time_is_not_stored", "engine time is stored with other changes only", "G12", budget=240)
+def idle_time_is_not_stored(patches: Patches) -> None:
+    """A timer of an idle engine that dies often never fires."""
+    patches.replace(Context, "awaits_time", lambda _: lambda self: False)
+
+
+@mutant("locks_released_before_the_cut", "contexts work on while a cut is taken", "G10")
+def locks_released_before_the_cut(patches: Patches) -> None:
+    """It is of several moments."""
+
+    def make(original: Any) -> Any:
+        def cut(self: Any) -> Any:
+            take = self.checkpoint.cut
+
+            def unlocked(*parts: Any, **options: Any) -> Any:
+                for context in self._contexts:
+                    context.lock.release()
+                try:
+                    return take(*parts, **options)
+                finally:
+                    for context in self._contexts:
+                        context.lock.acquire()
+
+            self.checkpoint.cut = unlocked
+            try:
+                return original(self)
+            finally:
+                self.checkpoint.cut = take
+
+        return cut
+
+    patches.replace(Checkpointer, "_cut", make)
+
+
+@mutant("receipts_by_another_clock", "ids are stored with the time since this start", "G13")
+def receipts_by_another_clock(patches: Patches) -> None:
+    """Windows by time then compare times of several lives."""
+
+    def make(original: Any) -> Any:
+        def init(self: Any, store: Any, number: Any, engine_time: Any, windows: Any) -> Any:
+            began = engine_time()
+            original(self, store, number, lambda: engine_time() - began, windows)
+
+        return init
+
+    patches.replace(Writer, "__init__", make)
+
+
+@mutant("event_time_set_back", "a timer in the past sets the event time of its key back", "M10")
+def event_time_set_back(patches: Patches) -> None:
+    """It fires at its own time, which is over."""
+
+    def make(original: Any) -> Any:
+        def fire(monitor: Any, due: Any, name: Any) -> Any:
+            monitor._time = due
+            return original(monitor, due, name)
+
+        return fire
+
+    patches.replace(keyed, "_fire_timer", make)
+
+
+@mutant(
+    "half_an_event_in_the_cut",
+    "a cut is taken when the first of several listeners has returned",
+    "A3",
+    "G1",
+    "M2",
+    "M3",
+    "A2",
+    "D1",
+)
+def half_an_event_in_the_cut(patches: Patches) -> None:
+    """The event counts as handled before its handlers ran."""
+
+    def make(original: Any) -> Any:
+        def work(self: Any, most: Any, *times: Any) -> Any:
+            for run in self.queue.runs():
+                if run.stored and run.receiver and run.position < len(run) - 1 and self.handled % 7 == 3:
+                    run.position += 1
+                break
+            return original(self, most, *times)
+
+        return work
+
+    patches.replace(Context, "work", make)

@@ -1,0 +1,183 @@
+"""Many images of many runs: each is put on a disk in memory, read, and held against the facts before its cut."""
+
+import itertools
+import os
+import random
+import shutil
+import sqlite3
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from correlator.errors import CorrelatorError
+from correlator.testing.power.disk import KINDS, Disk, Image
+from correlator.testing.power.place import put
+from correlator.testing.simulation.small_world import small_world
+from correlator.testing.syscalls.trace import Kind, Record, Trace
+from tests.harness.power.facts import Facts
+from tests.harness.power.judge import Violation, violations
+from tests.harness.power.reading import Found, opened, read
+from tests.harness.power.record import record
+from tests.harness.power.restart import restart
+
+IMAGES_OF_A_RUN = 20_000
+"""After so many images the next seed is recorded."""
+RESTART_EVERY = 100
+FIRST_START_EVERY = 5
+"""Moments before there is a store are drawn in every fifth pass: opening it as an engine does costs 20 times a look."""
+MOST_TOLD = 10
+_MEMORY = Path("/dev/shm")  # a disk in memory; what is made there is private
+
+
+@dataclass(slots=True)
+class Count:
+    """Images, and the bad ones among them."""
+
+    images: int = 0
+    bad: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Figures:
+    """What a campaign found.
+
+    Attributes:
+        images: checked.
+        bad: with a violation.
+        no_effect: images that hold all that the process saw: no fault took effect.
+        restarts: images from which a whole engine went on.
+        runs: recorded workloads.
+        seconds: of wall clock.
+        cpu_s: of this process; recording is another one.
+        kinds: images by kind.
+        invariants: bad images by each invariant that they violate.
+        told: some violations, with the seed and the place in its trace.
+    """
+
+    images: int = 0
+    bad: int = 0
+    no_effect: int = 0
+    restarts: int = 0
+    runs: int = 0
+    seconds: float = 0.0
+    cpu_s: float = 0.0
+    kinds: dict[str, Count] = field(default_factory=lambda: {kind: Count() for kind in KINDS})
+    invariants: dict[str, int] = field(default_factory=dict)
+    told: list[str] = field(default_factory=list)
+
+    def add(self, image: Image, found: list[Violation], where: str) -> None:
+        """Count one image."""
+        self.images += 1
+        self.no_effect += not image.effective
+        self.kinds[image.kind].images += 1
+        if not found:
+            return
+        self.bad += 1
+        self.kinds[image.kind].bad += 1
+        for name in sorted({one.id for one in found}):
+            self.invariants[name] = self.invariants.get(name, 0) + 1
+        if len(self.told) < MOST_TOLD:
+            self.told.append(f"{where}, {image.kind}: " + "; ".join(map(str, found)))
+
+    def line(self) -> str:
+        """One line."""
+        kinds = ", ".join(f"{kind} {count.images:,}" for kind, count in self.kinds.items())
+        violated = ", ".join(f"{name} {count:,}" for name, count in sorted(self.invariants.items()))
+        return (
+            f"{self.images:,} images ({kinds}) of {self.runs} runs, {self.bad:,} bad{violated and f' ({violated})'}, "
+            f"{self.no_effect:,} without effect, {self.restarts:,} restarts, {self.seconds:.0f} s, "
+            f"{self.cpu_s:.0f} s of CPU, {self.images / max(self.cpu_s, 0.001):.0f} images/s"
+        )
+
+
+class Campaign:
+    """Images of one workload after another.
+
+    Args:
+        directory: empty, for runs and images.
+        seed: of everything.
+        synchronous: FULL, or the setting of a control (`record`).
+    """
+
+    def __init__(self, directory: Path, *, seed: int, synchronous: str = "FULL") -> None:
+        self.figures = Figures()
+        self._directory = directory
+        self._seed = seed
+        self._synchronous = synchronous
+        self._read, self._opened = directory / "read", directory / "opened"
+        for place in (self._read, self._opened):
+            place.mkdir(mode=0o700)
+
+    def run(self, images: int) -> Figures:
+        """Check so many images; raises as `record`."""
+        begin, cpu_begin = time.monotonic(), time.process_time()
+        with small_world():
+            while self.figures.images < images:
+                self._run(min(images - self.figures.images, IMAGES_OF_A_RUN))
+        self.figures.seconds = time.monotonic() - begin
+        self.figures.cpu_s = time.process_time() - cpu_begin
+        return self.figures
+
+    def _run(self, images: int) -> None:
+        """Record the next seed, then pass over its trace as often as it takes."""
+        seed = self._seed + self.figures.runs
+        directory, trace = self._directory / f"run{seed}", self._directory / f"run{seed}.trace"
+        directory.mkdir(mode=0o700)
+        record(directory, trace, seed=seed, synchronous=self._synchronous)
+        records = list(Trace(trace))
+        self.figures.runs += 1
+        passes = (one for number in itertools.count() for one in moments(records, seed, number))
+        for where, image, facts, rng in itertools.islice(passes, images):
+            self.figures.add(image, self._check(image, facts, rng), where)
+        shutil.rmtree(directory)
+        trace.unlink()
+
+    def _check(self, image: Image, facts: Facts, rng: random.Random) -> list[Violation]:
+        found = self._look(image, facts)
+        if isinstance(found, Violation):
+            return [found]
+        wrong = list(violations(facts, found))
+        if not wrong and self.figures.images % RESTART_EVERY == 0:
+            self.figures.restarts += 1
+            wrong = list(restart(put(self._opened, image.files), facts, found, rng))
+        return wrong
+
+    def _look(self, image: Image, facts: Facts) -> Found | Violation:
+        """Read the image; what cannot be read, or is not known to hold a store yet, is the engine's own start's."""
+        if facts.opened:
+            try:
+                return read(put(self._read, image.files))
+            except (sqlite3.Error, CorrelatorError):
+                pass
+        try:
+            return opened(put(self._opened, image.files))
+        except Exception as error:  # noqa: BLE001  # whatever it is, it is a finding
+            return Violation("G8", f"the store does not open: {type(error).__name__} {error}")
+
+
+def moments(records: list[Record], seed: int, number: int) -> Iterator[tuple[str, Image, Facts, random.Random]]:
+    """One pass over a trace: an image of each moment, with the facts that were known and a source of chance.
+
+    A pass shows the moments at which something can be missing; but number 1 every moment, with everything applied.
+    """
+    disk, facts = Disk(), Facts()
+    for at, one in enumerate(records, 1):
+        if one.kind is Kind.MARK:
+            facts.add(one.content)
+        else:
+            disk.apply(one)
+        if not facts.opened and number % FIRST_START_EVERY > 1:
+            continue
+        rng = random.Random(f"{seed} {number} {at}")
+        kinds = [kind for kind in disk.kinds if (kind == "whole") is (number == 1)]
+        if kinds:
+            yield f"seed {seed} pass {number} after record {at}", disk.draw(rng.choice(kinds), rng), facts, rng
+
+
+def campaign(images: int, *, seed: int, synchronous: str = "FULL") -> Figures:
+    """Check so many images, on a disk in memory where there is one; leaves nothing behind."""
+    parent = _MEMORY if os.access(_MEMORY, os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="correlator-power-", dir=parent) as directory:
+        return Campaign(Path(directory), seed=seed, synchronous=synchronous).run(images)

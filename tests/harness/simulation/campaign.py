@@ -1,0 +1,145 @@
+"""Many runs, and what to do with one that fails: shrink its schedule and show it on one screen."""
+
+import time
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from correlator.testing.invariants.catalogue import Violation
+from correlator.testing.invariants.history import History
+from correlator.testing.invariants.violations import violations
+from correlator.testing.schedule import Fault, Schedule, draw_rates
+from correlator.testing.simulation.scenario import draw
+from correlator.testing.simulation.small_world import small_world
+from correlator.testing.simulation.world import World
+from tests.harness.simulation import keyed
+
+LINES = 14
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """One run.
+
+    Attributes:
+        seed: of the run.
+        crashes: engines that died.
+        faults: that struck.
+        found: what contradicts an invariant.
+        history: all of it.
+        killed_at: kills by fault point.
+    """
+
+    seed: int
+    crashes: int = 0
+    faults: list[Fault] = field(default_factory=list)
+    found: list[Violation] = field(default_factory=list)
+    history: History
+    killed_at: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def failed(self) -> bool:
+        """Whether an invariant is violated."""
+        return bool(self.found)
+
+
+@dataclass(slots=True)
+class Totals:
+    """Figures of a campaign."""
+
+    runs: int = 0
+    without_fault: int = 0
+    crashes: int = 0
+    records: int = 0
+    cpu_s: float = 0.0
+    failures: list[Outcome] = field(default_factory=list)
+    killed_at: Counter[str] = field(default_factory=Counter)
+
+    def add(self, outcome: Outcome) -> None:
+        """Count a run."""
+        self.runs += 1
+        self.without_fault += not outcome.crashes and not outcome.faults
+        self.crashes += outcome.crashes
+        self.records += len(outcome.history)
+        self.killed_at.update(outcome.killed_at)
+        if outcome.failed:
+            self.failures.append(outcome)
+
+    def line(self) -> str:
+        """One line."""
+        rate = self.crashes / self.cpu_s if self.cpu_s else 0.0
+        return (
+            f"{self.runs:,} runs ({self.without_fault:,} without a fault), {self.crashes:,} crashes, "
+            f"{len(self.failures)} violations, "
+            f"{self.cpu_s:.1f} s of CPU, {rate:,.0f} crashes/s, {len(self.killed_at)} fault points killed at"
+        )
+
+
+def run_seed(seed: int, exactly: Collection[Fault] | None = None) -> Outcome:
+    """One run in a small world. An error that no engine may raise counts as a violation of G8."""
+    scenario, workload = draw(seed)
+    world = World(scenario, Schedule(seed, draw_rates(seed), exactly))
+    found: list[Violation] = []
+    try:
+        world.run(workload)
+    except Exception as error:  # noqa: BLE001  # whatever it is, it is a finding
+        found.append(Violation("G8", "an engine starts, and fails only by documented errors", repr(error)))
+    found = found or [*violations(world.history), *keyed.violations(seed)]
+    return Outcome(
+        seed=seed,
+        crashes=world.crashes,
+        faults=world.schedule.fired,
+        found=found,
+        history=world.history,
+        killed_at=world.killed_at,
+    )
+
+
+def campaign(first_seed: int, *, crashes: int, most_failures: int = 3, step: int = 1) -> Totals:
+    """Run seeds from the first until so many engines have died, or so many runs have failed.
+
+    With `step` only every so manieth seed, so that several processes share the seeds.
+    """
+    totals = Totals()
+    begin = time.process_time()
+    seed = first_seed
+    with small_world():
+        while totals.crashes < crashes and len(totals.failures) < most_failures:
+            totals.add(run_seed(seed))
+            seed += step
+    totals.cpu_s = time.process_time() - begin
+    return totals
+
+
+def shrink(failure: Outcome) -> Outcome:
+    """Leave out faults one by one while the same invariant is violated."""
+    wanted = failure.found[0].id
+    best = failure
+    with small_world():
+        replayed = run_seed(failure.seed, failure.faults)
+        if not any(one.id == wanted for one in replayed.found):
+            return failure
+        kept = list(failure.faults)
+        for fault in failure.faults:
+            fewer = [one for one in kept if one != fault]
+            outcome = run_seed(failure.seed, fewer)
+            if any(one.id == wanted for one in outcome.found):
+                kept, best = fewer, outcome
+    return best
+
+
+def report(failure: Outcome, shrunk: Outcome) -> str:
+    """One screen: what is violated, how to repeat it, the faults that are needed, the end of the history."""
+    first, setup = shrunk.found[0], shrunk.history.setup
+    windows = f"window={setup.window} expiry={setup.expiry}"
+    faults = "  ".join(f"{fault.kind}#{fault.n}" for fault in shrunk.faults) or "none"
+    return "\n".join(
+        (
+            f"{first}",
+            f"  reproduce: python -m tests.harness.simulation --only {failure.seed}",
+            f"  shrunk from {len(failure.faults)} faults to {len(shrunk.faults)}: {faults}",
+            f"  setup: on_error={setup.on_error} {windows} receivers={', '.join(setup.receivers)}",
+            f"  timeline (last {LINES} of {len(shrunk.history)}):",
+            *(f"    {line}" for line in shrunk.history.last(LINES)),
+        )
+    )

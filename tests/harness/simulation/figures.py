@@ -1,0 +1,70 @@
+"""The figures of a campaign, for its report in JSON."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from tests.harness.simulation.campaign import Totals
+
+
+class CampaignReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A campaign of seeds.
+
+    Attributes:
+        first_seed: of the runs.
+        step: from one seed to the next.
+        runs: how many.
+        crashes: engines that died.
+        violations: runs that violate an invariant.
+        without_fault: runs in which no fault struck and nothing was killed.
+        seconds: of CPU.
+        by_invariant: violating runs by the id of each invariant that they violate.
+        killed_at: kills by fault point.
+    """
+
+    first_seed: int
+    step: int
+    runs: int
+    crashes: int
+    violations: int
+    without_fault: int
+    seconds: float
+    by_invariant: Mapping[str, int]
+    killed_at: Mapping[str, int]
+
+
+def campaign_report(first_seed: int, step: int, totals: Totals) -> CampaignReport:
+    """The figures of a campaign."""
+    ids = (sorted({violation.id for violation in failure.found}) for failure in totals.failures)
+    return CampaignReport(
+        first_seed=first_seed,
+        step=step,
+        runs=totals.runs,
+        crashes=totals.crashes,
+        violations=len(totals.failures),
+        without_fault=totals.without_fault,
+        seconds=round(totals.cpu_s, 2),
+        by_invariant=dict(sorted(Counter(one for found in ids for one in found).items())),
+        killed_at=dict(sorted(totals.killed_at.items())),
+    )
+
+
+def merged(parts: Sequence[CampaignReport]) -> CampaignReport:
+    """One report of campaigns that shared the seeds from the lowest first one."""
+    by_invariant: Counter[str] = Counter()
+    killed_at: Counter[str] = Counter()
+    for part in parts:
+        by_invariant.update(part.by_invariant)
+        killed_at.update(part.killed_at)
+    return CampaignReport(
+        first_seed=min(part.first_seed for part in parts),
+        step=1,
+        runs=sum(part.runs for part in parts),
+        crashes=sum(part.crashes for part in parts),
+        violations=sum(part.violations for part in parts),
+        without_fault=sum(part.without_fault for part in parts),
+        seconds=round(sum(part.seconds for part in parts), 2),
+        by_invariant=dict(sorted(by_invariant.items())),
+        killed_at=dict(sorted(killed_at.items())),
+    )

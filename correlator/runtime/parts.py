@@ -14,6 +14,7 @@ from correlator.core.batch_context import BatchContext
 from correlator.core.commit import OutboundSegment, SenderCut
 from correlator.core.context import MAX_WAITING_FROM_INSIDE, Context
 from correlator.core.delivery import Layout
+from correlator.core.dispatch import Dispatcher
 from correlator.core.faults import point
 from correlator.core.fields import FieldMapping, SendMapping
 from correlator.core.instances import OnError
@@ -35,7 +36,7 @@ from correlator.runtime.logs import get_logger
 from correlator.runtime.mapper import Mapper
 from correlator.runtime.names import resolve
 from correlator.runtime.receiver import Receiver, Targets
-from correlator.runtime.reconnection import Retrying
+from correlator.runtime.reconnection import ReconnectionPolicy
 from correlator.runtime.recording import Recording
 from correlator.runtime.sender import Sender
 from correlator.runtime.statuses import Statuses
@@ -199,25 +200,30 @@ class Parts:
             point("rec.load.outbox")
             outbox.restore(cut, outbound)
         connection = self._connection(settings.connection)
+        dispatcher = Dispatcher(
+            settings,
+            connection.features,
+            outbox,
+            jitter=self._jitter,
+            keeps_dead_letters=self.writer is not None,
+        )
         return Sender(
             settings,
-            outbox,
+            dispatcher,
             connection.sink(placed),
             clock=self._clock,
             engine_time=self.engine_time,
-            retrying=self._retrying(),
-            tries=1 if connection.features.deduplicates_sends else settings.max_tries,
-            persistent=self.writer is not None,
-            fail_fast=self._settings.fail_fast,
+            reconnecting=self._reconnection_policy(),
             flushed=self._flushed,
             settled=self._settled,
             statuses=self.statuses,
             breakdown=self._breakdown(settings, SENDER_ITEMS),
         )
 
-    def _retrying(self) -> Retrying:
+    def _reconnection_policy(self) -> ReconnectionPolicy:
         first = self._settings.connection_retry_interval
-        return Retrying(Backoff(first, max(first, self._settings.max_connection_retry_interval)), self._jitter)
+        backoff = Backoff(first, max(first, self._settings.max_connection_retry_interval))
+        return ReconnectionPolicy(backoff, self._jitter, self._settings.fail_fast)
 
     def add_sender(self, sender: Sender) -> None:
         """Make a sender one of the parts: from now on it can be sent to."""
@@ -321,8 +327,7 @@ class Parts:
             clock=self._clock,
             statuses=self.statuses,
             breakdown=self._breakdown(settings, receiver_items(settings.reliability)),
-            retrying=self._retrying(),
-            fail_fast=self._settings.fail_fast,
+            reconnecting=self._reconnection_policy(),
             blocking=self._blocking,
         )
 

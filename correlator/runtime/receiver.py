@@ -17,7 +17,7 @@ from correlator.runtime.breakdown import NoBreakdown
 from correlator.runtime.clock import Clock
 from correlator.runtime.logs import get_logger
 from correlator.runtime.mapper import Mapper
-from correlator.runtime.reconnection import Reconnection, Retrying
+from correlator.runtime.reconnection import Reconnection, ReconnectionPolicy
 from correlator.runtime.statuses import Statuses
 from correlator.runtime.writer import ReceiveRequest, Writer
 from correlator.settings import ReceiverSettings
@@ -80,8 +80,7 @@ class Receiver(Actor):
         clock: monotonic seconds.
         statuses: is told how it is.
         breakdown: measures what the thread does.
-        retrying: how attempts to connect follow one another.
-        fail_fast: whether a broker that cannot be reached for the first time is an error instead of a wait.
+        reconnecting: how attempts to connect follow one another.
         blocking: whether `Source.receive` may block; the simulation says no.
     """
 
@@ -97,8 +96,7 @@ class Receiver(Actor):
         clock: Clock,
         statuses: Statuses,
         breakdown: NoBreakdown,
-        retrying: Retrying,
-        fail_fast: bool,
+        reconnecting: ReconnectionPolicy,
         blocking: bool,
     ) -> None:
         super().__init__(f"receiver-{settings.id}")
@@ -114,13 +112,12 @@ class Receiver(Actor):
         self._clock = clock
         self._statuses = statuses
         self._breakdown = breakdown
-        self._fail_fast = fail_fast
         self._blocking = blocking
         self._begun = False
         self._drained = False
         self._request: ReceiveRequest | None = None
         self._log = get_logger(receiver=settings.id)
-        self._reconnection = Reconnection(retrying, clock, self._log)
+        self._reconnection = Reconnection(reconnecting, clock, self._log)
 
     @property
     def state(self) -> State:
@@ -227,19 +224,17 @@ class Receiver(Actor):
         self._source.connect()
         self.intake.connected(self._clock.monotonic())
         self._reconnection.back()
-        self._fail_fast = False
         self.tell(PartStatus.OK)
         self._breakdown.restart()
         return 0
 
     def _lost(self, error: ConnectionLost) -> float:
-        if self._fail_fast:
-            raise error
+        delay = self._reconnection.lost(error)
         missing = error.code == NO_SUCH_DESTINATION
         self.tell(PartStatus.DESTINATION_NOT_FOUND if missing else PartStatus.ERROR, str(error))
         self.intake.lost()
         self.mapper.forget()
-        return self._reconnection.lost(error)
+        return delay
 
     # --- receiving ---
 

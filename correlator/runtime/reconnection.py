@@ -13,16 +13,18 @@ LONGEST_SILENCE_S = 3600.0
 """Between two lines about the same outage."""
 
 
-class Retrying(NamedTuple):
-    """How attempts follow one another.
+class ReconnectionPolicy(NamedTuple):
+    """How attempts to connect follow one another.
 
     Attributes:
         backoff: between two attempts.
-        jitter: draws a number from 0 to 1.
+        jitter: draws a number from 0 to 1 for each back-off.
+        fail_fast: whether a failure of the first connection is an error of the engine.
     """
 
     backoff: Backoff
     jitter: Callable[[], float]
+    fail_fast: bool = False
 
 
 class Reconnection:
@@ -35,22 +37,23 @@ class Reconnection:
     as long as `STABLE_S`, and else as soon as the next outage is.
 
     Args:
-        retrying: between two attempts.
+        policy: how attempts follow one another.
         clock: monotonic seconds.
         log: of the receiver or sender.
     """
 
-    def __init__(self, retrying: Retrying, clock: Clock, log: Any) -> None:
-        self._retrying = retrying
+    def __init__(self, policy: ReconnectionPolicy, clock: Clock, log: Any) -> None:
+        self._policy = policy
         self._clock = clock
         self._log = log
+        self._fail_fast = policy.fail_fast
         self._connected_at: float | None = None
         self._down_since = 0.0
         self._attempts = 0
         self._retry_at = 0.0
         self._failures = 0
         self._delay = 0.0
-        self._silence = retrying.backoff.first
+        self._silence = policy.backoff.first
         self._tell_at = float("-inf")
         self._told = False
         self._longest_untold = math.inf
@@ -64,7 +67,12 @@ class Reconnection:
         return self._clock.monotonic() - self._down_since
 
     def lost(self, error: Exception) -> float:
-        """The connection is lost, or was not made; returns the seconds to wait."""
+        """The connection is lost, or was not made; returns the seconds until the next attempt.
+
+        Raises the error if there never was a connection and the policy is to fail fast.
+        """
+        if self._fail_fast:
+            raise error
         now = self._clock.monotonic()
         if self._connected_at is not None:
             self._note_held(now - self._connected_at)
@@ -73,13 +81,14 @@ class Reconnection:
             self._down_since = now
         self._attempts += 1
         self._failures += 1
-        self._delay = self._retrying.backoff.delay(self._failures, self._retrying.jitter())
+        self._delay = self._policy.backoff.delay(self._failures, self._policy.jitter())
         self._retry_at = now + self._delay
         self._tell(error, now)
         return self._delay
 
     def back(self) -> None:
-        """It is connected."""
+        """There is a connection."""
+        self._fail_fast = False
         self._connected_at = self._clock.monotonic()
         attempts, self._attempts = self._attempts, 0
         if self._told:
@@ -92,7 +101,7 @@ class Reconnection:
         if seconds > self._delay:
             self._failures = 0
         if seconds >= STABLE_S:
-            self._silence, self._tell_at = self._retrying.backoff.first, float("-inf")
+            self._silence, self._tell_at = self._policy.backoff.first, float("-inf")
 
     def _tell(self, error: Exception, now: float) -> None:
         if now < min(self._tell_at, self._down_since + self._longest_untold):

@@ -4,25 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from correlator.core.dispatch import SenderCounters
 from correlator.core.intake import ReceiverCounters
 from correlator.events import PartStatus
 from correlator.runtime.statuses import Condition
-
-
-@dataclass(slots=True)
-class SenderCounters:
-    """What a sender did: `sent` counts confirmed messages, `dead_letters` those given up."""
-
-    sent: int = 0
-    retries: int = 0
-    dead_letters: int = 0
-    batches: int = 0
-    connection_errors: int = 0
-
-    @property
-    def settled(self) -> int:
-        """All that the broker is done with: confirmed or given up."""
-        return self.sent + self.dead_letters
 
 
 @dataclass(slots=True)

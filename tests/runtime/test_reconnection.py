@@ -7,7 +7,7 @@ import pytest
 from correlator.core.backoff import Backoff
 from correlator.errors import ConnectionLost
 from correlator.runtime.logs import get_logger
-from correlator.runtime.reconnection import LONGEST_SILENCE_S, Reconnection, Retrying
+from correlator.runtime.reconnection import LONGEST_SILENCE_S, Reconnection, ReconnectionPolicy
 from correlator.testing.clock import ManualClock
 
 LOST = ConnectionLost("E7001", "in", "the line was cut")
@@ -20,7 +20,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def one(clock, logs) -> Reconnection:
-    return Reconnection(Retrying(Backoff(1.0, 8.0), lambda: 0.0), clock, get_logger(receiver="in"))
+    return Reconnection(ReconnectionPolicy(Backoff(1.0, 8.0), lambda: 0.0), clock, get_logger(receiver="in"))
 
 
 def lines(logs) -> list[tuple[str, int, float]]:
@@ -31,6 +31,15 @@ def fail(one: Reconnection, clock: ManualClock, times: int) -> None:
     for _ in range(times):
         clock.advance(one.lost(LOST))
         assert one.wait() <= 0
+
+
+def test_failing_fast_raises_until_there_was_a_connection(clock):
+    one = Reconnection(ReconnectionPolicy(Backoff(1.0, 8.0), lambda: 0.0, fail_fast=True), clock, get_logger())
+    for _ in range(2):
+        with pytest.raises(ConnectionLost):
+            one.lost(LOST)
+    one.back()
+    assert one.lost(LOST) == 1.0
 
 
 def test_the_log_tells_of_an_outage_at_doubling_intervals_and_of_its_end(one, clock, logs):

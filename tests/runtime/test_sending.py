@@ -527,7 +527,7 @@ def test_a2_15_a_batch_waits_its_interval_for_more(world, script, reliability):
             world.publish(f"m{number}")
             world.wait(lambda number=number: len(script.of("Hears")) == number)
             assert engine.checkpoint()
-            world.wait(lambda number=number: len(out.outbox.take(9)) == number and out._opened_at == 0.0)
+            world.wait(lambda number=number: len(out.outbox.take(9)) == number and out.dispatcher.filling)
             clock.advance(0.1)
         clock.advance(0.19)
         assert out.step() == pytest.approx(0.01)

@@ -7,6 +7,7 @@ import msgspec
 from correlator.core import outbox as outboxes
 from correlator.core.commit import OutboundSegment
 from correlator.core.context import Context
+from correlator.core.dispatch import Dispatcher
 from correlator.core.outbox import FlushRequest, Outbox
 from correlator.errors import ConnectionLost
 from correlator.reliability import SENDING, Reliability, Sending
@@ -73,16 +74,17 @@ def loss_ignored(patches: Patches) -> None:
     """19, the other half."""
 
     def make(original: Any) -> Any:
-        def settle(self: Any, batch: Any) -> Any:
+        def send(self: Any, batch: Any) -> Any:
             try:
                 original(self, batch)
             except ConnectionLost:
-                self.outbox.settle(batch, [])
+                if not batch.refusals:
+                    self.outbox.settle(batch.sends, [])
                 raise
 
-        return settle
+        return send
 
-    patches.replace(Sender, "_settle", make)
+    patches.replace(Sender, "_send", make)
 
 
 @mutant("new_id_on_resend", "a send that is repeated gets another id", "S4", "S9", "S3", "S6")
@@ -216,12 +218,12 @@ def refused_one_skipped(patches: Patches) -> None:
     """It is neither tried again nor a dead letter."""
 
     def make(original: Any) -> Any:
-        def judge(self: Any, refused: Any, tries: Any) -> Any:
-            return ([], []) if self.outbox.outstanding > 1 else original(self, refused, tries)
+        def settle(self: Any, batch: Any, results: Any, *times: Any) -> Any:
+            return original(self, batch, [None] * len(results) if self.outbox.outstanding > 1 else results, *times)
 
-        return judge
+        return settle
 
-    patches.replace(Sender, "_judge", make)
+    patches.replace(Dispatcher, "settle", make)
 
 
 @mutant("outbox_never_pruned", "confirmed sends stay in the store", "G7")
@@ -338,7 +340,7 @@ def _change_results(patches: Patches, change: Any) -> None:
 
 def _change_sink(patches: Patches, change: Any) -> None:
     def make(original: Any) -> Any:
-        def settle(self: Any, batch: Any) -> Any:
+        def send(self: Any, batch: Any) -> Any:
             sink = self._sink
             self._sink = _ChangedSink(sink, change)
             try:
@@ -346,9 +348,9 @@ def _change_sink(patches: Patches, change: Any) -> None:
             finally:
                 self._sink = sink
 
-        return settle
+        return send
 
-    patches.replace(Sender, "_settle", make)
+    patches.replace(Sender, "_send", make)
 
 
 class _ChangedSink:

@@ -10,7 +10,7 @@ from correlator.cli.loading import store_and_settings
 from correlator.cli.output import write_json, write_line
 from correlator.configuration.words import did_you_mean
 from correlator.core.dedup import DuplicateDetector, Place, Sighting
-from correlator.core.recovery import default_domain
+from correlator.core.registry import default_domain
 from correlator.errors import UsageError, quoted
 from correlator.pipeline.spec import PipelineFile
 from correlator.reliability import RECEIVING

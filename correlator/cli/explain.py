@@ -18,7 +18,7 @@ from correlator.cli.output import write_json, write_line, write_table
 from correlator.configuration.problems import OVERRIDDEN, Position
 from correlator.core.guarantee import Broker, End, Guarantee, Middle, guarantee, needs
 from correlator.core.monitor import Monitor
-from correlator.core.recovery import default_domain, default_senders
+from correlator.core.registry import default_domain, default_senders
 from correlator.errors import UsageError, quoted
 from correlator.pipeline.spec import PipelineFile, RouteStep
 from correlator.reliability import RECEIVING, SENDING

@@ -27,7 +27,7 @@ from correlator.core.differences import (
 )
 from correlator.core.instances import restore_monitor
 from correlator.core.monitor import Monitor
-from correlator.core.recovery import PartDifference, compare_parts, default_senders, ids_change, registry_after
+from correlator.core.registry import PartDifference, compare_parts, default_senders, ids_change, registry_after
 from correlator.core.steps import ConfiguredStep, compare_steps, stored_steps
 from correlator.errors import CorrelatorError, RecoveryRefused, UsageError
 from correlator.pipeline.runner import processors_of

@@ -4,7 +4,6 @@ Life: build the parts from settings, recover, start the threads, run, stop in or
 `recover` and `Restart`, that of stopping in `stop` (trap T65).
 """
 
-import itertools
 import os
 import secrets
 import socket
@@ -14,8 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
-
-import msgspec
 
 from correlator.configuration import (
     EngineFile,
@@ -28,28 +25,26 @@ from correlator.configuration import (
 from correlator.connector import Connection
 from correlator.core.checkpoint import Checkpoint
 from correlator.core.commit import Endpoint, Recovered, RegistryCommit, Suspect, SuspectCommit
-from correlator.core.delivery import Layout, is_stored, layout_of, with_deliveries
-from correlator.core.differences import refuse
+from correlator.core.delivery import is_stored, layout_of, with_deliveries
 from correlator.core.faults import point
 from correlator.core.intake import State
 from correlator.core.outbox import Outbox
-from correlator.core.recovery import OTHER_IDS, default_senders, endpoint_of, ids_change, is_same, reconcile
+from correlator.core.registry import Users, is_known, refuse_default, refuse_removal
 from correlator.errors import ConfigError, CorrelatorError, HandlerFailed, StoreError, UsageError
 from correlator.events import PartStatus
 from correlator.ports import Processor, Store
 from correlator.processes import Maker
-from correlator.reliability import SENDING, Reliability
 from correlator.runtime.actor import Actor
 from correlator.runtime.checkpointer import Checkpointer
 from correlator.runtime.clock import Clock, EngineTime, SystemClock
-from correlator.runtime.dynamic_parts import compare_stored
 from correlator.runtime.logs import get_logger
 from correlator.runtime.parts import ContextThread, Parts
 from correlator.runtime.receiver import Receiver
 from correlator.runtime.recording import Recording
+from correlator.runtime.registry import Registry
 from correlator.runtime.remover import Remover
 from correlator.runtime.reporter import Reporter, resident_bytes
-from correlator.runtime.restart import NOTHING, Restart, received_of
+from correlator.runtime.restart import NOTHING, Restart
 from correlator.runtime.sender import Sender
 from correlator.runtime.signals import stop_signals
 from correlator.runtime.status import CheckpointCounters, Status
@@ -104,18 +99,13 @@ class Engine:
         self.reporter: Reporter | None = None
         self.failure: BaseException | None = None
         self.handler_failures = 0
-        self.registry: dict[str, Endpoint] = {}
         self._clock = clock or SystemClock()
         self._store = store
-        self._identity = identity or f"{socket.gethostname()}:{os.getpid()}:{secrets.randbelow(10**9)}"
-        self._sender_numbers = itertools.count(1)
-        self._registry_changes = RegistryCommit()
         self._connections = dict(connections or {})
         self._blocking = blocking
         self._jitter = jitter
         self._changed = threading.Condition()
         self._changing = threading.Lock()
-        self._registering = threading.Lock()
         self._maker = Maker()
         self._started = False
         self._accepts_parts = False
@@ -126,12 +116,14 @@ class Engine:
         self._log = get_logger(engine=settings.name)
         self._recording: Recording | None = None
         self._in_order = False
+        self._provided = Provided(connections=self._connections, store=store is not None)
         found = self._check()
         self._warnings = found if warnings is None else warnings
         if store is None and settings.store is not None:
             witness = None if settings.witness_directory is None else Path(settings.witness_directory)
             self._store = SqlStore(settings.store, settings.name, witness_directory=witness)
-        self._default_senders = {sender.id: sender for sender in default_senders(settings, self._connections)}
+        identity = identity or f"{socket.gethostname()}:{os.getpid()}:{secrets.randbelow(10**9)}"
+        self._registry = Registry(settings, self._provided, identity, self._commit_registry)
         self._parts = self._make_parts(EngineTime(self._clock))
 
     @classmethod
@@ -166,6 +158,11 @@ class Engine:
     def parts(self) -> Parts:
         """All parts."""
         return self._parts
+
+    @property
+    def registry(self) -> Mapping[str, Endpoint]:
+        """What the store records of receivers and senders, by id."""
+        return self._registry.endpoints
 
     # --- life cycle ---
 
@@ -206,7 +203,7 @@ class Engine:
         self._started = self._accepts_parts = True
         self._warn(self._warnings)
         restart = self._open_store()
-        self._commit_registry_changes()
+        self._registry.record_changes()
         self._watch_parts()
         self._make_checkpointer(restart)
         self.remover = Remover(self._parts, self.writer, self.checkpointer, self._removed)
@@ -359,7 +356,7 @@ class Engine:
             if self._known(settings):
                 return self.receivers[settings.id]
             self._warn(warnings)
-            endpoint = self._endpoint_of(settings)
+            endpoint = self._registry.entry_of(settings)
             numbers = self._parts.numbers_of_new(settings.id)
             receiver = self._parts.make_receiver(settings, numbers, endpoint.domain)
             receiver.ended = self._source_ended
@@ -375,14 +372,13 @@ class Engine:
         self._refuse_child()
         require(settings, SenderSettings, "add_sender")
         warnings = check_part_settings(settings, self.settings, self._provided)
-        if settings != self._default_senders.get(settings.id, settings):
-            raise UsageError("E8303", f"sender '{settings.id}'", "is the default sender", "", "Choose another id")
+        refuse_default(self._registry.default_senders, settings)
         with self._changing:
             if self._known(settings):
                 return self.senders[settings.id]
             self._warn(warnings)
-            endpoint = self._with_source(self._endpoint_of(settings))
-            sender = self._parts.make_sender(settings, endpoint.source or self._new_source())
+            endpoint = self._registry.entry_of(settings)
+            sender = self._parts.make_sender(settings, self._registry.source_of(endpoint))
             self._record(endpoint)
             self._parts.add_sender(sender)
             sender.open = True
@@ -398,32 +394,20 @@ class Engine:
         self._refuse_child()
         with self._changing:
             self._refuse_unless_running(part_id)
-            endpoint = self.registry.get(part_id)
-            if endpoint is None:
-                known = ", ".join(sorted(self.registry))
-                raise UsageError("E8302", f"'{part_id}'", "no such receiver or sender", known)
-            if endpoint.origin == "static":
-                raise UsageError(
-                    "E8301", f"{endpoint.kind} '{part_id}'", "is static; remove is only possible for dynamic ones"
-                )
-            for thread in self._parts.processor_threads():
-                takes = part_id in thread.processor.receivers
-                if takes or part_id in thread.processor.senders:
-                    what = f"pipeline '{thread.processor.name}' {'takes from' if takes else 'sends to'} it"
-                    allowed = f"Only a {endpoint.kind} that none names can be removed"
-                    todo = "Leave it out of the pipeline and start again, then remove it"
-                    raise UsageError("E8306", f"{endpoint.kind} '{part_id}'", what, allowed, todo)
+            processors = [thread.processor for thread in self._parts.processor_threads()]
+            users = [Users(one.name, one.receivers, one.senders) for one in processors]
+            refuse_removal(self.registry, part_id, users)
             assert self.remover is not None
             self.remover.begin(part_id)
 
     def removed(self, part_id: str) -> bool:
         """Whether no such part exists (any more)."""
         self._refuse_child()
-        return part_id not in self.registry and not (self.remover is not None and self.remover.removing(part_id))
+        return part_id not in self.registry and not self._leaving(part_id)
 
     def _default_outbox(self, name: str) -> Outbox | None:
         """The outbox of a default sender, made by the first send to it (rule A1.20); in the sending thread."""
-        settings = self._default_senders.get(name)
+        settings = self._registry.default_senders.get(name)
         return self.add_sender(settings).outbox if settings is not None else None
 
     # --- building ---
@@ -443,10 +427,6 @@ class Engine:
         for warning in warnings:
             self._log.warning(str(warning))
 
-    @property
-    def _provided(self) -> Provided:
-        return Provided(connections=self._connections, store=self._store is not None)
-
     def _make_parts(self, engine_time: EngineTime) -> Parts:
         parts = Parts(
             self.settings,
@@ -459,7 +439,7 @@ class Engine:
             recording=self._recording,
         )
         parts.routes.default_outbox = self._default_outbox
-        parts.default_senders = self._default_senders
+        parts.default_senders = self._registry.default_senders
         return parts
 
     def _open_store(self) -> Restart:
@@ -475,7 +455,8 @@ class Engine:
         return restart
 
     def _restart(self, recovered: Recovered) -> Restart:
-        self._compare_registry(recovered)
+        pipelines = {processor.name: processor.receivers for processor in self.processors}
+        self._registry.compare(recovered, layout_of(self.settings.monitors, pipelines))
         if self.settings.input_log is not None:
             self._recording = Recording(self.settings)
         engine_time = EngineTime(self._clock, recovered.engine_time)
@@ -493,49 +474,12 @@ class Engine:
             self._note_suspects,
             self._absolve,
         )
-        restart.make_parts(self.processors, lambda endpoint: endpoint.source or self._new_source())
+        restart.make_parts(self.processors, self._registry.source_of)
         for processor in self.processors:
             self._log.info("starting a pipeline", pipeline=processor.name)
             processor.open()
         restart.load_steps(self.processors)
         return restart
-
-    def _compare_registry(self, recovered: Recovered) -> None:
-        point("cfg.compare")
-        static: list[ReceiverSettings | SenderSettings] = [*self.settings.receivers, *self.settings.senders]
-        refuse(compare_stored(recovered.endpoints, self.settings, self._provided))
-        defaults, destinations = self._default_senders.values(), self.settings.destinations
-        received = received_of(recovered)
-        changes = reconcile(
-            recovered.endpoints, static, defaults, destinations, layout=self._layout(), received=received
-        )
-        self._warn_of_changed_ids(recovered.endpoints, changes.put)
-        self._registry_changes = RegistryCommit(put=[self._with_source(endpoint) for endpoint in changes.put])
-        self.registry = {endpoint.id: endpoint for endpoint in (*recovered.endpoints, *self._registry_changes.put)}
-
-    def _warn_of_changed_ids(self, stored: Iterable[Endpoint], put: Iterable[Endpoint]) -> None:
-        known = {endpoint.id: endpoint for endpoint in stored}
-        for wanted in put:
-            change = ids_change(known[wanted.id], wanted) if wanted.id in known else None
-            if change is not None:
-                self._log.warning(f"W4302 {OTHER_IDS}", receiver=wanted.id, before=change.before, after=change.after)
-
-    def _layout(self) -> Layout:
-        pipelines = {processor.name: processor.receivers for processor in self.processors}
-        return layout_of(self.settings.monitors, pipelines)
-
-    def _with_source(self, endpoint: Endpoint) -> Endpoint:
-        if endpoint.kind == "sender" and not endpoint.source and SENDING[Reliability(endpoint.reliability)].stored:
-            return msgspec.structs.replace(endpoint, source=self._new_source())
-        return endpoint
-
-    def _new_source(self) -> str:
-        return f"{self._identity}:S{next(self._sender_numbers):02d}"
-
-    def _commit_registry_changes(self) -> None:
-        if self._registry_changes.put:
-            point("cfg.register.commit")
-            self.commit_registry(self._registry_changes)
 
     def _watch_parts(self) -> None:
         for receiver in self.receivers.values():
@@ -589,38 +533,22 @@ class Engine:
 
     def _known(self, settings: ReceiverSettings | SenderSettings) -> bool:
         self._refuse_unless_running(settings.id)
-        if self.remover is not None and self.remover.removing(settings.id):
-            raise UsageError("E8304", f"'{settings.id}'", "is being removed", "", "Add it again once it is removed")
-        endpoint = self.registry.get(settings.id)
-        if endpoint is None:
-            return False
-        if is_same(endpoint, settings):
-            return True
-        raise UsageError(
-            "E8303",
-            f"{endpoint.kind} '{settings.id}'",
-            f"exists already ({endpoint.origin}), with other settings",
-            "The configuration of a part never changes after it was made",
-            "Choose another id",
-        )
+        return is_known(self.registry, settings, leaving=self._leaving(settings.id))
+
+    def _leaving(self, part_id: str) -> bool:
+        return self.remover is not None and self.remover.removing(part_id)
 
     def _refuse_unless_running(self, part_id: str) -> None:
         if not self._accepts_parts:
             todo = "Add and remove parts between start and stop"
             raise UsageError("E8305", f"'{part_id}'", "the engine does not run", "", todo)
 
-    def _endpoint_of(self, settings: ReceiverSettings | SenderSettings) -> Endpoint:
-        return endpoint_of(settings, dynamic=True, destinations=self.settings.destinations)
-
     def _record(self, endpoint: Endpoint) -> None:
-        self.commit_registry(RegistryCommit(put=[endpoint]))
+        self._registry.record(endpoint)
         if self._recording is not None:
             self._recording.added(endpoint)
-        with self._registering:
-            self.registry = {**self.registry, endpoint.id: endpoint}
 
-    def commit_registry(self, commit: RegistryCommit) -> None:
-        """Have a registry change committed and wait for it; a no-op without persistence."""
+    def _commit_registry(self, commit: RegistryCommit) -> None:
         self._have_committed(lambda done: RegistryRequest(commit, done))
 
     def _note_suspects(self, commit: SuspectCommit) -> None:
@@ -645,8 +573,7 @@ class Engine:
                 raise StoreError("E3110", "store", "a change was not committed before the engine stopped, or in time")
 
     def _removed(self, part_id: str) -> None:
-        with self._registering:
-            self.registry = {name: endpoint for name, endpoint in self.registry.items() if name != part_id}
+        self._registry.forget(part_id)
         self._parts.statuses.removed(part_id)
         self._notify()
 

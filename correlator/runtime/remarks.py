@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from correlator.core.monitor import Monitor, stored_attributes
-from correlator.core.recovery import default_senders
+from correlator.core.registry import default_senders
 from correlator.errors import quoted
 from correlator.events import FlowControlMarker, Message
 from correlator.reliability import RECEIVING

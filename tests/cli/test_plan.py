@@ -8,7 +8,7 @@ from correlator import Engine
 from correlator.cli import main, plan
 from correlator.cli.loading import importable
 from correlator.core.differences import Difference, FieldChange, Verdict
-from correlator.core.recovery import Rule
+from correlator.core.registry import Rule
 from correlator.settings import ReceiverSettings
 from tests.cli.commands import assert_fails, run, write
 from tests.cli.conftest import ENGINE, MONITOR

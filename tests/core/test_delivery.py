@@ -5,7 +5,8 @@ import pytest
 from correlator.core.commit import ContextCut, QueueRun, ReceiveSegment
 from correlator.core.delivery import Layout, Received, compare_deliveries, deliveries, layout_of, with_deliveries
 from correlator.core.differences import Verdict
-from correlator.core.recovery import ReceiveLog, endpoint_of
+from correlator.core.recovery import ReceiveLog
+from correlator.core.registry import endpoint_of
 from correlator.errors import RecoveryRefused
 from correlator.events import Message
 from correlator.reliability import Reliability

@@ -14,7 +14,7 @@ from correlator.core.differences import (
     compare_tables,
     refuse,
 )
-from correlator.core.recovery import Rule, compare_parts, default_senders, endpoint_of
+from correlator.core.registry import Rule, compare_parts, default_senders, endpoint_of
 from correlator.errors import RecoveryRefused, StateError
 from correlator.reliability import Reliability
 from correlator.settings import ConnectionSettings, EngineSettings

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from correlator.core.delivery import Layout, Received, is_stored, with_deliveries
-from correlator.core.recovery import default_domain, endpoint_of, reconcile
+from correlator.core.registry import default_domain, endpoint_of, reconcile
 from correlator.errors import RecoveryRefused
 from correlator.reliability import Reliability
 from correlator.settings import ReceiverSettings, SenderSettings

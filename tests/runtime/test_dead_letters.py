@@ -10,7 +10,7 @@ import pytest
 from correlator.core.batch_context import Effects
 from correlator.core.commit import SenderCut
 from correlator.core.deadletters import Replay
-from correlator.core.recovery import endpoint_of
+from correlator.core.registry import endpoint_of
 from correlator.core.statelog import StateLog
 from correlator.errors import Fenced, UsageError
 from correlator.events import DeadLetter, Message

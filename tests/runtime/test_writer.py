@@ -9,7 +9,7 @@ import pytest
 from correlator.core.acknowledgements import Sure
 from correlator.core.commit import RegistryCommit
 from correlator.core.mapping import Mapped
-from correlator.core.recovery import endpoint_of
+from correlator.core.registry import endpoint_of
 from correlator.errors import CommitUnknown
 from correlator.runtime import writer as writers
 from correlator.runtime.engine import Engine

@@ -13,7 +13,7 @@ from correlator.connector import Features, Order, order_of
 from correlator.core.fields import as_json
 from correlator.core.mapping import ReceiveMapping
 from correlator.core.monitor import Monitor
-from correlator.core.recovery import default_domain, default_senders
+from correlator.core.registry import default_domain, default_senders
 from correlator.errors import MappingError, UsageError, quoted
 from correlator.events import Headers, Message, Outgoing
 from correlator.pipeline.spec import PipelineFile

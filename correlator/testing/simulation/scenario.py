@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from correlator.connector import Features, Order
-from correlator.core.recovery import default_domain
+from correlator.core.registry import default_domain
 from correlator.events import Headers, Message, PropertyValue
 from correlator.reliability import RECEIVING, Reliability
 from correlator.settings import (

@@ -12,7 +12,7 @@ import msgspec
 
 from correlator.connector import Features
 from correlator.core import dedup, statelog
-from correlator.core.recovery import default_domain
+from correlator.core.registry import default_domain
 from correlator.errors import CorrelatorError
 from correlator.events import Headers, Message, PropertyValue
 from correlator.reliability import RECEIVING, Reliability

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from correlator.core import delivery, recovery, steps
+from correlator.core import delivery, registry, steps
 from correlator.core.commit import OutboundSegment
 from correlator.core.differences import Verdict
 from correlator.core.outbox import Outbox
@@ -50,7 +50,7 @@ def waiting_messages_left_behind(patches: Patches) -> None:
 @mutant("domain_by_logical_name", "a logical destination is a domain, wherever it leads", "K2")
 def domain_by_logical_name(patches: Patches) -> None:
     """Where it has led before covers where it leads now."""
-    patches.replace(recovery, "default_domain", lambda original: lambda settings, destinations: original(settings, {}))
+    patches.replace(registry, "default_domain", lambda original: lambda settings, destinations: original(settings, {}))
 
 
 @mutant(

@@ -3,8 +3,8 @@
 from typing import Any
 
 from correlator.core.commit import RegistryCommit
-from correlator.runtime.engine import Engine
 from correlator.runtime.parts import Parts
+from correlator.runtime.registry import Registry
 from correlator.runtime.remover import Remover, _Stage
 from tests.harness.mutants.catalogue import Patches, mutant
 
@@ -66,4 +66,4 @@ def dynamic_part_unrecorded(patches: Patches) -> None:
 
         return commit
 
-    patches.replace(Engine, "commit_registry", make)
+    patches.replace(Registry, "commit", make)

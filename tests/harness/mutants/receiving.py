@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from correlator.core import admission, intake, recovery
+from correlator.core import admission, intake, registry
 from correlator.core.commit import IdRun
 from correlator.core.context import Context
 from correlator.core.dedup import DuplicateDetector, Plan
@@ -274,7 +274,7 @@ def missing_id_is_an_id(patches: Patches) -> None:
 @mutant("one_domain_for_all", "all receivers share one domain", "E2", "E4", "A1")
 def one_domain_for_all(patches: Patches) -> None:
     """E4."""
-    patches.replace(recovery, "default_domain", lambda _: lambda settings, destinations: "memory:orders")
+    patches.replace(registry, "default_domain", lambda _: lambda settings, destinations: "memory:orders")
 
 
 @mutant("duplicates_unacknowledged", "a batch of duplicates alone is not acknowledged", "G7", "E5", "A5")

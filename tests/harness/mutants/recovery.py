@@ -11,6 +11,7 @@ from correlator.core.recovery import ReceiveLog
 from correlator.core.state import StateTable
 from correlator.runtime import engine as engines
 from correlator.runtime.engine import Engine
+from correlator.runtime.registry import Registry
 from correlator.runtime.restart import Restart
 from tests.harness.mutants.catalogue import Patches, mutant
 
@@ -139,7 +140,7 @@ def digest_not_restored(patches: Patches) -> None:
 @mutant("source_kept_for_best_effort", "a BEST_EFFORT sender has one source in all lives", "B2", "S4")
 def source_kept_for_best_effort(patches: Patches) -> None:
     """B2."""
-    patches.replace(Engine, "_new_source", lambda _: lambda self: "always:S01")
+    patches.replace(Registry, "_new_source", lambda _: lambda self: "always:S01")
 
 
 @mutant("tables_not_restored", "tables come back empty", "G1", "M5", "M3")

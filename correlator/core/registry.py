@@ -1,0 +1,440 @@
+"""The rules of the registry: which receivers and senders a start accepts, and which code may add and remove.
+
+Rules A1.7 to A1.14: the configuration may add static parts, but never remove or change one, except for the destination
+of a receiver whose duplicate detection domain is explicit, and for the destination behind a logical one. Dynamic parts
+come back as they were. Connections may change. A start names every difference before it writes anything.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+import msgspec
+
+from correlator.core.commit import Endpoint, RegistryCommit
+from correlator.core.delivery import Layout, Received, compare_deliveries, deliveries, with_deliveries
+from correlator.core.differences import Difference, FieldChange, Verdict, refuse
+from correlator.errors import RecoveryRefused, UsageError
+from correlator.reliability import RECEIVING, SENDING, Reliability
+from correlator.settings import ConnectionSettings, EngineSettings, ReceiverSettings, SenderSettings
+
+_NO_NAMES: Mapping[str, str] = {}
+
+
+def default_domain(settings: ReceiverSettings, destinations: Mapping[str, str] = _NO_NAMES) -> str:
+    """The duplicate detection domain of a receiver; `destinations` are behind logical names.
+
+    A queue is named with its kind, `connection:queue:NAME`: a receiver of a topic whose id is the name of a queue has a
+    domain of its own. A topic behind a logical name is part of its domain, since the name may lead to another one
+    later: a domain by default never covers two destinations of a broker (docs/guarantees.md, "Duplicate detection").
+    """
+    if settings.dup_detection_domain_id:
+        return settings.dup_detection_domain_id
+    destination = destinations.get(settings.destination, settings.destination)
+    if not destination.startswith("topic:"):
+        return f"{settings.connection}:{destination}"
+    of_receiver = f"{settings.connection}:{settings.id}"
+    return of_receiver if destination == settings.destination else f"{of_receiver}:{destination}"
+
+
+def endpoint_of(
+    settings: ReceiverSettings | SenderSettings,
+    *,
+    dynamic: bool,
+    known: Endpoint | None = None,
+    destinations: Mapping[str, str] = _NO_NAMES,
+) -> Endpoint:
+    """The registry's entry for a receiver or sender.
+
+    Args:
+        settings: as configured.
+        dynamic: whether it was added by code.
+        known: its entry so far: the source of a reliable sender stays, what a receiver delivers to, and since when it
+            keeps what nobody handles.
+        destinations: behind logical names.
+    """
+    receiver = isinstance(settings, ReceiverSettings)
+    domain = default_domain(settings, destinations) if isinstance(settings, ReceiverSettings) else ""
+    return Endpoint(
+        id=settings.id,
+        kind="receiver" if receiver else "sender",
+        origin="dynamic" if dynamic else "static",
+        reliability=str(settings.reliability),
+        connection=settings.connection,
+        destination=settings.destination or "",
+        domain=domain,
+        source=known.source if known is not None else "",
+        delivers_to=known.delivers_to if known is not None else {},
+        unhandled_after=known.unhandled_after if known is not None else 0,
+        settings=msgspec.json.encode(settings),
+    )
+
+
+def default_senders(settings: EngineSettings, connections: Iterable[str] = ()) -> list[SenderSettings]:
+    """The default sender of every connection without configured senders (rule A1.20).
+
+    Args:
+        settings: of the engine.
+        connections: names of connections that the settings do not define.
+    """
+    sent_to = {sender.connection for sender in settings.senders}
+    unknown = ConnectionSettings(type="")
+    return [
+        SenderSettings(
+            id=f"{name}-default-sender",
+            connection=name,
+            reliability=settings.connections.get(name, unknown).default_sender_reliability,
+        )
+        for name in dict.fromkeys([*settings.connections, *connections])
+        if name not in sent_to
+    ]
+
+
+Settings = ReceiverSettings | SenderSettings
+
+
+class Rule(StrEnum):
+    """By which rule of docs/rules.md a start accepts a change or refuses it, in the words that `plan` shows."""
+
+    STATIC = "a configured part cannot be removed"  # rule A1.7
+    NEW_ID = "a new part needs an id that no other part has"  # rule A1.9
+    STAYS = "reliability, connection, destination, domain and subscription stay"  # rule A1.11
+    EXPLICIT = "a receiver whose dup_detection_domain_id is set may move"  # rule A1.11
+    DEFAULT_DOMAIN = "a receiver without dup_detection_domain_id cannot move"  # rule A1.12
+    LOGICAL = "a logical destination may lead elsewhere"  # rule A1.14
+    DEFAULT_SENDER = "a default sender that was used keeps its reliability"  # rule A1.20
+
+
+class PartDifference(Difference, frozen=True, kw_only=True):
+    """A receiver or sender; `put` is what the registry is to hold for it, `None` when that is there already."""
+
+    put: Endpoint | None = None
+
+
+def reconcile(
+    stored: Iterable[Endpoint],
+    configured: Sequence[Settings],
+    defaults: Iterable[SenderSettings] = (),
+    destinations: Mapping[str, str] = _NO_NAMES,
+    *,
+    layout: Layout,
+    received: Received,
+) -> RegistryCommit:
+    """Compare a configuration with the registry and with what was received; returns what to write.
+
+    Args:
+        stored: the registry.
+        configured: the static parts of the configuration.
+        defaults: the default senders of its connections, which exist once they were sent to.
+        destinations: behind logical names.
+        layout: the contexts of the configuration.
+        received: what the store holds of received messages.
+
+    Raises `RecoveryRefused` E4301-E4304, E4315, E4316 that names every difference and the way out; nothing has been
+    written.
+    """
+    known = {endpoint.id: endpoint for endpoint in stored}
+    parts = compare_parts(known.values(), configured, defaults, destinations)
+    endpoints = registry_after(known.values(), parts)
+    found = compare_deliveries(endpoints, layout, received)
+    refuse([*parts, *found])
+    given = deliveries(found)
+    after = [
+        _with_letters(known.get(one.id), with_deliveries(one, given.get(one.id, {})), received) for one in endpoints
+    ]
+    return RegistryCommit(put=[endpoint for endpoint in after if known.get(endpoint.id) != endpoint])
+
+
+def _with_letters(known: Endpoint | None, wanted: Endpoint, received: Received) -> Endpoint:
+    """The entry with the last message before those of which `unhandled: dead_letter` speaks.
+
+    While it was not set, nobody noted who has handled what.
+    """
+    begins = _begins_to_keep(known, wanted)
+    if _keeps_unhandled(wanted) and not begins:
+        return wanted
+    return msgspec.structs.replace(wanted, unhandled_after=received.last_number(wanted.id) if begins else 0)
+
+
+def _begins_to_keep(known: Endpoint | None, wanted: Endpoint) -> bool:
+    return known is not None and _keeps_unhandled(wanted) and not _keeps_unhandled(known)
+
+
+def _keeps_unhandled(endpoint: Endpoint) -> bool:
+    return endpoint.kind == "receiver" and _settings_of(endpoint).get("unhandled") == "dead_letter"
+
+
+def registry_after(stored: Iterable[Endpoint], differences: Iterable[PartDifference]) -> list[Endpoint]:
+    """The registry as a start that accepts these differences leaves it."""
+    known = {endpoint.id: endpoint for endpoint in stored}
+    known.update({one.put.id: one.put for one in differences if one.put is not None})
+    return list(known.values())
+
+
+def compare_parts(
+    stored: Iterable[Endpoint],
+    configured: Sequence[Settings],
+    defaults: Iterable[SenderSettings] = (),
+    destinations: Mapping[str, str] = _NO_NAMES,
+) -> list[PartDifference]:
+    """Every receiver and sender of the configuration and the registry, and what a start does with it.
+
+    Args:
+        stored: the registry.
+        configured: the static parts of the configuration.
+        defaults: the default senders of its connections, which exist once they were sent to.
+        destinations: behind logical names.
+    """
+    by_id = {endpoint.id: endpoint for endpoint in stored}
+    found = [_compare(by_id.get(settings.id), settings, destinations) for settings in configured]
+    named = {settings.id for settings in configured}
+    for settings in defaults:
+        known = by_id.get(settings.id)
+        if known is not None and known.origin == "dynamic":
+            named.add(known.id)
+            found.append(_compare_default(known, settings))
+    unnamed = [endpoint for endpoint in by_id.values() if endpoint.id not in named]
+    return [*found, *(_compare_unnamed(endpoint, destinations) for endpoint in unnamed)]
+
+
+def _compare(known: Endpoint | None, settings: Settings, destinations: Mapping[str, str]) -> PartDifference:
+    wanted = endpoint_of(settings, dynamic=False, known=known, destinations=destinations)
+    if known is None:
+        return _part(wanted, Verdict.NEW, Rule.NEW_ID, put=wanted)
+    if known.origin == "dynamic":
+        refusal = _refusal("E4304", known, "is configured now but was added by code before", "Rename it")
+        return _part(known, Verdict.REFUSED, Rule.NEW_ID, refusals=[refusal])
+    topic = destinations.get(wanted.destination, wanted.destination).startswith("topic:")
+    led = _led_elsewhere(known, wanted)
+    forbidden = [one for one in _forbidden(known, wanted, settings, topic=topic) if not (led and one.field == "domain")]
+    refusals = [_changed(known, change, settings) for change in forbidden]
+    changes = _changes(known, wanted)
+    put = wanted if known != wanted and not refusals else None
+    if refusals:
+        return _part(known, Verdict.REFUSED, _rule_of(refusals, settings), changes=changes, refusals=refusals)
+    if led:
+        return _part(wanted, Verdict.MOVED, Rule.LOGICAL, changes=changes, note=_LED_ELSEWHERE, put=put)
+    notes = [OTHER_IDS] if ids_change(known, wanted) else []
+    if known.destination != wanted.destination:
+        notes = notes or ["receives from the new destination; the duplicate ids of its domain are kept"]
+        return _part(wanted, Verdict.MOVED, Rule.EXPLICIT, changes=changes, note=notes[0], put=put)
+    if _begins_to_keep(known, wanted):
+        notes.append(_KEEPS_FROM_NOW_ON)
+    note = "; ".join(notes)
+    verdict = Verdict.CHANGED if changes else Verdict.UNCHANGED
+    return _part(wanted, verdict, changes=changes, note=note, put=put)
+
+
+def _compare_default(known: Endpoint, settings: SenderSettings) -> PartDifference:
+    wanted = endpoint_of(settings, dynamic=True, known=known)
+    refusals = [_changed(known, change, settings) for change in _forbidden(known, wanted, settings)]
+    verdict, rule = (Verdict.REFUSED, Rule.DEFAULT_SENDER) if refusals else (Verdict.UNCHANGED, "")
+    return _part(known, verdict, rule, changes=_changes(known, wanted) if refusals else (), refusals=refusals)
+
+
+_KEEPS_FROM_NOW_ON = "of what is received from now on, what no monitor listens for becomes dead letters"
+_LED_ELSEWHERE = "its logical destination leads elsewhere now, where duplicates are detected anew"
+
+
+OTHER_IDS = "stored ids are of another template: repeats of messages received before are not recognised"
+
+
+def ids_change(known: Endpoint, wanted: Endpoint) -> FieldChange | None:
+    """The template of a receiver's unique ids before and after, where it changes and repeats are recognised by it."""
+    if wanted.kind != "receiver" or not RECEIVING[Reliability(wanted.reliability)].deduplicated:
+        return None
+    name = "unique_message_id"
+    before, after = _settings_of(known).get(name), _settings_of(wanted).get(name)
+    return None if before in (None, after) else FieldChange(name, str(before), str(after))
+
+
+def _led_elsewhere(known: Endpoint, wanted: Endpoint) -> bool:
+    """Whether the logical destination of a receiver leads to another one of the broker than before."""
+    by_default = not any(_settings_of(one).get("dup_detection_domain_id") for one in (known, wanted))
+    same = (known.connection, known.destination) == (wanted.connection, wanted.destination)
+    return by_default and same and known.domain != wanted.domain
+
+
+def _compare_unnamed(known: Endpoint, destinations: Mapping[str, str]) -> PartDifference:
+    if known.origin == "dynamic":
+        wanted = _again(known, destinations)
+        if wanted != known:
+            changes = list(_recorded(known, wanted))
+            return _part(wanted, Verdict.MOVED, Rule.LOGICAL, changes=changes, note=_LED_ELSEWHERE, put=wanted)
+        return _part(known, Verdict.UNCHANGED, note="was added by code; it comes back as it was")
+    todo = f"Static {known.kind}s cannot be removed; remove is only possible for dynamic ones. Put it back"
+    refusal = _refusal("E4301", known, "exists in the store but not in the configuration", todo)
+    return _part(known, Verdict.REFUSED, Rule.STATIC, refusals=[refusal])
+
+
+def _again(known: Endpoint, destinations: Mapping[str, str]) -> Endpoint:
+    """The entry of a part that code added, whose logical destination may lead elsewhere now."""
+    if known.kind == "sender":
+        return known
+    settings = msgspec.json.decode(known.settings, type=ReceiverSettings)
+    return msgspec.structs.replace(known, domain=default_domain(settings, destinations))
+
+
+def _part(endpoint: Endpoint, verdict: Verdict, rule: str = "", **more: Any) -> PartDifference:
+    return PartDifference(kind=endpoint.kind, name=endpoint.id, verdict=verdict, rule=rule, **more)
+
+
+_RECORDED = ("kind", "reliability", "connection", "destination", "domain")
+
+
+def _forbidden(known: Endpoint, wanted: Endpoint, settings: Settings, *, topic: bool = False) -> Iterator[FieldChange]:
+    """Changes of an existing part that no start accepts; `topic` says whether it receives from one."""
+    movable = _explicit(settings) and known.domain == wanted.domain
+    for change in _recorded(known, wanted):
+        if change.field != "destination" or not movable:
+            yield change
+    if isinstance(settings, ReceiverSettings) and topic:
+        yield from _subscribed(known, wanted)
+
+
+_OF_SUBSCRIPTION = ("selector", "no_local", "durable_topic_subscription_name")
+"""Settings of a topic's subscription: what came under others is in it already (rule S1.5)."""
+
+
+def _subscribed(known: Endpoint, wanted: Endpoint) -> Iterator[FieldChange]:
+    before, after = _settings_of(known), _settings_of(wanted)
+    for field in _OF_SUBSCRIPTION:
+        default = known.id if field == "durable_topic_subscription_name" else None
+        was, becomes = before.get(field) or default, after.get(field) or default
+        if was != becomes:
+            yield FieldChange(field, _shown(was), _shown(becomes))
+
+
+def _recorded(known: Endpoint, wanted: Endpoint) -> Iterator[FieldChange]:
+    for field in _RECORDED:
+        before, after = getattr(known, field), getattr(wanted, field)
+        if before != after:
+            yield FieldChange(field, before, after)
+
+
+def _changes(known: Endpoint, wanted: Endpoint) -> list[FieldChange]:
+    """All that differs: what the registry records by name, and any other setting that this version had already."""
+    recorded = list(_recorded(known, wanted))
+    before, after = _settings_of(known), _settings_of(wanted)
+    others = [
+        FieldChange(name, _shown(before.get(name)), _shown(after.get(name)))
+        for name in dict.fromkeys([*before, *after])
+        if name not in _RECORDED
+        and before.get(name) != after.get(name)
+        and (name.startswith("options.") or (name in before and name in after))
+    ]
+    return [*recorded, *others]
+
+
+def _settings_of(endpoint: Endpoint) -> dict[str, Any]:
+    """Settings by name; those that only the connector knows as `options.NAME`."""
+    settings = msgspec.json.decode(endpoint.settings, type=dict[str, Any])
+    options = settings.pop("options", {})
+    return {**settings, **{f"options.{name}": value for name, value in options.items()}}
+
+
+def _shown(value: object) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def _explicit(settings: Settings) -> bool:
+    return isinstance(settings, ReceiverSettings) and bool(settings.dup_detection_domain_id)
+
+
+def _changed(known: Endpoint, change: FieldChange, settings: Settings) -> RecoveryRefused:
+    way_out = "Not allowed for an existing one. Put it back"
+    if change.field in _OF_SUBSCRIPTION:
+        way_out = "What came under the old one is in the subscription. Put it back, and add a receiver with another id"
+    if _follows_destination(change.field, settings):
+        way_out = f"With an explicit domain it may move. Set dup_detection_domain_id: '{known.domain}'"
+    return _refusal("E4302", known, f"{change.field} changed from {change.before} to {change.after}", way_out)
+
+
+def _follows_destination(field: str, settings: Settings) -> bool:
+    return field in ("destination", "domain") and isinstance(settings, ReceiverSettings) and not _explicit(settings)
+
+
+def _rule_of(refusals: Sequence[RecoveryRefused], settings: Settings) -> Rule:
+    by_default_domain = all(_follows_destination(refusal.what.partition(" ")[0], settings) for refusal in refusals)
+    return Rule.DEFAULT_DOMAIN if by_default_domain else Rule.STAYS
+
+
+def _refusal(code: str, endpoint: Endpoint, what: str, todo: str) -> RecoveryRefused:
+    return RecoveryRefused(code, f"{endpoint.kind} '{endpoint.id}'", what, "", todo)
+
+
+class Users(NamedTuple):
+    """A pipeline and the parts that its configuration names.
+
+    Attributes:
+        pipeline: its name.
+        receivers: ids of the receivers that it takes from.
+        senders: ids of the senders that it sends to.
+    """
+
+    pipeline: str
+    receivers: Collection[str]
+    senders: Collection[str]
+
+
+def is_known(registry: Mapping[str, Endpoint], settings: Settings, *, leaving: bool) -> bool:
+    """Whether code that adds a part gets one that exists already.
+
+    Args:
+        registry: by id.
+        settings: of the part to be added.
+        leaving: whether a part of this id is being removed.
+
+    Raises `UsageError`: E8304 for a part that is being removed, E8303 for an id that another part has.
+    """
+    if leaving:
+        raise UsageError("E8304", f"'{settings.id}'", "is being removed", "", "Add it again once it is removed")
+    known = registry.get(settings.id)
+    if known is None:
+        return False
+    if _is_same(known, settings):
+        return True
+    raise UsageError(
+        "E8303",
+        f"{known.kind} '{settings.id}'",
+        f"exists already ({known.origin}), with other settings",
+        "The configuration of a part never changes after it was made",
+        "Choose another id",
+    )
+
+
+def refuse_default(defaults: Mapping[str, SenderSettings], settings: SenderSettings) -> None:
+    """Raise `UsageError` E8303 for a sender that has the id of a default sender and other settings."""
+    if settings != defaults.get(settings.id, settings):
+        raise UsageError("E8303", f"sender '{settings.id}'", "is the default sender", "", "Choose another id")
+
+
+def refuse_removal(registry: Mapping[str, Endpoint], part_id: str, users: Iterable[Users]) -> None:
+    """Refuse to remove a part that code must not remove.
+
+    Raises `UsageError`: E8302 for an unknown id, E8301 for a static part, E8306 for a part that a pipeline names.
+    """
+    endpoint = registry.get(part_id)
+    if endpoint is None:
+        raise UsageError("E8302", f"'{part_id}'", "no such receiver or sender", ", ".join(sorted(registry)))
+    where = f"{endpoint.kind} '{part_id}'"
+    if endpoint.origin == "static":
+        raise UsageError("E8301", where, "is static; remove is only possible for dynamic ones")
+    for pipeline, receivers, senders in users:
+        if part_id in receivers or part_id in senders:
+            what = f"pipeline '{pipeline}' {'takes from' if part_id in receivers else 'sends to'} it"
+            allowed = f"Only a {endpoint.kind} that none names can be removed"
+            todo = "Leave it out of the pipeline and start again, then remove it"
+            raise UsageError("E8306", where, what, allowed, todo)
+
+
+def lacks_source(endpoint: Endpoint) -> bool:
+    """Whether it is a sender whose messageSourceId is to be recorded, and is not yet."""
+    return endpoint.kind == "sender" and not endpoint.source and SENDING[Reliability(endpoint.reliability)].stored
+
+
+def _is_same(known: Endpoint, settings: Settings) -> bool:
+    """Whether a dynamic part has these settings; those that are new since it was recorded have their defaults."""
+    if known.origin != "dynamic" or known.kind != ("receiver" if isinstance(settings, ReceiverSettings) else "sender"):
+        return False
+    return bool(msgspec.json.decode(known.settings, type=type(settings)) == settings)

@@ -1,0 +1,119 @@
+"""The registry of one life: which receivers and senders the engine knows, and what the store records of them."""
+
+import itertools
+import threading
+from collections.abc import Callable, Iterable, Mapping
+
+import msgspec
+
+from correlator.configuration import Provided
+from correlator.core.commit import Endpoint, Recovered, RegistryCommit
+from correlator.core.delivery import Layout
+from correlator.core.differences import refuse
+from correlator.core.faults import point
+from correlator.core.registry import OTHER_IDS, default_senders, endpoint_of, ids_change, lacks_source, reconcile
+from correlator.runtime.dynamic_parts import compare_stored
+from correlator.runtime.logs import get_logger
+from correlator.runtime.restart import received_of
+from correlator.settings import EngineSettings, ReceiverSettings, SenderSettings
+
+
+class Registry:
+    """The receivers and senders of an engine, as the store records them.
+
+    The thread that starts the engine calls `compare` and `record_changes`. Later any thread may read `endpoints`, and
+    one thread at a time records a new part.
+
+    Args:
+        settings: of the engine.
+        provided: connections and store that do not stand in the settings.
+        identity: the unique part of the sources that senders get in this life.
+        commit: has a change committed and waits for it; does nothing without persistence.
+
+    Attributes:
+        endpoints: by id; replaced, never changed in place, so that a reader needs no lock.
+        default_senders: of the connections without configured senders, by id; each exists once it was sent to.
+    """
+
+    def __init__(
+        self,
+        settings: EngineSettings,
+        provided: Provided,
+        identity: str,
+        commit: Callable[[RegistryCommit], None],
+    ) -> None:
+        self.endpoints: Mapping[str, Endpoint] = {}
+        self.default_senders = {sender.id: sender for sender in default_senders(settings, provided.connections)}
+        self._settings = settings
+        self._provided = provided
+        self._identity = identity
+        self._commit = commit
+        self._source_numbers = itertools.count(1)
+        self._changes = RegistryCommit()
+        self._replacing = threading.Lock()
+        self._log = get_logger(engine=settings.name)
+
+    def compare(self, recovered: Recovered, layout: Layout) -> None:
+        """Compare the configuration with the store, and note what the start is to record; writes nothing.
+
+        Args:
+            recovered: what the store holds.
+            layout: the contexts of the configuration.
+
+        Raises `RecoveryRefused` E4301 to E4305, E4315 and E4316, which names every difference.
+        """
+        point("cfg.compare")
+        refuse(compare_stored(recovered.endpoints, self._settings, self._provided))
+        changes = reconcile(
+            recovered.endpoints,
+            [*self._settings.receivers, *self._settings.senders],
+            self.default_senders.values(),
+            self._settings.destinations,
+            layout=layout,
+            received=received_of(recovered),
+        )
+        self._warn_of_changed_ids(recovered.endpoints, changes.put)
+        self._changes = RegistryCommit(put=[self._with_source(endpoint) for endpoint in changes.put])
+        self.endpoints = {endpoint.id: endpoint for endpoint in (*recovered.endpoints, *self._changes.put)}
+
+    def record_changes(self) -> None:
+        """Record what `compare` has noted; raises as a commit does."""
+        if self._changes.put:
+            point("cfg.register.commit")
+            self.commit(self._changes)
+
+    def entry_of(self, settings: ReceiverSettings | SenderSettings) -> Endpoint:
+        """The entry of a part that code adds, with a new source where one is recorded."""
+        return self._with_source(endpoint_of(settings, dynamic=True, destinations=self._settings.destinations))
+
+    def source_of(self, endpoint: Endpoint) -> str:
+        """The messageSourceId of a sender: the recorded one, else a new one for this life."""
+        return endpoint.source or self._new_source()
+
+    def record(self, endpoint: Endpoint) -> None:
+        """Record a new part; returns when it is durable. Raises as a commit does."""
+        self.commit(RegistryCommit(put=[endpoint]))
+        with self._replacing:
+            self.endpoints = {**self.endpoints, endpoint.id: endpoint}
+
+    def forget(self, part_id: str) -> None:
+        """Let go of a part that the store no longer records."""
+        with self._replacing:
+            self.endpoints = {name: endpoint for name, endpoint in self.endpoints.items() if name != part_id}
+
+    def commit(self, commit: RegistryCommit) -> None:
+        """Have a change committed and wait for it."""
+        self._commit(commit)
+
+    def _warn_of_changed_ids(self, stored: Iterable[Endpoint], put: Iterable[Endpoint]) -> None:
+        known = {endpoint.id: endpoint for endpoint in stored}
+        for wanted in put:
+            change = ids_change(known[wanted.id], wanted) if wanted.id in known else None
+            if change is not None:
+                self._log.warning(f"W4302 {OTHER_IDS}", receiver=wanted.id, before=change.before, after=change.after)
+
+    def _with_source(self, endpoint: Endpoint) -> Endpoint:
+        return msgspec.structs.replace(endpoint, source=self._new_source()) if lacks_source(endpoint) else endpoint
+
+    def _new_source(self) -> str:
+        return f"{self._identity}:S{next(self._source_numbers):02d}"

@@ -6,7 +6,7 @@ Nothing is opened, and Spark is not started: mistakes in expressions are found w
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from correlator.configuration import Findings, import_object
@@ -39,17 +39,15 @@ def check_pipelines(settings: PipelineFile, findings: Findings) -> None:
 
 
 def check_connectors(settings: PipelineFile, findings: Findings) -> None:
-    """What the connectors say about their options and destinations."""
+    """Report what the connectors refuse: options and destinations of receivers and senders. Opens no connection."""
     with _connections(settings, findings) as connections:
-        for path, endpoint in _endpoints(settings):
-            connection = connections.get(endpoint.connection)
-            if connection is not None:
-                _check_endpoint(path, endpoint, connection, settings, findings)
+        _check_endpoints(settings, connections, findings)
 
 
-def hint(settings: PipelineFile, findings: Findings) -> None:
-    """What will work, but perhaps not as its author believes (rules A2.7, A6.3 and S4.3)."""
-    with _connections(settings, Findings(findings.file)) as connections:
+def check_and_hint(settings: PipelineFile, findings: Findings) -> None:
+    """Do the same, and report what works, but perhaps not as the author of the file expects."""
+    with _connections(settings, findings) as connections:
+        _check_endpoints(settings, connections, findings)
         repeats = {name: not connection.features.deduplicates_sends for name, connection in connections.items()}
     for path, endpoint in _endpoints(settings):
         if isinstance(endpoint, ReceiverSettings) and endpoint.selector is not None:
@@ -60,6 +58,13 @@ def hint(settings: PipelineFile, findings: Findings) -> None:
             _hint_windows(path, settings, findings)
         elif repeats.get(endpoint.connection, False):
             _hint_repeats(path, endpoint, settings, findings)
+
+
+def _check_endpoints(settings: PipelineFile, connections: Mapping[str, Connection], findings: Findings) -> None:
+    for path, endpoint in _endpoints(settings):
+        connection = connections.get(endpoint.connection)
+        if connection is not None:
+            _check_endpoint(path, endpoint, connection, settings, findings)
 
 
 def _hint_windows(path: str, settings: PipelineFile, findings: Findings) -> None:

@@ -200,8 +200,10 @@ def settings_of(settings: PipelineFile, positions: Mapping[str, Position]) -> It
             name = "unique_message_id_property"
             source = _source(f"senders[{index}].{name}", positions)
             yield Setting(f"sender {sender.id}", name, sender.unique_message_id_property, source)
-    for sender in default_senders(settings) if settings.monitors else ():
+    for sender in default_senders(settings):
         value = f"{sender.reliability} to connection {sender.connection}, each send names its destination"
+        if not settings.monitors:
+            value = "not used: only monitors send to a default sender, and there are none"
         yield Setting(f"sender {sender.id}", "default sender", value, "the connection has no sender of its own")
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from correlator.cli.checks import check_connectors, hint
+from correlator.cli.checks import check_and_hint
 from correlator.cli.codes import SEVERITIES
 from correlator.cli.effects import check_effects
 from correlator.cli.loading import importable, load
@@ -46,7 +46,7 @@ def _findings(file: Path) -> list[CorrelatorError]:
     """Errors and warnings of one file in the order of the file."""
     try:
         with importable(file):
-            found: list[CorrelatorError] = list(load(file, [check_connectors, check_effects, hint]).warnings)
+            found: list[CorrelatorError] = list(load(file, [check_and_hint, check_effects]).warnings)
     except InvalidConfiguration as error:
         found = [*(ConfigError(*problem.args) for problem in error.problems), *error.warnings]
     return sorted(found, key=_place)

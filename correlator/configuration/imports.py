@@ -1,26 +1,36 @@
-"""Imports what a configuration names as `module:Class`, and tells what went wrong in the words of the user's code."""
+"""Imports what a configuration names as `module:Class`; an error shows the lines of the user's own code."""
 
 import importlib
+import sys
 import traceback
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from correlator.configuration.words import did_you_mean
-from correlator.errors import ConfigError, quoted
+from correlator.errors import ConfigError, printable, quoted
 
 _MOST_FRAMES = 5
 _MISSING: Any = object()
+_INSTALLED = ("site-packages", "dist-packages")
+"""Names of directories that hold no modules of the user."""
+_RENAME = "Rename your module"
 
 
 def import_object(path: str, where: str = "") -> Any:
-    """The object that `module:name` names; `where` that stands, in errors, is the path itself by default.
+    """Import the object that `module:name` names.
 
-    Importing runs the user's code: a configuration is trusted like a program, which is why a file that others can
-    write is refused.
+    Importing runs the user's code: a configuration is trusted like a program, which is why the engine refuses a file
+    that other users can write.
+
+    Args:
+        path: `module:name`; the name may have dots.
+        where: the place of the path, for the message of an error; the path itself by default.
 
     Raises:
-        ConfigError: `E1501`; names the module or attribute, and the lines of the user's code that failed.
+        ConfigError: E1501; names the module or attribute, the lines of the user's code that failed, and a module of
+            the user that another one of the same name hides.
     """
     module_name, _, names = path.partition(":")
     try:
@@ -31,11 +41,31 @@ def import_object(path: str, where: str = "") -> Any:
                 break
     except (Exception, SystemExit) as exc:  # whatever the user's module does when it is imported
         what = f"cannot import {quoted(path)}: {_summary(exc)}"
+        if isinstance(exc, ModuleNotFoundError) and (hidden := _hidden(module_name)):
+            raise ConfigError("E1501", where or path, what, hidden, _RENAME) from exc
         raise ConfigError("E1501", where or path, what, "", _user_frames(exc.__traceback__)) from exc
     if found is _MISSING:
         what = f"cannot import {quoted(path)}: {quoted(getattr(owner, '__name__', path))} has no {quoted(name)}"
+        if hidden := _hidden(module_name):
+            raise ConfigError("E1501", where or path, what, hidden, _RENAME)
         raise ConfigError("E1501", where or path, what, did_you_mean(name, dir(owner)))
     return found
+
+
+def _hidden(module_name: str) -> str:
+    """Name the user's file that is not imported because another module of the same name is found first; or empty."""
+    top = module_name.partition(".")[0]
+    imported = sys.modules.get(top)
+    if imported is None:
+        return ""
+    file = getattr(imported, "__file__", None)
+    for place in sys.path:
+        spec = PathFinder.find_spec(top, [place]) if Path(place).name not in _INSTALLED else None
+        if spec is None or not spec.has_location or (file is not None and Path(str(spec.origin)).samefile(file)):
+            continue
+        first = file or "which is a part of Python"
+        return f"'{printable(str(spec.origin))}' is not imported: another module named '{top}' comes first, {first}"
+    return ""
 
 
 def _summary(exc: BaseException) -> str:

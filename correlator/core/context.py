@@ -38,7 +38,7 @@ from correlator.core.staging import Staging
 from correlator.core.state import encode
 from correlator.core.timers import Timers
 from correlator.core.unhandled import Unhandled
-from correlator.errors import CorrelatorError, HandlerFailed, UsageError, quoted, storable
+from correlator.errors import CorrelatorError, HandlerFailed, MappingError, UsageError, quoted, storable
 from correlator.events import (
     DeadLetter,
     FlowControlMarker,
@@ -450,6 +450,10 @@ class Context:
         """Stage a send."""
         if self._thread() is not self._worked_by:
             raise self._outside(monitor)
+        if isinstance(event, type):
+            name, what = event.__name__, f"the class {event.__name__} was given to send"
+            where, allowed = f"monitor {monitor.state_name}", "An event is an instance of it"
+            raise MappingError("E5201", where, what, allowed, f"Write {name}(...)")
         if to.startswith("channel:"):
             self._send_to_channel(monitor, event, to[8:])
             return

@@ -233,7 +233,7 @@ def _check_value(event_type: type[Any], name: str, value: Any) -> None:
     try:
         read_back = codec.decode(codec.encode(value))
     except StateError as error:
-        raise UsageError("E4108", where, what, error.what) from error
+        raise UsageError("E4108", where, what, f"The {error.what}") from error
     if read_back != value:
         raise UsageError("E4108", where, what, f"The store would make {quoted(read_back)} of it")
 
@@ -295,12 +295,7 @@ class Plan:
 
     def _add(self, part: Expression) -> int:
         if not isinstance(part, Expression):
-            raise UsageError(
-                "E4112",
-                "expression",
-                f"{type(part).__name__} cannot be a part of it",
-                "Parts are match(), wait(), at() and what is made of them; ~ stands beside & only",
-            )
+            raise _no_part(part)
         if len(self.parts) == MAX_PARTS:
             raise UsageError("E4112", "expression", f"has more than {MAX_PARTS} parts", "", "Use several listeners")
         if isinstance(part, Within):
@@ -477,6 +472,15 @@ class Plan:
         runs = not isinstance(part, Within) or self._sequence[number] is None or self._has_begun(number, progress)
         if runs and isinstance(part, Pattern | Wait | At | Within):
             yield number
+
+
+def _no_part(value: object) -> UsageError:
+    if isinstance(value, type):
+        name = value.__name__
+        return UsageError("E4112", "expression", f"the class {name} cannot be a part of it", "", f"Write match({name})")
+    what = f"{quoted(value)} of type {type(value).__name__} cannot be a part of it"
+    allowed = "Parts are match(), wait(), at() and combinations of them; ~ stands beside & only"
+    return UsageError("E4112", "expression", what, allowed)
 
 
 def _both(one: bool | None, other: bool | None) -> bool | None:

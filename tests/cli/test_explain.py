@@ -73,6 +73,23 @@ def test_settings_say_where_they_come_from(here, capsys):
     assert ("sender files-default-sender", "default sender") in found
 
 
+def test_a_default_sender_of_an_engine_without_monitors_is_said_to_be_unused(place, capsys):
+    write(
+        place / "pipelines.yaml",
+        [
+            "name: p\nconnections: {files: {type: file, path: .}, out: {type: file, path: .}}",
+            'receivers: [{id: in, connection: files, destination: "queue:in.jsonl"}]',
+            'senders: [{id: out, connection: out, destination: "queue:out.jsonl"}]',
+            "pipelines: [{name: copy, from: [in], steps: [{route: out}]}]",
+        ],
+    )
+    settings = explained(place / "pipelines.yaml", capsys)["settings"]
+    values = {one["part"]: one["value"] for one in settings if one["name"] == "default sender"}
+    assert values == {
+        "sender files-default-sender": "not used: only monitors send to a default sender, and there are none"
+    }
+
+
 def test_a9_18_settings_of_the_command_line_are_explained(here, capsys):
     mode = "--set=receivers[0].reliability=AT_LEAST_ONCE"
     assert explained("engine.yaml", capsys, mode)["paths"][0]["grade"] == "MAY_REPEAT"

@@ -5,8 +5,7 @@ import json
 import pytest
 
 from connectors.pulsar import PulsarConnection
-from correlator.cli.checks import check_connectors, hint
-from correlator.cli.loading import load
+from correlator.cli import main
 from tests.cli.commands import run, write
 from tests.cli.conftest import ENGINE, MONITOR
 
@@ -216,10 +215,13 @@ def test_more_mistakes_than_a_message_shows(place):
     assert len(codes(result)) == 100
 
 
-@pytest.mark.parametrize("check", [check_connectors, hint])
-def test_the_checks_of_a_file_close_the_connections_that_they_make(check, place, monkeypatch):
+def test_a_check_makes_each_connection_once_and_closes_it(place, monkeypatch):
     write(place / "ids.yaml", ["name: e\nconnections: {p: {type: pulsar, client_id: mine}}"])
+    made, make = [], PulsarConnection.__init__
     closed, close = [], PulsarConnection.close
+    monkeypatch.setattr(
+        PulsarConnection, "__init__", lambda self, *settings: (made.append(self), make(self, *settings))[1]
+    )
     monkeypatch.setattr(PulsarConnection, "close", lambda self: (closed.append(self), close(self)))
-    load(place / "ids.yaml", [check])
-    assert len(closed) == 1
+    assert main.execute(["lint", str(place / "ids.yaml")]) == 0
+    assert (len(made), made) == (1, closed)

@@ -476,6 +476,28 @@ def test_39_only_the_users_part_of_a_traceback(tmp_path, monkeypatch):
         assert "correlator/" not in text
 
 
+@pytest.mark.parametrize("name", ["queue", "select", "yaml", "queue.monitors"])
+def test_a_module_that_another_one_of_its_name_hides_is_named(name, tmp_path, monkeypatch):
+    """Modules of the standard library, in Python and in C, and of an installed package come first."""
+    own = tmp_path / f"{name.partition('.')[0]}.py"
+    own.write_text("class Mine: ...\n")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    with pytest.raises(ConfigError) as caught:
+        read_text(engine(f"monitors: [{{type: '{name}:Mine'}}]"), EngineFile, check_import=lambda _n, _o: None)
+    text = str(caught.value)
+    assert text.startswith(f"E1501 config.yaml:4:19 monitors[0].type: cannot import '{name}:Mine': ")
+    assert f"'{own}' is not imported: another module named '{own.stem}' comes first, " in text
+    assert text.endswith(". Rename your module.")
+
+
+def test_a_module_that_nothing_hides_is_not_said_to_be_hidden(tmp_path, monkeypatch):
+    (tmp_path / "only_once.py").write_text("")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path), str(tmp_path)])
+    with pytest.raises(ConfigError) as caught:
+        read_text(engine("monitors: [{type: 'only_once:A'}]"), EngineFile, check_import=lambda _n, _o: None)
+    assert "Rename" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     "error",
     [

@@ -594,6 +594,13 @@ def test_112_a_value_that_cannot_become_a_message(value):
     assert error.code == "E5201"
 
 
+@pytest.mark.parametrize("to", ["out", "quick", "channel:main"])
+def test_112_a_class_is_not_sent_in_place_of_an_event(to):
+    error = error_of(lambda monitor: monitor.send(Tick, to=to))
+    assert str(error).endswith(": the class Tick was given to send. An event is an instance of it. Write Tick(...).")
+    assert (type(error), error.code) == (MappingError, "E5201")
+
+
 def test_111_a_flood_into_a_channel_is_bounded(monkeypatch):
     monkeypatch.setattr("correlator.core.context.MAX_WAITING_FROM_INSIDE", 3)
     context = a_context(handler_that(lambda monitor: monitor.send(Other(), to="channel:main")))

@@ -442,6 +442,17 @@ def test_what_a_failed_handler_asked_for_does_not_begin():
 # --- what cannot be ---
 
 
+def test_a_class_in_an_expression_is_answered_with_how_to_write_it():
+    with pytest.raises(
+        UsageError, match=r"^E4112 expression: the class A cannot be a part of it\. Write match\(A\)\.$"
+    ):
+        on(match(B).then(A))(lambda _self, _one, _other: None)
+    with pytest.raises(
+        UsageError, match=r"^E4112 expression: '5' of type int cannot be a part of it\. Parts are match"
+    ):
+        on(match(B).then(5))(lambda _self, _one: None)
+
+
 @pytest.mark.parametrize(
     ("make", "code"),
     [

@@ -1,6 +1,7 @@
-"""Typed settings with their defaults: the one place where a default stands. Read once, passed down, never changed.
+"""The settings of an engine with their defaults. This module is the only place that holds a default.
 
-Durations are seconds as `float` and sizes bytes as `int` here; the configuration file writes them with units.
+The engine reads settings once, at its start, and never changes them. Durations are seconds as `float`, sizes are bytes
+as `int`; the configuration file writes both with units.
 """
 
 import builtins
@@ -30,11 +31,11 @@ OnUnhandled = Literal["dead_letter", "warn", "ignore"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSettings:
-    """When checkpoints are taken.
+    """When the engine takes checkpoints.
 
     Attributes:
-        interval: time from the end of one checkpoint to the beginning of the next; a checkpoint with nothing to
-            write is not taken.
+        interval: time from the end of one checkpoint to the beginning of the next. If nothing has changed, the engine
+            takes no checkpoint.
     """
 
     interval: SomeSeconds = 0.2
@@ -42,14 +43,15 @@ class CheckpointSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionSettings:
-    """A broker.
+    """A connection to a broker.
 
     Attributes:
-        type: the connector: an entry point of `correlator.connectors`.
-        default_receiver_reliability: of the receivers in the file that name none.
-        default_sender_reliability: of the senders in the file that name none, and of the default sender, which a
-            connection without senders has under the id `CONNECTION-default-sender`.
-        options: what only this connector knows; in the file these keys stand beside `type`.
+        type: name of the connector, which is an entry point of the group `correlator.connectors`.
+        default_receiver_reliability: mode of the receivers of the file that use this connection and name no mode.
+        default_sender_reliability: mode of the senders of the file that use this connection and name no mode, and of
+            its default sender. A connection without configured senders has a default sender with the id
+            `CONNECTION-default-sender`.
+        options: options of the connector, such as its address. In the file these keys stand beside `type`.
     """
 
     type: str
@@ -60,7 +62,13 @@ class ConnectionSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DuplicateDetectionSettings:
-    """The windows of the duplicate detector (docs/guarantees.md): 0 disables either, both at 0 are refused."""
+    """The windows of duplicate detection (docs/guarantees.md). 0 disables a window; both at 0 are refused.
+
+    Attributes:
+        per_source_window_size: the newest ids of each source that its window remembers.
+        expiry_time: how much older than the newest id of the time queue an id may be before it is evicted, in engine
+            time.
+    """
 
     per_source_window_size: CountOrZero = 2000
     expiry_time: Seconds = 120.0
@@ -68,35 +76,38 @@ class DuplicateDetectionSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceiverSettings:
-    """What takes from a destination.
+    """A receiver, which takes messages from a destination.
 
     Attributes:
         id: unique among all receivers and senders, static and dynamic, for the life of the store.
         connection: name of a connection.
         destination: `queue:NAME`, `topic:NAME` or a logical name of `destinations`.
-        reliability: what the receiver promises (docs/guarantees.md).
-        event: import path `module:Class` of the event type that bodies become; not needed for a pipeline.
-        unique_message_id: template of the id for duplicate detection; the property `uniqueMessageId` by default.
-        message_source_id: template of the source; the property `messageSourceId` by default.
-        dup_detection_domain_id: the duplicate detection domain; `connection:destination` for queues and
-            `connection:id` for topics by default.
-        max_batch_size: messages in one batch: also the most that are received and not acknowledged.
-        max_batch_bytes: bytes of bodies that close a batch.
-        max_batch_interval_ms: how long a batch waits for more after its first message.
-        max_message_bytes: a larger message becomes a dead letter (E5001).
-        on_mapping_error: what happens with a message that cannot be mapped: it becomes a dead letter, it stops the
-            engine, or it is logged and dropped.
-        mapping: for each field of `event` where its value is (docs/mapping.md); without it the body is the event.
-        unhandled: what happens with a message that no monitor listens for: it becomes a dead letter, or it is counted
-            and warned of, or nothing.
-        flow_control: deliver only as far as the application allows by `update_flow_control_window`.
-        no_local: drop what this engine's own senders sent.
-        selector: take only messages for which this condition on headers and properties is true (docs/receiving.md).
-        durable_topic_subscription_name: what the broker keeps a topic's messages under while the engine is down; the
-            receiver's id by default.
-        max_extra_mapping_threads: threads that map while the receiver's own thread goes on receiving.
-        log_performance_breakdown: log what the receiver's thread spends its time on (docs/status.md).
-        options: what only this connector knows.
+        reliability: the reliability mode (docs/guarantees.md).
+        event: import path `module:Class` of the event class that message bodies become. Without it monitors get a
+            `Message`. A receiver of a pipeline needs none.
+        unique_message_id: template of the unique id of a message for duplicate detection; the property
+            `uniqueMessageId` by default.
+        message_source_id: template of the id of the message's producer; the property `messageSourceId` by default.
+        dup_detection_domain_id: the duplicate detection domain; by default `connection:destination` for a queue and
+            `connection:id` for a topic.
+        max_batch_size: most messages in a batch, and most messages that the receiver holds without an acknowledgement.
+        max_batch_bytes: bytes of message bodies at which a batch is closed.
+        max_batch_interval_ms: how long a batch waits for more messages after its first one, in milliseconds.
+        max_message_bytes: a message with a larger body becomes a dead letter (E5001).
+        on_mapping_error: what happens to a message that cannot be mapped: it becomes a dead letter (`dead_letter`), it
+            stops the engine (`stop`), or the engine logs and drops it (`drop`).
+        mapping: where in the message each field of `event` has its value (docs/mapping.md). Without it the body is the
+            event, as JSON.
+        unhandled: what happens to a message that no monitor listens for: it becomes a dead letter (`dead_letter`), the
+            engine counts it and logs a warning (`warn`), or nothing (`ignore`). Either way it is acknowledged.
+        flow_control: deliver messages only as far as the application allows by `update_flow_control_window`.
+        no_local: drop messages that this engine's own senders sent.
+        selector: take only messages for which this condition over headers and properties is true (docs/receiving.md).
+        durable_topic_subscription_name: name of the subscription under which the broker keeps a topic's messages while
+            the engine is down; the receiver's id by default.
+        max_extra_mapping_threads: threads that map messages while the receiver's own thread goes on receiving.
+        log_performance_breakdown: log regularly what the receiver's thread spends its time on (docs/status.md).
+        options: options of the connector for this receiver.
     """
 
     id: Identifier
@@ -124,35 +135,36 @@ class ReceiverSettings:
 
     @property
     def subscription(self) -> str:
-        """The name under which its place is kept where each reader gets every message: of a topic, stream or file."""
+        """Name under which a broker keeps this receiver's position in a topic, stream or file."""
         return self.durable_topic_subscription_name or self.id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SenderSettings:
-    """What sends to a destination.
+    """A sender, which sends messages to destinations.
 
     Attributes:
         id: unique among all receivers and senders, static and dynamic, for the life of the store.
         connection: name of a connection.
-        destination: where messages go that name no other; without one, each message names its own.
-        reliability: what the sender promises; `APP_CONTROLLED` is refused.
-        unique_message_id_property: property that carries `seqNo:messageSourceId`.
-        message_source_id_property: property that carries the source.
-        max_batch_size: most messages handed to the broker before their confirms are awaited.
-        max_batch_interval_ms: how long a batch waits for more after its first message; a checkpoint releases
-            sends together, so 0 (do not wait) is the default.
-        max_tries: tries of a message that the broker refuses, before it becomes a dead letter. A broker that stores a
-            repeat once gets one: there a number that comes after higher ones counts as a repeat.
-        retry_interval: time before the second try; it doubles with each further one, less a random part of up to half.
+        destination: where messages go that name no destination themselves. Without it each message must name one.
+        reliability: the reliability mode; `APP_CONTROLLED` is refused.
+        unique_message_id_property: name of the property that carries the unique id, `seqNo:messageSourceId`.
+        message_source_id_property: name of the property that carries the source id.
+        max_batch_size: most messages that the sender hands to the broker before it waits for their confirms.
+        max_batch_interval_ms: how long a batch waits for more messages after its first one, in milliseconds. A
+            checkpoint releases sends together, so 0 (do not wait) is the default.
+        max_tries: how often the sender tries a message that the broker refuses before it becomes a dead letter. A
+            broker that drops repeats gets one try: it takes a number that comes after higher ones for a repeat.
+        retry_interval: time before the second try. It doubles with each further try, less a random part of up to half.
         max_retry_interval: the longest time between two tries.
-        max_outstanding: messages that wait for a checkpoint or for the broker; beyond it receivers and contexts pause,
-            and a checkpoint is taken at once where half of them wait for one.
-        persistent: have the broker keep what a BEST_EFFORT sender sends on disk, as it keeps that of the others.
-        time_to_live: how long the broker may keep a message that says nothing itself; without it, for ever.
-        mapping: for each part of a message where an event has it (docs/mapping.md); without it the event is the body.
-        log_performance_breakdown: log what the sender's thread spends its time on (docs/status.md).
-        options: what only this connector knows.
+        max_outstanding: messages that may wait for a checkpoint or for the broker. At this limit receivers and contexts
+            pause. If half of this number waits for a checkpoint, the engine takes one at once.
+        persistent: let the broker keep on disk what a BEST_EFFORT sender sends, as it does for the other modes.
+        time_to_live: how long the broker may keep a message that names no time itself; without it, without limit.
+        mapping: which part of an event becomes each part of the message (docs/mapping.md). Without it the body is the
+            event, as JSON.
+        log_performance_breakdown: log regularly what the sender's thread spends its time on (docs/status.md).
+        options: options of the connector for this sender.
     """
 
     id: Identifier
@@ -176,13 +188,15 @@ class SenderSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MonitorSettings:
-    """A monitor class that the engine creates at start.
+    """A monitor that the engine creates at its start.
 
     Attributes:
-        type: import path `module:Class`, or the class itself, which then has its import path here.
-        context: the context (one thread) that it lives in.
-        on_error: what an exception in one of its handlers does.
-        options: keyword arguments of the class: initial values of its attributes.
+        type: import path `module:Class` of the monitor class. Code may give the class itself; the attribute then holds
+            its import path.
+        context: name of the context, which is a thread and a queue of events, that the monitor lives in.
+        on_error: what happens when one of its handlers raises: the engine stops (`stop`), the event becomes a dead
+            letter (`dead_letter`), or it is left out (`skip`).
+        options: initial values of the monitor's attributes, given to the class as keyword arguments.
     """
 
     type: ImportPath
@@ -208,26 +222,34 @@ class MonitorSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
-    """One engine: its store, its connections, and the static parts.
+    """One engine: its store, its connections, and its static receivers, senders and monitors.
 
     Attributes:
-        name: identity of the instance; its store opens under no other name.
-        store: `sqlite:///path` or `postgresql://…`; `None` runs without persistence.
-        witness_directory: where this machine notes the last checkpoint of a PostgreSQL store, so that a start refuses
-            one that went back (E4311): an older replica, a backup. SQLite needs none.
-        max_queued: events that may wait in the queue of one context before receiving pauses.
-        connection_retry_interval: time between the first two attempts to connect; it doubles with each further
-            one, less a random part of up to half, and begins anew after a connection that held longer than that.
+        name: name of the engine. Its store opens under no other name.
+        store: URL of the store, `sqlite:///path` or `postgresql://…`. Without it the engine runs without persistence.
+        witness_directory: directory on this machine in which the engine notes the last checkpoint of a PostgreSQL
+            store. A start then refuses a server that went back to an older state (E4311), such as an outdated replica
+            or a backup. SQLite needs none.
+        checkpoint: when the engine takes checkpoints.
+        connections: connections to brokers, by name.
+        destinations: logical destinations: for each name the `queue:NAME` or `topic:NAME` that it stands for.
+        receivers: the static receivers.
+        senders: the static senders.
+        monitors: the monitors that the engine creates at its start.
+        duplicate_detection: the windows of duplicate detection.
+        max_queued: events that may wait in the queue of one context before its receivers pause.
+        connection_retry_interval: time between the first two attempts to connect. It doubles with each further attempt,
+            less a random part of up to half, and begins anew after a connection that held longer than that.
         max_connection_retry_interval: the longest time between two attempts to connect.
         stop_timeout: how long an orderly stop may wait for brokers.
-        fail_fast: stop with an error instead of waiting when a broker cannot be reached at start.
-        status_interval: time between two lines `Messaging Status:` of the log; 0 for none.
-        performance_breakdown_interval: time that a line of `log_performance_breakdown` tells about.
-        input_log: file that records what monitors take in, for `correlator replay`; each start begins a new one, with
-            a number behind the name.
-        handler_warning_after: how long a handler may run before the log says so (W5501); 0 for any time.
-        discard_state: state of keyed steps that are not configured any more, which the next start deletes: each
-            `PIPELINE/STEP FINGERPRINT`, as the refused start tells it (E4331).
+        fail_fast: stop with an error if a broker cannot be reached at the start, instead of trying again.
+        status_interval: time between two status lines (`Messaging Status:`) in the log; 0 for none.
+        performance_breakdown_interval: time that each line of `log_performance_breakdown` covers.
+        input_log: file that records all inputs of monitors, for `correlator replay`. Each start begins a new file, with
+            a number appended to this name.
+        handler_warning_after: how long a handler may run before the engine logs a warning (W5501); 0 for no limit.
+        discard_state: state of keyed steps that are no longer configured, which the next start deletes. Each entry is
+            `PIPELINE/STEP FINGERPRINT`, as the error of the refused start names it (E4331).
     """
 
     name: Identifier

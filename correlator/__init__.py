@@ -1,8 +1,10 @@
 """correlator: an event-driven, reliable bridge engine.
 
-One commit holds application state, outbound queues, receive progress and duplicate ids; sends leave only after it.
+One database transaction stores the state of the application, its outbound messages, which messages it has received, and
+the ids for duplicate detection. The engine acknowledges and sends only after this transaction has committed.
 
-Names are loaded when they are first used, so that a worker process that needs a monitor class loads no database.
+The names of this package are its public interface. Each is imported when it is first used, so that a worker process
+that needs only a monitor class does not import a database driver.
 """
 
 import importlib

@@ -1,7 +1,8 @@
-"""The error tree: one base, few classes, each by what the caller does next.
+"""The errors of correlator: one base class and a few subclasses, each for one reaction of the caller.
 
-Every message a user can cause reads `CODE where: what is wrong. What is allowed. What to do.`; codes are stable.
-The exit status of the command line is an attribute of the class, so that a script can tell the cases apart.
+Every message that a user can cause reads `CODE where: what is wrong. What is allowed. What to do.` Codes never change
+their meaning; `correlator explain CODE` explains one. Each class has the exit status with which a command ends, so that
+a script can distinguish the cases.
 """
 
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ _LONGEST_QUOTED_VALUE = 60
 
 
 def quoted(value: object) -> str:
-    """A value as it appears in a message: in quotes, control characters escaped, at most 60 characters."""
+    """Make a value fit for a message: in quotes, control characters escaped, at most 60 characters."""
     text = value if isinstance(value, str) else repr(value)
     escaped = printable(text)
     if len(escaped) > _LONGEST_QUOTED_VALUE:
@@ -20,31 +21,34 @@ def quoted(value: object) -> str:
 
 
 def printable(text: str) -> str:
-    """Text with its control characters escaped, so that a name can neither break a line nor steer a terminal."""
+    """Escape the control characters of a text, so that a name can neither break a line nor control a terminal."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def sentence(text: str) -> str:
-    """With its full stop, unless it ends in a question, or in the mark below a text."""
+    """Add the full stop, unless the text ends with `?`, or with `^`, which marks a place in the line above."""
     return text if text.endswith(("?", "^")) else f"{text.rstrip('.')}."
 
 
 def storable(text: str) -> str:
-    """The text with halves of surrogate pairs escaped: application code may raise them, and no store takes them."""
+    """Escape unpaired surrogates: an exception of the application may contain them, and no store accepts them."""
     return text.encode(errors="backslashreplace").decode()
 
 
 class CorrelatorError(Exception):
-    """Base of all errors of this product.
+    """Base class of all errors of correlator.
 
     Args:
-        code: the stable code, such as `E1020`.
-        where: `file:line:column path.in.config`, or the name of the object.
+        code: the code of the error, such as `E1020`.
+        where: the place, `file:line:column path.in.config`, or the name of the object.
         what: what is wrong, without a full stop.
-        allowed: what would have been right; may be empty.
-        todo: what to do now; may be empty.
+        allowed: what is allowed instead; may be empty.
+        todo: what to do; may be empty.
+
+    Attributes:
+        exit_status: the exit status of a command that this error ends.
     """
 
     exit_status: ClassVar[int] = 70
@@ -63,7 +67,11 @@ class CorrelatorError(Exception):
 
 
 class ConfigError(CorrelatorError):
-    """A configuration that cannot be used (E1xxx). `problems` holds every one found, in the order of the file."""
+    """The configuration cannot be used (E1xxx): correct it.
+
+    Attributes:
+        problems: all problems that were found, in the order of the file.
+    """
 
     exit_status = 2
 
@@ -73,58 +81,67 @@ class ConfigError(CorrelatorError):
 
 
 class UsageError(CorrelatorError):
-    """A call that the state of the engine or the arguments do not allow (E2xxx, E4110, E8xxx): fix the program."""
+    """The arguments of a call or a command, or the state of the engine, do not allow it: correct the program.
+
+    Its codes are E2xxx, E8xxx, and some of E41xx for mistakes in the classes of monitors and events.
+    """
 
     exit_status = 2
 
 
 class StoreError(CorrelatorError):
-    """The store cannot be used (E3xxx). The engine stops; the next start finds the truth."""
+    """The store cannot be used (E3xxx). The engine stops; its next start reads from the store what was committed."""
 
     exit_status = 3
 
 
 class StoreBusy(StoreError):
-    """A transaction was cleanly rolled back (locked, disk full, deadlock): nothing was written, try again later."""
+    """A transaction was rolled back (lock, full disk, deadlock). Nothing was written; the engine tries again."""
 
 
 class CommitUnknown(StoreError):
-    """The answer to a commit was lost: ask `Store.resolve` before anything else happens."""
+    """The answer to a commit was lost. Call `Store.resolve`, which finds the outcome, before anything else."""
 
 
 class Fenced(StoreError):
-    """Another engine owns the store now: stop at once, acknowledge nothing, send nothing."""
+    """Another engine owns the store. The engine stops at once; it acknowledges and sends nothing more."""
 
     exit_status = 5
 
 
 class RecoveryRefused(CorrelatorError):
-    """The store and the configuration do not fit together (E4xxx): nothing was changed."""
+    """The store and the configuration do not fit together (E4xxx). The start has changed nothing."""
 
     exit_status = 6
 
 
 class StateError(CorrelatorError):
-    """State of a monitor that cannot be stored or read back (E41xx, E42xx)."""
+    """The state of a monitor cannot be stored, or cannot be read from the store (E41xx, E42xx)."""
 
     exit_status = 6
 
 
 class MappingError(CorrelatorError):
-    """One message could not become an event, or one event a message (E5xxx): it becomes a dead letter."""
+    """A message cannot become an event, or an event cannot become a message (E5xxx).
+
+    A received message becomes a dead letter. A send raises this in the handler that calls it.
+    """
 
 
 class HandlerFailed(CorrelatorError):
-    """A handler of a monitor raised (E5500) and `on_error` is `stop`: the engine stops before its next checkpoint."""
+    """A handler of a monitor raised and `on_error` is `stop` (E5500). The engine stops without another checkpoint."""
 
     exit_status = 1
 
 
 class ConnectionLost(CorrelatorError):
-    """The broker cannot be reached (E7xxx): the engine waits, connects again and goes on, for ever."""
+    """The broker cannot be reached (E7xxx). The engine waits and connects again, without a limit of attempts."""
 
     exit_status = 4
 
 
 class SendRejected(CorrelatorError):
-    """The broker refused one message (E8xxx): a few more tries, then a dead letter. Returned by a sink, not raised."""
+    """The broker refused a message (E8xxx). The sender tries again, up to `max_tries`; then it becomes a dead letter.
+
+    `Sink.send` returns this error for a message; it does not raise it.
+    """

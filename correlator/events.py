@@ -1,4 +1,7 @@
-"""Values that travel: what application code sees (events) and what brokers carry (messages)."""
+"""Events, which application code handles, and messages, which brokers carry.
+
+The events that the engine itself sends to monitors, such as `SenderFlushed`, stand here, too.
+"""
 
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
@@ -14,22 +17,34 @@ else:
 
 
 CUT_FROM = "cut_from_bytes"
-"""Property by which a source tells the size of a message that is too large to be taken whole: the body begins it."""
+"""Property with the size of a message that is too large to be received whole; the body then holds its beginning."""
 
 
 UNREADABLE = "correlator_unreadable"
-"""Property by which a source says what it could not read of a message, which comes as it was sent."""
+"""Property that names what a source could not read of a message. The body is the one that was sent."""
 
 
 LONGEST_LIFE_MS = 2**53
-"""Most of a `time_to_live_ms`, some 285,000 years: the moment at which it ends has still a number of 64 bits."""
+"""Largest `time_to_live_ms`, some 285,000 years: the time at which it ends must fit into 64 bits."""
 
 
 class Headers(msgspec.Struct, frozen=True, kw_only=True, gc=False, array_like=True):
-    """The standard headers of a message (docs/mapping.md). `None` means: the broker's default, or not present.
+    """The standard headers of a message (docs/mapping.md). `None` means the broker's default, or that there is none.
 
-    Times are milliseconds since the epoch. `delivery_count`, `redelivered`, `timestamp`, `message_id` and
-    `expiration` are set by brokers; a sender that sets them is ignored.
+    Only brokers set `message_id`, `timestamp`, `expiration`, `redelivered` and `delivery_count`; senders ignore them.
+
+    Attributes:
+        message_id: the broker's id of the message.
+        correlation_id: relates a reply to a request.
+        reply_to: destination for replies.
+        type: type of the message, as its sender names it.
+        priority: priority of the message.
+        persistent: whether the broker keeps the message on disk.
+        time_to_live_ms: how long the broker may keep the message, in milliseconds.
+        expiration: when the message expires, in milliseconds since the epoch; 0 for never.
+        timestamp: when it was sent, in milliseconds since the epoch.
+        redelivered: whether the broker delivers the message again.
+        delivery_count: how often the broker has delivered it, this time included.
     """
 
     message_id: str | None = None
@@ -46,16 +61,18 @@ class Headers(msgspec.Struct, frozen=True, kw_only=True, gc=False, array_like=Tr
 
 
 class Message(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """What a broker carries.
+    """A message as brokers carry it. Immutable.
+
+    A handler gets messages of receivers without `event`, and may send a message instead of an event.
 
     Attributes:
-        body: the bytes of the message.
+        body: content of the message.
         properties: application properties by name.
-        key: what keeps messages of one group in order; `None` for no group.
-        destination: where it goes instead of the sender's own destination; `None` on receive, so that a message may
-            be sent on as it came.
-        headers: the standard headers, `None` for all defaults.
-        receiver: the id of the receiver that took it in, as a handler sees it; `None` in what is sent or stored.
+        key: messages with the same key keep their order; `None` for no key.
+        destination: where to send the message, instead of the sender's own destination. `None` in a received message,
+            so that a handler can forward it as it is.
+        headers: the standard headers; `None` for all defaults.
+        receiver: id of the receiver that received the message; `None` in a message that is sent or stored.
     """
 
     body: bytes
@@ -67,19 +84,19 @@ class Message(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 def expired(message: Message, wall_ms: float) -> bool:
-    """Whether nobody wants the message any more: its sender said until when, by the wall clock."""
+    """Whether the message has expired at `wall_ms`, in milliseconds since the epoch."""
     headers = message.headers
     return headers is not None and headers.expiration is not None and 0 < headers.expiration <= wall_ms
 
 
 class Outgoing(msgspec.Struct, frozen=True, gc=False):
-    """One message on its way out of a sender.
+    """A message that a sender gives to a sink.
 
     Attributes:
-        sequence: number within the sender, contiguous from 1, the same at every repeat.
-        source: the sender's `messageSourceId`.
-        destination: where the sink puts it.
-        message: body and properties; for EXACTLY_ONCE and BEST_EFFORT the properties hold the unique id.
+        sequence: number of the message within the sender, contiguous from 1; a repeat has the same number.
+        source: the source id of the sender (`messageSourceId`).
+        destination: `queue:NAME` or `topic:NAME`.
+        message: the message. In the modes EXACTLY_ONCE and BEST_EFFORT its properties hold the unique id.
     """
 
     sequence: int
@@ -92,14 +109,14 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A message that could not be mapped, handled or sent, with the reason (docs/dead-letters.md).
 
     Attributes:
-        kind: `mapping`, `handler`, `step`, `send`, `poison` (it ended the process), or `unhandled`.
-        origin: the id of the receiver, monitor, pipeline or sender where it failed.
-        reason: the error text, beginning with its code.
-        message: the message as it was.
-        unique_id: its unique id if it has one.
-        time: engine time in seconds.
-        receiver: the id of the receiver that took the message in; "" for a send, and for what came from inside.
-        number: its number in the receiver's stream, the same in all letters about it; 0 when it never got one.
+        kind: where it failed: `mapping`, `handler`, `step`, `send`, `poison` (it ended the process), or `unhandled`.
+        origin: id of the receiver, monitor, pipeline or sender where it failed.
+        reason: text of the error, beginning with its code.
+        message: the message, unchanged.
+        unique_id: its unique id, if it has one.
+        time: engine time of the failure, in seconds.
+        receiver: id of the receiver that received the message; "" for a send, and for an event that a monitor sent.
+        number: number of the message within its receiver, the same in all dead letters about it; 0 if it has none.
     """
 
     kind: str
@@ -113,7 +130,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """Base of all event types; made by `@event`, never subclassed by hand."""
+    """Base class that `@event` gives to event classes. Do not subclass it yourself."""
 
 
 T = TypeVar("T")
@@ -121,9 +138,11 @@ T = TypeVar("T")
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 def event(cls: type[T]) -> type[T]:
-    """Make a class of annotated fields an event type: immutable, typed, comparable, made by keyword.
+    """Make a class with annotated fields an event class.
 
-    Field types are those that state may have (trap T46). Methods and properties of the class are kept.
+    Its instances are immutable, compare by value, and are made with keyword arguments. A field may have any type that
+    the state of a monitor may have. The class keeps its methods and properties.
+
     Raises `UsageError` E4123 for a subclass of an event.
     """
     if issubclass(cls, msgspec.Struct):
@@ -131,7 +150,7 @@ def event(cls: type[T]) -> type[T]:
             "E4123",
             f"event {cls.__qualname__}",
             "is a subclass of an event, or of another struct",
-            "An event class has no base class: listeners are told of exactly the type that they name",
+            "An event class has no base class: a listener gets events of exactly the class that it names",
             "Write all of its fields into it, or let it have the other event as a field",
         )
     namespace: dict[str, Any] = {
@@ -156,13 +175,19 @@ def event(cls: type[T]) -> type[T]:
         kw_only=True,
         gc=False,
     )
-    made.__qualname__ = cls.__qualname__  # so that the store finds a nested class again
+    made.__qualname__ = cls.__qualname__  # by this name the store finds a nested class
     return made  # type: ignore[return-value]
 
 
 @event
 class SenderFlushed:
-    """All sends before `request_flush` returned `request_id` are confirmed, or `failed` of them are dead letters."""
+    """The answer to `request_flush`: everything that was sent before the request is confirmed or a dead letter.
+
+    Attributes:
+        sender: id of the sender.
+        request_id: the number that `request_flush` returned.
+        failed: how many of these sends became dead letters.
+    """
 
     sender: str
     request_id: int
@@ -171,30 +196,40 @@ class SenderFlushed:
 
 @event
 class ReceivingSuspended:
-    """An APP_CONTROLLED receiver has delivered a batch and waits for `acknowledge_and_resume`."""
+    """An `APP_CONTROLLED` receiver has delivered a batch and waits for `acknowledge_and_resume`.
+
+    Attributes:
+        receiver: id of the receiver.
+    """
 
     receiver: str
 
 
 class PartStatus(StrEnum):
-    """How a connection, sender or receiver is (docs/status.md)."""
+    """The status of a connection, sender or receiver (docs/status.md)."""
 
     CONNECTING = "CONNECTING"
     OK = "OK"
     ERROR = "ERROR"
-    """The connection is lost or was never made; the engine goes on trying."""
+    """There is no connection to the broker. The engine goes on trying."""
     FATAL_ERROR = "FATAL_ERROR"
-    """The part failed and the engine stops."""
+    """The connection, sender or receiver failed, and the engine stops."""
     DESTINATION_NOT_FOUND = "DESTINATION_NOT_FOUND"
-    """The broker has no such destination yet; the engine goes on trying."""
+    """The broker has no such destination. The engine goes on trying."""
     BLOCKED = "BLOCKED"
-    """The broker takes no messages at present; the sender waits."""
+    """The broker accepts no messages at present. The sender waits."""
     REMOVED = "REMOVED"
 
 
 @event
 class ConnectionStatus:
-    """A connection is in another status than before: `CONNECTING`, `OK`, or `ERROR` while one of its parts is."""
+    """The status of a connection has changed.
+
+    Attributes:
+        connection: name of the connection.
+        status: `CONNECTING`, `OK`, or `ERROR` while one of its receivers or senders has an error.
+        error: the reason of `ERROR`, else empty.
+    """
 
     connection: str
     status: PartStatus
@@ -203,7 +238,13 @@ class ConnectionStatus:
 
 @event
 class SenderStatus:
-    """A sender is in another status than before; `error` says why when it is `ERROR` or `FATAL_ERROR`."""
+    """The status of a sender has changed.
+
+    Attributes:
+        sender: id of the sender.
+        status: the new status.
+        error: the reason of `ERROR` or `FATAL_ERROR`, else empty.
+    """
 
     sender: str
     status: PartStatus
@@ -212,7 +253,13 @@ class SenderStatus:
 
 @event
 class ReceiverStatus:
-    """A receiver is in another status than before; `error` says why when it is neither `OK` nor on its way."""
+    """The status of a receiver has changed.
+
+    Attributes:
+        receiver: id of the receiver.
+        status: the new status.
+        error: the reason of `ERROR`, `FATAL_ERROR` or `DESTINATION_NOT_FOUND`, else empty.
+    """
 
     receiver: str
     status: PartStatus
@@ -221,10 +268,15 @@ class ReceiverStatus:
 
 @event
 class FlowControlMarker:
-    """Everything up to message `number` of a receiver with `flow_control` lies before this in the queue.
+    """A mark in the queue of a context, behind the messages that a receiver with `flow_control` has delivered.
 
-    Answer with `update_flow_control_window`. Numbers count what the receiver has delivered; they go on after a restart
-    where messages are stored.
+    When a monitor handles the marker, its context has handled all messages up to `number`. The monitor then calls
+    `update_flow_control_window` to let the receiver deliver more.
+
+    Attributes:
+        receiver: id of the receiver.
+        number: number of the last message before the marker. Numbers count the messages that the receiver has
+            delivered. If the receiver stores its messages, they go on after a restart.
     """
 
     receiver: str

@@ -1,4 +1,7 @@
-"""Functions that an application gives to be called. A call must do the work: what it returns is not waited for."""
+"""Refuses `async def` and generator functions where the engine calls a function of the application.
+
+The engine does not await or iterate what a call returns, so nothing in such a function would run.
+"""
 
 import inspect
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
@@ -12,12 +15,12 @@ _GENERATOR = "a generator (it has 'yield')"
 
 
 def refuse_deferred(function: Any, where: str, *, may_yield: bool = False) -> None:
-    """Refuse a function whose call only makes a coroutine or a generator: what stands in it would never run.
+    """Refuse a function whose call only makes a coroutine or a generator.
 
     Args:
-        function: a function, method or other object that can be called.
-        where: for the message.
-        may_yield: whether the caller runs generators.
+        function: a function, method or other callable object.
+        where: the place, for the message.
+        may_yield: allow generators, because the caller iterates them.
 
     Raises `UsageError` E4117.
     """
@@ -29,7 +32,7 @@ def refuse_deferred(function: Any, where: str, *, may_yield: bool = False) -> No
 
 
 def refuse_result(result: Any, method: Callable[..., Any], where: str) -> None:
-    """Refuse what a call has returned when it is a coroutine or a generator: a decorator may have hidden it.
+    """Refuse a coroutine or generator that a call has returned, since a decorator may hide it from `refuse_deferred`.
 
     Raises `UsageError` E4117.
     """
@@ -43,7 +46,7 @@ def refuse_result(result: Any, method: Callable[..., Any], where: str) -> None:
 
 @lru_cache(maxsize=10_000)
 def _kind(function: Callable[..., Any]) -> str:
-    """What a call would only make; "" for a function that runs."""
+    """Say what a call would make instead of running the function; "" for a function that runs."""
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         return _COROUTINE
     return _GENERATOR if inspect.isgeneratorfunction(function) else ""
@@ -60,5 +63,5 @@ def _deferred(where: str, kind: str) -> UsageError:
         where,
         f"is {kind}: the call would return at once and nothing in it would run",
         "A plain function, which has done its work when it returns",
-        "Write 'def' without 'async', 'await' and 'yield'; send a message to whoever waits for something outside",
+        "Write 'def' without 'async', 'await' and 'yield'. To wait for another program, let it send a message",
     )

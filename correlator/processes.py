@@ -1,11 +1,11 @@
-"""What belongs to one process: a child that it forks lets go of it, and is refused its use.
+"""Keeps locks, sessions and engines in the process that made them, also when this process forks.
 
 A lock on a file (`flock`) and a session with a server end when the last copy of their descriptor is closed, and a
 forked child has a copy of each. A child that outlives an engine, such as a worker of `multiprocessing`, would keep the
-locks of the dead engine, and no other one could start. So in the child each of these descriptors is made one of
-/dev/null: lock and session are the parent's alone, and nothing that the child does can reach them.
+locks of the dead engine, and no other engine could start. So in the child each of these descriptors is replaced by
+one of /dev/null: only the parent has the lock or the session, and the child cannot disturb them.
 
-A program that is started (`subprocess`) never gets them: all descriptors are closed on exec.
+A program that the process starts (`subprocess`) never gets these descriptors: all are closed on exec.
 """
 
 import ctypes
@@ -22,19 +22,19 @@ from correlator.durable import PRIVATE_FILE
 from correlator.errors import UsageError
 
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.0002, 0.01
-"""Between two tries to lock a file that somebody else has locked."""
+"""Pauses between two attempts to lock a file that another process has locked."""
 
 
 class HasDescriptor(Protocol):
-    """A file, socket or connection."""
+    """An object with a file descriptor: a file, a socket, a connection."""
 
     def fileno(self) -> int:
-        """The descriptor; -1 or `ValueError` when there is none any more."""
+        """Return the descriptor; -1 or `ValueError` when it is closed."""
         ...
 
 
 class _Thread(threading.local):
-    """Gives each thread a mark of its own."""
+    """Has another `mark` in each thread."""
 
     def __init__(self) -> None:
         self.mark = object()
@@ -43,44 +43,44 @@ class _Thread(threading.local):
 _this_thread = _Thread()
 _kept: "weakref.WeakSet[HasDescriptor]" = weakref.WeakSet()
 _never_finalized: "weakref.WeakSet[object]" = weakref.WeakSet()
-_turn = threading.RLock()  # nothing is opened and not yet noted, or noted and closed, at the moment of a fork
+_turn = threading.RLock()  # held by a fork, and while a descriptor is opened or closed and the sets above are changed
 
 
 def not_forking() -> AbstractContextManager[bool]:
-    """No thread of this process forks within the block, which is to be short."""
+    """Let no thread of this process fork within the block. Keep the block short."""
     return _turn
 
 
 def keep(opened: HasDescriptor) -> None:
-    """From now on a forked child has no copy of this descriptor. For any thread; to close it needs no call here."""
+    """Let a forked child have no copy of this descriptor. Any thread may call it; closing needs no other call."""
     with _turn:
         _kept.add(opened)
 
 
 def never_finalize(opened: object) -> None:
-    """A forked child never runs the finalizer of this object, which would disturb what its parent has open."""
+    """Let a forked child never run the finalizer of this object, which would disturb what the parent has open."""
     with _turn:
         _never_finalized.add(opened)
 
 
 class Maker:
-    """The process that made an object."""
+    """Knows in which process an object was made."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
 
     @property
     def is_another_process(self) -> bool:
-        """Whether the present process is not the one that made it, but a child of it."""
+        """Whether the current process is a forked child of the one that made the object."""
         return self.pid != os.getpid()
 
     @staticmethod
     def thread() -> object:
-        """The calling thread: the same at each of its calls, another one in a forked child. Needs no system call."""
+        """Identify the calling thread: the same object at each call, another one in a forked child. No system call."""
         return _this_thread.mark
 
     def check(self, where: str) -> None:
-        """Raises `UsageError` E2050 in a child."""
+        """Raise `UsageError` E2050 in a forked child; `where` names the object in the message."""
         if self.is_another_process:
             raise UsageError(
                 "E2050",
@@ -92,13 +92,13 @@ class Maker:
 
 
 class LockFile:
-    """A file that can be locked as a whole: among all who opened it, and until the process ends at the latest.
+    """A file that one opener at a time can lock (`flock`). The lock ends with the process at the latest.
 
-    Not `lockf`: that lock is lost as soon as any code of this process opens and closes the file.
+    It does not use `lockf`, whose lock is lost as soon as any code of this process opens and closes the file.
 
     Args:
-        path: the file, made private when it is missing.
-        flags: more than to read, to write and to make it; 0 to open only one that is there.
+        path: the file. It is created with mode 0600 if it is missing.
+        flags: flags of `os.open` beside O_RDWR and O_CLOEXEC; 0 opens only an existing file.
 
     Raises `OSError`.
     """
@@ -110,11 +110,11 @@ class LockFile:
             _kept.add(self)
 
     def fileno(self) -> int:
-        """The descriptor, -1 when it is closed."""
+        """Return the descriptor; -1 when the file is closed."""
         return self._descriptor
 
     def try_lock(self, wait_s: float = 0.0) -> bool:
-        """Lock it, unless somebody else still has it locked after so many seconds; says whether it is locked now."""
+        """Lock the file, and wait up to `wait_s` seconds for another lock to end. Return whether the file is locked."""
         deadline, pause_s = time.monotonic() + wait_s, _SHORTEST_PAUSE_S
         while not self._try():
             if time.monotonic() >= deadline:
@@ -124,11 +124,11 @@ class LockFile:
         return True
 
     def unlock(self) -> None:
-        """Let others lock it."""
+        """Release the lock."""
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Unlock and close it, also where a copy of the descriptor is left; may be repeated."""
+        """Release the lock and close the file, even if a copy of the descriptor is open. Further calls do nothing."""
         with _turn:
             if self._descriptor >= 0:
                 self.unlock()
@@ -144,7 +144,7 @@ class LockFile:
 
 
 def _leave_to_parent() -> None:
-    """In a forked child."""
+    """Run in a forked child: replace the kept descriptors, and keep finalizers from running."""
     _this_thread.mark = object()
     try:
         for opened in list(_never_finalized):

@@ -1,21 +1,31 @@
-"""What each reliability mode means, as one table (docs/guarantees.md; rules Z1 and Z9)."""
+"""The four reliability modes, and what each of them means for a receiver and for a sender (docs/guarantees.md)."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 
 class Reliability(StrEnum):
-    """The four modes; `APP_CONTROLLED` is for receivers only."""
+    """The reliability mode of a receiver or sender: what it promises after a crash (docs/guarantees.md)."""
 
     BEST_EFFORT = "BEST_EFFORT"
+    """Keeps nothing in the store; a crash may lose messages."""
     AT_LEAST_ONCE = "AT_LEAST_ONCE"
+    """Loses nothing; a message may come or leave again after a crash."""
     EXACTLY_ONCE = "EXACTLY_ONCE"
+    """Loses nothing and drops duplicates; what is sent again has the same id and the same bytes."""
     APP_CONTROLLED = "APP_CONTROLLED"
+    """For receivers only: the application acknowledges, and the broker delivers again what it has not acknowledged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receiving:
-    """How a receiver works in a mode."""
+    """How a receiver works in a reliability mode.
+
+    Attributes:
+        stored: it stores messages before it acknowledges them.
+        deduplicated: it drops duplicates.
+        acknowledged_by_application: the application acknowledges its batches.
+    """
 
     stored: bool
     deduplicated: bool
@@ -29,7 +39,12 @@ class Receiving:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sending:
-    """How a sender works in a mode."""
+    """How a sender works in a reliability mode.
+
+    Attributes:
+        stored: a checkpoint stores its messages before it sends them.
+        stamps_id: its messages carry a unique id.
+    """
 
     stored: bool
     stamps_id: bool

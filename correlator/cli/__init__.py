@@ -1,5 +1,5 @@
-"""The command line: one small module per command, loaded when it is called.
+"""The command line: one module for each command, imported only when the command is called.
 
-Standard output carries results only; everything else goes to standard error. Nothing that a user can cause shows a
-traceback; the exit status is that of the error's class (`correlator.errors`).
+A command writes results to standard output, and everything else to standard error. No mistake of a user shows a
+traceback. The exit status is the one of the error's class (`correlator.errors`).
 """

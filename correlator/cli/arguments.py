@@ -5,14 +5,19 @@ from typing import Annotated
 
 import typer
 
-ConfigurationFile = Annotated[Path, typer.Argument(metavar="FILE", help="The configuration file.", show_default=False)]
+ConfigurationFile = Annotated[Path, typer.Argument(metavar="FILE", help="Configuration file.", show_default=False)]
 ConnectionName = Annotated[
-    str, typer.Argument(metavar="CONNECTION", help="Name of a connection in the file.", show_default=False)
+    str, typer.Argument(metavar="CONNECTION", help="Name of a connection in FILE.", show_default=False)
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY.PATH=VALUE", help="In place of what the file says.", show_default=False),
+    typer.Option(
+        "--set",
+        metavar="KEY.PATH=VALUE",
+        help="Override a setting of FILE, as in checkpoint.interval=1s. May be repeated; the later value counts.",
+        show_default=False,
+    ),
 ]
 Target = Annotated[
-    str, typer.Argument(metavar="FILE_OR_STORE_URL", help="A configuration file, or the store's address.")
+    str, typer.Argument(metavar="FILE_OR_STORE_URL", help="Configuration file, or URL of the store: sqlite:///PATH.")
 ]

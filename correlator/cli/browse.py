@@ -1,4 +1,4 @@
-"""`correlator browse`: copies of messages in a queue; nothing is removed or marked."""
+"""`correlator browse`: shows copies of messages in a queue, and leaves the queue unchanged."""
 
 from collections.abc import Sequence
 from typing import Annotated, Protocol, runtime_checkable
@@ -21,10 +21,10 @@ MOST_NAMED = 20
 
 @runtime_checkable
 class ListsQueues(Protocol):
-    """A connection whose broker can tell which queues there are."""
+    """A connection whose broker can list its queues."""
 
     def queues(self) -> Sequence[str]:
-        """All of them, as destinations."""
+        """Return all queues, as destinations."""
         ...
 
 
@@ -37,12 +37,15 @@ def browse(
     file: ConfigurationFile,
     connection: ConnectionName,
     destination: Annotated[
-        str, typer.Argument(metavar="DESTINATION", help="queue:NAME, or a logical name.", show_default=False)
+        str,
+        typer.Argument(metavar="DESTINATION", help="queue:NAME, or a logical destination of FILE.", show_default=False),
     ],
-    limit: Annotated[int, typer.Option(min=1, max=100_000, help="Most messages shown.")] = 20,
-    json: Annotated[bool, typer.Option("--json", help="One object for each message, bodies in full.")] = False,
+    limit: Annotated[int, typer.Option(min=1, max=100_000, help="Show at most this many messages.")] = 20,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print a JSON list with an object for each message; bodies in full.")
+    ] = False,
 ) -> None:
-    """Show the oldest messages of a queue without removing them; control characters are shown escaped."""
+    """Show the oldest messages of a queue, and leave them in it. Control characters are escaped."""
     with importable(file):
         loaded = load(file)
     with telling(loaded.secrets.redact):
@@ -63,7 +66,7 @@ def _browsable(name: str, settings: PipelineFile) -> Browsable:
 
 
 def _refuse_unknown(place: str, queues: Sequence[str]) -> None:
-    """A mistyped queue would look like an empty one."""
+    """Refuse a queue that does not exist: a misspelt name would look like an empty queue."""
     if place not in queues:
         hint = did_you_mean(place, queues) or f"There are: {', '.join(queues[:MOST_NAMED]) or 'none'}"
         raise UsageError("E2027", quoted(place), "the broker has no such queue", hint)

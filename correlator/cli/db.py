@@ -1,4 +1,4 @@
-"""`correlator db`: the database of a store: its schema, its health, a copy of it, and emptying it."""
+"""`correlator db`: upgrades, checks, copies and empties the database of a store."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +22,7 @@ from correlator.storage.witness import witness_of
 
 def add_to(app: typer.Typer) -> None:
     """Register the commands."""
-    group = typer.Typer(help="Upgrade, check, copy or empty the database of a store.", rich_markup_mode=None)
+    group = typer.Typer(help="Upgrade, check, back up or empty a store.", rich_markup_mode=None)
     group.command("upgrade")(upgrade)
     group.command("current")(current)
     group.command("check")(check)
@@ -33,13 +33,16 @@ def add_to(app: typer.Typer) -> None:
 
 
 def upgrade(target: Target) -> None:
-    """Bring the schema of a store up to date; makes the store when there is none. The engine must be stopped."""
+    """Upgrade the schema of a store to this version, or create the store. The engine must be stopped.
+
+    The start of an engine does the same.
+    """
     before, now = migrate.upgrade(store_url(target))
     write_line(f"{now}" if before == now else f"{before or 'new'} -> {now}")
 
 
 def current(target: Target) -> None:
-    """Show the schema of a store, and the one that this version needs. An engine may be running on it."""
+    """Show the schema version of a store, and whether it needs an upgrade. An engine may be running."""
     url = store_url(target)
     with reading(url) as connection:
         context = MigrationContext.configure(connection, opts={"version_table": migrate.VERSION_TABLE})
@@ -50,9 +53,9 @@ def current(target: Target) -> None:
 
 
 def check(target: Target) -> None:
-    """Look for damage: the structure of a SQLite file, and every row against its digest. Nothing is changed.
+    """Check a store for damage: the structure of a SQLite file, and every row against its digest.
 
-    An engine may be running on the store. Exits with 3 when something is damaged, after a line for each damage.
+    Prints a line for each damage, and exits with 3 if there is one. Changes nothing; an engine may be running.
     """
     url = store_url(target)
     structure, found = checking.check(url)
@@ -68,11 +71,13 @@ def check(target: Target) -> None:
 
 def empty(
     target: Target,
-    yes: Annotated[bool, typer.Option("--yes", help="Really do it.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Do it. Without this option the command only shows what would be lost.")
+    ] = False,
 ) -> None:
-    """Empty a store: messages, state, progress and duplicate ids are gone; shows what would be lost without --yes.
+    """Empty a store: delete its messages, state, dead letters and ids. The engine must be stopped.
 
-    Brokers, and the positions that file connections keep, stay as they are. The engine must be stopped.
+    The brokers, and the positions that file connections keep, stay as they are.
     """
     url, settings = store_and_settings(target)
     loss = contents(url)
@@ -86,12 +91,15 @@ def empty(
 
 def forget_part(
     target: Target,
-    part_id: Annotated[str, typer.Argument(metavar="ID", help="Of the receiver or sender.", show_default=False)],
-    yes: Annotated[bool, typer.Option("--yes", help="Really do it.")] = False,
+    part_id: Annotated[str, typer.Argument(metavar="ID", help="Id of the receiver or sender.", show_default=False)],
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Do it. Without this option the command only shows what would be lost.")
+    ] = False,
 ) -> None:
-    """Remove a receiver or sender that code added, with what it holds; shows what would be lost without --yes.
+    """Remove a receiver or sender that code has added, with its messages. The engine must be stopped.
 
-    For one that no start accepts any more; a running engine removes its own by 'remove'. The engine must be stopped.
+    Use it if no start accepts the receiver or sender any more. A program removes one from its running engine with
+    'engine.remove'.
     """
     url = store_url(target)
     loss = holds(url, part_id)
@@ -106,12 +114,13 @@ def forget_part(
 
 def backup(
     target: Target,
-    copy: Annotated[Path, typer.Argument(metavar="COPY", help="A file that does not exist yet.", show_default=False)],
+    copy: Annotated[Path, typer.Argument(metavar="COPY", help="File to write; it must not exist.", show_default=False)],
 ) -> None:
-    """Copy a SQLite store to a file, as of one moment; an engine may be running on it, and goes on meanwhile.
+    """Copy a SQLite store to a file, as one consistent snapshot. An engine may be running, and goes on meanwhile.
 
-    To restore: stop the engine, put the copy in the place of the store (and remove the files beside it whose names
-    begin with the store's). The engine refuses a copy that is older than what it has sent, and says what to do.
+    To restore a copy: stop the engine, remove the file of the store and the files with its name and -wal or -shm behind
+    it, and put the copy in its place. If the engine has sent messages that the copy does not know of, its start refuses
+    the copy and says what to do.
     """
     url = store_url(target)
     if parse(url).get_backend_name() != "sqlite":

@@ -1,4 +1,4 @@
-"""`correlator deadletter`: what could not be mapped, handled or sent: listed, shown, brought back, thrown away."""
+"""`correlator deadletter`: lists, shows, replays and discards messages that could not be mapped, handled or sent."""
 
 import base64
 from enum import StrEnum
@@ -19,11 +19,12 @@ from correlator.storage.inspect import DeadLetterRow, Selection
 COLUMNS = ("number", "kind", "origin", "receiver", "unique_id", "engine_time", "reason", "body")
 
 Numbers = Annotated[
-    list[int] | None, typer.Argument(metavar="NUMBER…", help="As 'list' shows them.", show_default=False)
+    list[int] | None,
+    typer.Argument(metavar="NUMBER…", help="Numbers of dead letters, as 'list' shows them.", show_default=False),
 ]
 
 
-class Kind(StrEnum):
+class DeadLetterKind(StrEnum):
     """Where a message failed."""
 
     MAPPING = "mapping"
@@ -34,12 +35,20 @@ class Kind(StrEnum):
     UNHANDLED = "unhandled"
 
 
-OfKind = Annotated[Kind | None, typer.Option("--kind", help="Only of this kind.", show_default=False)]
-OfOrigin = Annotated[
-    str, typer.Option("--origin", help="Only of this receiver, monitor, pipeline or sender.", show_default=False)
+OfKind = Annotated[
+    DeadLetterKind | None,
+    typer.Option("--kind", help="Only of this kind.", show_default=False),
 ]
-All = Annotated[bool, typer.Option("--all", help="Every one.")]
-Json = Annotated[bool, typer.Option("--json", help="One object for each, messages in full.")]
+OfOrigin = Annotated[
+    str,
+    typer.Option(
+        "--origin", help="Only of the receiver, monitor, pipeline or sender with this id.", show_default=False
+    ),
+]
+All = Annotated[bool, typer.Option("--all", help="All dead letters.")]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print a JSON list with an object for each dead letter; messages in full.")
+]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -53,7 +62,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def list_letters(target: Target, kind: OfKind = None, origin: OfOrigin = "", json: Json = False) -> None:
-    """List dead letters, one line for each; changes nothing, and an engine may be running."""
+    """List dead letters, one line for each. Changes nothing; an engine may be running."""
     rows = store.dead_letters(store_url(target), _selection([], kind, origin))
     if json:
         write_json([_whole(row) for row in rows])
@@ -63,10 +72,13 @@ def list_letters(target: Target, kind: OfKind = None, origin: OfOrigin = "", jso
 
 def show(
     target: Target,
-    numbers: Annotated[list[int], typer.Argument(metavar="NUMBER…", help="As 'list' shows them.", show_default=False)],
+    numbers: Annotated[
+        list[int],
+        typer.Argument(metavar="NUMBER…", help="Numbers of dead letters, as 'list' shows them.", show_default=False),
+    ],
     json: Json = False,
 ) -> None:
-    """Show dead letters in full: reason, message, properties, headers; changes nothing."""
+    """Show dead letters in full: reason, body, properties and headers. Changes nothing; an engine may be running."""
     url, selection = store_url(target), Selection(numbers=numbers)
     store.counted_dead_letters(url, selection)
     rows = store.dead_letters(url, selection)
@@ -86,10 +98,10 @@ def replay(
     origin: OfOrigin = "",
     everything: All = False,
 ) -> None:
-    """Bring messages back: the next start handles them again, or sends them. The engine must be stopped.
+    """Bring dead letters back: the next start handles or sends their messages again. The engine must be stopped.
 
-    A received message goes to everything that takes from its receiver, also to what has handled it before. All of
-    those that are named go back, or none: the message tells which cannot.
+    A received message goes to all contexts and pipelines that take from its receiver, also to those that have handled
+    it before. If one of the named dead letters cannot go back, none does, and the error names it.
     """
     url, selection = store_url(target), _chosen(numbers, kind, origin, everything=everything)
     _tell("replayed", deadletters.replay(url, selection))
@@ -101,9 +113,11 @@ def discard(
     kind: OfKind = None,
     origin: OfOrigin = "",
     everything: All = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Really do it.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Do it. Without this option the command only shows what would be lost.")
+    ] = False,
 ) -> None:
-    """Throw messages away; shows what would be lost without --yes. The engine must be stopped."""
+    """Delete dead letters for ever. The engine must be stopped."""
     url, selection = store_url(target), _chosen(numbers, kind, origin, everything=everything)
     loss = store.counted_dead_letters(url, selection)
     if loss and not yes:
@@ -114,8 +128,8 @@ def discard(
     _tell("discarded", deadletters.discard(url, selection))
 
 
-def _chosen(numbers: list[int] | None, kind: Kind | None, origin: str, *, everything: bool) -> Selection:
-    """What replay and discard work on: nothing is meant unless it is said."""
+def _chosen(numbers: list[int] | None, kind: DeadLetterKind | None, origin: str, *, everything: bool) -> Selection:
+    """Return the dead letters that were named; raises `UsageError` E2022 unless the command line names some."""
     given = bool(numbers or kind or origin)
     if given == everything:
         what = "--all and a choice are given" if everything else "names no dead letter"
@@ -123,7 +137,7 @@ def _chosen(numbers: list[int] | None, kind: Kind | None, origin: str, *, everyt
     return _selection(numbers or [], kind, origin)
 
 
-def _selection(numbers: list[int], kind: Kind | None, origin: str) -> Selection:
+def _selection(numbers: list[int], kind: DeadLetterKind | None, origin: str) -> Selection:
     return Selection(numbers=numbers, kind=kind or "", origin=origin)
 
 
@@ -146,7 +160,7 @@ def _line(row: DeadLetterRow) -> Row:
 
 
 def _whole(row: DeadLetterRow) -> dict[str, object]:
-    """Everything that is known; a body that is no text in Base64, under another name."""
+    """Return all fields of a dead letter; a body that is no text as `body_base64`."""
     letter = row.letter
     message = letter.message
     headers = message.headers
@@ -168,7 +182,7 @@ def _whole(row: DeadLetterRow) -> dict[str, object]:
 
 
 def _given(headers: Headers) -> dict[str, object]:
-    """The headers that the message has."""
+    """Return the headers that are set."""
     named = {name: getattr(headers, name) for name in headers.__struct_fields__}
     return {name: value for name, value in named.items() if value is not None}
 

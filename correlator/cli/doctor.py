@@ -1,4 +1,4 @@
-"""`correlator doctor`: what the brokers of a file would do to its messages that nobody expects."""
+"""`correlator doctor`: looks in the brokers of a file for what would stop the engine or lose messages."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -19,12 +19,12 @@ from correlator.settings import ReceiverSettings, SenderSettings
 
 @runtime_checkable
 class Examinable(Protocol):
-    """A connection that can look at its broker before an engine runs."""
+    """A connection that can examine its broker before an engine runs."""
 
     def examine(
         self, receivers: Sequence[ReceiverSettings], senders: Sequence[SenderSettings]
     ) -> Sequence[CorrelatorError]:
-        """Findings about its receivers and senders, E for what keeps them from working and W for what may lose."""
+        """Return findings about receivers and senders: E if they could not work, W if messages may be lost."""
         ...
 
 
@@ -36,13 +36,12 @@ def add_to(app: typer.Typer) -> None:
 def doctor(
     file: ConfigurationFile,
     overrides: Overrides = None,
-    json: Annotated[bool, typer.Option("--json", help="One object for each finding.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print a JSON list with an object for each finding.")] = False,
 ) -> None:
-    """Ask the brokers of a configuration file what they would do to its messages; changes nothing.
+    """Look in the brokers of a configuration file for what would stop the engine or lose messages.
 
-    Connects to each broker that can be asked, looks at the queues of receivers and senders, and prints what would keep
-    them from working or lose messages: exits with 4 when there is such an error, with 0 otherwise. --set takes the
-    place of a setting of the file, as with 'run'.
+    The command connects to each broker that can be examined, and looks at the queues of the receivers and senders. It
+    changes nothing. It exits with 4 if a receiver or sender could not work, else with 0.
     """
     with importable(file):
         loaded = load(file, [check_connectors], overrides or ())
@@ -67,14 +66,14 @@ def _findings(asked: Mapping[str, Examinable], settings: PipelineFile) -> Iterat
 
 
 def _placed(parts: Sequence[Any], connection: str, settings: PipelineFile) -> list[Any]:
-    """Receivers or senders of a connection, with what is behind their logical names."""
+    """Return the receivers or senders of a connection, with logical destinations replaced."""
     places = settings.destinations
     own = [part for part in parts if part.connection == connection]
     return [replace(part, destination=places.get(part.destination, part.destination)) for part in own]
 
 
 def _examined(asked: Mapping[str, Examinable], settings: PipelineFile) -> str:
-    """Which connections were asked, and which know nothing of it."""
+    """Say which connections were examined, and which cannot be."""
     others = [f"{name} ({one.type})" for name, one in settings.connections.items() if name not in asked]
     return f"examined: {', '.join(asked) or 'none'}; nothing to examine: {', '.join(others) or 'none'}"
 

@@ -1,4 +1,4 @@
-"""`correlator dup explain`: why a message with an id would be dropped, and until when."""
+"""`correlator dup explain`: shows why duplicate detection would drop an id, and for how long."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated
@@ -20,29 +20,29 @@ from correlator.storage import inspect as store
 
 def add_to(app: typer.Typer) -> None:
     """Register the command."""
-    group = typer.Typer(help="Tell what the duplicate detection knows of an id.", rich_markup_mode=None)
+    group = typer.Typer(help="Show why duplicate detection would drop an id.", rich_markup_mode=None)
     group.callback()(_group)
     group.command("explain")(explain)
     app.add_typer(group, name="dup")
 
 
 def _group() -> None:
-    """Without this the only command of the group would take its place."""
+    """Make `dup` a group: typer gives a single command the name of its group otherwise."""
 
 
 def explain(
     target: Target,
-    unique_id: Annotated[str, typer.Argument(metavar="ID", help="The unique message id.", show_default=False)],
+    unique_id: Annotated[str, typer.Argument(metavar="ID", help="Unique id of a message.", show_default=False)],
     domain: Annotated[
         str,
-        typer.Option(help="Only in this duplicate detection domain; in all of them by default.", show_default=False),
+        typer.Option(help="Show only this duplicate detection domain; all by default.", show_default=False),
     ] = "",
-    json: Annotated[bool, typer.Option("--json", help="One object for each domain.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print a JSON list with an object for each domain.")] = False,
 ) -> None:
-    """Tell when an id was seen and until when it is remembered; changes nothing, and an engine may be running.
+    """Show whether a message with this id would be dropped, when the id was received, and how long it is remembered.
 
-    Windows are those of the file, or the defaults where only the address of a store is given. Times are of the engine:
-    its clock stands still while it does.
+    The windows are those of the configuration file; with the URL of a store, the default windows. Times are engine
+    time, which stands still while the engine is down. The command changes nothing; an engine may be running.
     """
     url, settings = store_and_settings(target)
     windows = settings.duplicate_detection if settings else DuplicateDetectionSettings()
@@ -56,7 +56,7 @@ def explain(
 
 
 def _domains(wanted: str, detectors: Mapping[str, DuplicateDetector], settings: PipelineFile | None) -> Sequence[str]:
-    """Those of the store, and those of the file that nothing was received in yet."""
+    """Return the domains of the store, and those of the file in which nothing was received yet."""
     receivers, destinations = (settings.receivers, settings.destinations) if settings else ((), {})
     configured = [default_domain(one, destinations) for one in receivers if RECEIVING[one.reliability].deduplicated]
     known = list(dict.fromkeys([*detectors, *configured]))

@@ -1,4 +1,4 @@
-"""`correlator test FILE`: the tests that stand in a pipeline file, each through its pipelines in memory."""
+"""`correlator test FILE`: runs the tests of a pipeline file, each through the pipelines of the file, in memory."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -22,25 +22,25 @@ from correlator.ports import Processor
 FAILED_STATUS = 1
 
 Sent = dict[str, list[bytes]]
-"""What came out: bodies by sender id; under `dead_letters` the reasons."""
+"""The output of a test: message bodies by sender id, and the reasons of dead letters under `dead_letters`."""
 
 
 class KeptState:
-    """State of keys as earlier batches of a test left it."""
+    """The state of keyed steps during a test."""
 
     def __init__(self) -> None:
         self._values: dict[str, dict[bytes, bytes]] = {}
 
     def get(self, owner: str, key: bytes) -> bytes | None:
-        """The value of one key."""
+        """Return the value of a key, or `None`."""
         return self._values.get(owner, {}).get(key)
 
     def items(self, owner: str) -> Iterable[tuple[bytes, bytes]]:
-        """All keys of an owner."""
+        """Return all keys of an owner with their values."""
         return list(self._values.get(owner, {}).items())
 
     def keep(self, entries: Sequence[StateEntry]) -> None:
-        """Apply changes."""
+        """Apply changes of the state."""
         for owner, key, value in ((entry.owner, entry.key, entry.value) for entry in entries):
             if value is None:
                 self._values.get(owner, {}).pop(key, None)
@@ -54,11 +54,12 @@ def add_to(app: typer.Typer) -> None:
 
 
 def run_tests(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The pipeline file.", show_default=False)],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Pipeline file.", show_default=False)],
 ) -> None:
-    """Run the tests under `tests:`; exits with 1 when one fails. No broker and no store is opened.
+    """Run the tests that stand under 'tests:' in a pipeline file. No broker and no store is opened.
 
-    The messages of a test go through every pipeline that takes from their receiver, then all input has ended.
+    Each message of a test goes through every pipeline that takes from its receiver. Then the input ends, and windows
+    close. The command prints 'ok' or 'failed' for each test, with the differences, and exits with 1 if one failed.
     """
     with importable(file):
         loaded = load(file)
@@ -71,7 +72,7 @@ def run_tests(
 
 
 def _run_all(processors: Sequence[Processor], tests: Sequence[InlineTest]) -> int:
-    """How many tests failed."""
+    """Run all tests; returns the number of failed ones."""
     failed = 0
     opened: list[Processor] = []
     try:
@@ -91,7 +92,7 @@ def _run_all(processors: Sequence[Processor], tests: Sequence[InlineTest]) -> in
 
 
 def outcome(processors: Sequence[Processor], test: InlineTest) -> Sent:
-    """What a test makes its pipelines send."""
+    """Run one test; returns the output of all pipelines."""
     sent: Sent = {}
     given = [_delivered(one, number, processors[0].receivers[0]) for number, one in enumerate(test.given, 1)]
     for processor in processors:
@@ -105,7 +106,7 @@ def outcome(processors: Sequence[Processor], test: InlineTest) -> Sent:
 
 
 def compare(expected: Sequence[ExpectedMessage], sent: Sent) -> list[str]:
-    """How what was sent differs from what was expected; nothing when it does not."""
+    """Return the differences between the expected messages and the output; empty if there are none."""
     wanted: dict[str, list[ExpectedMessage]] = {}
     for one in expected:
         wanted.setdefault(one.to, []).append(one)
@@ -146,7 +147,7 @@ def _pairs(row: Any) -> str:
 
 
 def _fields(body: bytes) -> dict[str, str]:
-    """The fields of a JSON object as text; text stands as it is, all else as JSON writes it."""
+    """Return the fields of a JSON object as text: strings as they are, other values as JSON."""
     try:
         decoded = msgspec.json.decode(body, type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeDecodeError):

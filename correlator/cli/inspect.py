@@ -1,4 +1,4 @@
-"""`correlator inspect`: what a store holds, read through a read-only connection while an engine may be running."""
+"""`correlator inspect`: shows the content of a store, through a read-only connection, also while an engine runs."""
 
 from collections.abc import Callable, Sequence
 from enum import StrEnum
@@ -13,8 +13,8 @@ from correlator.events import DeadLetter
 from correlator.storage import inspect as store
 
 
-class Part(StrEnum):
-    """The parts of a store."""
+class StorePart(StrEnum):
+    """A part of a store that the command can show."""
 
     REGISTRY = "registry"
     RECEIVE_LOG = "receive-log"
@@ -26,7 +26,7 @@ class Part(StrEnum):
 
 
 class View(NamedTuple):
-    """A part as a table."""
+    """How a part of a store is shown: title, columns, and a function that reads the rows."""
 
     title: str
     columns: Sequence[str]
@@ -39,13 +39,19 @@ def add_to(app: typer.Typer) -> None:
 
 
 def inspect_store(
-    part: Annotated[Part, typer.Argument(metavar="PART", help=f"One of {', '.join(Part)}.", show_default=False)],
+    part: Annotated[
+        StorePart, typer.Argument(metavar="PART", help=f"What to show: {', '.join(StorePart)}.", show_default=False)
+    ],
     target: Target,
-    json: Annotated[bool, typer.Option("--json", help="One object for each row.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print a JSON list with an object for each row.")] = False,
 ) -> None:
-    """Show what a store holds, as of one moment; changes nothing, and an engine may be running on it.
+    """Show what a store holds, as one consistent snapshot. Changes nothing; an engine may be running.
 
-    The path of a SQLite store is relative to the working directory, also when a file names it.
+    registry: receivers and senders. receive-log: received messages that not every context has handled. outbox: sends
+    that are not confirmed. dups: ids of duplicate detection. checkpoints: the last checkpoint. state: keys of state.
+    dead-letters: messages that could not be processed or sent.
+
+    The path of a SQLite store is relative to the working directory, also if a configuration file names it.
     """
     view = VIEWS[part]
     write_table(view.title, view.columns, view.rows(store_url(target)), as_json=json)
@@ -67,7 +73,7 @@ def _domains(url: str) -> list[Row]:
 
 
 def _checkpoints(url: str) -> list[Row]:
-    """One row for the checkpoint, one for each context and sender in it."""
+    """Return a row for the checkpoint, and one for each context and sender in it."""
     rows: list[Row] = []
     for one in store.checkpoints(url):
         rows.append((one.number, one.engine_time, "digest", one.digest.hex()))
@@ -95,17 +101,19 @@ def _body(letter: DeadLetter) -> str:
 
 _SEGMENT = ("first", "last", "messages", "bytes")
 VIEWS = {
-    Part.REGISTRY: View(
+    StorePart.REGISTRY: View(
         "Receivers and senders",
         ("id", "kind", "origin", "reliability", "connection", "destination", "domain", "source"),
         _registry,
     ),
-    Part.RECEIVE_LOG: View("Received, not yet in a checkpoint", ("receiver", *_SEGMENT), _segments(store.receive_log)),
-    Part.OUTBOX: View("Sends not known to be confirmed", ("sender", *_SEGMENT), _segments(store.outbox)),
-    Part.DUPS: View("Duplicate detection", ("domain", "ids", "segments"), _domains),
-    Part.CHECKPOINTS: View("Last checkpoint", ("number", "engine_time", "part", "value"), _checkpoints),
-    Part.STATE: View("State", ("owner", "key", "bytes"), _state),
-    Part.DEAD_LETTERS: View(
+    StorePart.RECEIVE_LOG: View(
+        "Received, not yet in a checkpoint", ("receiver", *_SEGMENT), _segments(store.receive_log)
+    ),
+    StorePart.OUTBOX: View("Sends not known to be confirmed", ("sender", *_SEGMENT), _segments(store.outbox)),
+    StorePart.DUPS: View("Duplicate detection", ("domain", "ids", "segments"), _domains),
+    StorePart.CHECKPOINTS: View("Last checkpoint", ("number", "engine_time", "part", "value"), _checkpoints),
+    StorePart.STATE: View("State", ("owner", "key", "bytes"), _state),
+    StorePart.DEAD_LETTERS: View(
         "Dead letters", ("number", "kind", "origin", "unique_id", "engine_time", "reason", "body"), _dead_letters
     ),
 }

@@ -1,4 +1,4 @@
-"""`correlator lint FILE…`: everything that is wrong with configuration files, at once; opens nothing."""
+"""`correlator lint FILE…`: prints all problems of configuration files, without opening a connection or a store."""
 
 import re
 from pathlib import Path
@@ -23,13 +23,15 @@ def add_to(app: typer.Typer) -> None:
 
 
 def lint(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE…", help="Configuration files.", show_default=False)],
-    json: Annotated[bool, typer.Option("--json", help="One object for each finding.")] = False,
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE…", help="Configuration files to check.", show_default=False)
+    ],
+    json: Annotated[bool, typer.Option("--json", help="Print a JSON list with an object for each finding.")] = False,
 ) -> None:
-    """Check configuration files: prints every error, warning and hint with its place, exits with 2 for an error.
+    """Check configuration files, and print every error, warning and hint with its line and column.
 
-    Imports what the files name; a module may lie beside the file that names it. Opens no connection and no store,
-    and does not start Spark.
+    Exits with 2 if there is an error, else with 0. The command imports the modules that the files name, which may lie
+    beside the file. It opens no connection and no store, and does not start Spark.
     """
     findings = [finding for file in files for finding in _findings(file)]
     if json:
@@ -43,7 +45,7 @@ def lint(
 
 
 def _findings(file: Path) -> list[CorrelatorError]:
-    """Errors and warnings of one file in the order of the file."""
+    """Return the errors and warnings of a file in the order of their places."""
     try:
         with importable(file):
             found: list[CorrelatorError] = list(load(file, [check_and_hint, check_effects]).warnings)

@@ -1,7 +1,7 @@
-"""The entry point: finds the command, refuses what the command line itself makes wrong, and turns errors into a status.
+"""The entry point: finds the command, refuses mistakes of the command line, and turns errors into an exit status.
 
-A command's module is imported only when it is called (`version` must not wait for a database driver); of the others
-only the summary in `COMMANDS` is needed, for the help.
+The module of a command is imported only when the command is called, so that `version` does not wait for a database
+driver. The help of all commands needs only the summaries in `COMMANDS`.
 """
 
 import importlib
@@ -29,23 +29,23 @@ class Command(NamedTuple):
 
 COMMANDS = (
     Command("run", "correlator.cli.run", "Run the engine of a configuration file."),
-    Command("lint", "correlator.cli.lint", "Check configuration files without opening anything."),
-    Command("plan", "correlator.cli.plan", "Compare a configuration file with what its store holds."),
-    Command("doctor", "correlator.cli.doctor", "Ask the brokers of a file what they would do to its messages."),
-    Command("test", "correlator.cli.inline_tests", "Run the tests that stand in a pipeline file."),
-    Command("crashtest", "correlator.testing.command", "Kill the engine of a file, and check its guarantees."),
-    Command("inspect", "correlator.cli.inspect", "Show what a store holds; an engine may be running on it."),
+    Command("lint", "correlator.cli.lint", "Check configuration files."),
+    Command("plan", "correlator.cli.plan", "Show which changes of a file the next start would accept."),
+    Command("doctor", "correlator.cli.doctor", "Look in the brokers for what would stop or lose messages."),
+    Command("test", "correlator.cli.inline_tests", "Run the tests of a pipeline file, without a broker."),
+    Command("crashtest", "correlator.testing.command", "Kill the engine of a file again and again, and check it."),
+    Command("inspect", "correlator.cli.inspect", "Show what a store holds."),
     Command("browse", "correlator.cli.browse", "Show messages of a queue without removing them."),
-    Command("publish", "correlator.cli.publish", "Put the lines of a file into a queue or topic."),
+    Command("publish", "correlator.cli.publish", "Send the lines of a file to a queue or topic."),
     Command("deadletter", "correlator.cli.deadletter", "List, show, replay or discard dead letters."),
-    Command("dup", "correlator.cli.dup", "Tell what the duplicate detection knows of an id."),
-    Command("replay", "correlator.cli.replay", "Do again what an engine did, from its input log."),
-    Command("db", "correlator.cli.db", "Upgrade, check, copy or empty the database of a store."),
-    Command("explain", "correlator.cli.explain", "Explain an error code, or what a configuration promises."),
-    Command("version", "correlator.cli.version", "Show versions."),
+    Command("dup", "correlator.cli.dup", "Show why duplicate detection would drop an id."),
+    Command("replay", "correlator.cli.replay", "Repeat what an engine did, from its input log."),
+    Command("db", "correlator.cli.db", "Upgrade, check, back up or empty a store."),
+    Command("explain", "correlator.cli.explain", "Explain an error code, or the guarantees of a file."),
+    Command("version", "correlator.cli.version", "Show the versions of correlator and of what it uses."),
 )
 REPEATABLE = ("--set", "--client-option", "--messages")
-"""Options that may be given more than once."""
+"""Options that may be repeated."""
 _BY_NAME = {command.name: command for command in COMMANDS}
 
 
@@ -64,16 +64,15 @@ def execute(arguments: Sequence[str]) -> int:
     try:
         with telling():
             _refuse_mistakes(arguments)
-            # A command returns nothing; what ends one early (`--help`, `typer.Exit`) comes back as its status.
+            # A command returns nothing; `--help` and `typer.Exit` end it early and return a status.
             return _app(arguments)(list(arguments), prog_name="correlator", standalone_mode=False) or 0
     except typer.Exit as end:
         return end.exit_code
 
 
 def _app(arguments: Sequence[str]) -> typer.Typer:
-    """The parser with the called command; of the others only name and summary."""
+    """Make the parser: with the called command, and with name and summary of the others."""
     app = typer.Typer(
-        help="correlator: an event-driven, reliable bridge engine.",
         add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
@@ -88,15 +87,18 @@ def _app(arguments: Sequence[str]) -> typer.Typer:
 
 
 def _group() -> None:
-    """correlator: an event-driven, reliable bridge engine."""
+    """Receive messages from brokers, keep state about them, and send messages: an event-driven, reliable bridge engine.
+
+    Documentation of a command: correlator COMMAND --help. Meaning of an error code: correlator explain CODE.
+    """
 
 
 def _not_called() -> None:
-    """Stands for a command in the help of all."""
+    """Stand for a command in the help of all commands."""
 
 
 def _refuse_mistakes(arguments: Sequence[str]) -> None:
-    """What the parser does not refuse, or not in our words."""
+    """Refuse mistakes that the parser accepts, or reports in other words than ours."""
     if not arguments:
         sys.stderr.write(_short_help())
         raise typer.Exit(2)
@@ -109,7 +111,7 @@ def _refuse_mistakes(arguments: Sequence[str]) -> None:
 
 
 def _refuse_repeated(arguments: Sequence[str]) -> None:
-    """An option that is given twice: which one was meant, nobody knows."""
+    """Refuse an option that is given twice: nobody knows which value was meant."""
     seen: set[str] = set()
     for argument in arguments:
         if argument == "--":
@@ -123,4 +125,4 @@ def _refuse_repeated(arguments: Sequence[str]) -> None:
 def _short_help() -> str:
     lines = [f"  {command.name:<11} {command.summary}" for command in COMMANDS]
     usage = "Usage: correlator COMMAND …\n\n"
-    return usage + "\n".join(lines) + "\n\nMore about a command: correlator COMMAND --help\n"
+    return usage + "\n".join(lines) + "\n\nFor the options of a command: correlator COMMAND --help\n"

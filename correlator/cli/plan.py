@@ -1,4 +1,4 @@
-"""`correlator plan FILE`: what the next start would find changed, and whether it would accept that."""
+"""`correlator plan FILE`: shows the changes that the next start would find, and whether it would accept them."""
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -54,14 +54,15 @@ def add_to(app: typer.Typer) -> None:
 def plan(
     file: ConfigurationFile,
     overrides: Overrides = None,
-    json: Annotated[bool, typer.Option("--json", help="One object for each part.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print a JSON list with an object for each part.")] = False,
 ) -> None:
-    """Compare a configuration file with what its store holds; changes nothing, and an engine may be running.
+    """Compare a configuration file with its store, and show which changes the next start would accept.
 
-    Exits with 0 when a start would be accepted and with 6 when it would be refused, which then says why and what to do;
-    with 2 when the file alone is wrong.
-    A rule says what a start allows, or refuses, of a receiver or sender. --set takes the place of a setting of the
-    file, as with 'run'. Spark starts to compile the pipelines of the file.
+    Exits with 0 if the start would accept all changes, and with 6 if it would refuse one; the command then prints the
+    reason and what to do. Exits with 2 if the file itself is wrong. Column 'rule' names the rule that allows or forbids
+    a change of a receiver or sender.
+
+    The command changes nothing, and an engine may be running. It starts Spark to compile the pipelines of the file.
     """
     with importable(file):
         loaded = load(file, [check_connectors, check_effects], overrides or ())
@@ -82,7 +83,7 @@ def plan(
 
 
 class _Held:
-    """What a store holds; nothing for one that does not exist yet."""
+    """The content of a store that a start compares; empty if the store does not exist."""
 
     def __init__(self, url: str, settings: PipelineFile) -> None:
         self.instance = None
@@ -101,12 +102,12 @@ class _Held:
 
 
 def differences(settings: PipelineFile, url: str, directory: str) -> list[Difference]:
-    """Every part of the file and of its store, as a start would find them, the instance itself first.
+    """Compare every part of the file with the store as a start does; the engine itself comes first.
 
     Args:
-        settings: of the file.
-        url: of the store.
-        directory: where modules that the file names are looked up beside the usual places.
+        settings: the settings of the file.
+        url: the URL of the store.
+        directory: directory in which modules are looked up, beside the usual places.
     """
     held = _Held(url, settings)
     processors = processors_of(settings, [directory])
@@ -170,7 +171,7 @@ def _but(endpoints: Iterable[Endpoint], refused: Iterable[Difference]) -> list[E
 
 
 def _compiled(processors: Iterable[Processor]) -> list[ConfiguredStep]:
-    """The keyed steps. Only Spark knows the types of their rows, and whether it takes the expressions of all steps."""
+    """Compile the pipelines; returns their keyed steps. Only Spark knows the types of rows, and checks expressions."""
     with contextlib.ExitStack() as opened:
         steps: list[ConfiguredStep] = []
         for processor in processors:
@@ -181,7 +182,7 @@ def _compiled(processors: Iterable[Processor]) -> list[ConfiguredStep]:
 
 
 def _domains(settings: PipelineFile, held: _Held, parts: Iterable[PartDifference]) -> Iterator[Difference]:
-    """The windows may change at any time: what they come to for the ids that are there."""
+    """Show for each duplicate detection domain how many stored ids the windows of the file remember."""
     windows = settings.duplicate_detection
     known = {endpoint.id: endpoint for endpoint in held.endpoints}
     other = {
@@ -224,7 +225,7 @@ def _as_json(one: Difference, redact: Redact) -> dict[str, object]:
 
 
 def _safe(change: FieldChange, value: str, redact: Redact) -> str:
-    """What was stored may be an older secret, which the file does not know any more."""
+    """Redact a value. The store may hold an older secret, which the file does not contain, so its name decides, too."""
     if is_secret_name(change.field) or url_passwords(value):
         return HIDDEN
     return redact(value)

@@ -1,4 +1,4 @@
-"""`correlator publish`: the lines of a file, or of standard input, as messages of a broker."""
+"""`correlator publish`: sends the lines of a file, or of standard input, to a destination."""
 
 import contextlib
 import itertools
@@ -34,17 +34,21 @@ def publish(
     file: ConfigurationFile,
     connection: ConnectionName,
     destination: Annotated[
-        str, typer.Argument(metavar="DESTINATION", help="queue:NAME, topic:NAME or a logical name.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="DESTINATION", help="queue:NAME, topic:NAME or a logical destination of FILE.", show_default=False
+        ),
     ],
     messages: Annotated[
-        str, typer.Argument(metavar="MESSAGES_FILE", help="One message a line; - is standard input.")
+        str, typer.Argument(metavar="MESSAGES_FILE", help="File with one message in each line; - is standard input.")
     ] = "-",
-    text: Annotated[bool, typer.Option("--text", help="Lines are any text, not JSON.")] = False,
+    text: Annotated[bool, typer.Option("--text", help="Accept lines that are not JSON.")] = False,
 ) -> None:
-    """Put lines into a queue or topic, each as the body of one message.
+    """Send each line of a file to a queue or topic, as the body of a message.
 
-    Lines are JSON unless --text is given; blank ones are left out. Every line is confirmed by the broker, or named with
-    the reason (it is no JSON, too long, or refused): the exit status is then 2, and all others are published.
+    A line must be JSON unless --text is given; empty lines are left out. The command waits until the broker has
+    confirmed every message. If a line is no JSON, is too long, or is refused by the broker, the command names it with
+    the reason, publishes all others, and exits with 2.
     """
     with importable(file):
         loaded = load(file)
@@ -64,10 +68,10 @@ def publish(
 
 
 class Publisher:
-    """Sends messages to one destination and counts.
+    """Sends messages to one destination, and counts them.
 
     Attributes:
-        confirmed: messages that the broker has.
+        confirmed: number of messages that the broker has confirmed.
     """
 
     def __init__(self, sink: Sink, destination: str) -> None:
@@ -77,9 +81,9 @@ class Publisher:
         self._refused: list[str] = []
 
     def publish(self, bodies: Iterable[tuple[int, bytes | UsageError]]) -> None:
-        """Send (line number, body) in order, or note why a line cannot be sent.
+        """Send bodies with their line numbers in order. An error in the place of a body is kept for `raise_refused`.
 
-        Raises `ConnectionLost` with the lines that may have arrived.
+        Raises `ConnectionLost`, which names the lines that may have arrived.
         """
         self._sink.connect()
         batch: list[tuple[int, bytes]] = []
@@ -112,7 +116,7 @@ class Publisher:
                 self._refused.append(f"line {number}: {result}")
 
     def raise_refused(self) -> None:
-        """Raise `UsageError` E2029 with the lines that are not published, if there are any."""
+        """Raise `UsageError` E2029 if there are lines that were not published; it names them."""
         if self._refused:
             more = len(self._refused) - MOST_NAMED
             named = [*self._refused[:MOST_NAMED], *([f"and {more} more"] if more > 0 else [])]
@@ -120,7 +124,7 @@ class Publisher:
             raise UsageError("E2029", quoted(self._destination), what, "", "\n".join(["They are:", *named]))
 
     def close(self) -> None:
-        """Let go."""
+        """Close the connection to the broker."""
         self._sink.close()
 
 
@@ -147,7 +151,7 @@ def _lines_of(name: str) -> Iterator[BinaryIO]:
 
 
 def _bodies(lines: BinaryIO, *, text: bool) -> Iterator[tuple[int, bytes | UsageError]]:
-    """Line numbers with bodies, or with E2028 for a line that is too long or no JSON."""
+    """Return each line's number with its body, or with error E2028 if it is too long or no JSON."""
     for number in itertools.count(1):
         line = lines.readline(LONGEST_LINE + 1)
         if not line:

@@ -1,4 +1,4 @@
-"""`correlator replay`: does again what an engine did, from its input log, without opening any connection."""
+"""`correlator replay`: repeats what an engine did, from its input log, without opening a connection."""
 
 import base64
 import itertools
@@ -23,24 +23,27 @@ def add_to(app: typer.Typer) -> None:
 
 
 def replay_log(
-    log: Annotated[Path, typer.Argument(metavar="LOG", help="The input log of one life.", show_default=False)],
+    log: Annotated[Path, typer.Argument(metavar="LOG", help="Input log of one life of an engine.", show_default=False)],
     config: Annotated[
         Path | None,
         typer.Option(
-            help="The configuration that it was recorded with; modules may lie beside it.", show_default=False
+            help="Configuration file of the engine; modules may lie beside it. Default: the settings in LOG.",
+            show_default=False,
         ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Write each output as a line of JSON.", show_default=False)] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write the sent messages to this file, as lines of JSON.", show_default=False)
+    ] = None,
     expect: Annotated[
-        Path | None, typer.Option(help="Refuse outputs other than those of this file.", show_default=False)
+        Path | None, typer.Option(help="Fail if the sent messages differ from those in this file.", show_default=False)
     ] = None,
     allow_connections: Annotated[bool, typer.Option("--allow-connections", hidden=True)] = False,
-    json: Annotated[bool, typer.Option("--json", help="The result as JSON.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Do again what an engine did: the same monitors get the same inputs at the same engine times.
+    """Repeat what an engine did in one life: the same monitors get the same inputs at the same engine times.
 
-    Every checkpoint must come to the content that it had. Without --config the log's own settings are taken, and
-    modules are looked up in the working directory. Nothing is sent, and no connection or store is opened.
+    The command fails if a checkpoint has other content than in the recorded life. It sends nothing, and opens no
+    connection and no store. Without --config it looks up modules in the working directory.
     """
     if allow_connections:
         raise UsageError(
@@ -75,7 +78,7 @@ def _row(log: Path, replayed: Replayed) -> Sequence[object]:
 
 
 def _lines(outputs: Sequence[Output]) -> Iterator[dict[str, Any]]:
-    """Outputs as plain values; bytes as text, or as base64 where they are none."""
+    """Return the sent messages as values for JSON: bytes as text, or as base64 if they are no text."""
     for checkpoint, sender, sent in outputs:
         message = sent.message
         yield {
@@ -108,7 +111,7 @@ def _write(path: Path, outputs: Sequence[Output]) -> None:
 
 
 def _refuse_others(path: Path, outputs: Sequence[Output]) -> None:
-    """Raises `RecoveryRefused` E2044 at the first difference."""
+    """Raise `RecoveryRefused` E2044 at the first difference from the expected messages."""
     try:
         wanted = [msgspec.json.decode(line) for line in path.read_bytes().splitlines() if line]
     except OSError as error:

@@ -1,4 +1,4 @@
-"""`correlator run FILE`: one engine from start to end, with a table of what it did."""
+"""`correlator run FILE`: runs an engine from its start to its end, and prints a table of what it did."""
 
 import os
 import sys
@@ -45,8 +45,8 @@ COLUMNS = (
 )
 
 
-class Level(StrEnum):
-    """Levels of the log."""
+class LogLevel(StrEnum):
+    """A level of the log."""
 
     DEBUG = "DEBUG"
     INFO = "INFO"
@@ -61,29 +61,38 @@ def add_to(app: typer.Typer) -> None:
 
 def run(
     file: ConfigurationFile,
-    log_level: Annotated[Level, typer.Option(case_sensitive=False, help="Lowest level logged.")] = Level.INFO,
-    log_json: Annotated[bool, typer.Option("--log-json", help="One JSON object per line.")] = False,
+    log_level: Annotated[
+        LogLevel, typer.Option(case_sensitive=False, help="Log messages of this level and above.")
+    ] = LogLevel.INFO,
+    log_json: Annotated[
+        bool, typer.Option("--log-json", help="Write the log as JSON, one object in each line.")
+    ] = False,
     overrides: Overrides = None,
     client_options: Annotated[
         list[str] | None,
-        typer.Option("--client-option", metavar="NAME=VALUE", help="For client libraries.", show_default=False),
+        typer.Option(
+            "--client-option",
+            metavar="NAME=VALUE",
+            help="Set an environment variable for the client libraries of brokers and for Java. May be repeated.",
+            show_default=False,
+        ),
     ] = None,
-    clear_state: Annotated[bool, typer.Option("--clear-state", help="Empty the store before the start.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before the store is emptied.")] = False,
+    clear_state: Annotated[
+        bool, typer.Option("--clear-state", help="Empty the store before the start; asks first.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Empty the store without asking.")] = False,
 ) -> None:
     """Run the engine of a configuration file.
 
-    Ends by itself when every receiver reads something that has an end (a file that is not followed) and all of it is
-    handled, sent and confirmed; otherwise it runs until SIGTERM, SIGINT (Ctrl-C) or SIGHUP: it then stops receiving,
-    finishes what it has, and exits with 143, 130 or 129. A second signal ends it at once; nothing is lost by that.
+    If every receiver has an end, such as a file that it does not follow, the command ends when all input is handled,
+    sent and confirmed. Otherwise it runs until SIGTERM, SIGINT (Ctrl-C) or SIGHUP. It then stops in order: it stops
+    receiving, finishes what it has received, and exits with 143, 130 or 129. A second signal ends it at once, like a
+    crash, and the next start recovers.
 
-    Paths in the file are relative to the working directory; modules that it names may lie beside the file. The log
-    goes to standard error, the table at the end to standard output.
+    Paths in FILE are relative to the working directory; modules that FILE names may lie beside it. The log goes to
+    standard error, the table at the end to standard output.
 
-    --set takes the place of a setting of the file, as in --set checkpoint.interval=1s; of two for one setting the
-    later one wins. --clear-state forgets what the engine has kept, and asks before, or needs --yes where nobody can
-    be asked. --client-option sets a variable of this process's environment before any client library of a broker, and
-    the Java of Spark, is loaded: for what they read there, for all connections at once.
+    --clear-state deletes everything that the engine has kept. It asks first; where nobody can answer, it needs --yes.
     """
     with telling():
         os.environ.update(_client_options(client_options or ()))
@@ -105,7 +114,7 @@ def run(
 
 
 def _client_options(options: Sequence[str]) -> dict[str, str]:
-    """Variables of the environment, by name (rule A9.13). Raises `UsageError` E2031."""
+    """Parse `NAME=VALUE` into environment variables by name. Raises `UsageError` E2031."""
     variables: dict[str, str] = {}
     for option in options:
         name, found, value = option.partition("=")
@@ -116,7 +125,7 @@ def _client_options(options: Sequence[str]) -> dict[str, str]:
 
 
 def _shown(one: Overridden) -> tuple[str, str]:
-    """Both values, without secrets; what stood nowhere had its default."""
+    """Return both values for the log, without secrets."""
     values = ("the default" if one.before is None else one.before), one.after
     if is_secret_name(one.path) or any(url_passwords(value) for value in values):
         return "***", "***"
@@ -124,12 +133,12 @@ def _shown(one: Overridden) -> tuple[str, str]:
 
 
 def _clear(store: str, settings: PipelineFile, *, yes: bool) -> None:
-    """Empty a store; raises `UsageError` E2020 when nobody has agreed to that."""
+    """Empty the store; raises `UsageError` E2020 if nobody agreed."""
     witness = witness_of(settings.witness_directory, settings.name, store)
     loss = [one for one in contents(store) if one.rows] if exists(store) else []
     if not loss:
         if witness is not None:
-            witness.unlink(missing_ok=True)  # of a store that was emptied otherwise
+            witness.unlink(missing_ok=True)  # left behind by a store that somebody emptied in another way
         return
     for one in loss:
         messages = "" if one.messages is None else f", {one.messages} messages"
@@ -148,7 +157,7 @@ def _agreed(question: str) -> bool:
 
 
 def _run(file: Path, loaded: Loaded[PipelineFile], shown: Watcher) -> tuple[list[Row], int]:
-    """The rows of the table and the exit status."""
+    """Run the engine; returns the rows of the table and the exit status."""
     with StopSignals() as signals, shown:
         engine = build_engine(loaded.settings, [directory_of(file)])
         seconds = _drive(engine, signals, shown)
@@ -157,9 +166,9 @@ def _run(file: Path, loaded: Loaded[PipelineFile], shown: Watcher) -> tuple[list
 
 
 def _drive(engine: Engine, signals: StopSignals, shown: Watcher) -> float:
-    """Recover, run, stop in order; returns the seconds after the recovery.
+    """Recover, run, and stop in order; returns the seconds since the end of recovery.
 
-    The engine waits in a thread, so that this one can look at signals and figures.
+    A thread of its own waits for the end of the engine, so that this thread can look at signals and figures.
     """
     with engine:
         began = time.monotonic()
@@ -180,7 +189,7 @@ def _drive(engine: Engine, signals: StopSignals, shown: Watcher) -> float:
 
 
 class _Waiting(threading.Thread):
-    """Waits for the end of a running engine and keeps what it raised."""
+    """Waits for the end of a running engine, and keeps the error that it raised."""
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(name="waiting")
@@ -188,7 +197,7 @@ class _Waiting(threading.Thread):
         self._error: Exception | None = None
 
     def run(self) -> None:
-        """Wait; an engine without receivers works by timers alone and has no end."""
+        """Wait. An engine without receivers works by timers only and has no end."""
         try:
             if self._engine.receivers:
                 self._engine.run_until_ended()
@@ -198,7 +207,7 @@ class _Waiting(threading.Thread):
             self._error = error
 
     def raise_failure(self) -> None:
-        """Raise what it raised."""
+        """Raise the error of the engine, if there is one."""
         if self._error is not None:
             raise self._error
 

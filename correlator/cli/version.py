@@ -1,4 +1,4 @@
-"""`correlator version`: what to put into a bug report."""
+"""`correlator version`: shows the versions that a bug report needs."""
 
 import importlib.metadata
 import platform
@@ -20,7 +20,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def version() -> None:
-    """Show the versions of correlator, Python, SQLite, and of PySpark when it is installed."""
+    """Show the versions of correlator, Python, SQLite, and PySpark if it is installed."""
     write_line(f"correlator {importlib.metadata.version('correlator')}")
     write_line(f"python {platform.python_version()}")
     write_line(f"sqlite {sqlite3.sqlite_version}")

@@ -1,6 +1,6 @@
-"""Rules over a pipeline file: names across its parts, what its imports are, what the connectors say.
+"""Checks of a configuration file: names that refer to other parts, imported classes, and options of connectors.
 
-Nothing is opened, and Spark is not started: mistakes in expressions are found when the engine starts.
+The checks open nothing and do not start Spark, so the engine finds mistakes in expressions only at its start.
 """
 
 import contextlib
@@ -25,11 +25,11 @@ from correlator.runtime.monitors import unfit
 from correlator.settings import ReceiverSettings, SenderSettings
 
 DEAD_LETTERS = "dead_letters"
-"""Where inline tests expect what could not be processed."""
+"""The name under which inline tests expect dead letters."""
 
 
 def check_pipelines(settings: PipelineFile, findings: Findings) -> None:
-    """Pipelines and inline tests name receivers and senders that exist; imports are what they are used for."""
+    """Report names of receivers and senders that do not exist, and imported objects of the wrong type."""
     _check_names(settings, findings)
     _check_sources_and_routes(settings, findings)
     _check_tests(settings, findings)
@@ -165,7 +165,7 @@ def _check_monitors(settings: PipelineFile, findings: Findings) -> None:
 
 
 def _imported(name: str) -> Any:
-    """What a name stands for; `None` for what cannot be imported, which is told by the reader."""
+    """Import an object; `None` if that fails, which the reader reports."""
     try:
         return import_object(name)
     except ConfigError:
@@ -178,7 +178,7 @@ def _check_import(
     try:
         found = import_object(name)
     except ConfigError:
-        return  # told by the reader, which imports everything
+        return  # which the reader reports
     if not accepts(found):
         findings.error(code, path, f"{findings.show(name)} is not {what}")
 
@@ -222,13 +222,13 @@ def _check_receive_mapping(receiver: ReceiverSettings, path: str) -> None:
     try:
         event_type = import_object(receiver.event)
     except ConfigError:
-        return  # told by the reader, which imports everything
+        return  # which the reader reports
     if _is_event(event_type):
         FieldMapping(receiver.mapping, event_type, receiver.destination, path)
 
 
 def _check_function(name: str, path: str) -> None:
-    with contextlib.suppress(ConfigError):  # told by the reader, which imports everything
+    with contextlib.suppress(ConfigError):  # which the reader reports
         refuse_deferred(import_object(name), path)
 
 
@@ -241,7 +241,7 @@ def _report(findings: Findings, check: Callable[..., object], *arguments: Any, *
 
 @contextlib.contextmanager
 def _connections(settings: PipelineFile, findings: Findings) -> Iterator[dict[str, Connection]]:
-    """Connections that can be made; the reader itself tells of unknown types and missing packages."""
+    """Make the connections without opening them, and close them at the end. The reader reports unknown types."""
     made = {}
     with contextlib.ExitStack() as stack:
         for name, connection in settings.connections.items():
@@ -266,25 +266,25 @@ def _check_endpoint(
     settings: PipelineFile,
     findings: Findings,
 ) -> None:
-    placed = endpoint
+    resolved = endpoint
     if endpoint.destination is not None and endpoint.destination in settings.destinations:
-        placed = dataclasses.replace(endpoint, destination=settings.destinations[endpoint.destination])
+        resolved = dataclasses.replace(endpoint, destination=settings.destinations[endpoint.destination])
     try:
-        if isinstance(placed, ReceiverSettings):
+        if isinstance(resolved, ReceiverSettings):
             features = connection.features
-            selection(placed, path, selects=features.selects, shares=features.shares)
+            selection(resolved, path, selects=features.selects, shares=features.shares)
             others = itertools.takewhile(lambda one: one.id != endpoint.id, settings.receivers)
-            refuse_beside(placed, others, path, settings.destinations, shares=features.shares)
-            connection.source(placed)
+            refuse_beside(resolved, others, path, settings.destinations, shares=features.shares)
+            connection.source(resolved)
         else:
-            connection.sink(placed)
+            connection.sink(resolved)
     except ConfigError as error:
         kind = path.partition("[")[0]
         place = error.where.replace(f"{kind}.{endpoint.id}", path, 1)
         option = place.replace(path, f"{path}.options", 1)
         if place not in findings.positions and option in findings.positions:
             place = option
-        if not findings.told_at(error.code, place):
+        if not findings.reported(error.code, place):
             findings.error(error.code, place, error.what, error.allowed, error.todo)
 
 

@@ -1,4 +1,4 @@
-"""Rules over a pipeline file and the code that it names: what would work, and to no effect."""
+"""Checks of a configuration file together with its code: finds what would work, but have no effect."""
 
 import contextlib
 
@@ -11,7 +11,10 @@ from correlator.runtime.remarks import unheard, unsent, unstored
 
 
 def check_effects(settings: PipelineFile, findings: Findings) -> None:
-    """Somebody waits for what is delivered and sent; a receiver that delivers to nobody beside pipelines is refused."""
+    """Warn of messages that no monitor waits for, of sends to nowhere, and of state that no checkpoint holds.
+
+    In a file with pipelines and without monitors, a receiver that no pipeline names is an error (E1208).
+    """
     taken = {name for pipeline in settings.pipelines for name in pipeline.from_}
     if settings.pipelines and not settings.monitors:
         for index, receiver in enumerate(settings.receivers):
@@ -20,8 +23,8 @@ def check_effects(settings: PipelineFile, findings: Findings) -> None:
                 findings.error("E1208", f"receivers[{index}]", what, "", "Name it in a pipeline, or leave it out")
         return
     if findings.unusable:
-        return  # what follows from an error would be told as well
-    with contextlib.suppress(ConfigError, TypeError):  # an import that is not what it should be is told elsewhere
+        return  # warnings would only repeat the consequences of the errors
+    with contextlib.suppress(ConfigError, TypeError):  # `check_pipelines` reports imports of a wrong type
         classes = [resolve(monitor.type) for monitor in settings.monitors]
         if all(issubclass(cls, Monitor) for cls in classes):
             pipelines = [pipeline.from_ for pipeline in settings.pipelines]

@@ -1,11 +1,11 @@
-"""What the installed command runs first: all else is imported with Ctrl-C meaning what it means to a process."""
+"""The entry point of the installed command: lets Ctrl-C end the process at once while the modules are imported."""
 
 import importlib
 import signal
 
 
 def main() -> None:
-    """Run the command line; an interrupt while it is still being imported ends the process without a word."""
+    """Run the command line. An interrupt during the imports ends the process without a message."""
     interrupts = signal.getsignal(signal.SIGINT)
     if interrupts is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""`correlator explain`: a code in one sentence, or what the paths of a configuration file promise, and why."""
+"""`correlator explain`: explains an error code, or what the paths of a configuration file guarantee, and why."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,7 +30,7 @@ _CODE = re.compile(r"[A-Za-z]\d{4}")
 
 
 class Way(NamedTuple):
-    """A way of messages through an engine."""
+    """The path of messages through an engine: a receiver, a context or pipeline, and a sender or none."""
 
     receiver: End
     middle: Middle
@@ -38,7 +38,7 @@ class Way(NamedTuple):
 
 
 class Unhandled(NamedTuple):
-    """A receiver whose messages nobody handles: the type that no monitor listens for, and its setting `unhandled`."""
+    """A receiver whose messages no monitor handles: their type, and the receiver's setting `unhandled`."""
 
     receiver: End
     event: str
@@ -52,8 +52,8 @@ _POLICIES: Mapping[OnUnhandled, str] = {
 }
 
 
-class Setting(NamedTuple):
-    """A setting as it takes effect, and where it comes from."""
+class EffectiveSetting(NamedTuple):
+    """The effective value of a setting, and its source."""
 
     part: str
     name: str
@@ -68,16 +68,16 @@ def add_to(app: typer.Typer) -> None:
 
 def explain(
     subject: Annotated[
-        str, typer.Argument(metavar="CODE_OR_FILE", help="A code such as E1020, or a configuration file.")
+        str, typer.Argument(metavar="CODE_OR_FILE", help="Error code such as E1020, or configuration file.")
     ],
     overrides: Overrides = None,
-    json: Annotated[bool, typer.Option("--json", help="For a file: one object.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="For a file: print one JSON object.")] = False,
 ) -> None:
-    """Explain an error code, or what every path of a configuration file promises after a crash, and why.
+    """Explain an error code, or what a configuration file guarantees after a crash, and why.
 
-    For a file: each path from a receiver to a sender with its promise, its weakest link and what it needs; receivers
-    whose messages nobody handles, with what becomes of them; then the settings that follow from others. Opens no
-    connection and no store. --set takes the place of a setting of the file, as with 'run'.
+    For a file, the command shows each path from a receiver to a sender with its guarantee, its weakest link and what
+    the guarantee needs. Then it shows the receivers whose messages no monitor handles, and the settings that follow
+    from others. It opens no connection and no store.
     """
     if _CODE.fullmatch(subject) or not subject:
         _explain_code(subject)
@@ -110,11 +110,11 @@ def _explain_file(file: Path, overrides: Sequence[str], *, as_json: bool) -> Non
         _write_path(path, promise)
     for one in unhandled:
         _write_unhandled(one)
-    write_table("Settings", Setting._fields, settings)
+    write_table("Settings", EffectiveSetting._fields, settings)
 
 
 def unhandled_of(settings: PipelineFile) -> Iterator[Unhandled]:
-    """The receivers that no pipeline names, and whose messages no monitor listens for."""
+    """Return the receivers that no pipeline names and whose messages no monitor listens for."""
     taken = {name for pipeline in settings.pipelines for name in pipeline.from_}
     classes: list[type[Monitor]] = [resolve(monitor.type) for monitor in settings.monitors]
     brokers = {name: _broker(name, settings) for name in settings.connections}
@@ -124,9 +124,10 @@ def unhandled_of(settings: PipelineFile) -> Iterator[Unhandled]:
 
 
 def paths_of(settings: PipelineFile, unhandled: Iterable[Unhandled]) -> Iterator[Way]:
-    """Every path: what pipelines name goes to the senders of their routes, all else from monitors to any sender.
+    """Return every path through the engine, except for the receivers whose messages nobody handles.
 
-    What nobody handles goes nowhere.
+    Messages of a receiver that a pipeline names go to the senders of its routes. Messages of all others go to the
+    contexts of monitors, which may send to every sender.
     """
     nowhere = {one.receiver.id for one in unhandled}
     brokers = {name: _broker(name, settings) for name in settings.connections}
@@ -167,7 +168,7 @@ def _end(part: ReceiverSettings | SenderSettings, brokers: Mapping[str, Broker])
 
 
 def _contexts_of(receiver: ReceiverSettings, settings: PipelineFile) -> list[Middle]:
-    """All; but a receiver whose batches the application acknowledges has one, as `Parts` chooses it (trap T70)."""
+    """Return the contexts that a receiver delivers to: all, but one for APP_CONTROLLED, chosen as `Parts` does."""
     contexts = _contexts(settings)
     if not RECEIVING[receiver.reliability].acknowledged_by_application:
         return contexts
@@ -176,7 +177,7 @@ def _contexts_of(receiver: ReceiverSettings, settings: PipelineFile) -> list[Mid
 
 
 def _contexts(settings: PipelineFile) -> list[Middle]:
-    """Contexts with their monitors that checkpoints leave out."""
+    """Return the contexts, each with the monitors whose state checkpoints do not hold."""
     transient: dict[str, list[str]] = {}
     for one in settings.monitors:
         cls: type[Monitor] = resolve(one.type)
@@ -184,14 +185,19 @@ def _contexts(settings: PipelineFile) -> list[Middle]:
     return [Middle(f"context {name}", names) for name, names in transient.items()]
 
 
-def settings_of(settings: PipelineFile, positions: Mapping[str, Position]) -> Iterator[Setting]:
-    """Settings that follow from others, or that a promise depends on; `positions` are where they were given."""
+def settings_of(settings: PipelineFile, positions: Mapping[str, Position]) -> Iterator[EffectiveSetting]:
+    """Return settings that follow from others, or on which a guarantee depends.
+
+    Args:
+        settings: the settings of the file.
+        positions: the place of each setting that the file or the command line gives.
+    """
     windows = settings.duplicate_detection
     if any(RECEIVING[one.reliability].deduplicated for one in settings.receivers):
         part = "duplicate_detection"
         size, time = ("per_source_window_size", "expiry_time")
-        yield Setting(part, size, f"{windows.per_source_window_size}", _source(f"{part}.{size}", positions))
-        yield Setting(part, time, f"{windows.expiry_time:g} s", _source(f"{part}.{time}", positions))
+        yield EffectiveSetting(part, size, f"{windows.per_source_window_size}", _source(f"{part}.{size}", positions))
+        yield EffectiveSetting(part, time, f"{windows.expiry_time:g} s", _source(f"{part}.{time}", positions))
     for index, receiver in enumerate(settings.receivers):
         if RECEIVING[receiver.reliability].deduplicated:
             yield from _ids_of(receiver, settings.destinations, f"receivers[{index}]", positions)
@@ -199,24 +205,26 @@ def settings_of(settings: PipelineFile, positions: Mapping[str, Position]) -> It
         if SENDING[sender.reliability].stored and SENDING[sender.reliability].stamps_id:
             name = "unique_message_id_property"
             source = _source(f"senders[{index}].{name}", positions)
-            yield Setting(f"sender {sender.id}", name, sender.unique_message_id_property, source)
+            yield EffectiveSetting(f"sender {sender.id}", name, sender.unique_message_id_property, source)
     for sender in default_senders(settings):
         value = f"{sender.reliability} to connection {sender.connection}, each send names its destination"
         if not settings.monitors:
             value = "not used: only monitors send to a default sender, and there are none"
-        yield Setting(f"sender {sender.id}", "default sender", value, "the connection has no sender of its own")
+        yield EffectiveSetting(
+            f"sender {sender.id}", "default sender", value, "the connection has no sender of its own"
+        )
 
 
 def _ids_of(
     receiver: ReceiverSettings, destinations: Mapping[str, str], path: str, positions: Mapping[str, Position]
-) -> Iterator[Setting]:
+) -> Iterator[EffectiveSetting]:
     part = f"receiver {receiver.id}"
     name = "dup_detection_domain_id"
     explicit = bool(receiver.dup_detection_domain_id)
     source = _source(f"{path}.{name}", positions) if explicit else "from connection and destination"
-    yield Setting(part, name, default_domain(receiver, destinations), source)
+    yield EffectiveSetting(part, name, default_domain(receiver, destinations), source)
     for name in ("unique_message_id", "message_source_id"):
-        yield Setting(part, name, getattr(receiver, name), _source(f"{path}.{name}", positions))
+        yield EffectiveSetting(part, name, getattr(receiver, name), _source(f"{path}.{name}", positions))
 
 
 def _source(path: str, positions: Mapping[str, Position]) -> str:

@@ -1,7 +1,7 @@
-"""How a command fails: one line on standard error, the exit status of the error's class, never a traceback.
+"""How a command fails: with a message on standard error and the exit status of the error's class, without a traceback.
 
-The traceback goes to the log: at DEBUG for what a user can cause, always for a bug of ours, with an incident id that
-the line on the screen repeats.
+The traceback goes to the log: at level DEBUG for a mistake of the user; always for a bug of correlator, together with
+an incident id that the message contains, too.
 """
 
 import secrets
@@ -18,7 +18,7 @@ from correlator.runtime.logs import get_logger
 BUG_STATUS = 70
 INTERRUPTED_STATUS = 130
 
-# Mistakes that the parser finds, by the name of its exception.
+# The codes of mistakes that the parser finds, by the name of its exception.
 _PARSER_CODES = {
     "NoSuchOption": "E2002",
     "BadOptionUsage": "E2003",
@@ -29,17 +29,17 @@ _OTHER_MISTAKE = "E2007"
 
 
 def say(message: object) -> None:
-    """Write a message for the user to standard error, control characters escaped."""
+    """Write a message to standard error, with control characters escaped."""
     lines = [printable(line) for line in str(message).split("\n")]
     print(*lines, sep="\n", file=sys.stderr, flush=True)
 
 
 @contextmanager
 def telling(redact: Callable[[str], str] = lambda text: text) -> Iterator[None]:
-    """Turn what a block raises into a message and `typer.Exit`; an interrupt into its status alone.
+    """Turn an exception of the block into a message and `typer.Exit`; an interrupt has no message.
 
     Args:
-        redact: hides the secrets of the configuration that is in use.
+        redact: removes the secrets of the configuration from a text.
     """
     try:
         yield
@@ -74,7 +74,7 @@ def _trace(error: BaseException) -> str:
 
 
 def _of_parser(error: typer.TyperException) -> UsageError:
-    """An error of the parser as one of ours."""
+    """Turn an error of the parser into a `UsageError`."""
     text = " ".join(error.format_message().split()).replace("Value error, ", "")
     code = _PARSER_CODES.get(type(error).__name__, _OTHER_MISTAKE)
     if text.startswith("No such command"):

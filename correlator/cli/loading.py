@@ -1,4 +1,4 @@
-"""Reads the file that a command works on: engine and pipelines, with the modules beside the file importable."""
+"""Reads the configuration file of a command, and lets the modules beside the file be imported."""
 
 import contextlib
 import sys
@@ -19,27 +19,27 @@ _URL_SCHEMES = ("sqlite:", "postgresql:", "postgresql+psycopg:")
 def load(
     file: Path, checks: Collection[Check[PipelineFile]] = (), overrides: Sequence[str] = ()
 ) -> Loaded[PipelineFile]:
-    """Read a configuration file; raises `InvalidConfiguration` with everything that is wrong in it.
+    """Read a configuration file; raises `InvalidConfiguration` with all problems.
 
     Args:
-        file: its path.
-        checks: rules beside those that are checked always.
-        overrides: `KEY.PATH=VALUE`, in place of what the file says there.
+        file: path of the file.
+        checks: checks beside `check_pipelines`.
+        overrides: settings `KEY.PATH=VALUE` that override the file.
     """
     every = [check_pipelines, *checks]
     return read_file(file, PipelineFile, check_import=_anything, checks=every, overrides=overrides)
 
 
 def directory_of(file: Path) -> str:
-    """Where modules that the file names are looked up."""
+    """Return the directory of the file, in which its modules are looked up, too."""
     return str(file.absolute().parent)
 
 
 @contextlib.contextmanager
 def importable(file: Path) -> Iterator[None]:
-    """Let modules beside the file be imported, after all others; afterwards forget them again.
+    """Let modules beside the file be imported within the block; modules of the same name elsewhere come first.
 
-    So two files that are checked in one run may have modules of the same name.
+    At its end the block removes these modules again, so that the next file may have modules of the same names.
     """
     _refuse_lost_directory()
     directory = directory_of(file)
@@ -55,12 +55,12 @@ def importable(file: Path) -> Iterator[None]:
 
 
 def store_url(file_or_url: str) -> str:
-    """The store that a command is to look at: an address, or the file of the engine that owns it."""
+    """Return the URL of the store that an argument names: it is a URL, or the configuration file of the engine."""
     return store_and_settings(file_or_url)[0]
 
 
 def store_and_settings(file_or_url: str) -> tuple[str, PipelineFile | None]:
-    """The store, and what the file says of it; `None` where only an address is given."""
+    """Return the URL of the store, and the settings of the file; `None` if the argument is a URL."""
     _refuse_lost_directory()
     if file_or_url.startswith(_URL_SCHEMES):
         return file_or_url, None
@@ -71,7 +71,7 @@ def store_and_settings(file_or_url: str) -> tuple[str, PipelineFile | None]:
 
 
 def connection_of(name: str, settings: PipelineFile) -> Connection:
-    """A connection of the file, not opened; raises `UsageError` E2012 for a name that is not there."""
+    """Make a connection of the file, without opening it; raises `UsageError` E2012 for an unknown name."""
     if name not in settings.connections:
         hint = did_you_mean(name, settings.connections) or f"Defined: {', '.join(settings.connections) or 'none'}"
         raise UsageError("E2012", quoted(name), "no such connection in the file", hint)
@@ -80,7 +80,7 @@ def connection_of(name: str, settings: PipelineFile) -> Connection:
 
 
 def _refuse_lost_directory() -> None:
-    """Relative paths need a working directory, and it may have been removed."""
+    """Refuse to run if the working directory was removed: relative paths need it."""
     try:
         Path.cwd()
     except OSError as error:
@@ -89,5 +89,5 @@ def _refuse_lost_directory() -> None:
 
 
 def _anything(path: str, found: object) -> None:
-    """What each import must be is said by the checks, which know where it stands."""
+    """Accept every imported object: the checks, which know its use, refuse wrong ones."""
     del path, found

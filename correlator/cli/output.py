@@ -1,4 +1,4 @@
-"""Results on standard output: a table on a terminal, plain lines with tabs elsewhere, JSON when asked for."""
+"""Writes results to standard output: a table on a terminal, lines with tabs elsewhere, or JSON."""
 
 import contextlib
 import os
@@ -16,16 +16,16 @@ from rich.text import Text
 from correlator.errors import UsageError, printable
 
 CLOSED_STATUS = 141
-"""As of a program that SIGPIPE ended: nobody reads on, which is no error (`| head`)."""
+"""Exit status of a program that SIGPIPE ended: the reader has closed the pipe, which is no error (`| head`)."""
 _LONGEST_TEXT = 200
 
 Row = Sequence[object]
 
 
 class Unfailing:
-    """Standard error that nobody may be reading any more: writing to it must never stop an engine.
+    """Wraps standard error so that writing never fails: an engine must not stop because nobody reads its log.
 
-    Where it is closed from the beginning, messages go nowhere; without this they would go to standard output.
+    If standard error is closed from the beginning, messages are dropped. They would go to standard output otherwise.
     """
 
     def __init__(self, stream: TextIO | None) -> None:
@@ -35,34 +35,34 @@ class Unfailing:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        """Write what can be written."""
+        """Write the text; an error is ignored."""
         with contextlib.suppress(OSError, ValueError):
             self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
-        """Flush what can be flushed."""
+        """Flush; an error is ignored."""
         with contextlib.suppress(OSError, ValueError):
             self._stream.flush()
 
 
 def is_terminal() -> bool:
-    """Whether results are read by a person."""
+    """Whether standard output is a terminal."""
     return sys.stdout is not None and sys.stdout.isatty()
 
 
 def write_line(text: str) -> None:
-    """One line of a result."""
+    """Write one line of a result."""
     _write(f"{printable(text)}\n")
 
 
 def write_json(value: object) -> None:
-    """A result as JSON, indented."""
+    """Write a result as indented JSON."""
     _write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
 
 
 def write_table(title: str, columns: Sequence[str], rows: Iterable[Row], *, as_json: bool = False) -> None:
-    """A result of several rows; JSON gives one object for each, with the columns as names."""
+    """Write a result with several rows. As JSON, each row is an object with the columns as keys."""
     if as_json:
         write_json([dict(zip(columns, row, strict=True)) for row in rows])
     elif is_terminal():
@@ -73,7 +73,7 @@ def write_table(title: str, columns: Sequence[str], rows: Iterable[Row], *, as_j
 
 
 def shown(value: object) -> str:
-    """A value as one cell: on one line, without control characters; bytes as text where they are text."""
+    """Make a value fit for one cell of a table: on one line, control characters escaped, bytes decoded as text."""
     if value is None:
         return ""
     if isinstance(value, bytes):
@@ -82,14 +82,14 @@ def shown(value: object) -> str:
 
 
 def shortened(text: str) -> str:
-    """A text that fits into a table."""
+    """Cut a text so that it fits into a table."""
     return text if len(text) <= _LONGEST_TEXT else f"{text[: _LONGEST_TEXT - 1]}…"
 
 
 def _drawn(title: str, columns: Sequence[str], rows: Iterable[Row]) -> str:
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, collapse_padding=True)
     for column in columns:
-        table.add_column(column, overflow="fold")  # never cut: a person may want to copy it
+        table.add_column(column, overflow="fold")  # never cut, so that a person can copy it
     for row in rows:
         table.add_row(*(Text(shown(value), justify="right" if _is_number(value) else "left") for value in row))
     console = Console(file=sys.stdout)
@@ -103,7 +103,7 @@ def _is_number(value: object) -> bool:
 
 
 def _write(text: str) -> None:
-    """Raises `typer.Exit` when nobody reads on, `UsageError` E2013 when it cannot be written for another reason."""
+    """Write to standard output. Raises `typer.Exit` if its reader is gone, `UsageError` E2013 for another error."""
     try:
         print(text, end="", flush=True)
     except BrokenPipeError as error:
@@ -115,7 +115,7 @@ def _write(text: str) -> None:
 
 
 def _give_up_output() -> None:
-    """What is still buffered would fail again when the interpreter ends."""
+    """Send buffered output to /dev/null: writing it at the end of the interpreter would fail again."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

@@ -1,4 +1,4 @@
-"""Signals of a run: the first asks for an orderly stop, a second one ends the process at once."""
+"""The signals of `run`: the first asks for an orderly stop, a second one ends the process at once."""
 
 import os
 import signal
@@ -12,10 +12,13 @@ _STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class StopSignals:
-    """Takes SIGTERM, SIGINT and SIGHUP while it is entered, in the main thread; one that is ignored stays so (nohup).
+    """Handles SIGTERM, SIGINT and SIGHUP while its block runs, in the main thread.
+
+    A signal that the process ignores stays ignored, as `nohup` wants it.
 
     Attributes:
-        received: the first one. The handler only notes it: it may interrupt code that holds any lock.
+        received: the first signal, or `None`. The handler does nothing but set it, because it may interrupt code that
+            holds a lock.
     """
 
     def __init__(self) -> None:
@@ -34,7 +37,7 @@ class StopSignals:
 
     @property
     def exit_status(self) -> int:
-        """What a shell expects of a program that a signal has ended; 0 without one."""
+        """128 plus the number of the signal, as shells expect; 0 without a signal."""
         return 128 + self.received if self.received is not None else 0
 
     def _note(self, number: int) -> None:

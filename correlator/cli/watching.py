@@ -1,4 +1,4 @@
-"""What a run shows on a terminal while it goes on: a bar. Elsewhere the engine's own status line tells."""
+"""The progress bar of `run` on a terminal. Elsewhere the engine's status line in the log shows the progress."""
 
 import sys
 import time
@@ -12,7 +12,7 @@ from correlator.runtime.status import Status
 
 
 class Watcher(Protocol):
-    """Shows how a run goes; entered before the first and left after the last `tick`."""
+    """Shows the progress of a run; entered before the first `tick` and left after the last one."""
 
     def __enter__(self) -> Self: ...
 
@@ -21,12 +21,12 @@ class Watcher(Protocol):
     ) -> None: ...
 
     def tick(self, status: Status) -> None:
-        """Called several times a second."""
+        """Show the current status; called several times a second."""
         ...
 
 
 class Counts:
-    """The figures of a status that a person looks at."""
+    """The figures that the progress bar shows."""
 
     def __init__(self, status: Status) -> None:
         totals = status.totals()
@@ -37,7 +37,7 @@ class Counts:
 
 
 class Bar:
-    """For a terminal. Lines that are logged meanwhile appear above it."""
+    """A progress bar on a terminal. Log lines appear above it."""
 
     def __init__(self) -> None:
         figures = "received {task.fields[received]:,}  processed {task.fields[processed]:,}  sent {task.fields[sent]:,}"
@@ -56,14 +56,14 @@ class Bar:
         self._progress.stop()
 
     def tick(self, status: Status) -> None:
-        """Draw the figures of now."""
+        """Draw the current figures."""
         now = Counts(status)
         rate = self._rate.of(now.received)
         self._progress.update(self._task, received=now.received, processed=now.processed, sent=now.sent, rate=rate)
 
 
 class Nothing:
-    """For a file, a pipe or a service manager: the log has the engine's status line."""
+    """Shows nothing, for a file, a pipe or a service manager: the log has the engine's status line."""
 
     def __enter__(self) -> Self:
         return self
@@ -77,13 +77,13 @@ class Nothing:
 
 
 class Rate:
-    """Growth per second of a counter between looks at it, of about the last second or longer."""
+    """Computes how fast a counter grows, over intervals of at least one second."""
 
     def __init__(self) -> None:
         self._since, self._before, self._rate = time.monotonic(), 0, 0.0
 
     def of(self, count: int) -> float:
-        """The rate as of now."""
+        """Return the growth per second, given the current count."""
         passed = time.monotonic() - self._since
         if passed >= 1.0:
             self._rate = (count - self._before) / passed
@@ -92,5 +92,5 @@ class Rate:
 
 
 def watcher(*, log_json: bool) -> Watcher:
-    """What fits where standard error goes."""
+    """Return a progress bar if standard error is a terminal and the log is text; else a watcher without output."""
     return Bar() if sys.stderr.isatty() and not log_json else Nothing()

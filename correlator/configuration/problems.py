@@ -87,8 +87,8 @@ class Findings:
         """Report what will work but probably not as meant."""
         self._warnings.append((self.position(path), ConfigError(code, self.where(path), what, allowed, todo)))
 
-    def told_at(self, code: str, path: str) -> bool:
-        """Whether this error is told of this place already."""
+    def reported(self, code: str, path: str) -> bool:
+        """Whether this error was already reported at this place."""
         where = self.where(path)
         return any((error.code, error.where) == (code, where) for _, error in self._errors)
 

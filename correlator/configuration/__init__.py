@@ -1,6 +1,6 @@
-"""Reads a configuration file: YAML with positions in, typed settings out, every mistake told at once.
+"""Reads a configuration file: turns YAML into typed settings, and reports all mistakes at once, each with its place.
 
-Knows the settings, the errors and the table of reliability modes; knows nothing of the engine, Spark or databases.
+The package knows the settings, the errors and the reliability modes, but nothing of the engine, Spark or databases.
 """
 
 from correlator.configuration.files import EngineFile

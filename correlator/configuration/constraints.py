@@ -1,6 +1,6 @@
-"""What a value of a setting must be, wherever it comes from: a file, the code of a program, or a store.
+"""The constraints on values of settings, whether they come from a file, from the code of a program, or from a store.
 
-A file's reader makes values of its text and asks here for each; settings that code made are walked through as a whole.
+The reader of a file checks each value here. Settings that code made are checked as a whole by `check_settings`.
 """
 
 import math
@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, NamedTuple
 
-from correlator.configuration.kinds import Kind, kind_of, settings_of
 from correlator.configuration.problems import Findings, item, member
+from correlator.configuration.setting_types import SettingType, settings_of, type_of
 from correlator.errors import ConfigError, storable
 from correlator.reliability import Reliability
 from correlator.selector import Selector
@@ -24,7 +24,7 @@ Show = Callable[[object], str]
 
 
 class Problem(NamedTuple):
-    """Why a value is refused: the arguments of an error, but for the place."""
+    """Why a value is refused: the arguments of an error without the place."""
 
     code: str
     what: str
@@ -32,47 +32,47 @@ class Problem(NamedTuple):
     todo: str = ""
 
 
-def problem_of(value: Any, kind: Kind, show: Show) -> Problem | None:
-    """What is wrong with a value that has the type of its setting.
+def problem_of(value: Any, type_: SettingType, show: Show) -> Problem | None:
+    """Check a value that already has the bare type of its setting; returns the problem, or `None`.
 
     Args:
         value: a text, number or boolean.
-        kind: of the setting.
+        type_: type of the setting.
         show: makes a value fit for a message.
     """
     if isinstance(value, str):
-        return _problem_of_text(value, kind, show)
-    if isinstance(value, bool) or not isinstance(value, int | float) or _in_range(value, kind):
+        return _problem_of_text(value, type_, show)
+    if isinstance(value, bool) or not isinstance(value, int | float) or _in_range(value, type_):
         return None
-    code = _UNITS.get(kind.marks.get("unit", ""), ("E1022",))[0]
-    return Problem(code, f"{show(str(value))} is out of range, must be {noun_of(kind)}")
+    code = _UNITS.get(type_.marks.get("unit", ""), ("E1022",))[0]
+    return Problem(code, f"{show(str(value))} is out of range, must be {noun_of(type_)}")
 
 
-def _in_range(value: float, kind: Kind) -> bool:
+def _in_range(value: float, type_: SettingType) -> bool:
     finite = isinstance(value, int) or math.isfinite(value)
-    low = kind.ge is None or value >= kind.ge
-    above = kind.gt is None or value > kind.gt
-    return finite and low and above and (kind.le is None or value <= kind.le)
+    low = type_.ge is None or value >= type_.ge
+    above = type_.gt is None or value > type_.gt
+    return finite and low and above and (type_.le is None or value <= type_.le)
 
 
-def _problem_of_text(text: str, kind: Kind, show: Show) -> Problem | None:
-    if "identifier" in kind.marks:
+def _problem_of_text(text: str, type_: SettingType, show: Show) -> Problem | None:
+    if "identifier" in type_.marks:
         return problem_of_name(text, show)
     if storable(text) != text:
         return Problem("E1022", f"{show(text)} has half of a surrogate pair, which no file, broker or store takes")
-    if "selector" in kind.marks:
+    if "selector" in type_.marks:
         return _problem_of_selector(text)
-    if "import_path" in kind.marks and not _IMPORT_PATH.fullmatch(text):
+    if "import_path" in type_.marks and not _IMPORT_PATH.fullmatch(text):
         return Problem("E1501", f"{show(text)} is not an import path", "Write module:Class")
-    if not (kind.min_length or 0) <= len(text) <= (kind.max_length or len(text)):
-        most = f" and at most {kind.max_length}" if kind.max_length else ""
-        must = f"must have at least {kind.min_length or 0}{most}"
+    if not (type_.min_length or 0) <= len(text) <= (type_.max_length or len(text)):
+        most = f" and at most {type_.max_length}" if type_.max_length else ""
+        must = f"must have at least {type_.min_length or 0}{most}"
         return Problem("E1022", f"{show(text)} has {len(text)} characters, {must}")
     return None
 
 
 def problem_of_name(text: str, show: Show) -> Problem | None:
-    """What is wrong with a name that code, messages and the store will use: 1 to 200 characters, printable."""
+    """Check a name that code, messages and the store use: 1 to 200 printable characters; returns the problem."""
     if not text.strip():
         return Problem("E1210", "is empty, must be a name")
     if len(text) > _LONGEST_NAME:
@@ -90,66 +90,66 @@ def _problem_of_selector(text: str) -> Problem | None:
     return None
 
 
-def problem_of_choice(shown: str, kind: Kind, hint: str = "") -> Problem:
-    """The refusal of what is none of the values that a setting may have; `shown` is it, fit for a message."""
+def problem_of_choice(shown: str, type_: SettingType, hint: str = "") -> Problem:
+    """Return the problem of a value that is none of the choices of a setting; `shown` is the value for the message."""
     code, noun = (
-        ("E1203", "a reliability mode") if kind.bare is Reliability else ("E1022", "one of the possible values")
+        ("E1203", "a reliability mode") if type_.bare is Reliability else ("E1022", "one of the possible values")
     )
-    *others, last = kind.choices
+    *others, last = type_.choices
     allowed = f"Use {', '.join(others)} or {last}" if others else f"Use {last}"
     return Problem(code, f"{shown} is not {noun}", allowed, hint)
 
 
-def noun_of(kind: Kind) -> str:
-    """What a value must be, as messages say it: `a whole number 1..1000000`."""
-    if kind.choices:
-        return "a reliability mode" if kind.bare is Reliability else "one of the possible values"
-    _, noun, unit = _UNITS.get(kind.marks.get("unit", ""), ("", _NOUNS.get(kind.bare, "text"), ""))
-    return noun + range_of(kind, unit)
+def noun_of(type_: SettingType) -> str:
+    """Return what a value must be, in words for a message: `a whole number 1..1000000`."""
+    if type_.choices:
+        return "a reliability mode" if type_.bare is Reliability else "one of the possible values"
+    _, noun, unit = _UNITS.get(type_.marks.get("unit", ""), ("", _NOUNS.get(type_.bare, "text"), ""))
+    return noun + range_of(type_, unit)
 
 
-def range_of(kind: Kind, unit: str = "") -> str:
-    """The range of a kind as messages show it: ` 1..1000000`."""
-    low = kind.gt if kind.ge is None else kind.ge
-    if low is None and kind.le is None:
+def range_of(type_: SettingType, unit: str = "") -> str:
+    """Return the range of a setting for a message: ` 1..1000000`."""
+    low = type_.gt if type_.ge is None else type_.ge
+    if low is None and type_.le is None:
         return ""
-    above = " above" if kind.ge is None and kind.gt is not None else ""
-    if kind.le is None:
+    above = " above" if type_.ge is None and type_.gt is not None else ""
+    if type_.le is None:
         return f"{above} {low:g}{unit}" if above else f" of at least {low:g}{unit}"
-    return f"{above} {'' if low is None else f'{low:.15g}'}..{kind.le:.15g}{unit}"
+    return f"{above} {'' if low is None else f'{low:.15g}'}..{type_.le:.15g}{unit}"
 
 
-# --- settings that no reader has made ---
+# --- settings that the code of a program has made ---
 
 
 def check_settings(settings: Any, path: str, findings: Findings) -> None:
-    """Report every value of a settings object, and of those within it, that a file could not have had."""
+    """Report every value that a configuration file could not have, in a settings object and in those inside it."""
     for setting in settings_of(settings.__class__):
         value = getattr(settings, setting.attribute)
-        if value is not setting.default:  # which is allowed
-            _check(value, kind_of(setting.annotation), member(path, setting.key), findings)
+        if value is not setting.default:  # a default is always allowed
+            _check(value, type_of(setting.annotation), member(path, setting.key), findings)
 
 
-def _check(value: Any, kind: Kind, path: str, findings: Findings) -> None:
-    if kind.bare is Any or (value is None and kind.optional):
+def _check(value: Any, type_: SettingType, path: str, findings: Findings) -> None:
+    if type_.bare is Any or (value is None and type_.optional):
         return
-    fitting = next((one for one in kind.alternatives if _is_of(value, one)), None)
+    fitting = next((one for one in type_.alternatives if _is_of(value, one)), None)
     if fitting is None:
-        _refuse_type(value, kind.alternatives[0], path, findings)
+        _refuse_type(value, type_.alternatives[0], path, findings)
     elif fitting.is_settings:
         check_settings(value, path, findings)
     elif fitting.is_mapping:
         _check_mapping(value, fitting, path, findings)
     elif fitting.is_list:
-        inner = kind_of(fitting.arguments[0])
+        inner = type_of(fitting.arguments[0])
         for index, entry in enumerate(value):
             _check(entry, inner, item(path, index), findings)
     else:
         _report(problem_of(value, fitting, findings.show), path, findings)
 
 
-def _check_mapping(value: Mapping[Any, Any], kind: Kind, path: str, findings: Findings) -> None:
-    names, inner = (kind_of(argument) for argument in kind.arguments)
+def _check_mapping(value: Mapping[Any, Any], type_: SettingType, path: str, findings: Findings) -> None:
+    names, inner = (type_of(argument) for argument in type_.arguments)
     for name, entry in value.items():
         place = member(path, str(name))
         if _is_of(name, names):
@@ -159,37 +159,37 @@ def _check_mapping(value: Mapping[Any, Any], kind: Kind, path: str, findings: Fi
         _check(entry, inner, place, findings)
 
 
-def _is_of(value: Any, kind: Kind) -> bool:
-    """Whether a value has the type of a kind; a whole number is a number, a boolean is neither."""
-    if kind.is_settings:
-        return isinstance(value, kind.bare)
-    if kind.is_mapping:
+def _is_of(value: Any, type_: SettingType) -> bool:
+    """Whether a value has this type. A whole number counts as a number, a boolean as neither."""
+    if type_.is_settings:
+        return isinstance(value, type_.bare)
+    if type_.is_mapping:
         return isinstance(value, Mapping)
-    if kind.is_list:
+    if type_.is_list:
         return isinstance(value, list | tuple)
-    if kind.choices:
-        return value in kind.choices.values() and (isinstance(value, kind.bare) if _is_enum(kind) else True)
-    if isinstance(value, bool) or kind.bare is bool:
-        return isinstance(value, bool) and kind.bare is bool
-    return isinstance(value, int | float) if kind.bare is float else isinstance(value, kind.bare)
+    if type_.choices:
+        return value in type_.choices.values() and (isinstance(value, type_.bare) if _is_enum(type_) else True)
+    if isinstance(value, bool) or type_.bare is bool:
+        return isinstance(value, bool) and type_.bare is bool
+    return isinstance(value, int | float) if type_.bare is float else isinstance(value, type_.bare)
 
 
-def _is_enum(kind: Kind) -> bool:
-    return isinstance(kind.bare, type) and issubclass(kind.bare, Enum)
+def _is_enum(type_: SettingType) -> bool:
+    return isinstance(type_.bare, type) and issubclass(type_.bare, Enum)
 
 
-def _refuse_type(value: object, kind: Kind, path: str, findings: Findings) -> None:
-    if kind.choices:
-        problem = problem_of_choice(findings.show(value), kind)
-        wanted = next((one for one in kind.choices.values() if one == value), None)
-        if wanted is not None:  # the text of a member of an enumeration
+def _refuse_type(value: object, type_: SettingType, path: str, findings: Findings) -> None:
+    if type_.choices:
+        problem = problem_of_choice(findings.show(value), type_)
+        wanted = next((one for one in type_.choices.values() if one == value), None)
+        if wanted is not None:  # code gave the text of an enumeration's member instead of the member
             of = type(wanted).__name__
             what = f"{findings.show(value)} is of type {type(value).__name__}, must be of type {of}"
             problem = Problem(problem.code, what, f"Use {of}.{wanted.name}")
         _report(problem, path, findings)
         return
-    noun = "a mapping" if kind.is_mapping else "a list" if kind.is_list else noun_of(kind)
-    noun = kind.bare.__name__ if kind.is_settings else noun
+    noun = "a mapping" if type_.is_mapping else "a list" if type_.is_list else noun_of(type_)
+    noun = type_.bare.__name__ if type_.is_settings else noun
     what = f"{findings.show(value)} is of type {type(value).__name__}, must be {noun}"
     findings.error("E1022", path, what)
 

@@ -1,8 +1,8 @@
-"""Safe YAML with positions: a text becomes a tree of nodes that know their place, or a `ConfigError`.
+"""Safe YAML with positions: turns a text into a tree of nodes that know their place, or raises `ConfigError`.
 
-The tree is built from the parser's events, with every limit checked on the way, and never by `yaml.load`: nothing
-is constructed, aliases do not exist, and no input can make it deep, large or slow (trap T49). What a scalar
-means is not decided here but by the type of its setting (`scalars`, `reader`).
+The tree is built from the parser's events, and every limit is checked on the way. `yaml.load` is never used: no object
+is constructed, there are no aliases, and no input can make the tree deep, large or slow (trap T49). This module does
+not decide what a scalar means: the type of its setting does (`scalars`, `reader`).
 """
 
 from collections.abc import Iterator
@@ -22,8 +22,8 @@ _BYTE_ORDER_MARK = "\ufeff"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scalar:
-    """A single value. `plain` is false when it was quoted or a block: then it is text, whatever it looks like."""
+class ScalarNode:
+    """A single value. `plain` is false for a quoted or block scalar, which is always text."""
 
     position: Position
     text: str
@@ -31,7 +31,7 @@ class Scalar:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listing:
+class SequenceNode:
     """A list."""
 
     position: Position
@@ -39,18 +39,18 @@ class Listing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
-    """A mapping: its keys, in the order of the file and each once, with their values."""
+class MappingNode:
+    """A mapping: keys and values in the order of the file, each key once."""
 
     position: Position
-    entries: tuple[tuple[Scalar, "Node"], ...]
+    entries: tuple[tuple[ScalarNode, "Node"], ...]
 
 
-Node = Scalar | Listing | Table
+Node = ScalarNode | SequenceNode | MappingNode
 
 
 def decode(content: bytes, file: str) -> str:
-    """The text of a configuration file: UTF-8, at most 1 MiB, any line ends, with or without a byte order mark."""
+    """Decode a configuration file: UTF-8, at most 1 MiB, any line ends, with or without a byte order mark."""
     if len(content) > MOST_BYTES:
         raise _unreadable("E1011", file, f"is larger than {MOST_BYTES // 1024} KiB", "Split it into several engines")
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
@@ -61,11 +61,11 @@ def decode(content: bytes, file: str) -> str:
         raise _unreadable("E1003", file, f"byte {exc.start}: not UTF-8", "Save it as UTF-8") from exc
 
 
-def compose(text: str, findings: Findings) -> Table:
-    """The tree of a text. Repeated keys and tags are reported and passed over; other mistakes end the reading.
+def compose(text: str, findings: Findings) -> MappingNode:
+    """Build the tree of a text. Repeated keys and tags are reported and left out; other mistakes end the reading.
 
     Raises:
-        InvalidConfiguration: not one YAML mapping within the limits.
+        InvalidConfiguration: the text is not one YAML mapping within the limits.
     """
     text = text.removeprefix(_BYTE_ORDER_MARK)
     _refuse_control_characters(text, findings)
@@ -96,7 +96,7 @@ class _Composer:
         self._events = self._parse()
         self._nodes = 0
 
-    def document(self) -> Table:
+    def document(self) -> MappingNode:
         next(self._events)  # the begin of the stream
         first = next(self._events)
         if isinstance(first, yaml.StreamEndEvent):
@@ -106,11 +106,11 @@ class _Composer:
         self._refuse_second_document(next(self._events))
         return self._mapping(root)
 
-    def _mapping(self, root: Node) -> Table:
-        if isinstance(root, Scalar) and root.plain and not root.text:
+    def _mapping(self, root: Node) -> MappingNode:
+        if isinstance(root, ScalarNode) and root.plain and not root.text:
             self._empty()
-        if not isinstance(root, Table):
-            shape = "list" if isinstance(root, Listing) else "single value"
+        if not isinstance(root, MappingNode):
+            shape = "list" if isinstance(root, SequenceNode) else "single value"
             self._fail("E1005", root.position, f"top level is a {shape}, must be a mapping", "Begin with 'name: …'")
         return root
 
@@ -129,9 +129,9 @@ class _Composer:
             case yaml.ScalarEvent():
                 return self._scalar(event)
             case yaml.SequenceStartEvent():
-                return Listing(position=_place(event), items=tuple(self._items(path, depth + 1)))
+                return SequenceNode(position=_place(event), items=tuple(self._items(path, depth + 1)))
             case _:
-                return Table(position=_place(event), entries=tuple(self._entries(path, depth + 1)))
+                return MappingNode(position=_place(event), entries=tuple(self._entries(path, depth + 1)))
 
     def _check(self, event: yaml.Event, path: str, depth: int) -> None:
         self._nodes += 1
@@ -148,16 +148,16 @@ class _Composer:
             shown = quoted(tag.replace("tag:yaml.org,2002:", "!!"))
             self._findings.error("E1010", path, f"tag {shown} is not allowed", "", "Remove it", at=_place(event))
 
-    def _scalar(self, event: yaml.ScalarEvent) -> Scalar:
+    def _scalar(self, event: yaml.ScalarEvent) -> ScalarNode:
         if any("\ud800" <= c <= "\udfff" for c in event.value):
             self._fail("E1003", _place(event), "contains half of a surrogate pair, which is no character")
-        return Scalar(position=_place(event), text=event.value, plain=event.style is None)
+        return ScalarNode(position=_place(event), text=event.value, plain=event.style is None)
 
     def _items(self, path: str, depth: int) -> Iterator[Node]:
         while not isinstance(event := next(self._events), yaml.SequenceEndEvent):
             yield self._node(event, path, depth)
 
-    def _entries(self, path: str, depth: int) -> Iterator[tuple[Scalar, Node]]:
+    def _entries(self, path: str, depth: int) -> Iterator[tuple[ScalarNode, Node]]:
         lines: dict[str, int] = {}
         while not isinstance(event := next(self._events), yaml.MappingEndEvent):
             key = self._key(event, path, depth)
@@ -170,16 +170,16 @@ class _Composer:
             lines[key.text] = key.position.line
             yield key, value
 
-    def _key(self, event: yaml.Event, path: str, depth: int) -> Scalar:
+    def _key(self, event: yaml.Event, path: str, depth: int) -> ScalarNode:
         key = self._node(event, path, depth)
-        if not isinstance(key, Scalar):
+        if not isinstance(key, ScalarNode):
             self._fail("E1006", key.position, "a key must be a single word, not a list or mapping")
         if key.plain and key.text == "<<":
             self._fail("E1009", key.position, "merge keys (<<) are not supported", "Repeat the values")
         return key
 
     def _parse(self) -> Iterator[yaml.Event]:
-        """The events of the text, with every error of the parser as ours."""
+        """Return the parser's events, with errors of the parser as findings."""
         try:
             while (event := _next_event(self._loader)) is not None:
                 yield event

@@ -1,4 +1,4 @@
-"""The whole of a configuration file of an embedded engine."""
+"""The top level of the configuration file of an engine without pipelines."""
 
 from dataclasses import dataclass
 
@@ -7,10 +7,10 @@ from correlator.settings import EngineSettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineFile(EngineSettings):
-    """What stands at the top level of a configuration file.
+    """A configuration file of an engine without pipelines.
 
     Attributes:
-        version: version of the configuration's schema.
+        version: version of the format of configuration files.
     """
 
     version: int = 1

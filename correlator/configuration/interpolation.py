@@ -1,8 +1,8 @@
-"""`${NAME}`, `${NAME:default}`, `${env:NAME}`, `${file:/path}` inside scalar values.
+"""Replaces `${NAME}`, `${NAME:default}`, `${env:NAME}` and `${file:/path}` in scalar values.
 
-Only a parsed scalar is interpolated, never the text of the file, so that no value can change the structure; what
-was put in is not looked at again. `$${` stands for a plain `${`. In a message template, a placeholder that begins
-with a lower-case word and has no resolver (`${row.flight}`) is left for the template.
+Only parsed scalars are interpolated, never the text of the file, so that no value can change the structure. An inserted
+value is not interpolated again. `$${` stands for a plain `${`. In a message template, a placeholder that begins with a
+lower-case word and has no resolver (`${row.flight}`) is left for the template.
 """
 
 import re
@@ -25,7 +25,7 @@ _FORMS = "Use ${NAME}, ${NAME:default} or ${file:/path}; write $${ for a plain $
 
 
 class Interpolation:
-    """Replaces placeholders in the values of one configuration and remembers which of them are secret."""
+    """Replaces placeholders in the values of one configuration, and remembers the secret values."""
 
     def __init__(self, environment: Mapping[str, str], findings: Findings) -> None:
         self._environment = environment
@@ -33,12 +33,12 @@ class Interpolation:
         self._length = 0
 
     def resolve(self, text: str, *, key: str, path: str, template: bool) -> str | None:
-        """The text with its placeholders replaced; `None` when one cannot be, which is then reported.
+        """Replace the placeholders of a text; reports one that cannot be replaced, and then returns `None`.
 
         Args:
-            text: the scalar as it stands in the file.
-            key: the name of the setting; one named like a secret makes its values secret.
-            path: where the scalar stands, for messages.
+            text: the scalar, as the file has it.
+            key: name of the setting; if it is named like a secret, its values are secret.
+            path: place of the scalar, for messages.
             template: whether the setting is a message template.
         """
         try:
@@ -111,7 +111,7 @@ def _complaint(found: re.Match[str]) -> str:
 
 
 def _read_secret(path: Path) -> tuple[str, int]:
-    """The content of a file without its last line end, and its mode. Raises `OSError` or `ValueError`."""
+    """Read a file; returns its content without the last line end, and its mode. Raises `OSError` or `ValueError`."""
     mode = path.stat().st_mode
     if not stat.S_ISREG(mode):  # a pipe would wait for ever
         raise ValueError("is not a regular file")

@@ -1,7 +1,7 @@
-"""The way from a configuration file to settings: bytes, text, tree, settings, rules.
+"""Reads a configuration file in stages: bytes, text, tree, settings, rules.
 
-Each stage reports all that it finds; the next one runs only on what the one before could make sense of, so that
-nobody is told about the consequences of another mistake.
+Each stage reports all mistakes that it finds. The next stage works only on what was correct so far, so that it does not
+report consequences of earlier mistakes.
 """
 
 import os
@@ -38,19 +38,19 @@ from correlator.settings import EngineSettings
 
 T = TypeVar("T")
 Check = Callable[[T, Findings], None]
-"""Rules of another part over the whole settings: reports with `findings.error(code, path, …)`."""
+"""A further check of all settings; it reports with `findings.error(code, path, …)`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded(Generic[T]):
-    """A configuration that can be used.
+    """A configuration without mistakes.
 
     Attributes:
-        settings: what it says, with all defaults.
-        warnings: what will work but is probably not meant; in the order of the file, to be printed, never raised.
-        secrets: the values that no output may show.
-        positions: `receivers[0].destination` to its place in the file.
-        overridden: which settings a later source has set, in the order of the sources.
+        settings: the settings, with all defaults.
+        warnings: settings that work but are probably not meant, in the order of the file; to be printed, not raised.
+        secrets: values that no output may show.
+        positions: the place in the file of each path such as `receivers[0].destination`.
+        overridden: the settings that the command line has set, in its order.
     """
 
     settings: T
@@ -70,20 +70,20 @@ def read_file(
     checks: Collection[Check[T]] = (),
     overrides: Sequence[str] = (),
 ) -> Loaded[T]:
-    """Read the settings that a file holds.
+    """Read the settings of a file.
 
     Args:
-        path: the file; a relative path in it is relative to the working directory, not to the file.
+        path: the file. Paths in it are relative to the working directory, not to the file.
         root: the class of the whole file, such as `EngineFile`.
-        environment: where `${NAME}` is looked up.
-        connectors: connector types that are known beside the installed ones.
-        check_import: called with the import path and the object that it names, for every one in the file; raises
-            a `CorrelatorError` for what cannot be used. Without it nothing is imported.
-        checks: further rules over the settings.
-        overrides: `KEY.PATH=VALUE`, in place of what the file says there; the later one wins.
+        environment: the variables for `${NAME}`.
+        connectors: connector types that are allowed beside the installed ones.
+        check_import: called with each import path of the file and the object that it names; raises a
+            `CorrelatorError` if the object cannot be used. Without it nothing is imported.
+        checks: further checks of the settings.
+        overrides: settings `KEY.PATH=VALUE` that override the file; the later one counts.
 
     Raises:
-        InvalidConfiguration: with all problems (a `ConfigError`, exit status 2); no other error for any input.
+        InvalidConfiguration: with all problems (a `ConfigError`, exit status 2). No input raises another error.
     """
     file = printable(os.fspath(path))
     content, mode = _content(Path(path), file)
@@ -110,7 +110,7 @@ def read_text(
     check_import: Callable[[str, object], None] | None = None,
     checks: Collection[Check[T]] = (),
 ) -> Loaded[T]:
-    """Read settings from a text, as `read_file` does; `file` is its name in messages."""
+    """Read settings from a text, as `read_file` does. `file` is the name of the text in messages."""
     return _read(
         text,
         root,
@@ -125,7 +125,7 @@ def read_text(
 
 
 def _content(path: Path, file: str) -> tuple[bytes, int]:
-    """The bytes of a file, at most one more than allowed, and its mode."""
+    """Read a file; returns its bytes, at most one more than allowed, and its mode."""
     try:
         mode = path.stat().st_mode
         if not stat.S_ISREG(mode):  # a pipe would wait for ever
@@ -146,7 +146,7 @@ def _working_directory() -> str:
     try:
         return printable(str(Path.cwd()))
     except OSError:
-        return "a directory that does not exist any more"
+        return "a directory that no longer exists"
 
 
 def _refused(code: str, file: str, what: str, todo: str) -> InvalidConfiguration:

@@ -1,24 +1,24 @@
-"""`KEY.PATH=VALUE` from the command line in place of what the file says (rule A9.18); the later one wins.
+"""Overrides settings of a file by `KEY.PATH=VALUE` of the command line; the later one counts (rule A9.18).
 
-The value takes the place of a scalar in the tree, so that it is read, checked and redacted as if it stood in the file;
-text that looks like something else is quoted, as there: `name="017"`.
+The value replaces a scalar in the tree, so that it is read, checked and redacted like a value of the file. Text that
+YAML would read as another type must be quoted as in a file: `name="017"`.
 """
 
 import re
 from collections.abc import Sequence
 
-from correlator.configuration.document import Listing, Node, Scalar, Table
+from correlator.configuration.document import MappingNode, Node, ScalarNode, SequenceNode
 from correlator.configuration.problems import OVERRIDDEN, Findings, Overridden, item, member
 from correlator.errors import ConfigError, quoted
 
 _STEP = re.compile(r"\.?([^.\[\]]+)|\[(\d+)\]")
 _ALLOWED = "Write KEY.PATH=VALUE, as in checkpoint.interval=1s, receivers.NAME.destination=queue:q or receivers[0].id=r"
 _NAMES = ("id", "name")
-"""Keys by which the items of a list are named."""
+"""The keys whose value names an item of a list."""
 
 
-def override(tree: Table, assignments: Sequence[str], findings: Findings) -> Table:
-    """The tree with other values; reports E2030 for what cannot be put in, and notes what has been overridden."""
+def override(tree: MappingNode, assignments: Sequence[str], findings: Findings) -> MappingNode:
+    """Return the tree with the values replaced. Reports E2030 for an assignment that does not fit; notes the others."""
     for assignment in assignments:
         path, equals, value = assignment.partition("=")
         steps = _steps(path)
@@ -29,7 +29,7 @@ def override(tree: Table, assignments: Sequence[str], findings: Findings) -> Tab
             steps = _indexed(tree, steps)
             before = _at(tree, steps)
             changed = _with(tree, steps, _scalar(value))
-            assert isinstance(changed, Table)
+            assert isinstance(changed, MappingNode)
             tree = changed
             findings.overridden.append(Overridden(_path(steps), before, value))
         except ConfigError as error:
@@ -38,7 +38,7 @@ def override(tree: Table, assignments: Sequence[str], findings: Findings) -> Tab
 
 
 def _steps(path: str) -> list[str | int]:
-    """Keys and indices of a path; empty when it is not understood."""
+    """Split a path into keys and indices; empty if it cannot be understood."""
     found = list(_STEP.finditer(path))
     if "".join(match[0] for match in found) != path or path.startswith((".", "[")):
         return []
@@ -46,7 +46,7 @@ def _steps(path: str) -> list[str | int]:
 
 
 def _indexed(tree: Node, steps: Sequence[str | int]) -> list[str | int]:
-    """The steps with an index in the place of the name of an item of a list.
+    """Replace the names of items of lists by their indices.
 
     Raises:
         ConfigError: E2030, no item has this name.
@@ -54,39 +54,39 @@ def _indexed(tree: Node, steps: Sequence[str | int]) -> list[str | int]:
     found: list[str | int] = []
     node: Node | None = tree
     for step in steps:
-        if isinstance(node, Listing) and isinstance(step, str):
+        if isinstance(node, SequenceNode) and isinstance(step, str):
             names = [_name_of(item) for item in node.items]
             if step not in names:
                 known = f"there are {', '.join(name for name in names if name)}" if any(names) else "they have no names"
                 raise ConfigError("E2030", "", f"there is no item {quoted(step)}; {known}")
-            step = names.index(step)  # noqa: PLW2901  # the same place, written otherwise
+            step = names.index(step)  # noqa: PLW2901  # the same item, by its index
         found.append(step)
         node = _below(node, step)
     return found
 
 
 def _name_of(item: Node) -> str:
-    entries = {key.text: below for key, below in item.entries} if isinstance(item, Table) else {}
+    entries = {key.text: below for key, below in item.entries} if isinstance(item, MappingNode) else {}
     named = next((entries[key] for key in _NAMES if key in entries), None)
-    return named.text if isinstance(named, Scalar) else ""
+    return named.text if isinstance(named, ScalarNode) else ""
 
 
 def _below(node: Node | None, step: str | int) -> Node | None:
-    if isinstance(node, Table):
+    if isinstance(node, MappingNode):
         return next((below for key, below in node.entries if key.text == step), None)
-    if isinstance(node, Listing) and isinstance(step, int) and step < len(node.items):
+    if isinstance(node, SequenceNode) and isinstance(step, int) and step < len(node.items):
         return node.items[step]
     return None
 
 
 def _at(tree: Node, steps: Sequence[str | int]) -> str | None:
-    """What stands at a place now; `None` for nothing."""
+    """Return the text at a place, or which collection stands there; `None` for nothing."""
     node: Node | None = tree
     for step in steps:
         node = _below(node, step)
-    if isinstance(node, Scalar):
+    if isinstance(node, ScalarNode):
         return node.text
-    return None if node is None else "a list" if isinstance(node, Listing) else "a mapping"
+    return None if node is None else "a list" if isinstance(node, SequenceNode) else "a mapping"
 
 
 def _path(steps: Sequence[str | int]) -> str:
@@ -96,14 +96,14 @@ def _path(steps: Sequence[str | int]) -> str:
     return path
 
 
-def _scalar(value: str) -> Scalar:
+def _scalar(value: str) -> ScalarNode:
     if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
-        return Scalar(position=OVERRIDDEN, text=value[1:-1], plain=False)
-    return Scalar(position=OVERRIDDEN, text=value, plain=True)
+        return ScalarNode(position=OVERRIDDEN, text=value[1:-1], plain=False)
+    return ScalarNode(position=OVERRIDDEN, text=value, plain=True)
 
 
-def _with(node: Node | None, steps: Sequence[str | int], value: Scalar) -> Node:
-    """The node with the value at the end of the steps; mappings that are missing are made.
+def _with(node: Node | None, steps: Sequence[str | int], value: ScalarNode) -> Node:
+    """Return the node with the value at the place that the steps lead to; makes missing mappings.
 
     Raises:
         ConfigError: E2030, there is no such place.
@@ -113,20 +113,20 @@ def _with(node: Node | None, steps: Sequence[str | int], value: Scalar) -> Node:
     step, *rest = steps
     if isinstance(step, int):
         return _with_item(node, step, rest, value)
-    if node is not None and not isinstance(node, Table):
+    if node is not None and not isinstance(node, MappingNode):
         raise ConfigError("E2030", "", f"there is no mapping that could hold {quoted(step)}")
     entries = {key.text: (key, below) for key, below in node.entries} if node else {}
     if step in entries:
         key, below = entries[step]
         entries[step] = (key, _with(below, rest, value))
     else:
-        entries[step] = (Scalar(position=OVERRIDDEN, text=step, plain=True), _with(None, rest, value))
-    return Table(position=node.position if node else OVERRIDDEN, entries=tuple(entries.values()))
+        entries[step] = (ScalarNode(position=OVERRIDDEN, text=step, plain=True), _with(None, rest, value))
+    return MappingNode(position=node.position if node else OVERRIDDEN, entries=tuple(entries.values()))
 
 
-def _with_item(node: Node | None, index: int, rest: Sequence[str | int], value: Scalar) -> Listing:
-    if not isinstance(node, Listing) or index >= len(node.items):
+def _with_item(node: Node | None, index: int, rest: Sequence[str | int], value: ScalarNode) -> SequenceNode:
+    if not isinstance(node, SequenceNode) or index >= len(node.items):
         raise ConfigError("E2030", "", f"there is no item [{index}]")
     items = list(node.items)
     items[index] = _with(items[index], rest, value)
-    return Listing(position=node.position, items=tuple(items))
+    return SequenceNode(position=node.position, items=tuple(items))

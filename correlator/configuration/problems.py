@@ -1,7 +1,7 @@
-"""What is wrong with a configuration, and where: collected while reading, told together at the end.
+"""Collects the mistakes of a configuration with their places, and raises all of them together at the end.
 
-A reader that stops at the first mistake makes its user run it once per mistake. So every part reports into one
-`Findings` and goes on; only what makes the rest unreadable (syntax, encoding) ends the reading at once.
+If a reader stopped at the first mistake, its user would have to run it once for each mistake. So every stage reports to
+one `Findings` and goes on. Only mistakes that make the rest unreadable (syntax, encoding) end the reading at once.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,7 +12,7 @@ from correlator.configuration.words import did_you_mean
 from correlator.errors import ConfigError, printable, quoted
 
 _MOST_SHOWN = 20
-_MOST_HINTS = 40  # nobody reads the hints of more problems than are shown, and each costs a search
+_MOST_HINTS = 40  # problems beyond the shown ones need no hint, and each hint costs a search
 
 
 class Position(NamedTuple):
@@ -23,13 +23,16 @@ class Position(NamedTuple):
 
 
 OVERRIDDEN = Position(0, 0)
-"""The place of what the command line gave instead of the file."""
+"""The place of a value that the command line has given."""
 
 
 class Overridden(NamedTuple):
-    """A setting that a later source has set: where, what stood there (`None` for nothing), and what stands there now.
+    """A setting of the file that the command line has overridden. Its values are as written, and may be secret.
 
-    Both values are as they were written, and may be secret.
+    Attributes:
+        path: path of the setting.
+        before: value in the file; `None` for none.
+        after: value of the command line.
     """
 
     path: str
@@ -41,8 +44,8 @@ class InvalidConfiguration(ConfigError):
     """A configuration that cannot be used.
 
     Attributes:
-        problems: all of them, in the order of the file; the text shows the first 20.
-        warnings: what would work but is probably not meant, for a command that shows everything.
+        problems: all problems, in the order of the file; the text of the error shows the first 20.
+        warnings: settings that would work but are probably not meant.
     """
 
     def __init__(self, problems: Sequence[ConfigError], warnings: Sequence[ConfigError] = ()) -> None:
@@ -61,10 +64,10 @@ class Findings:
     """Collects errors and warnings of one file; owned by the thread that reads it.
 
     Attributes:
-        file: the name of the file as messages show it; "" for settings that a program made.
-        secrets: what must not appear in any message; values go through `show`.
-        positions: path in the configuration, such as `receivers[0].destination`, to the place of its value.
-        overridden: which settings a later source has set.
+        file: the name of the file in messages; "" for settings that code has made.
+        secrets: values that must not appear in a message; `show` removes them.
+        positions: the place in the file of each path, such as `receivers[0].destination`.
+        overridden: the settings that the command line has overridden.
     """
 
     def __init__(self, file: str) -> None:
@@ -79,12 +82,12 @@ class Findings:
     def error(
         self, code: str, path: str, what: str, allowed: str = "", todo: str = "", *, at: Position | None = None
     ) -> None:
-        """Report what makes the configuration unusable; `at` overrides the place of the value at `path`."""
+        """Report a mistake that makes the configuration unusable; `at` overrides the place of the value at `path`."""
         place = at or self.position(path)
         self._errors.append((place, ConfigError(code, self.where(path, at=at), what, allowed, todo)))
 
     def warn(self, code: str, path: str, what: str, allowed: str = "", todo: str = "") -> None:
-        """Report what will work but probably not as meant."""
+        """Report a setting that works but is probably not meant."""
         self._warnings.append((self.position(path), ConfigError(code, self.where(path), what, allowed, todo)))
 
     def reported(self, code: str, path: str) -> bool:
@@ -93,22 +96,22 @@ class Findings:
         return any((error.code, error.where) == (code, where) for _, error in self._errors)
 
     def show(self, value: object) -> str:
-        """A value for a message: without secrets, in quotes, short."""
+        """Make a value fit for a message: without secrets, in quotes, short."""
         return quoted(self.secrets.redact(value if isinstance(value, str) else repr(value)))
 
     def hint(self, word: str, valid: Iterable[str]) -> str:
-        """`Did you mean 'x'?`, or empty."""
+        """Return `Did you mean 'x'?`, or an empty text."""
         self._hints += 1
         return did_you_mean(word, valid) if self._hints <= _MOST_HINTS else ""
 
     def position(self, path: str) -> Position:
-        """Where the value at `path` stands; for one that has its default, where the part around it stands."""
+        """Return the place of the value at `path`; for a default value, the place of the mapping around it."""
         while path and path not in self.positions:
             path = path[: max(path.rfind("."), path.rfind("["), 0)]
         return self.positions.get(path, Position(1, 1))
 
     def where(self, path: str, *, at: Position | None = None) -> str:
-        """`file:line:column path.in.config`, as every message begins; `--set path` for what did not come from there."""
+        """Return the place for a message: `file:line:column path.in.config`; `--set path` for an overridden value."""
         line, column = place = at or self.position(path)
         if place == OVERRIDDEN:
             return f"--set {printable(path)}".rstrip()
@@ -119,7 +122,7 @@ class Findings:
     @property
     def warnings(self) -> tuple[ConfigError, ...]:
         """The warnings in the order of the file."""
-        return self._told(self._warnings)
+        return self._in_order(self._warnings)
 
     @property
     def unusable(self) -> bool:
@@ -129,10 +132,10 @@ class Findings:
     def raise_errors(self) -> None:
         """Raise `InvalidConfiguration` if there is any error."""
         if self._errors:
-            raise InvalidConfiguration(self._told(self._errors), self.warnings)
+            raise InvalidConfiguration(self._in_order(self._errors), self.warnings)
 
-    def _told(self, problems: list[tuple[Position, ConfigError]]) -> tuple[ConfigError, ...]:
-        """Problems in the order of the file; without the secrets that only became known after they were reported."""
+    def _in_order(self, problems: list[tuple[Position, ConfigError]]) -> tuple[ConfigError, ...]:
+        """Sort problems in the order of the file, and remove secrets that became known after the report."""
         redact = self.secrets.redact
         in_order = (problem for _, problem in sorted(problems, key=lambda entry: entry[0]))
         return tuple(
@@ -142,11 +145,11 @@ class Findings:
 
 
 def member(path: str, key: str) -> str:
-    """The path of `key` inside the mapping at `path`."""
+    """Return the path of `key` in the mapping at `path`."""
     shown = quoted(key)[1:-1]
     return f"{path}.{shown}" if path else shown
 
 
 def item(path: str, index: int) -> str:
-    """The path of the item at `index` inside the list at `path`."""
+    """Return the path of the item at `index` in the list at `path`."""
     return f"{path}[{index}]"

@@ -1,4 +1,4 @@
-"""Settings that a program made, or that a store has kept: checked by the rules that a file's settings pass."""
+"""Checks settings that code has made, or that a store has kept, by the same rules as those of a file."""
 
 from correlator.configuration.constraints import check_settings
 from correlator.configuration.problems import Findings
@@ -10,13 +10,13 @@ _NO_FILE = ""
 
 
 def require(settings: object, wanted: type, where: str, todo: str = "") -> None:
-    """Refuse what is no object of this class. Raises `ConfigError` E1022.
+    """Raise `ConfigError` E1022 unless the object is an instance of the class.
 
     Args:
-        settings: as a program gives it.
+        settings: the object that a program has given.
         wanted: the class.
-        where: who is given it, for the message.
-        todo: what to do where a mistake is common.
+        where: the receiver of the object, for the message.
+        todo: what to do, if a mistake is common.
     """
     if not isinstance(settings, wanted):
         what = f"is of type {type(settings).__name__}, must be {wanted.__name__}"  # it may hold a password
@@ -24,10 +24,10 @@ def require(settings: object, wanted: type, where: str, todo: str = "") -> None:
 
 
 def check_engine_settings(settings: EngineSettings, provided: Provided = NOTHING_PROVIDED) -> tuple[ConfigError, ...]:
-    """Check the settings of an engine; gives what will work and is probably not meant.
+    """Check the settings of an engine; returns warnings.
 
     Raises:
-        InvalidConfiguration: with all problems, as for a file; places are named by their path alone.
+        InvalidConfiguration: with all problems, as for a file, each with its path only.
     """
     findings = Findings(_NO_FILE)
     check_settings(settings, "", findings)
@@ -40,7 +40,7 @@ def check_engine_settings(settings: EngineSettings, provided: Provided = NOTHING
 def check_part_settings(
     part: ReceiverSettings | SenderSettings, settings: EngineSettings, provided: Provided = NOTHING_PROVIDED
 ) -> tuple[ConfigError, ...]:
-    """Check a receiver or sender that is to be added to an engine with these settings; as `check_engine_settings`.
+    """Check a receiver or sender that is to be added to an engine with these settings; returns warnings.
 
     Raises:
         InvalidConfiguration: with all problems.

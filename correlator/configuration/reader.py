@@ -1,23 +1,32 @@
-"""A tree of YAML nodes becomes settings: generic over frozen dataclasses, so that no part is read by hand.
+"""Turns a tree of YAML nodes into settings. It works for any frozen dataclass, so that no setting needs own code.
 
-What a class says is all there is: the fields and their annotations (`settings.py`), `word` and `shorthand` of a
-class that is one of several (a step), and a `ConfigError` or `ValueError` from `__post_init__` for what a type
-cannot say. All mistakes are reported, and a value that was refused never reaches a settings class.
+A settings class defines everything: its fields with their annotations (`settings.py`), `word` and `shorthand` of a
+class that is one of several alternatives (a step), and errors that `__post_init__` raises, `ConfigError` or
+`ValueError`, for constraints that a type cannot express. All mistakes are reported. A refused value never reaches a
+settings class.
 """
 
 from collections.abc import Collection, Iterable
 from typing import Any, TypeVar
 
-from correlator.configuration.document import Listing, Node, Scalar, Table
-from correlator.configuration.kinds import Kind, Setting, kind_of, remaining_keys, settings_of, shorthand_of, word_of
+from correlator.configuration.document import MappingNode, Node, ScalarNode, SequenceNode
 from correlator.configuration.problems import Findings, item, member
 from correlator.configuration.scalars import core_value, describe, other_boolean
+from correlator.configuration.setting_types import (
+    Setting,
+    SettingType,
+    remaining_keys,
+    settings_of,
+    shorthand_of,
+    type_of,
+    word_of,
+)
 from correlator.configuration.values import INVALID, Values
 from correlator.configuration.words import modern_spelling
 from correlator.errors import CorrelatorError, quoted
 
 T = TypeVar("T")
-_ANY = Kind(bare=Any)
+_ANY = SettingType(bare=Any)
 _SCALARS: dict[Any, tuple[type, ...]] = {bool: (bool,), int: (int,), float: (int, float)}
 
 
@@ -29,55 +38,55 @@ class Reader:
         self._findings = findings
 
     def read(self, node: Node, root: type[T]) -> T | None:
-        """The settings of a whole file; `None` when any of them was refused, which is then reported."""
-        settings = self._value(node, Kind(bare=root), "", "")
+        """Read the settings of a whole file; `None` if a value was refused, which is then reported."""
+        settings = self._value(node, SettingType(bare=root), "", "")
         return settings if isinstance(settings, root) else None
 
-    def _value(self, node: Node, kind: Kind, path: str, key: str) -> Any:
-        """The value of a node, or `INVALID` after reporting. `key` is the nearest key above the node."""
+    def _value(self, node: Node, type_: SettingType, path: str, key: str) -> Any:
+        """Read a node; reports a mistake, and then returns `INVALID`. `key` is the nearest key above the node."""
         self._findings.positions[path] = node.position
-        if kind.optional and _is_null(node):
+        if type_.optional and _is_null(node):
             return None
-        kind = _fitting(kind, node)
-        if kind.bare is Any:
+        type_ = _fitting(type_, node)
+        if type_.bare is Any:
             return self._anything(node, path, key)
-        if kind.origin is not kind.bare and len(kind.alternatives) > 1:
-            return self._one_of(node, [alternative.bare for alternative in kind.alternatives], path)
-        return self._single(node, kind, path, key)
+        if type_.origin is not type_.bare and len(type_.alternatives) > 1:
+            return self._one_of(node, [alternative.bare for alternative in type_.alternatives], path)
+        return self._single(node, type_, path, key)
 
-    def _single(self, node: Node, kind: Kind, path: str, key: str) -> Any:
-        if kind.is_settings:
-            return self._settings(node, kind.bare, path)
-        if kind.is_mapping:
-            return self._mapping(node, kind, path)
-        if kind.is_list:
-            return self._list(node, kind, path, key)
-        if not isinstance(node, Scalar):
+    def _single(self, node: Node, type_: SettingType, path: str, key: str) -> Any:
+        if type_.is_settings:
+            return self._settings(node, type_.bare, path)
+        if type_.is_mapping:
+            return self._mapping(node, type_, path)
+        if type_.is_list:
+            return self._list(node, type_, path, key)
+        if not isinstance(node, ScalarNode):
             return self._refuse("E1022", path, f"is {_shape(node)}, must be a single value")
-        return self._values.read(node, kind, path, key)
+        return self._values.read(node, type_, path, key)
 
     def _anything(self, node: Node, path: str, key: str) -> Any:
         match node:
-            case Scalar():
+            case ScalarNode():
                 return self._values.read(node, _ANY, path, key)
-            case Listing():
-                return self._list(node, Kind(bare=list[Any]), path, key)
-            case Table():
-                return self._mapping(node, Kind(bare=dict[str, Any]), path)
+            case SequenceNode():
+                return self._list(node, SettingType(bare=list[Any]), path, key)
+            case MappingNode():
+                return self._mapping(node, SettingType(bare=dict[str, Any]), path)
 
-    def _list(self, node: Node, kind: Kind, path: str, key: str) -> Any:
-        if not isinstance(node, Listing):
+    def _list(self, node: Node, type_: SettingType, path: str, key: str) -> Any:
+        if not isinstance(node, SequenceNode):
             return self._refuse("E1022", path, f"is {_shape(node)}, must be a list", "Write [a, b] or lines with '- '")
-        inner = kind_of(kind.arguments[0])
+        inner = type_of(type_.arguments[0])
         values = [self._value(entry, inner, item(path, index), key) for index, entry in enumerate(node.items)]
         if not _all_valid(values):
             return INVALID
-        return values if kind.origin is list else tuple(values)
+        return values if type_.origin is list else tuple(values)
 
-    def _mapping(self, node: Node, kind: Kind, path: str) -> Any:
-        if not isinstance(node, Table):
+    def _mapping(self, node: Node, type_: SettingType, path: str) -> Any:
+        if not isinstance(node, MappingNode):
             return self._refuse("E1022", path, f"is {_shape(node)}, must be a mapping")
-        names, inner = (kind_of(argument) for argument in kind.arguments)
+        names, inner = (type_of(argument) for argument in type_.arguments)
         values = {}
         for key, value in node.entries:
             place = member(path, key.text)
@@ -85,16 +94,16 @@ class Reader:
             values[self._name(key, names, place)] = self._value(value, inner, place, key.text)
         return values if _all_valid([*values, *values.values()]) else INVALID
 
-    def _name(self, key: Scalar, kind: Kind, path: str) -> Any:
-        """The key of a mapping whose keys are chosen by the user."""
+    def _name(self, key: ScalarNode, type_: SettingType, path: str) -> Any:
+        """Read a key of a mapping whose keys the user chooses."""
         if self._mistaken(key, path):
             return INVALID
-        if kind.choices:
-            return self._values.read(key, kind, path, "")
+        if type_.choices:
+            return self._values.read(key, type_, path, "")
         return self._values.identifier(key.text, path)
 
-    def _mistaken(self, key: Scalar, path: str) -> bool:
-        """Report a key that is no text in one of the YAML versions."""
+    def _mistaken(self, key: ScalarNode, path: str) -> bool:
+        """Report a key that is not text in one of the versions of YAML; returns whether there was one."""
         if not key.plain:
             return False
         if other_boolean(key.text) is not None or isinstance(core_value(key.text), bool):
@@ -108,21 +117,21 @@ class Reader:
         return True
 
     def _settings(self, node: Node, cls: type, path: str) -> Any:
-        if not isinstance(node, Table):
+        if not isinstance(node, MappingNode):
             return self._refuse("E1022", path, f"is {_shape(node)}, must be a mapping", _keys_of(cls))
         known = {setting.key: setting for setting in settings_of(cls)}
         rest = remaining_keys(cls)
         if rest is not None:
             del known[rest.key]
         values: dict[str, Any] = {}
-        others: list[tuple[Scalar, Node]] = []
+        others: list[tuple[ScalarNode, Node]] = []
         for key, value in node.entries:
             if setting := known.get(key.text):
                 values[setting.attribute] = self._member(value, setting, member(path, key.text))
             else:
                 others.append((key, value))
         if rest is not None:
-            values[rest.attribute] = self._mapping(_without(others, node), kind_of(rest.annotation), path)
+            values[rest.attribute] = self._mapping(_without(others, node), type_of(rest.annotation), path)
         else:
             self._unknown(others, known, path)
         if not self._complete(node, known.values(), values, path):
@@ -130,9 +139,9 @@ class Reader:
         return self._construct(cls, values, path)
 
     def _member(self, node: Node, setting: Setting, path: str) -> Any:
-        return self._value(node, kind_of(setting.annotation), path, setting.key)
+        return self._value(node, type_of(setting.annotation), path, setting.key)
 
-    def _unknown(self, entries: list[tuple[Scalar, Node]], known: Collection[str], path: str) -> None:
+    def _unknown(self, entries: list[tuple[ScalarNode, Node]], known: Collection[str], path: str) -> None:
         for key, _ in entries:
             place = member(path, key.text)
             if self._mistaken(key, place):
@@ -142,7 +151,7 @@ class Reader:
             self._findings.error("E1020", place, "unknown key", hint or known_keys, at=key.position)
 
     def _complete(self, node: Node, settings: Iterable[Setting], values: dict[str, Any], path: str) -> bool:
-        """Whether every required setting is there and no value was refused."""
+        """Report missing settings; returns whether none is missing and no value was refused."""
         missing = [entry.key for entry in settings if entry.required and entry.attribute not in values]
         for key in missing:
             self._findings.error("E1021", path, f"{quoted(key)} is missing", at=node.position)
@@ -157,9 +166,9 @@ class Reader:
             return self._refuse("E1022", path, str(exc))
 
     def _one_of(self, node: Node, classes: list[type], path: str) -> Any:
-        """A mapping with one key, which names the class; its value holds the fields, or the shorthand."""
+        """Read a mapping with one key, which chooses the class; its value holds the fields, or the shorthand."""
         by_word = {word_of(cls): cls for cls in classes}
-        if not isinstance(node, Table) or len(node.entries) != 1:
+        if not isinstance(node, MappingNode) or len(node.entries) != 1:
             what = f"is {_shape(node)}, must be a mapping with exactly one key"
             return self._refuse("E1022", path, what, f"Known: {', '.join(by_word)}")
         key, value = node.entries[0]
@@ -177,55 +186,55 @@ class Reader:
             values = {short.attribute: self._member(node, short, path)}
             complete = self._complete(node, settings_of(cls), values, path)
             return self._construct(cls, values, path) if complete else INVALID
-        return self._settings(Table(position=node.position, entries=()) if _is_null(node) else node, cls, path)
+        return self._settings(MappingNode(position=node.position, entries=()) if _is_null(node) else node, cls, path)
 
     def _refuse(self, code: str, path: str, what: str, allowed: str = "", todo: str = "") -> Any:
         self._findings.error(code, path, what, allowed, todo)
         return INVALID
 
 
-def _fitting(kind: Kind, node: Node) -> Kind:
-    """The member of a union that a node of this shape can be; a union of classes stays as it is."""
-    alternatives = kind.alternatives
+def _fitting(type_: SettingType, node: Node) -> SettingType:
+    """Choose the member of a union that a node of this shape can be. A union of classes stays as it is."""
+    alternatives = type_.alternatives
     if len(alternatives) == 1:
         return alternatives[0]
     if all(alternative.is_settings for alternative in alternatives):
-        return kind
+        return type_
     return next((entry for entry in alternatives if _fits(entry, node)), alternatives[0])
 
 
-def _fits(kind: Kind, node: Node) -> bool:
+def _fits(type_: SettingType, node: Node) -> bool:
     match node:
-        case Listing():
-            return kind.is_list
-        case Table():
-            return kind.is_mapping or kind.is_settings
-        case Scalar():
+        case SequenceNode():
+            return type_.is_list
+        case MappingNode():
+            return type_.is_mapping or type_.is_settings
+        case ScalarNode():
             value = core_value(node.text) if node.plain and "${" not in node.text else node.text
-            if kind.is_list or kind.is_mapping or kind.is_settings:
+            if type_.is_list or type_.is_mapping or type_.is_settings:
                 return False
-            return type(value) in _SCALARS.get(kind.bare, (str,))
+            return type(value) in _SCALARS.get(type_.bare, (str,))
 
 
 def _is_shorthand(node: Node, cls: type, short: Setting) -> bool:
-    """Whether a node is the value of the shorthand; a mapping is it only if the class has no other field."""
-    if isinstance(node, Scalar):
+    """Whether a node is the value of the shorthand. A mapping is one only if the class has no other field."""
+    if isinstance(node, ScalarNode):
         return not _is_null(node)
-    kinds = kind_of(short.annotation).alternatives
-    if isinstance(node, Listing):
-        return any(kind.is_list for kind in kinds)
-    return any(kind.is_mapping for kind in kinds) and len(settings_of(cls)) == 1
+    types_ = type_of(short.annotation).alternatives
+    if isinstance(node, SequenceNode):
+        return any(type_.is_list for type_ in types_)
+    return any(type_.is_mapping for type_ in types_) and len(settings_of(cls)) == 1
 
 
 def _is_null(node: Node) -> bool:
-    return isinstance(node, Scalar) and node.plain and core_value(node.text) is None
+    return isinstance(node, ScalarNode) and node.plain and core_value(node.text) is None
 
 
 def _shape(node: Node) -> str:
     match node:
-        case Listing():
+        case SequenceNode():
             return "a list"
-        case Table():
+        case MappingNode():
             return f"a mapping with {len(node.entries)} keys" if len(node.entries) != 1 else "a mapping"
         case _:
             return "empty" if _is_null(node) else "a single value"
@@ -235,8 +244,8 @@ def _keys_of(cls: type) -> str:
     return f"Its keys: {', '.join(setting.key for setting in settings_of(cls))}"
 
 
-def _without(entries: list[tuple[Scalar, Node]], node: Table) -> Table:
-    return Table(position=node.position, entries=tuple(entries))
+def _without(entries: list[tuple[ScalarNode, Node]], node: MappingNode) -> MappingNode:
+    return MappingNode(position=node.position, entries=tuple(entries))
 
 
 def _all_valid(values: Iterable[Any]) -> bool:

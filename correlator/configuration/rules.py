@@ -1,4 +1,4 @@
-"""The rules that no single setting can tell: what must fit together in the settings of an engine."""
+"""The rules that concern several settings of an engine together."""
 
 import contextlib
 import re
@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from correlator.configuration.connectors import connector, installed
-from correlator.configuration.document import Scalar, Table
+from correlator.configuration.document import MappingNode, ScalarNode
 from correlator.configuration.imports import import_object
 from correlator.configuration.problems import Findings, item, member
 from correlator.configuration.scalars import core_value
@@ -30,10 +30,10 @@ _DESTINATION = re.compile(r"(?:queue|topic):(?P<name>.+)", re.DOTALL)
 Endpoint = ReceiverSettings | SenderSettings
 
 
-def check_version(tree: Table, findings: Findings) -> None:
-    """Refuse a file of a newer product at once: all else in it may have another meaning."""
+def check_version(tree: MappingNode, findings: Findings) -> None:
+    """Refuse a file for a newer version of correlator at once: its other settings may have another meaning."""
     found = next((value for key, value in tree.entries if key.text == "version"), None)
-    version = core_value(found.text) if isinstance(found, Scalar) and found.plain else VERSION
+    version = core_value(found.text) if isinstance(found, ScalarNode) and found.plain else VERSION
     if isinstance(version, int) and version != VERSION:
         assert found is not None
         what = f"config version {findings.show(version)}, this product knows {VERSION}"
@@ -43,10 +43,10 @@ def check_version(tree: Table, findings: Findings) -> None:
 
 
 def check_plain_secrets(paths: Collection[str], findings: Findings, *, others_read: bool) -> None:
-    """Passwords that stand in the file: a warning, and an error when other users can read the file."""
+    """Report passwords in the file: a warning, or an error if other users can read the file."""
     for path in paths:
         if not re.match(r"(connections|receivers|senders|store|spark)\b", path):
-            continue  # elsewhere 'token' is a name like any other: a column, an attribute of a monitor
+            continue  # elsewhere 'token' is no secret, but a column or an attribute of a monitor
         if others_read:
             what = "password in a config file that every user can read"
             findings.error("E9001", path, what, "", "Use ${NAME} or ${file:/path}, or chmod 600 the file")
@@ -54,13 +54,13 @@ def check_plain_secrets(paths: Collection[str], findings: Findings, *, others_re
             findings.warn("W9001", path, "password in the config file", "", "Use ${NAME} or ${file:/path}")
 
 
-def public_passwords(tree: Table) -> set[str]:
-    """Where the password stands that every broker of this machine knows: "guest", which only loopback may use."""
+def public_passwords(tree: MappingNode) -> set[str]:
+    """Return the paths of the password "guest", which is no secret: RabbitMQ accepts it only over loopback."""
     connections = next((node for key, node in tree.entries if key.text == "connections"), None)
     found = set()
-    for name, node in connections.entries if isinstance(connections, Table) else ():
-        entries = node.entries if isinstance(node, Table) else ()
-        options = {key.text: value.text for key, value in entries if isinstance(value, Scalar)}
+    for name, node in connections.entries if isinstance(connections, MappingNode) else ():
+        entries = node.entries if isinstance(node, MappingNode) else ()
+        options = {key.text: value.text for key, value in entries if isinstance(value, ScalarNode)}
         path = member("connections", name.text)
         if options.get("password") == _PUBLIC and options.get("host", "localhost") in _LOOPBACK:
             found.add(member(path, "password"))
@@ -68,7 +68,7 @@ def public_passwords(tree: Table) -> set[str]:
 
 
 def check_imports(paths: Mapping[str, str], accept: Callable[[str, object], None], findings: Findings) -> None:
-    """Import every object that the file names, and let `accept` say whether it can be used for that."""
+    """Import every object that the file names, and let `accept` check it."""
     for path, name in paths.items():
         try:
             accept(name, import_object(name))
@@ -78,12 +78,12 @@ def check_imports(paths: Mapping[str, str], accept: Callable[[str, object], None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provided:
-    """What the program that makes an engine gives it beside its settings.
+    """What a program gives to an engine beside its settings.
 
     Attributes:
-        connectors: connector types that are known beside the installed ones.
-        connections: by name.
-        store: whether it gives a store.
+        connectors: connector types that are allowed beside the installed ones.
+        connections: connections by name.
+        store: whether the program gives a store.
     """
 
     connectors: Collection[str] = ()
@@ -160,7 +160,7 @@ def _check_ids(settings: EngineSettings, findings: Findings) -> None:
 
 
 def with_default_reliabilities(settings: EngineSettings, findings: Findings) -> EngineSettings:
-    """The settings; receivers and senders that name no reliability have that of their connection (rule A1.20)."""
+    """Give receivers and senders that name no reliability the default of their connection (rule A1.20)."""
 
     def names_none(path: str) -> bool:
         return member(path, "reliability") not in findings.positions
@@ -192,7 +192,7 @@ def check_endpoint(
     advising: Mapping[str, Advising],
     findings: Findings,
 ) -> None:
-    """Apply the rules over one receiver or sender of an engine with these settings, and such `advisors`."""
+    """Apply the rules for one receiver or sender of an engine; `advising` is the result of `advisors`."""
     connections = dict.fromkeys([*settings.connections, *provided.connections])
     if endpoint.connection not in connections:
         what = f"{findings.show(endpoint.connection)} is not defined"
@@ -208,7 +208,7 @@ def check_endpoint(
 
 
 def _check_options(path: str, endpoint: Endpoint, findings: Findings) -> None:
-    """The registry keeps them as JSON, and compares them at each start."""
+    """Report options that JSON cannot hold: the registry stores them as JSON, and each start compares them."""
     try:
         msgspec.json.encode(endpoint.options)
     except (TypeError, ValueError) as error:
@@ -231,7 +231,7 @@ def _check_reliability(path: str, endpoint: Endpoint, findings: Findings, *, per
 
 
 def advisors(settings: EngineSettings, provided: Provided) -> Mapping[str, Advising]:
-    """By connection, the connectors that have something to say; `_check_type` tells of those that are missing."""
+    """Return, by name of the connection, the connectors that give advice. `_check_type` reports missing connectors."""
     found: dict[str, object] = {**provided.connections}
     for name, connection in settings.connections.items():
         if name not in found:

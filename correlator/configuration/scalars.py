@@ -1,7 +1,7 @@
-"""What an unquoted scalar means: the YAML 1.2 core schema, and where YAML 1.1 would read something else.
+"""The meaning of unquoted scalars: the YAML 1.2 core schema, and where YAML 1.1 reads something else.
 
-Half of the world's tools read YAML 1.1, where `on` is true, `017` is fifteen and `12:30:45` is a number of seconds.
-A word that the two versions read differently is never guessed: the reader refuses it and says to quote it.
+Many tools read YAML 1.1, where `on` is true, `017` is fifteen and `12:30:45` is a number of seconds. The reader never
+guesses the meaning of a scalar that the two versions read differently: it refuses it, and says to quote it.
 """
 
 import re
@@ -29,7 +29,7 @@ _DATE = re.compile(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}(?:[Tt \t].*)?")
 
 
 def core_value(text: str) -> CoreValue:
-    """The value of an unquoted scalar in the YAML 1.2 core schema."""
+    """Return the value of an unquoted scalar in the YAML 1.2 core schema."""
     if text in _CONSTANTS:
         return _CONSTANTS[text]
     if len(text) > _LONGEST_NUMBER:
@@ -42,13 +42,13 @@ def core_value(text: str) -> CoreValue:
 
 
 def other_boolean(text: str) -> bool | None:
-    """What YAML 1.1 makes of `on`, `off`, `yes`, `no`; `None` for other words."""
+    """Return the boolean that YAML 1.1 reads for `on`, `off`, `yes` and `no`; `None` for other words."""
     found = _OTHER_BOOLEANS.fullmatch(text)
     return None if found is None else found[1] is None
 
 
 def other_reading(text: str) -> str | None:
-    """What YAML 1.1 makes of a scalar that is text, or another number, in YAML 1.2; `None` when they agree."""
+    """Describe what YAML 1.1 reads if it differs from YAML 1.2; `None` if both agree."""
     if len(text) > _LONGEST_NUMBER:
         return None
     if _DATE.fullmatch(text):
@@ -68,7 +68,7 @@ def other_reading(text: str) -> str | None:
 
 
 def describe(text: str) -> str:
-    """What an unquoted scalar is in YAML 1.2, in words: `the number 1.1`, `the boolean true`, `empty`, `text`."""
+    """Describe an unquoted scalar in YAML 1.2: `the number 1.1`, `the boolean true`, `empty`, `text`."""
     match core_value(text):
         case None:
             return "empty"
@@ -91,5 +91,5 @@ def _sexagesimal(text: str) -> str:
 def _octal(text: str) -> str:
     try:
         return f"the number {int(text.replace('_', ''), 8)}"
-    except ValueError:  # 08 and 09 are no octal numbers: every reader makes something else of them
+    except ValueError:  # 08 and 09 are no octal numbers, and readers of YAML differ on them
         return "a number"

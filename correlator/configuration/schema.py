@@ -1,7 +1,7 @@
-"""The JSON Schema of a configuration file, for editors: generated from the settings classes that the reader uses.
+"""Generates the JSON Schema of a configuration file, for editors, from the settings classes that the reader uses.
 
-It describes values as an editor sees them. Placeholders are allowed wherever a scalar is: the reader replaces them
-before it looks at the type.
+The schema describes the text of values. It allows a placeholder in the place of any scalar, because the reader replaces
+placeholders before it looks at types.
 """
 
 import dataclasses
@@ -10,7 +10,15 @@ import re
 from typing import Any
 
 from correlator.configuration.constraints import IMPORT_PATH_PATTERN
-from correlator.configuration.kinds import Kind, Setting, kind_of, remaining_keys, settings_of, shorthand_of, word_of
+from correlator.configuration.setting_types import (
+    Setting,
+    SettingType,
+    remaining_keys,
+    settings_of,
+    shorthand_of,
+    type_of,
+    word_of,
+)
 from correlator.configuration.units import DURATION_PATTERN, SIZE_PATTERN
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -22,7 +30,7 @@ Schema = dict[str, Any]
 
 
 def json_schema(root: type) -> Schema:
-    """The schema of the YAML whose whole is `root`; descriptions come from the `Attributes` of the docstrings."""
+    """Return the schema of a file of class `root`. Its descriptions are the `Attributes` of docstrings."""
     definitions: dict[str, Schema] = {}
     top = _settings(root, definitions)
     return {"$schema": _DIALECT, **top, "$defs": dict(sorted(definitions.items()))}
@@ -43,40 +51,40 @@ def _settings(cls: type, definitions: dict[str, Schema]) -> Schema:
 
 
 def _property(setting: Setting, texts: dict[str, str], definitions: dict[str, Schema]) -> Schema:
-    schema = _value(kind_of(setting.annotation), definitions)
+    schema = _value(type_of(setting.annotation), definitions)
     if setting.attribute in texts:
         schema = {"description": texts[setting.attribute], **schema}
     return schema
 
 
-def _value(kind: Kind, definitions: dict[str, Schema]) -> Schema:
-    alternatives = kind.alternatives
+def _value(type_: SettingType, definitions: dict[str, Schema]) -> Schema:
+    alternatives = type_.alternatives
     if len(alternatives) > 1 and all(alternative.is_settings for alternative in alternatives):
         return {"oneOf": [_step(alternative.bare, definitions) for alternative in alternatives]}
     schemas = [_single(alternative, definitions) for alternative in alternatives]
-    if kind.optional:
+    if type_.optional:
         schemas.append({"type": "null"})
     return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
 
 
-def _single(kind: Kind, definitions: dict[str, Schema]) -> Schema:
-    if kind.bare is Any:
+def _single(type_: SettingType, definitions: dict[str, Schema]) -> Schema:
+    if type_.bare is Any:
         return {}
-    if kind.is_settings:
-        return _reference(kind.bare, definitions)
-    if kind.is_mapping:
-        return {"type": "object", "additionalProperties": _value(kind_of(kind.arguments[1]), definitions)}
-    if kind.is_list:
-        return {"type": "array", "items": _value(kind_of(kind.arguments[0]), definitions)}
-    return _scalar(kind)
+    if type_.is_settings:
+        return _reference(type_.bare, definitions)
+    if type_.is_mapping:
+        return {"type": "object", "additionalProperties": _value(type_of(type_.arguments[1]), definitions)}
+    if type_.is_list:
+        return {"type": "array", "items": _value(type_of(type_.arguments[0]), definitions)}
+    return _scalar(type_)
 
 
 def _step(cls: type, definitions: dict[str, Schema]) -> Schema:
-    """One of several classes: a mapping whose only key is its word."""
+    """Return the schema of one of several classes: a mapping whose only key is the word of the class."""
     value = _reference(cls, definitions)
     short = shorthand_of(cls)
     if short is not None:
-        value = {"anyOf": [_value(kind_of(short.annotation), definitions), value]}
+        value = {"anyOf": [_value(type_of(short.annotation), definitions), value]}
     word = word_of(cls)
     if not any(setting.required for setting in settings_of(cls)):
         value = {"anyOf": [value, {"type": "null"}]}
@@ -85,31 +93,31 @@ def _step(cls: type, definitions: dict[str, Schema]) -> Schema:
 
 def _reference(cls: type, definitions: dict[str, Schema]) -> Schema:
     if cls.__name__ not in definitions:
-        definitions[cls.__name__] = {}  # stands for itself while its own settings are described
+        definitions[cls.__name__] = {}  # ends the recursion while its own settings are described
         definitions[cls.__name__] = _settings(cls, definitions)
     return {"$ref": f"#/$defs/{cls.__name__}"}
 
 
-def _scalar(kind: Kind) -> Schema:
-    if kind.choices:
-        return {"anyOf": [{"enum": list(kind.choices)}, _PLACEHOLDER]}
-    if unit := kind.marks.get("unit"):
+def _scalar(type_: SettingType) -> Schema:
+    if type_.choices:
+        return {"anyOf": [{"enum": list(type_.choices)}, _PLACEHOLDER]}
+    if unit := type_.marks.get("unit"):
         pattern = DURATION_PATTERN if unit == "duration" else SIZE_PATTERN
         return {"anyOf": [{"type": "string", "pattern": pattern}, _PLACEHOLDER]}
-    schema: Schema = {"type": _TYPES[kind.bare], **_limits(kind)}
-    if "import_path" in kind.marks:
+    schema: Schema = {"type": _TYPES[type_.bare], **_limits(type_)}
+    if "import_path" in type_.marks:
         schema["pattern"] = IMPORT_PATH_PATTERN
     # Text with a placeholder in it is text anyway; a pattern or another type would refuse it.
     return schema if schema["type"] == "string" and "pattern" not in schema else {"anyOf": [schema, _PLACEHOLDER]}
 
 
-def _limits(kind: Kind) -> Schema:
+def _limits(type_: SettingType) -> Schema:
     names = {
-        "minimum": kind.ge,
-        "exclusiveMinimum": kind.gt,
-        "maximum": kind.le,
-        "minLength": kind.min_length,
-        "maxLength": kind.max_length,
+        "minimum": type_.ge,
+        "exclusiveMinimum": type_.gt,
+        "maximum": type_.le,
+        "minLength": type_.min_length,
+        "maxLength": type_.max_length,
     }
     return {name: limit for name, limit in names.items() if limit is not None}
 
@@ -119,7 +127,7 @@ def _summary(cls: type) -> str:
 
 
 def _descriptions(cls: type) -> dict[str, str]:
-    """What the docstrings of a class and its bases say about each attribute."""
+    """Return the description of each attribute in the docstrings of a class and its bases."""
     texts: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         if dataclasses.is_dataclass(base):

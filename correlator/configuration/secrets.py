@@ -1,4 +1,4 @@
-"""Which values must never be printed: passwords, tokens and keys that a configuration was given."""
+"""Recognises secrets of a configuration (passwords, tokens, keys), and removes them from output."""
 
 import re
 from urllib.parse import unquote
@@ -13,7 +13,7 @@ _URL_PASSWORD = re.compile(r"(?<=://)[^/?#:@\s]*:(?P<password>\S{1,256})@")
 
 
 class Secrets:
-    """The secret values of one configuration. Its own `repr` shows none of them."""
+    """The secret values of one configuration. Its `repr` does not show them."""
 
     def __init__(self) -> None:
         self._values: set[str] = set()
@@ -22,11 +22,11 @@ class Secrets:
         return f"Secrets({len(self._values)} values)"
 
     def add(self, value: str) -> None:
-        """Remember a value; empty ones are nothing to hide."""
+        """Remember a secret value; an empty one is ignored."""
         self._values.update(form for form in (value, value.strip(), unquote(value)) if form)
 
     def redact(self, text: str) -> str:
-        """The text with every secret in it replaced by `***`."""
+        """Replace every secret in a text by `***`."""
         for value in sorted(self._values, key=len, reverse=True):
             text = text.replace(value, _REDACTED)
         return text
@@ -38,5 +38,5 @@ def is_secret_name(name: str) -> bool:
 
 
 def url_passwords(text: str) -> list[str]:
-    """The passwords in the URLs of a text."""
+    """Return the passwords in the URLs of a text."""
     return [match["password"] for match in _URL_PASSWORD.finditer(text)]

@@ -1,4 +1,4 @@
-"""Whether the store's URL names a database that the engine can keep its promises in."""
+"""Checks the URL of a store: the database must keep what it has confirmed."""
 
 from urllib.parse import parse_qsl
 
@@ -10,10 +10,10 @@ _POSTGRES = ("postgresql", "postgresql+psycopg")
 
 
 def check_store(url: str, findings: Findings) -> None:
-    """Report a store that does not exist after the process, or that may forget what it confirmed.
+    """Report a database that ends with the process, or that may lose what it has confirmed.
 
-    The path of a SQLite store is relative to the working directory unless it begins with `/` (four slashes in all),
-    as everywhere with SQLAlchemy.
+    The path of a SQLite store is relative to the working directory, unless it begins with `/` (four slashes in all), as
+    in all URLs of SQLAlchemy.
     """
     base, _, query = url.partition("?")
     scheme, separator, rest = base.partition("://")
@@ -40,7 +40,7 @@ def _sqlite_problem(rest: str) -> str | None:
 
 
 def _weakened(query: str) -> str | None:
-    """The option that lets a commit return before it is on disk."""
+    """Return the option that lets a commit return before it is on disk, or `None`."""
     for name, value in parse_qsl(query, keep_blank_values=True):
         if name.lower() == "synchronous" and value.upper() != "FULL":
             return "synchronous"

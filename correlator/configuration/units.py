@@ -15,12 +15,12 @@ SIZE_PATTERN = f"^{_SIZE.pattern.replace('?P<number>', '').replace('?P<unit>', '
 
 
 def seconds(text: str) -> float | None:
-    """The seconds of `200ms`, `5s`, `2m`, `1.5h`; `None` when the text is not a duration."""
+    """Return the seconds of `200ms`, `5s`, `2m` or `1.5h`; `None` if the text is not a duration."""
     found = _DURATION.fullmatch(text)
     return None if found is None else float(found["number"]) * _SECONDS[found["unit"]]
 
 
 def size(text: str) -> int | None:
-    """The bytes of `512B`, `64KiB`, `10MiB`, `1MB`; `None` when the text is not a size."""
+    """Return the bytes of `512B`, `64KiB`, `10MiB` or `1MB`; `None` if the text is not a size."""
     found = _SIZE.fullmatch(text)
     return None if found is None else int(found["number"]) * _BYTES[found["unit"]]

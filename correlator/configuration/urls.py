@@ -1,4 +1,4 @@
-"""Whether a broker's URL can be one, told without its password."""
+"""Checks the URL of a broker, without showing its password."""
 
 import re
 from ipaddress import AddressValueError, IPv6Address
@@ -8,12 +8,12 @@ _USER_INFO = re.compile(r"(?<=://)[^/?#]*@")
 
 
 def check_url(url: str) -> str | None:
-    """What is wrong with a URL such as `amqp://host:5672/vhost`, or `None`.
+    """Return what is wrong with a URL such as `amqp://host:5672/vhost`, or `None`.
 
-    The text quotes at most the scheme, the host and the port, never user or password.
+    The text quotes at most the scheme, the host and the port, never the user or the password.
 
     Args:
-        url: as the user wrote it; several hosts, as Pulsar allows, are separated by commas.
+        url: the URL; several hosts, as Pulsar allows, are separated by commas.
     """
     if any(c.isspace() or not c.isprintable() for c in url):
         return "contains a space or a control character"

@@ -1,4 +1,4 @@
-"""The nearest valid word for one that is not known, and today's spelling of the names that users bring along."""
+"""Suggests a valid word for an unknown one: the nearest in spelling, or the setting of a name of the JMS adapter."""
 
 import re
 from collections.abc import Collection, Iterable
@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 _FARTHEST = 2
 _CAMEL_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
-# Names of the classic JMS adapter configuration whose setting is not the same name in snake_case.
+# Names of the classic JMS adapter configuration whose setting has another name than theirs in snake_case.
 _RENAMED = {
     "connectionId": "connection",
     "connectionRetryIntervalMillis": "connection_retry_interval",
@@ -32,15 +32,15 @@ _ELSEWHERE = {
 
 
 def did_you_mean(word: str, valid: Iterable[str]) -> str:
-    """`Did you mean 'x'?` for the nearest valid word at most two edits away; empty when none is near."""
+    """Return `Did you mean 'x'?` for the nearest valid word at most two edits away; empty if none is near."""
     near = [(edits(word.lower(), other.lower(), _FARTHEST), other) for other in valid]
-    # A word of which half must change is another word: 'id' is not meant by 'to'.
+    # If half of a word must change, it is another word: 'to' does not mean 'id'.
     close = sorted((count, other) for count, other in near if count <= min(_FARTHEST, len(other) // 2))
     return f"Did you mean '{close[0][1]}'?" if close else ""
 
 
 def modern_spelling(word: str, valid: Collection[str]) -> str:
-    """A hint when `word` is the original, camel-case spelling of a setting; else empty."""
+    """Return a hint if `word` is the camel-case name of a setting in the JMS adapter; else empty."""
     snake_case = _CAMEL_HUMP.sub("_", word).lower()
     name = _RENAMED.get(word, snake_case)
     if word == snake_case:
@@ -51,9 +51,9 @@ def modern_spelling(word: str, valid: Collection[str]) -> str:
 
 
 def edits(first: str, second: str, most: int) -> int:
-    """How many letters to add, remove or replace to get from one word to the other; more than `most` if too many.
+    """Count the letters to add, remove or replace to turn one word into the other, or return more than `most`.
 
-    Looks no further than `most` edits, so that a word is held against a thousand others in no time.
+    The search ends after `most` edits, so that comparing a word with a thousand others takes no time.
     """
     common = next((at for at, pair in enumerate(zip(first, second, strict=False)) if pair[0] != pair[1]), None)
     if common is None:

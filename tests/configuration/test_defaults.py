@@ -6,17 +6,17 @@ from typing import Any, Literal
 import pytest
 
 from correlator.configuration import constraints
-from correlator.configuration.kinds import Kind, kind_of, settings_of
 from correlator.configuration.problems import Findings
+from correlator.configuration.setting_types import SettingType, settings_of, type_of
 from correlator.pipeline.spec import PipelineFile
 
 
-def kinds_within(annotation: Any) -> Iterator[Kind]:
+def types_within(annotation: Any) -> Iterator[SettingType]:
     """All that an annotation is made of."""
-    kind = kind_of(annotation)
-    yield kind
-    for argument in kind.arguments if kind.origin is not Literal else ():
-        yield from kinds_within(argument)
+    type_ = type_of(annotation)
+    yield type_
+    for argument in type_.arguments if type_.origin is not Literal else ():
+        yield from types_within(argument)
 
 
 def settings_within(cls: type, seen: set[type]) -> Iterator[type]:
@@ -25,9 +25,9 @@ def settings_within(cls: type, seen: set[type]) -> Iterator[type]:
         seen.add(cls)
         yield cls
         for setting in settings_of(cls):
-            for kind in kinds_within(setting.annotation):
-                if kind.is_settings:
-                    yield from settings_within(kind.bare, seen)
+            for type_ in types_within(setting.annotation):
+                if type_.is_settings:
+                    yield from settings_within(type_.bare, seen)
 
 
 ALL = sorted(settings_within(PipelineFile, set()), key=lambda cls: cls.__name__)
@@ -38,7 +38,7 @@ def test_every_default_is_allowed(cls: type) -> None:
     findings = Findings("")
     for setting in settings_of(cls):
         if not setting.required:
-            constraints._check(setting.default, kind_of(setting.annotation), setting.key, findings)
+            constraints._check(setting.default, type_of(setting.annotation), setting.key, findings)
     findings.raise_errors()
 
 

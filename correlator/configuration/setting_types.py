@@ -1,6 +1,6 @@
-"""What the annotation of a setting says: its bare type, its constraints, and the fields of a settings class.
+"""Takes annotations of settings apart: bare types, constraints, and the fields of settings classes.
 
-The reader and the JSON Schema both go by this, so that they cannot disagree.
+Both the reader and the JSON Schema use this module, so that they cannot disagree.
 """
 
 import dataclasses
@@ -19,16 +19,16 @@ _CLASS_SUFFIXES = ("Step", "Settings")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kind:
-    """An annotation taken apart.
+class SettingType:
+    """The type of a setting: its annotation, taken apart.
 
     Attributes:
         bare: the type without `Annotated`.
-        ge: smallest value.
-        gt: what the value must exceed.
-        le: largest value.
-        min_length: fewest characters or items.
-        max_length: most characters or items.
+        ge: smallest allowed value.
+        gt: number that the value must exceed.
+        le: largest allowed value.
+        min_length: smallest number of characters or items.
+        max_length: largest number of characters or items.
         marks: the `extra` of the annotations (`unit`, `identifier`, `template`, `selector`, `import_path`,
             `remaining_keys`).
     """
@@ -69,7 +69,7 @@ class Kind:
 
     @cached_property
     def choices(self) -> Mapping[str, Any]:
-        """What to write for each value of a `Literal` or an enumeration; empty for other kinds."""
+        """The values of a `Literal` or an enumeration, by the text that stands for them; empty for other types."""
         if self.origin is Literal:
             return {str(value): value for value in self.arguments}
         if isinstance(self.bare, type) and issubclass(self.bare, Enum):
@@ -77,11 +77,11 @@ class Kind:
         return {}
 
     @cached_property
-    def alternatives(self) -> tuple["Kind", ...]:
-        """The members of a union without `None`; the kind itself when it is no union."""
+    def alternatives(self) -> tuple["SettingType", ...]:
+        """The members of a union, without `None`; for another type, the type itself."""
         if self.origin is not Union:
             return (self,)
-        return tuple(kind_of(member) for member in self.arguments if member is not types.NoneType)
+        return tuple(type_of(member) for member in self.arguments if member is not types.NoneType)
 
     @cached_property
     def optional(self) -> bool:
@@ -91,7 +91,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One field of a settings class: its key in the file, its attribute, what it is, and whether it must be given."""
+    """One field of a settings class: its key in the file, its attribute, its type, and whether it is required."""
 
     key: str
     attribute: str
@@ -101,10 +101,10 @@ class Setting:
 
 
 @cache
-def kind_of(annotation: Any) -> Kind:
-    """Take an annotation apart; constraints of nested `Annotated` are joined, the outermost wins."""
+def type_of(annotation: Any) -> SettingType:
+    """Take an annotation apart. Constraints of nested `Annotated` are joined; the outermost one counts."""
     if get_origin(annotation) is not Annotated:
-        return Kind(bare=annotation)
+        return SettingType(bare=annotation)
     bare, *metadata = get_args(annotation)
     found: dict[str, Any] = {}
     marks: dict[str, Any] = {}
@@ -112,12 +112,12 @@ def kind_of(annotation: Any) -> Kind:
         limits = {name: getattr(meta, name) for name in ("ge", "gt", "le", "min_length", "max_length")}
         found |= {name: limit for name, limit in limits.items() if limit is not None}
         marks |= meta.extra or {}
-    return Kind(bare=bare, marks=marks, **found)
+    return SettingType(bare=bare, marks=marks, **found)
 
 
 @cache
 def settings_of(cls: type) -> tuple[Setting, ...]:
-    """The fields of a settings class. A trailing underscore, as in `from_`, is not part of the key."""
+    """Return the fields of a settings class. A trailing underscore, as in `from_`, is not part of the key."""
     hints = get_type_hints(cls, include_extras=True)
     missing = dataclasses.MISSING
     return tuple(
@@ -134,13 +134,13 @@ def settings_of(cls: type) -> tuple[Setting, ...]:
 
 
 def remaining_keys(cls: type) -> Setting | None:
-    """The field that collects the keys which the class does not know, if it has one."""
-    found = (entry for entry in settings_of(cls) if kind_of(entry.annotation).marks.get("remaining_keys"))
+    """Return the field that collects the keys that are no other field of the class, or `None`."""
+    found = (entry for entry in settings_of(cls) if type_of(entry.annotation).marks.get("remaining_keys"))
     return next(found, None)
 
 
 def word_of(cls: type) -> str:
-    """The word that chooses this class among others: its `word`, or its name in snake_case without `Step`."""
+    """Return the key that chooses this class among others: its `word`, or its name in snake_case without `Step`."""
     declared = vars(cls).get("word")
     if isinstance(declared, str):
         return declared
@@ -151,6 +151,6 @@ def word_of(cls: type) -> str:
 
 
 def shorthand_of(cls: type) -> Setting | None:
-    """The field that a value stands for when it is given instead of a mapping of all fields."""
+    """Return the field that a single value sets if it stands in the place of a mapping of all fields, or `None`."""
     name = getattr(cls, "shorthand", None)
     return next((entry for entry in settings_of(cls) if entry.attribute == name), None)

@@ -207,7 +207,7 @@ class PulsarServer:
         return f"persistent/{namespace}/{urllib.parse.quote(topic, safe='')}"
 
     def _comes_up(self, output: Path, begin: int, deadline: float) -> bool:
-        """Start the process; whether it becomes ready, and not one that is busy with its own registration."""
+        """Start the process; returns whether it becomes ready, instead of waiting for its own registration."""
         here = self.directory
         directories = ("--metadata-dir", here / "metadata", "--bookkeeper-dir", here / "bookkeeper")
         arguments = ("--config", here / "standalone.conf", "--no-functions-worker", "--no-stream-storage", *directories)
@@ -241,7 +241,7 @@ class PulsarServer:
         return True
 
     def _is_ready(self) -> bool:
-        """Its own look at its health sends and receives a message: afterwards nobody has to wait for what it loads."""
+        """Call the broker's health check, which sends and receives a message, so that later calls find everything loaded."""
         try:
             return (
                 NAMESPACE.encode() in self._answer("GET", "namespaces/public", timeout_s=_READY_TIMEOUT_S)

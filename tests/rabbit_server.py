@@ -192,7 +192,7 @@ class RabbitServer:
             yield connection.channel()
 
     def close(self) -> None:
-        """Kill it (nobody needs its data) and remove its directory."""
+        """Kill the server and remove its directory; its data are not needed."""
         self.kill()
         if self._mapper is not None:
             self._mapper.terminate()

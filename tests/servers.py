@@ -77,7 +77,7 @@ class PostgresServer:
 
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:
-        """Let every process of it stand still: what is sent to it is taken by the system, and nobody answers."""
+        """Suspend every process of the server: the system accepts what clients send, and no client gets an answer."""
         assert self._process is not None
         postmaster = self._process.pid
         pids = [postmaster]
@@ -94,7 +94,7 @@ class PostgresServer:
                     os.kill(pid, signal.SIGCONT)
 
     def close(self) -> None:
-        """Stop it at once (nobody needs its last checkpoint) and remove its data."""
+        """Stop the server at once, without a last checkpoint, and remove its data."""
         self.stop(signal.SIGQUIT)
         shutil.rmtree(self._directory, ignore_errors=True)
 
@@ -142,12 +142,12 @@ class PostgresServer:
                 os.kill(pid, signal.SIGKILL)
         with self._said:
             if not backends or not self._said.wait_for(lambda: self._times_said(_KILLED) > killed, START_TIMEOUT_S):
-                return 0  # one that was ending anyway was not killed
+                return 0  # the process was ending anyway, so this call has not killed it
             assert self._said.wait_for(lambda: self._times_said(_READY) > ready, START_TIMEOUT_S), "no recovery"
         return len(backends)
 
     def replica(self) -> "PostgresServer":
-        """A running copy that follows this one, asynchronously; whoever asks for it closes it."""
+        """Start a replica that follows this server asynchronously; the caller closes it."""
         copy = PostgresServer(original=self)
         try:
             copy.start()
@@ -165,7 +165,7 @@ class PostgresServer:
         raise AssertionError(f"the replica does not come to {position}")
 
     def promote(self) -> None:
-        """Make a replica the one that can be written, and wait until it is."""
+        """Promote this replica, and wait until it accepts writes."""
         assert self.execute("SELECT pg_promote()") == [(True,)]
 
     def _times_said(self, what: str) -> int:
@@ -253,7 +253,7 @@ def running(server: AnyServer) -> Iterator[AnyServer]:
 
 
 def free_port() -> int:
-    """A TCP port of loopback that nobody uses at this moment."""
+    """Return a TCP port of loopback that is free at this moment."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
 

@@ -62,7 +62,7 @@ ONLY_IN = {
     "structlog": {"correlator/runtime", "correlator/cli", "correlator/testing"},
 }
 ALLOWED_UUID_TYPES = {"correlator/core/state.py"}
-"""`state` names the type UUID among those that state may have; it makes none."""
+"""`state` names the type UUID among the types that state may have; it makes no UUID."""
 NAMED_IN_ONE_PLACE = {"correlator/cli/crashtest.py"}
 """The command that starts the harness."""
 

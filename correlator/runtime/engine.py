@@ -273,9 +273,9 @@ class Engine:
         return HandlerFailed("E5500", f"engine {self.settings.name}", text)
 
     def stop(self, *, drain: bool = True) -> None:
-        """Stop in order: receivers, contexts drained, last checkpoint, release, confirms, close (trap T65).
+        """Stop in order: stop receiving, let contexts handle what waits, take a last checkpoint, send, close.
 
-        Waits at most `stop_timeout` for each step; what was not done is done after the next start.
+        Waits at most `stop_timeout` for each step. What a step could not finish is done after the next start.
         """
         if not self._started or self._maker.is_another_process:
             return

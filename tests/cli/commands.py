@@ -1,4 +1,4 @@
-"""Runs the installed command as its users do: another process, streams captured, no terminal unless asked for."""
+"""Runs the installed command as its users do: in another process, with captured streams, on a terminal if wanted."""
 
 import os
 import pty

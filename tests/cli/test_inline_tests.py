@@ -1,4 +1,4 @@
-"""`correlator test`: what is compared, and one file through Spark."""
+"""`correlator test`: how messages are compared, and one file that runs through Spark."""
 
 import pytest
 
@@ -33,7 +33,7 @@ def test_what_was_sent_is_held_against_what_was_expected(expected, sent, differe
 
 
 class Doubling:
-    """Sends every body twice; one that is `bad` is a dead letter; tells at the end how many there were."""
+    """Sends every body twice; makes a body `bad` a dead letter; sends at the end how many messages there were."""
 
     name = "doubling"
     receivers = ("r",)

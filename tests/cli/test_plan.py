@@ -209,7 +209,7 @@ def test_a_store_that_went_back(done, planned):
     ],
 )
 def test_secrets_of_the_past_are_hidden(field, value, shown):
-    """An older secret stands in the store only, so that nothing else knows it."""
+    """An older secret stands in the store only, so the file's secrets do not contain it."""
     change = FieldChange(field, value, value)
     row = Difference(kind="receiver", name="r", verdict=Verdict.CHANGED, changes=[change])
     assert plan._as_json(row, str)["changes"] == [{"field": field, "before": shown, "after": shown}]

@@ -1,4 +1,4 @@
-"""`inspect`, `browse` and `db`: looking at what an engine left, or at one that runs."""
+"""`inspect`, `browse` and `db`: they show the store of a stopped or a running engine."""
 
 import json
 import signal
@@ -16,7 +16,7 @@ from tests.cli.conftest import ENGINE, trade
 
 @pytest.fixture
 def done(place):
-    """After a run of ten trades, one twice, one that is no JSON."""
+    """The directory after a run with ten trades: one came twice, one was no JSON."""
     with (place / "data" / "trades.jsonl").open("a") as file:
         file.write("\x1b[31mno json\n")
     assert run("run", "engine.yaml", cwd=place).returncode == 0

@@ -1,4 +1,4 @@
-"""Values that nobody gave pass the rules without being looked at."""
+"""Default values satisfy the constraints of their settings, because the reader does not check them."""
 
 from collections.abc import Iterator
 from typing import Any, Literal
@@ -12,7 +12,7 @@ from correlator.pipeline.spec import PipelineFile
 
 
 def types_within(annotation: Any) -> Iterator[SettingType]:
-    """All that an annotation is made of."""
+    """Return the type of an annotation and of those inside it."""
     type_ = type_of(annotation)
     yield type_
     for argument in type_.arguments if type_.origin is not Literal else ():
@@ -20,7 +20,7 @@ def types_within(annotation: Any) -> Iterator[SettingType]:
 
 
 def settings_within(cls: type, seen: set[type]) -> Iterator[type]:
-    """This class and all whose settings its settings hold, each once."""
+    """Return this class and all settings classes inside it, each once."""
     if cls not in seen:
         seen.add(cls)
         yield cls

@@ -65,7 +65,7 @@ def test_the_codes_are_those_of_the_product():
 
 @pytest.fixture
 def place(tmp_path):
-    """The files of the page, and what an installation of the template leaves for whoever looks for entry points."""
+    """A directory with the files of the page, and with the entry point that an installation of the template makes."""
     for _, text in blocks(PAGE):
         if named := _NAMED.match(text):
             (tmp_path / named[1]).write_text(text)

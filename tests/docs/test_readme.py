@@ -1,4 +1,4 @@
-"""What the README shows of the library works as it stands there."""
+"""The examples of the library in the README work unchanged."""
 
 import json
 import signal

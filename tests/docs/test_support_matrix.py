@@ -1,4 +1,4 @@
-"""The tables that say what is supported: each line has a state, and a test that is there (rule S5.7)."""
+"""The tables of supported features: each line has a state, and a test that exists (rule S5.7)."""
 
 import re
 from pathlib import Path

@@ -43,7 +43,7 @@ def pattern(lines: list[str]) -> str:
 
 @pytest.fixture
 def place(tmp_path):
-    """The files of the pages; those that no editor would give others access to are private."""
+    """A directory with the files of the pages, which only their owner can read."""
     for page in PAGES:
         for _, text in blocks(page):
             if named := _NAMED.match(text):
@@ -56,7 +56,7 @@ def place(tmp_path):
 
 
 def environment() -> dict[str, str]:
-    """That of the tests, in which the commands of this installation come first."""
+    """The environment of the tests, with the commands of this installation first in the path."""
     return {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
 
 

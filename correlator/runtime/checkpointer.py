@@ -87,7 +87,8 @@ class Checkpointer(Actor):
         self._recording = recording
         self._due = clock.monotonic() + interval
         self._began = 0.0
-        self._request: CheckpointRequest | None = None
+        self._pending: Cut | None = None
+        self._committed = False
         self._asked = 0
         self._forced = False
         self._answered = 0
@@ -97,7 +98,7 @@ class Checkpointer(Actor):
     @property
     def busy(self) -> bool:
         """Whether a cut waits for its commit."""
-        return self._request is not None
+        return self._pending is not None
 
     def ask(self, *, forced: bool = False) -> int:
         """Want a checkpoint as soon as possible; returns what `answered` will have reached when it is done.
@@ -135,16 +136,16 @@ class Checkpointer(Actor):
 
     def step(self) -> float | None:
         """Begin a checkpoint that is due, or end one that is committed."""
-        if self._request is not None:
-            if not self._request.committed:
+        if self._pending is not None:
+            if not self._committed:
                 return None
-            self._release(self._request.cut)
+            self._release(self._pending)
             return 0
         now = self._clock.monotonic()
         if self._asked == self._answered and now < self._due:
             return self._due - now
         self._begin(now)
-        if self._request is not None:
+        if self._pending is not None:
             return None
         return 0 if self._whole else FAILED_HANDLER_WAIT_S
 
@@ -157,8 +158,13 @@ class Checkpointer(Actor):
             if self._whole:
                 self._conclude()
             return
-        self._request = CheckpointRequest(cut, self.wake)
-        self._writer.submit(self._request)
+        self._pending = cut
+        self._writer.submit(CheckpointRequest(cut), self._commit_done)
+
+    def _commit_done(self, _: None) -> None:
+        """The cut is durable; called in the writer's thread."""
+        self._committed = True
+        self.wake()
 
     @property
     def _whole(self) -> bool:
@@ -200,7 +206,7 @@ class Checkpointer(Actor):
         point("ck.release.before")
         cut.release()
         point("ck.release.after")
-        self._request = None
+        self._pending, self._committed = None, False
         for _ in range(self._absolving):
             self.absolved.popleft()
         self.counters.taken += 1

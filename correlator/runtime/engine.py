@@ -49,7 +49,7 @@ from correlator.runtime.sender import Sender
 from correlator.runtime.signals import stop_signals
 from correlator.runtime.status import CheckpointCounters, Status
 from correlator.runtime.watchdog import Watchdog
-from correlator.runtime.writer import PlainRequest, RegistryRequest, Request, Writer
+from correlator.runtime.writer import RegistryRequest, Request, SuspectRequest, Writer
 from correlator.settings import EngineSettings, ReceiverSettings, SenderSettings
 from correlator.storage.store import SqlStore
 
@@ -549,20 +549,20 @@ class Engine:
             self._recording.added(endpoint)
 
     def _commit_registry(self, commit: RegistryCommit) -> None:
-        self._have_committed(lambda done: RegistryRequest(commit, done))
+        self._have_committed(RegistryRequest(commit))
 
     def _note_suspects(self, commit: SuspectCommit) -> None:
-        self._have_committed(lambda done: PlainRequest(commit, done))
+        self._have_committed(SuspectRequest(commit))
 
     def _absolve(self, suspect: Suspect) -> None:
         assert self.checkpointer is not None
         self.checkpointer.absolved.append(suspect)
 
-    def _have_committed(self, request: Callable[[Callable[[], None]], Request]) -> None:
+    def _have_committed(self, request: Request[None]) -> None:
         if self.writer is None:
             return
         committed = threading.Event()
-        self.writer.submit(request(committed.set))
+        self.writer.submit(request, lambda _: committed.set())
         if not self._threads_running:
             self._commit_waiting()
             return

@@ -19,7 +19,7 @@ from correlator.runtime.logs import get_logger
 from correlator.runtime.mapper import Mapper
 from correlator.runtime.reconnection import Reconnection, ReconnectionPolicy
 from correlator.runtime.statuses import Statuses
-from correlator.runtime.writer import ReceiveRequest, Writer
+from correlator.runtime.writer import Accepted, ReceiveRequest, Writer
 from correlator.settings import ReceiverSettings
 
 LONGEST_WAIT_S = 0.2
@@ -116,6 +116,7 @@ class Receiver(Actor):
         self._begun = False
         self._drained = False
         self._request: ReceiveRequest | None = None
+        self._accepted: Accepted | None = None
         self._log = get_logger(receiver=settings.id)
         self._reconnection = Reconnection(reconnecting, clock, self._log)
 
@@ -321,33 +322,37 @@ class Receiver(Actor):
             intake.domain,
             intake.redeliveries.sure,
             keep=intake.mode.stored,
-            done=self.wake,
         )
         intake.to_store()
         point("rx.submit")
-        writer.submit(self._request)
+        writer.submit(self._request, self._accept)
+
+    def _accept(self, accepted: Accepted) -> None:
+        """The batch is durable; called in the writer's thread."""
+        self._accepted = accepted
+        self.wake()
 
     def _committed(self) -> float | None:
-        request = self._request
-        if request is None or not request.committed:
+        request, accepted = self._request, self._accepted
+        if request is None or accepted is None:
             return None
-        self._request = None
+        self._request = self._accepted = None
         self.intake.committed()
-        self._report(request.dead_letters)
+        self._report(accepted.dead_letters)
         if not self.intake.mode.stored:
             self._breakdown.lap("MAPPING")  # keeping what could not be mapped
             self._deliver(request.mapped)
             return 0
-        self._breakdown.lap_until("DB_WAIT", request.began)
+        self._breakdown.lap_until("DB_WAIT", accepted.began)
         ids = request.mapped.ids
-        self.intake.note_stored(len(request.duplicates), ids.count(""), [ids[at] for at in request.conflicts])
+        self.intake.note_stored(len(accepted.duplicates), ids.count(""), [ids[at] for at in accepted.conflicts])
         self._warn()
         self._breakdown.lap("DB_COMMIT")
         try:
             self._acknowledge()  # first: a message that ends the process must not come again from the broker as well
         finally:
-            if request.segment is not None:
-                self._enqueue(request.segment.messages, request.events)
+            if accepted.segment is not None:
+                self._enqueue(accepted.segment.messages, accepted.events)
                 self._breakdown.lap("DB_COMMIT")
         return 0
 

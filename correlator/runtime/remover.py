@@ -68,7 +68,7 @@ class Remover(Actor):
                 self._take_leave(removal)
         elif stage is _Stage.RECORDING_GONE and self._answered(removal.asked):
             self._delete(removal)
-        elif stage is _Stage.DELETING and removal.request is not None and removal.request.committed:
+        elif stage is _Stage.DELETED:
             self._forget(removal.part_id)
             self._removed(removal.part_id)
             del self._pending[removal.part_id]  # last: until then nobody may add the id again
@@ -112,12 +112,16 @@ class Remover(Actor):
             self._parts.forget(part_id)
 
     def _delete(self, removal: "_Removal") -> None:
-        removal.request = RegistryRequest(RegistryCommit(removed=[removal.part_id]), self.wake)
-        removal.stage = _Stage.DELETING
         if self._writer is None:
-            removal.request.committed = True
-        else:
-            self._writer.submit(removal.request)
+            removal.stage = _Stage.DELETED
+            return
+
+        def deleted(_: None) -> None:  # in the writer's thread
+            removal.stage = _Stage.DELETED
+            self.wake()
+
+        removal.stage = _Stage.DELETING
+        self._writer.submit(RegistryRequest(RegistryCommit(removed=[removal.part_id])), deleted)
 
 
 class _Stage(Enum):
@@ -127,6 +131,7 @@ class _Stage(Enum):
     RECORDING_EMPTY = auto()
     RECORDING_GONE = auto()
     DELETING = auto()
+    DELETED = auto()
 
 
 @dataclass(slots=True)
@@ -136,4 +141,3 @@ class _Removal:
     part_id: str
     stage: _Stage = _Stage.EMPTYING
     asked: int = 0
-    request: RegistryRequest | None = None

@@ -1,7 +1,8 @@
 """The store writer: the one thread that owns the store, its detectors and its state log.
 
-Requests that wait at the same time share one transaction and one fsync (group commit). Each request plans, the
-transaction commits, each request applies: nothing in memory changes before its commit (invariant E6).
+Requests that wait at the same time share one transaction and one fsync (group commit). The writer plans each request,
+commits the transaction, applies each plan, and hands each result to whoever has submitted the request: nothing in
+memory changes before its commit (invariant E6). Requests, plans and results are values.
 
 While the disk is full, received batches wait behind all else: a checkpoint deletes what was sent and so makes room for
 them (trap T67).
@@ -9,56 +10,51 @@ them (trap T67).
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import msgspec
 
 from correlator.core.acknowledgements import Sure
 from correlator.core.backoff import Backoff
 from correlator.core.checkpoint import Cut
 from correlator.core.commit import (
-    CheckpointCommit,
     Endpoint,
     ReceiveCommit,
     ReceiveSegment,
     RegistryCommit,
+    SuspectCommit,
     Write,
 )
 from correlator.core.dedup import Candidates, DuplicateDetector, Plan
 from correlator.core.faults import point
 from correlator.core.mapping import Mapped
-from correlator.core.statelog import StateLog, StatePlan
+from correlator.core.statelog import StateLog
 from correlator.errors import CommitUnknown, StoreBusy, StoreError
-from correlator.events import DeadLetter
+from correlator.events import DeadLetter, Message
 from correlator.ports import Store
 from correlator.runtime.actor import Actor
 from correlator.runtime.logs import get_logger
 from correlator.settings import DuplicateDetectionSettings
 
+R = TypeVar("R")
 RETRYING = Backoff(0.02, 2.0)
 LONGEST_DOUBT_S = 60.0
 """Seconds for which a lost answer is looked up before the engine stops and leaves it to recovery."""
 
 
-class Request:
-    """Something to commit.
+class Planned(NamedTuple, Generic[R]):
+    """A request as it goes into a transaction.
 
-    Args:
-        done: called in the writer's thread when it is committed and applied.
+    Attributes:
+        write: what the transaction writes for it.
+        apply: lets memory follow; called once the transaction is committed.
+        result: what has become of the request, true once the transaction is committed.
     """
 
-    def __init__(self, done: Callable[[], None]) -> None:
-        self.done = done
-        self.committed = False
-
-    def prepare(self, writer: "Writer") -> None:
-        """Make known what is true without a commit, before anything is planned."""
-
-    def plan(self, writer: "Writer", group: "Group") -> Write:
-        """What to write; changes nothing."""
-        raise NotImplementedError
-
-    def apply(self, writer: "Writer") -> None:
-        """It is committed."""
-        raise NotImplementedError
+    write: Write
+    apply: Callable[[], None]
+    result: R
 
 
 class Group:
@@ -69,50 +65,61 @@ class Group:
         self.plans: dict[str, list[Plan]] = {}
 
 
-class ReceiveRequest(Request):
-    """A received batch.
+class Request(Generic[R]):
+    """What somebody wants to be committed: a value that nobody changes."""
 
-    Args:
-        mapped: the batch.
+    __slots__ = ()
+
+    def prepare(self, writer: "Writer") -> None:
+        """Make known what is true without a commit, before anything is planned."""
+
+    def plan(self, writer: "Writer", group: Group) -> Planned[R]:
+        """What to write; changes nothing."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """What has become of a received batch.
+
+    Attributes:
+        segment: the messages that are in the receive log now; `None` when there are none.
+        events: parallel to its messages.
+        dead_letters: what could not be mapped and is no duplicate.
+        duplicates: places of duplicates among the ids of the batch.
+        conflicts: places of duplicates whose body is another one than before.
+        began: engine time at which the transaction began.
+    """
+
+    segment: ReceiveSegment | None
+    events: Sequence[Any]
+    dead_letters: Sequence[DeadLetter]
+    duplicates: Sequence[int]
+    conflicts: Sequence[int]
+    began: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiveRequest(Request[Accepted]):
+    """A received batch to be committed.
+
+    Attributes:
+        mapped: the batch; not changed any more.
         receiver: its receiver.
         batch: the receiver's count of batches.
         first: number that its first new message gets.
         domain: duplicate detection domain; `None` keeps duplicates.
         sure: which of the receiver's batches are surely acknowledged.
         keep: whether the messages go to the receive log (not for dead letters alone).
-        done: called when it is committed.
-
-    After the commit `segment`, `events`, `dead_letters`, `duplicates` and `conflicts` tell what came of it, and `began`
-    when its transaction did (engine time).
     """
 
-    def __init__(
-        self,
-        mapped: Mapped,
-        receiver: str,
-        batch: int,
-        first: int,
-        domain: str | None,
-        sure: Sure,
-        *,
-        keep: bool,
-        done: Callable[[], None],
-    ) -> None:
-        super().__init__(done)
-        self.mapped = mapped
-        self.receiver = receiver
-        self.batch = batch
-        self.first = first
-        self.domain = domain
-        self.sure = sure
-        self.keep = keep
-        self.segment: ReceiveSegment | None = None
-        self.events: list[Any] = []
-        self.dead_letters: Sequence[DeadLetter] = ()
-        self.duplicates: list[int] = []
-        self.conflicts: list[int] = []
-        self.began = 0.0
-        self._plan: Plan | None = None
+    mapped: Mapped
+    receiver: str
+    batch: int
+    first: int
+    domain: str | None
+    sure: Sure
+    keep: bool
 
     def prepare(self, writer: "Writer") -> None:
         """Let go of what surely does not come again, so that this very transaction removes it."""
@@ -123,116 +130,116 @@ class ReceiveRequest(Request):
             if self.sure.beyond > self.sure.doubtful_through:
                 detector.confirm(self.receiver, self.sure.beyond, after=self.sure.doubtful_through)
 
-    def plan(self, writer: "Writer", group: Group) -> Write:
-        """Tell duplicates, number the rest."""
-        self.began = group.engine_time
-        mapped = self.mapped
-        messages, events, letters, plan = mapped.messages, mapped.events, mapped.dead_letters, None
-        if self.domain is not None:
-            point("rx.dedup.lookup")
-            earlier = group.plans.setdefault(self.domain, [])
-            candidates = Candidates(self.receiver, self.batch, mapped.ids, mapped.sources, mapped.digests)
-            plan = writer.detector(self.domain).plan(candidates, group.engine_time, earlier)
-            earlier.append(plan)
-            if plan.duplicates:
-                messages, events, letters = mapped.without(set(plan.duplicates))
-        self._plan = plan
-        self.events = events
-        self.dead_letters = letters
-        self.segment = ReceiveSegment(self.receiver, self.first, messages) if messages and self.keep else None
-        return ReceiveCommit(
+    def plan(self, writer: "Writer", group: Group) -> Planned[Accepted]:
+        """Recognise duplicates, number the other messages."""
+        if self.domain is None:
+            mapped = self.mapped
+            return self._planned(group, mapped.messages, mapped.events, mapped.dead_letters)
+        return self._deduplicated(self.domain, writer, group)
+
+    def _deduplicated(self, domain: str, writer: "Writer", group: Group) -> Planned[Accepted]:
+        point("rx.dedup.lookup")
+        mapped, earlier = self.mapped, group.plans.setdefault(domain, [])
+        candidates = Candidates(self.receiver, self.batch, mapped.ids, mapped.sources, mapped.digests)
+        plan = writer.detector(domain).plan(candidates, group.engine_time, earlier)
+        earlier.append(plan)
+        kept = mapped.messages, mapped.events, mapped.dead_letters
+        if plan.duplicates:
+            kept = mapped.without(set(plan.duplicates))
+        planned = self._planned(group, *kept, plan.duplicates, plan.conflicts)
+        write = msgspec.structs.replace(
+            planned.write,
+            ids=plan.segment,
+            rewritten=plan.rewritten,
+            forgotten=[(domain, number) for number in plan.forgotten],
+        )
+        return planned._replace(write=write, apply=lambda: writer.detector(domain).apply(plan))
+
+    def _planned(
+        self,
+        group: Group,
+        messages: list[Message],
+        events: Sequence[Any],
+        letters: Sequence[DeadLetter],
+        duplicates: Sequence[int] = (),
+        conflicts: Sequence[int] = (),
+    ) -> Planned[Accepted]:
+        segment = ReceiveSegment(self.receiver, self.first, messages) if messages and self.keep else None
+        write = ReceiveCommit(
             receiver=self.receiver,
-            segment=self.segment,
-            ids=plan.segment if plan else None,
-            rewritten=plan.rewritten if plan else (),
-            forgotten=[(self.domain or "", number) for number in plan.forgotten] if plan else (),
+            segment=segment,
+            ids=None,
             dead_letters=letters,
             confirmed_batch=self.sure.through,
         )
-
-    def apply(self, writer: "Writer") -> None:
-        """Remember the ids."""
-        if self._plan is not None and self.domain is not None:
-            detector = writer.detector(self.domain)
-            detector.apply(self._plan)
-            self.duplicates = self._plan.duplicates
-            self.conflicts = self._plan.conflicts
+        accepted = Accepted(segment, events, letters, duplicates, conflicts, group.engine_time)
+        return Planned(write, _nothing_to_apply, accepted)
 
 
-class CheckpointRequest(Request):
-    """A cut to commit."""
+@dataclass(frozen=True, slots=True)
+class CheckpointRequest(Request[None]):
+    """A cut to be committed."""
 
-    def __init__(self, cut: Cut, done: Callable[[], None]) -> None:
-        super().__init__(done)
-        self.cut = cut
-        self._plan: StatePlan | None = None
+    cut: Cut
 
-    def plan(self, writer: "Writer", group: Group) -> Write:
+    def plan(self, writer: "Writer", group: Group) -> Planned[None]:
         """Place the changed state."""
         del group
         log = writer.state_log
         numbers = log.to_clean(len(self.cut.changes))
         cleaned = writer.store.read_state(numbers) if numbers else ()
-        self._plan = log.plan(self.cut.changes, cleaned)
-        commit = self.cut.commit
-        return CheckpointCommit(
-            number=commit.number,
-            engine_time=commit.engine_time,
-            digest=commit.digest,
-            contexts=commit.contexts,
-            senders=commit.senders,
-            state=self._plan.segments,
-            state_dropped=self._plan.dropped,
-            outbound=commit.outbound,
-            consumed=commit.consumed,
-            dead_letters=commit.dead_letters,
-            absolved=commit.absolved,
-        )
-
-    def apply(self, writer: "Writer") -> None:
-        """Remember where the state lies."""
-        assert self._plan is not None
-        writer.state_log.apply(self._plan)
+        plan = log.plan(self.cut.changes, cleaned)
+        write = msgspec.structs.replace(self.cut.commit, state=plan.segments, state_dropped=plan.dropped)
+        return Planned(write, lambda: log.apply(plan), None)
 
 
-class PlainRequest(Request):
-    """Something to write as it is.
+@dataclass(frozen=True, slots=True)
+class SuspectRequest(Request[None]):
+    """A note about what a start is about to handle."""
 
-    Args:
-        write: what.
-        done: called when it is committed.
-    """
+    commit: SuspectCommit
 
-    def __init__(self, write: Write, done: Callable[[], None]) -> None:
-        super().__init__(done)
-        self._write = write
-
-    def plan(self, writer: "Writer", group: Group) -> Write:
-        """Nothing to plan."""
+    def plan(self, writer: "Writer", group: Group) -> Planned[None]:
+        """Written as it is."""
         del writer, group
-        return self._write
-
-    def apply(self, writer: "Writer") -> None:
-        """Nothing to remember."""
+        return Planned(self.commit, _nothing_to_apply, None)
 
 
-class RegistryRequest(PlainRequest):
-    """Endpoints to add or remove.
+@dataclass(frozen=True, slots=True)
+class RegistryRequest(Request[None]):
+    """Receivers and senders to be recorded or removed."""
 
-    Args:
-        commit: what to write.
-        done: called when it is committed.
-    """
+    registry: RegistryCommit
 
-    def __init__(self, commit: RegistryCommit, done: Callable[[], None]) -> None:
-        super().__init__(commit, done)
-        self.registry = commit
+    def plan(self, writer: "Writer", group: Group) -> Planned[None]:
+        """Written as it is; then the duplicate detectors follow the receivers of each domain."""
+        del group
 
-    def apply(self, writer: "Writer") -> None:
-        """Follow the receivers of each domain."""
-        writer.note_receivers(self.registry.put)
-        for part in self.registry.removed:
-            writer.forget_receiver(part)
+        def follow() -> None:
+            writer.note_receivers(self.registry.put)
+            for part in self.registry.removed:
+                writer.forget_receiver(part)
+
+        return Planned(self.registry, follow, None)
+
+
+def _nothing_to_apply() -> None:
+    """Memory holds nothing of it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Submitted(Generic[R]):
+    """A request that waits, and what is called when it is committed."""
+
+    request: Request[R]
+    done: Callable[[R], None]
+
+
+class _InTransaction(NamedTuple):
+    """A request whose transaction was sent to the store."""
+
+    submitted: _Submitted[Any]
+    planned: Planned[Any]
 
 
 class Writer(Actor):
@@ -257,11 +264,11 @@ class Writer(Actor):
         self.commits = 0
         self._number = number
         self._engine_time = engine_time
-        self._waiting: deque[Request] = deque()
+        self._waiting: deque[_Submitted[Any]] = deque()
         self._failures = 0
         self._doubt_began: float | None = None
         self._full = False
-        self._unknown: Sequence[Request] | None = None
+        self._unknown: Sequence[_InTransaction] | None = None
         self._log = get_logger(part="store")
 
     def detector(self, domain: str) -> DuplicateDetector:
@@ -288,9 +295,14 @@ class Writer(Actor):
             detector = self.detectors[domain]
             detector.confirm(name, detector.last_batch(name))
 
-    def submit(self, request: Request) -> None:
-        """Have a request committed; its `done` is called afterwards, in this thread."""
-        self._waiting.append(request)
+    def submit(self, request: Request[R], done: Callable[[R], None]) -> None:
+        """Have a request committed; any thread may call it.
+
+        Args:
+            request: what to commit.
+            done: called in the writer's thread once the request is committed, with what has become of it.
+        """
+        self._waiting.append(_Submitted(request, done))
         self.wake()
 
     @property
@@ -307,10 +319,9 @@ class Writer(Actor):
         except (StoreBusy, CommitUnknown) as error:
             return self._retry_later(error)
         self._failures, self._doubt_began = 0, None
-        for request in committed:
-            self._waiting.remove(request)  # nearly always the first
-            request.committed = True
-            request.done()
+        for submitted, planned in committed:
+            self._waiting.remove(submitted)  # nearly always the first
+            submitted.done(planned.result)
         return 0
 
     def _retry_later(self, error: StoreError) -> float:
@@ -338,31 +349,31 @@ class Writer(Actor):
         """Close the store."""
         self.store.close()
 
-    def _commit_waiting(self) -> Sequence[Request]:
-        requests = self._next()
-        if not requests:
+    def _commit_waiting(self) -> Sequence[_InTransaction]:
+        waiting = self._next()
+        if not waiting:
             return ()
-        for request in requests:
-            request.prepare(self)
+        for one in waiting:
+            one.request.prepare(self)
         group = Group(self._engine_time())
         self._unknown = ()  # a connection lost while planning: look where the store stands, nothing was sent
-        writes = [request.plan(self, group) for request in requests]
-        self._unknown = requests
+        planned = [_InTransaction(one, one.request.plan(self, group)) for one in waiting]
+        self._unknown = planned
         try:
-            self.store.commit(self._number + 1, writes)
+            self.store.commit(self._number + 1, [one.planned.write for one in planned])
         except StoreBusy:
             self._unknown = None
             raise
-        return self._conclude(requests)
+        return self._conclude(planned)
 
-    def _next(self) -> Sequence[Request]:
+    def _next(self) -> Sequence[_Submitted[Any]]:
         """What to commit together: all that waits, or on a full disk what makes room, as long as there is any."""
-        requests = [self._waiting[at] for at in range(len(self._waiting))]
-        others = [request for request in requests if not isinstance(request, ReceiveRequest)] if self._full else []
+        waiting = [self._waiting[at] for at in range(len(self._waiting))]
+        others = [one for one in waiting if not isinstance(one.request, ReceiveRequest)] if self._full else []
         self._full = bool(others)
-        return others or requests
+        return others or waiting
 
-    def _settle_unknown(self) -> Sequence[Request]:
+    def _settle_unknown(self) -> Sequence[_InTransaction]:
         """After a lost answer: the requests that were committed all the same (trap T1)."""
         if self._unknown is None:
             return ()
@@ -372,10 +383,10 @@ class Writer(Actor):
             return ()
         return self._conclude(requests)
 
-    def _conclude(self, requests: Sequence[Request]) -> Sequence[Request]:
+    def _conclude(self, requests: Sequence[_InTransaction]) -> Sequence[_InTransaction]:
         self._unknown = None
         self._number += 1
         self.commits += 1
-        for request in requests:
-            request.apply(self)
+        for one in requests:
+            one.planned.apply()
         return requests

@@ -602,19 +602,19 @@ def test_a_second_remove_of_a_sender_that_is_let_go_closes_nobody(world, script)
         submit, letting_go = engine.writer.submit, threading.Event()
         held = []
 
-        def hold(request):
+        def hold(request, done):
             if isinstance(request, RegistryRequest) and request.registry.removed:
-                held.append(request)
+                held.append((request, done))
                 letting_go.set()
             else:
-                submit(request)
+                submit(request, done)
 
         engine.writer.submit = hold
         engine.remove("out")
         assert letting_go.wait(20)
         engine.remove("out")
         engine.writer.submit = submit
-        submit(held[0])
+        submit(*held[0])
         world.wait(lambda: engine.removed("out"))
         engine.add_sender(sender("out"))
         world.publish("a")

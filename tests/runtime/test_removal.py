@@ -15,10 +15,10 @@ def test_a1_16_a1_17_what_is_forgotten_first(world, kind, still_there):
     with world.engine(monitors=[Hears]) as engine:
         submit, parts_then = engine.writer.submit, []
 
-        def note(request):
+        def note(request, done):
             if isinstance(request, RegistryRequest) and request.registry.removed:
                 parts_then.append({*engine.senders, *engine.receivers})
-            submit(request)
+            submit(request, done)
 
         if kind == "sender":
             engine.add_sender(sender("part"))

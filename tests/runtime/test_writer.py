@@ -13,7 +13,7 @@ from correlator.core.registry import endpoint_of
 from correlator.errors import CommitUnknown
 from correlator.runtime import writer as writers
 from correlator.runtime.engine import Engine
-from correlator.runtime.writer import ReceiveRequest, RegistryRequest, Writer
+from correlator.runtime.writer import Accepted, ReceiveRequest, RegistryRequest, Writer
 from correlator.settings import DuplicateDetectionSettings, EngineSettings
 from correlator.testing.memory import MemoryBroker
 from correlator.testing.store import Disk, ModelStore
@@ -33,6 +33,7 @@ class World:
         self.writer = Writer(self.store, opened(self.store).commit, lambda: self.time, windows)
         self.tried: list[int] = []
         self.done: list[str] = []
+        self.accepted: list[Accepted] = []
 
     def fault(self, number: int, writes: Sequence[Any]) -> Any:
         self.tried.append(number)
@@ -40,13 +41,12 @@ class World:
 
     def submit(self, name: str) -> None:
         put = RegistryCommit(put=[endpoint_of(sender(name), dynamic=True)])
-        self.writer.submit(RegistryRequest(put, lambda: self.done.append(name)))
+        self.writer.submit(RegistryRequest(put), lambda _: self.done.append(name))
 
     def receive(self, batch: int, unique_id: str, sure: Sure) -> None:
         """Commit a batch of one message."""
         mapped = Mapped(messages=[message(unique_id)], events=[unique_id], ids=[unique_id], sources=["s"], digests=[0])
-        request = ReceiveRequest(mapped, "r", batch, batch, "d", sure, keep=True, done=lambda: None)
-        self.writer.submit(request)
+        self.writer.submit(ReceiveRequest(mapped, "r", batch, batch, "d", sure, keep=True), self.accepted.append)
         self.writer.step()
 
 
@@ -137,3 +137,20 @@ def test_ids_that_are_let_go_are_removed_with_the_batch_that_tells_so():
     assert [ids for _, ids in world.disk.ids] == [1, 2]
     world.receive(3, "c", Sure(2, 0, 2))
     assert [ids for _, ids in world.disk.ids] == [2, 3]
+
+
+def test_the_result_of_a_batch_says_which_messages_are_duplicates():
+    world = World()
+    world.receive(1, "a", Sure(0, 0, 0))
+    world.receive(2, "a", Sure(0, 0, 0))
+    first, second = world.accepted
+    assert (first.segment.first, first.events, first.duplicates) == (1, ["a"], [])
+    assert (second.segment, second.events, second.duplicates) == (None, [], [0])
+
+
+def test_a_commit_that_fails_hands_out_no_result():
+    world = World("busy")
+    world.receive(1, "a", Sure(0, 0, 0))
+    assert world.accepted == []
+    world.writer.step()
+    assert [one.events for one in world.accepted] == [["a"]]

@@ -42,11 +42,9 @@ def memory_before_commit(patches: Patches) -> None:
 
     def make(original: Any) -> Any:
         def plan(self: Any, writer: Any, group: Any) -> Any:
-            write = original(self, writer, group)
-            if self._plan is not None:
-                writer.detectors[self.domain].apply(self._plan)
-                self._plan = None
-            return write
+            planned = original(self, writer, group)
+            planned.apply()
+            return planned._replace(apply=lambda: None)
 
         return plan
 
@@ -88,9 +86,9 @@ def ids_in_another_commit(patches: Patches) -> None:
 
     def make(original: Any) -> Any:
         def plan(self: Any, writer: Any, group: Any) -> Any:
-            write = original(self, writer, group)
-            late, writer.late = getattr(writer, "late", None), write.ids
-            return msgspec.structs.replace(write, ids=late)
+            planned = original(self, writer, group)
+            late, writer.late = getattr(writer, "late", None), planned.write.ids
+            return planned._replace(write=msgspec.structs.replace(planned.write, ids=late))
 
         return plan
 
@@ -283,8 +281,8 @@ def duplicates_unacknowledged(patches: Patches) -> None:
 
     def make(original: Any) -> Any:
         def committed(self: Any) -> Any:
-            request = self._request
-            if request is not None and request.committed and request.segment is None and request.duplicates:
+            accepted = self._accepted
+            if accepted is not None and accepted.segment is None and accepted.duplicates:
                 self.intake.batch.tokens.clear()
             return original(self)
 
@@ -532,7 +530,11 @@ def _at(run: IdRun, positions: list[int]) -> IdRun:
 
 def _change_write(patches: Patches, **fields: Any) -> None:
     def make(original: Any) -> Any:
-        return lambda self, writer, group: msgspec.structs.replace(original(self, writer, group), **fields)
+        def plan(self: Any, writer: Any, group: Any) -> Any:
+            planned = original(self, writer, group)
+            return planned._replace(write=msgspec.structs.replace(planned.write, **fields))
+
+        return plan
 
     patches.replace(ReceiveRequest, "plan", make)
 

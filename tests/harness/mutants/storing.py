@@ -24,8 +24,8 @@ def released_before_commit(patches: Patches) -> None:
 
     def make(original: Any) -> Any:
         def plan(self: Any, writer: Any, group: Any) -> Any:
-            if not getattr(self, "released", False):
-                self.released = True
+            if getattr(writer, "released", None) is not self:
+                writer.released = self
                 self.cut.release()
                 for sender in writer.wake_senders():
                     sender.step()

@@ -26,7 +26,6 @@ class Actor:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.failed: Callable[[Actor, BaseException], None] = lambda _actor, error: _raise(error)
         self._woken = threading.Event()
         self._stopping = False
         self._thread: threading.Thread | None = None
@@ -52,9 +51,13 @@ class Actor:
         self._woken.clear()
         return True
 
-    def start(self) -> None:
-        """Run steps in a thread of its own until `stop`."""
-        self._thread = threading.Thread(target=self._run, name=self.name, daemon=self.daemon)
+    def start(self, failed: "Callable[[Actor, BaseException], None] | None" = None) -> None:
+        """Run steps in a thread of its own until `stop`.
+
+        Args:
+            failed: called in that thread when a step raises, which ends the thread; without it the error passes.
+        """
+        self._thread = threading.Thread(target=self._run, args=(failed,), name=self.name, daemon=self.daemon)
         self._thread.start()
 
     def stop(self) -> None:
@@ -79,18 +82,16 @@ class Actor:
         """Whether `stop` was called."""
         return self._stopping
 
-    def _run(self) -> None:
+    def _run(self, failed: "Callable[[Actor, BaseException], None] | None") -> None:
         try:
             while not self._stopping:
                 delay = self.step()
                 if delay != 0:
                     self._woken.wait(None if delay is None else min(delay, LONGEST_SLEEP_S))
                     self._woken.clear()
-        except BaseException as error:  # noqa: BLE001  # whatever it is, the engine must stop
-            self.failed(self, error)
+        except BaseException as error:  # whatever it is, the engine must stop
+            if failed is None:
+                raise
+            failed(self, error)
         finally:
             self.finish()
-
-
-def _raise(error: BaseException) -> None:
-    raise error

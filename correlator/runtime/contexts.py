@@ -169,11 +169,11 @@ class ProcessorThread(ContextActor):
         engine_time: engine time.
         hold: says whether work must pause.
         persistent: whether checkpoints take what the context stages.
+        processed: called after each batch, and after the conclusion.
 
     Attributes:
         counters: messages in, sends and dead letters out.
         concluded: whether the processor has concluded.
-        on_processed: called after each batch, and after the conclusion.
     """
 
     context: BatchContext
@@ -187,12 +187,13 @@ class ProcessorThread(ContextActor):
         hold: Callable[[], bool],
         *,
         persistent: bool,
+        processed: Callable[[], None],
     ) -> None:
         super().__init__(f"pipeline-{context.name}", context, engine_time, hold, persistent=persistent)
         self.processor = processor
         self.counters = PipelineCounters()
         self.concluded = False
-        self.on_processed: Callable[[], None] = lambda: None
+        self._processed = processed
         self._log = get_logger(pipeline=context.name)
         self._may_conclude = False
         self._suspects: Suspects | None = None
@@ -231,7 +232,7 @@ class ProcessorThread(ContextActor):
         effects = self._process(batch, portion, reached) if batch else Effects()
         self._apply(effects, reached)
         self.counters.received += len(batch)
-        self.on_processed()
+        self._processed()
         return 0
 
     def _restored_portion(self, most: int) -> Portion | None:
@@ -262,7 +263,7 @@ class ProcessorThread(ContextActor):
         if self._may_conclude and not self.concluded:
             self._apply(self.processor.conclude(self.context, self._engine_time.now()), [])
             self.concluded = True
-            self.on_processed()
+            self._processed()
 
     def _apply(self, effects: Effects, reached: Sequence[tuple[Run, int]]) -> None:
         with self._changing():

@@ -38,7 +38,7 @@ from correlator.runtime.actor import Actor
 from correlator.runtime.checkpointer import Checkpointer
 from correlator.runtime.clock import Clock, EngineTime, SystemClock
 from correlator.runtime.logs import get_logger
-from correlator.runtime.parts import ContextThread, Parts
+from correlator.runtime.parts import Callbacks, ContextThread, Parts
 from correlator.runtime.receiver import Receiver
 from correlator.runtime.recording import Recording
 from correlator.runtime.registry import Registry
@@ -195,8 +195,7 @@ class Engine:
         self._recovering = None
         self._threads_running = True
         for actor in self.actors():
-            actor.failed = self._failed
-            actor.start()
+            actor.start(self._failed)
 
     def recover(self) -> None:
         """Everything from opening the store to opening the receivers, without starting a thread."""
@@ -204,7 +203,6 @@ class Engine:
         self._warn(self._warnings)
         restart = self._open_store()
         self._registry.record_changes()
-        self._watch_parts()
         self._make_checkpointer(restart)
         self.remover = Remover(self._parts, self.writer, self.checkpointer, self._removed)
         restart.run_hooks()
@@ -359,11 +357,10 @@ class Engine:
             endpoint = self._registry.entry_of(settings)
             numbers = self._parts.numbers_of_new(settings.id)
             receiver = self._parts.make_receiver(settings, numbers, endpoint.domain)
-            receiver.ended = self._source_ended
             before = dict.fromkeys(receiver.targets.names, numbers.next_number - 1)
             self._record(with_deliveries(endpoint, before) if is_stored(endpoint) else endpoint)
             self._parts.add_receiver(receiver)
-            receiver.open = True
+            receiver.open()
             self._run(receiver)
         return receiver
 
@@ -381,7 +378,7 @@ class Engine:
             sender = self._parts.make_sender(settings, self._registry.source_of(endpoint))
             self._record(endpoint)
             self._parts.add_sender(sender)
-            sender.open = True
+            sender.open()
             self._run(sender)
         return sender
 
@@ -428,7 +425,7 @@ class Engine:
             self._log.warning(str(warning))
 
     def _make_parts(self, engine_time: EngineTime) -> Parts:
-        parts = Parts(
+        return Parts(
             self.settings,
             self._connections,
             clock=self._clock,
@@ -437,10 +434,14 @@ class Engine:
             blocking=self._blocking,
             jitter=self._jitter,
             recording=self._recording,
+            callbacks=Callbacks(
+                default_senders=self._registry.default_senders,
+                default_outbox=self._default_outbox,
+                want_checkpoint=self._want_checkpoint,
+                ended=self._source_ended,
+                processed=self._notify,
+            ),
         )
-        parts.routes.default_outbox = self._default_outbox
-        parts.default_senders = self._registry.default_senders
-        return parts
 
     def _open_store(self) -> Restart:
         """Read the store, make the parts from what it holds, then take it over.
@@ -481,12 +482,6 @@ class Engine:
         restart.load_steps(self.processors)
         return restart
 
-    def _watch_parts(self) -> None:
-        for receiver in self.receivers.values():
-            receiver.ended = self._source_ended
-        for thread in self._parts.processor_threads():
-            thread.on_processed = self._notify
-
     def _make_checkpointer(self, restart: Restart) -> None:
         if self.writer is None:
             return
@@ -503,7 +498,6 @@ class Engine:
             released=self._released,
             recording=self._recording,
         )
-        self._parts.want_checkpoint = self.checkpointer.ask_once
 
     def _keep_what_waits(self) -> None:
         """A checkpoint of what handling the restored events sent, before it is handled.
@@ -521,10 +515,10 @@ class Engine:
             self.reporter = Reporter(self.status, self.settings.status_interval, self._clock)
         point("rec.open_senders")
         for sender in self.senders.values():
-            sender.open = True
+            sender.open()
         point("rec.open_receivers")
         for receiver in self.receivers.values():
-            receiver.open = True
+            receiver.open()
 
     # --- while running ---
 
@@ -585,9 +579,12 @@ class Engine:
                 self._stop_asked.wait(delay)
 
     def _run(self, actor: Actor) -> None:
-        actor.failed = self._failed
         if self._threads_running:
-            actor.start()
+            actor.start(self._failed)
+
+    def _want_checkpoint(self) -> None:
+        if self.checkpointer is not None:
+            self.checkpointer.ask_once()
 
     def _released(self) -> None:
         for sender in self.senders.values():

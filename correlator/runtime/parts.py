@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from correlator.configuration.connectors import connector
@@ -48,6 +49,33 @@ P = TypeVar("P")
 HandlerFailure = Callable[[OnError, CorrelatorError, str], None]
 
 
+def _nothing() -> None:
+    """Nobody wants to know."""
+
+
+def _no_outbox(_sender: str) -> Outbox | None:
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Callbacks:
+    """What parts ask of their engine and report to it, each from its own thread.
+
+    Attributes:
+        default_senders: ids of the senders that exist as soon as something is sent to them.
+        default_outbox: makes such a sender, and returns its outbox; `None` for any other id.
+        want_checkpoint: a checkpoint is wanted soon, since sends that wait for it fill an outbox.
+        ended: a source has come to its end.
+        processed: a pipeline has processed a batch, or has concluded.
+    """
+
+    default_senders: Collection[str] = ()
+    default_outbox: Callable[[str], Outbox | None] = _no_outbox
+    want_checkpoint: Callable[[], None] = _nothing
+    ended: Callable[[], None] = _nothing
+    processed: Callable[[], None] = _nothing
+
+
 class Parts:
     """Contexts, senders and receivers of one engine.
 
@@ -62,6 +90,7 @@ class Parts:
         blocking: whether sources may block.
         jitter: draws a number from 0 to 1, for times between two tries.
         recording: of what contexts take in.
+        callbacks: what the engine does for its parts.
     """
 
     def __init__(
@@ -75,10 +104,13 @@ class Parts:
         blocking: bool,
         jitter: Callable[[], float],
         recording: Recording | None = None,
+        callbacks: Callbacks | None = None,
     ) -> None:
         self.recording = recording
         self._changing = threading.Lock()
+        self._callbacks = callbacks or Callbacks()
         self.routes = Routes(
+            default_outbox=self._callbacks.default_outbox,
             woken=self.wake_all,
             next_flush=itertools.count(1).__next__,
             outstanding=self._outstanding,
@@ -91,8 +123,6 @@ class Parts:
         self.unhandled: dict[str, Unhandled] = {}
         self.statuses = Statuses(self._tell_monitors)
         self.own_sources: dict[str, frozenset[str]] = {}
-        self.default_senders: Collection[str] = ()
-        self.want_checkpoint: Callable[[], None] = lambda: None
         self.removed_sent = 0
         self.removed_received = 0
         self.engine_time = engine_time
@@ -143,6 +173,7 @@ class Parts:
             self.engine_time,
             self._outboxes_full,
             persistent=self.writer is not None,
+            processed=self._callbacks.processed,
         )
         self.contexts[processor.name] = thread
         return thread
@@ -259,7 +290,7 @@ class Parts:
             if sender.outbox.outstanding + staged >= most:
                 self._held = True
                 if 2 * staged >= most:
-                    self.want_checkpoint()
+                    self._callbacks.want_checkpoint()
                 return name
         return None
 
@@ -275,7 +306,7 @@ class Parts:
         sender = self.senders.get(name)
         if sender is not None:
             return self.to_send(sender)
-        return 0 if name in self.default_senders else None
+        return 0 if name in self._callbacks.default_senders else None
 
     def to_send(self, sender: Sender) -> int:
         """Messages that wait: for a checkpoint, or for the broker."""
@@ -329,6 +360,7 @@ class Parts:
             breakdown=self._breakdown(settings, receiver_items(settings.reliability)),
             reconnecting=self._reconnection_policy(),
             blocking=self._blocking,
+            ended=self._callbacks.ended,
         )
 
     def _beside(self, settings: ReceiverSettings) -> Sequence[Receiver]:

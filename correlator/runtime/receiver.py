@@ -82,6 +82,7 @@ class Receiver(Actor):
         breakdown: measures what the thread does.
         reconnecting: how attempts to connect follow one another.
         blocking: whether `Source.receive` may block; the simulation says no.
+        ended: called when the source has come to its end.
     """
 
     def __init__(
@@ -98,21 +99,22 @@ class Receiver(Actor):
         breakdown: NoBreakdown,
         reconnecting: ReconnectionPolicy,
         blocking: bool,
+        ended: Callable[[], None],
     ) -> None:
         super().__init__(f"receiver-{settings.id}")
         self.settings = settings
         self.intake = intake
         self.mapper = mapper
         self.targets = targets
-        self.open = False
         self.waits_for = ""
-        self.ended: Callable[[], None] = lambda: None
         self._source = source
         self._writer = writer
         self._clock = clock
         self._statuses = statuses
         self._breakdown = breakdown
         self._blocking = blocking
+        self._ended = ended
+        self._open = False
         self._begun = False
         self._drained = False
         self._request: ReceiveRequest | None = None
@@ -138,7 +140,16 @@ class Receiver(Actor):
     @property
     def quiet(self) -> bool:
         """Whether it has seen that it is to drain, and takes nothing more; said by its own thread."""
-        return self._drained or not self.open
+        return self._drained or not self._open
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it may connect and receive."""
+        return self._open
+
+    def open(self) -> None:
+        """Let it connect and receive; for the thread that starts the engine or adds the receiver."""
+        self._open = True
 
     def drain(self) -> None:
         """Take in nothing more, but finish what is begun; any thread may call it."""
@@ -178,7 +189,7 @@ class Receiver(Actor):
 
     def step(self) -> float | None:
         """Go on as far as possible in the present state."""
-        if not self.open:
+        if not self._open:
             return None
         if self.intake.draining and self.intake.idle:
             self._drained = True
@@ -258,7 +269,7 @@ class Receiver(Actor):
             self._hand_on()
             return 0 if intake.state is not State.COMMITTING else None
         if intake.end():
-            self.ended()
+            self._ended()
             return None
         return 0 if self._blocking else waited
 

@@ -39,7 +39,6 @@ class Sender(Actor):
     Attributes:
         settings: as configured.
         dispatcher: its decisions.
-        open: whether it may connect and send; set by the engine.
         connected: whether its sink has a connection. Written by its own thread.
     """
 
@@ -60,7 +59,7 @@ class Sender(Actor):
         super().__init__(f"sender-{settings.id}")
         self.settings = settings
         self.dispatcher = dispatcher
-        self.open = False
+        self._open = False
         self.connected = False
         self._sink = sink
         self._clock = clock
@@ -88,13 +87,22 @@ class Sender(Actor):
         """Whether no send waits for the broker; an orderly stop waits until this is so."""
         return not self.outbox.outstanding
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it may connect and send."""
+        return self._open
+
+    def open(self) -> None:
+        """Let it connect and send; for the thread that starts the engine or adds the sender."""
+        self._open = True
+
     def tell(self, status: PartStatus, error: str = "") -> None:
         """Report the status of this sender."""
         self._statuses.tell(self.settings, status, error)
 
     def step(self) -> float | None:
         """Connect, or settle a flush request, or send one batch."""
-        if not self.open:
+        if not self._open:
             return None
         try:
             wait = 0.0 if self.connected else self._connect()

@@ -296,7 +296,7 @@ def test_a_stored_send_goes_where_its_logical_destination_led_when_it_was_stored
         receiver("in"), out, monitors=[Hears], destinations={"bills": "queue:A", "notes": "queue:N"}, stop_timeout=0.1
     )
     engine.start()
-    engine.senders["out"].open = False
+    engine.senders["out"]._open = False
     world.publish("m1")
     world.wait(lambda: world.outbox_rows() == 2)
     world.crash(engine)

@@ -503,7 +503,7 @@ class World:
 
     def _open_receivers(self) -> tuple[str, ...]:
         assert self.engine is not None
-        return tuple(name for name, receiver in self.engine.receivers.items() if receiver.open)
+        return tuple(name for name, receiver in self.engine.receivers.items() if receiver.is_open)
 
     # --- the end ---
 

@@ -74,7 +74,7 @@ class ToldProbe(WorldProbe):
     def _open(self) -> tuple[str, ...]:
         engine = self._life.engine
         assert engine is not None
-        return tuple(name for name, receiver in engine.receivers.items() if receiver.open)
+        return tuple(name for name, receiver in engine.receivers.items() if receiver.is_open)
 
 
 def prepare(life: Life) -> None:

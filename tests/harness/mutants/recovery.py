@@ -109,7 +109,7 @@ def receivers_open_early(patches: Patches) -> None:
     def make(original: Any) -> Any:
         def run_hooks(self: Any) -> Any:
             for receiver in self._parts.receivers.values():
-                receiver.open = True
+                receiver.open()
             original(self)
 
         return run_hooks

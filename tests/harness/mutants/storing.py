@@ -36,7 +36,7 @@ def released_before_commit(patches: Patches) -> None:
     def begin(original: Any) -> Any:
         def begun(self: Any, now: Any) -> Any:
             self._writer.wake_senders = lambda: [
-                actor for actor in self._released.__self__.senders.values() if actor.open
+                actor for actor in self._released.__self__.senders.values() if actor.is_open
             ]
             original(self, now)
 

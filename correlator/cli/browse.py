@@ -40,7 +40,9 @@ def browse(
         str,
         typer.Argument(metavar="DESTINATION", help="queue:NAME, or a logical destination of FILE.", show_default=False),
     ],
-    limit: Annotated[int, typer.Option(min=1, max=100_000, help="Show at most this many messages.")] = 20,
+    limit: Annotated[
+        int, typer.Option(metavar="NUMBER", min=1, max=100_000, help="Show at most this many messages.")
+    ] = 20,
     json: Annotated[
         bool, typer.Option("--json", help="Print a JSON list with an object for each message; bodies in full.")
     ] = False,

@@ -37,12 +37,15 @@ class DeadLetterKind(StrEnum):
 
 OfKind = Annotated[
     DeadLetterKind | None,
-    typer.Option("--kind", help="Only of this kind.", show_default=False),
+    typer.Option("--kind", metavar="KIND", help=f"Only of this kind: {', '.join(DeadLetterKind)}.", show_default=False),
 ]
 OfOrigin = Annotated[
     str,
     typer.Option(
-        "--origin", help="Only of the receiver, monitor, pipeline or sender with this id.", show_default=False
+        "--origin",
+        metavar="ID",
+        help="Only of the receiver, monitor, pipeline or sender with this id.",
+        show_default=False,
     ),
 ]
 All = Annotated[bool, typer.Option("--all", help="All dead letters.")]

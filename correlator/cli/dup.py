@@ -35,7 +35,9 @@ def explain(
     unique_id: Annotated[str, typer.Argument(metavar="ID", help="Unique id of a message.", show_default=False)],
     domain: Annotated[
         str,
-        typer.Option(help="Show only this duplicate detection domain; all by default.", show_default=False),
+        typer.Option(
+            metavar="DOMAIN", help="Show only this duplicate detection domain; all by default.", show_default=False
+        ),
     ] = "",
     json: Annotated[bool, typer.Option("--json", help="Print a JSON list with an object for each domain.")] = False,
 ) -> None:

@@ -29,7 +29,7 @@ from correlator.settings import OnUnhandled, ReceiverSettings, SenderSettings
 _CODE = re.compile(r"[A-Za-z]\d{4}")
 
 
-class Way(NamedTuple):
+class MessagePath(NamedTuple):
     """The path of messages through an engine: a receiver, a context or pipeline, and a sender or none."""
 
     receiver: End
@@ -123,7 +123,7 @@ def unhandled_of(settings: PipelineFile) -> Iterator[Unhandled]:
             yield Unhandled(_end(receiver, brokers), event_type.__name__, receiver.unhandled)
 
 
-def paths_of(settings: PipelineFile, unhandled: Iterable[Unhandled]) -> Iterator[Way]:
+def paths_of(settings: PipelineFile, unhandled: Iterable[Unhandled]) -> Iterator[MessagePath]:
     """Return every path through the engine, except for the receivers whose messages nobody handles.
 
     Messages of a receiver that a pipeline names go to the senders of its routes. Messages of all others go to the
@@ -144,7 +144,7 @@ def paths_of(settings: PipelineFile, unhandled: Iterable[Unhandled]) -> Iterator
         for middle, reached in routes.get(receiver.id, by_monitors):
             ends: Sequence[End | None] = reached or [None]
             for sender in ends:
-                yield Way(_end(receiver, brokers), middle, sender)
+                yield MessagePath(_end(receiver, brokers), middle, sender)
 
 
 def _senders(settings: PipelineFile) -> list[SenderSettings]:
@@ -233,7 +233,7 @@ def _source(path: str, positions: Mapping[str, Position]) -> str:
     return "command line" if positions[path] == OVERRIDDEN else "file"
 
 
-def _write_path(path: Way, promise: Guarantee) -> None:
+def _write_path(path: MessagePath, promise: Guarantee) -> None:
     steps = [_named(path.receiver), path.middle.name, *([_named(path.sender)] if path.sender else ["no sender"])]
     write_line(" -> ".join(steps))
     write_line(f"  {promise.sentence}")
@@ -271,7 +271,7 @@ def _named(end: End) -> str:
     return f"{end.id} ({end.reliability}, {end.broker.name})"
 
 
-def _as_json(path: Way, promise: Guarantee) -> dict[str, object]:
+def _as_json(path: MessagePath, promise: Guarantee) -> dict[str, object]:
     return {
         "receiver": path.receiver.id,
         "through": path.middle.name,

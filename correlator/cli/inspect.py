@@ -39,9 +39,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def inspect_store(
-    part: Annotated[
-        StorePart, typer.Argument(metavar="PART", help=f"What to show: {', '.join(StorePart)}.", show_default=False)
-    ],
+    part: Annotated[StorePart, typer.Argument(metavar="PART", help="What to show.", show_default=False)],
     target: Target,
     json: Annotated[bool, typer.Option("--json", help="Print a JSON list with an object for each row.")] = False,
 ) -> None:

@@ -27,15 +27,22 @@ def replay_log(
     config: Annotated[
         Path | None,
         typer.Option(
+            metavar="FILE",
             help="Configuration file of the engine; modules may lie beside it. Default: the settings in LOG.",
             show_default=False,
         ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Write the sent messages to this file, as lines of JSON.", show_default=False)
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Write the sent messages to this file, as lines of JSON.", show_default=False
+        ),
     ] = None,
     expect: Annotated[
-        Path | None, typer.Option(help="Fail if the sent messages differ from those in this file.", show_default=False)
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Fail if the sent messages differ from those in this file.", show_default=False
+        ),
     ] = None,
     allow_connections: Annotated[bool, typer.Option("--allow-connections", hidden=True)] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,

@@ -227,6 +227,7 @@ def _check_field(event_type: type[Any], name: str) -> None:
 def _check_value(event_type: type[Any], name: str, value: Any) -> None:
     """A value that the store could not give back would be found by the next start only."""
     if isinstance(value, Reference):
+        _check_reference(event_type, name, value)
         return
     where, what = f"event {event_type.__name__}", f"field '{name}' never has the value {quoted(value)}"
     codec = _codec(event_type, name)  # type: ignore[arg-type]
@@ -238,10 +239,29 @@ def _check_value(event_type: type[Any], name: str, value: Any) -> None:
         raise UsageError("E4108", where, what, f"The store would make {quoted(read_back)} of it")
 
 
+def _check_reference(event_type: type[Any], name: str, reference: Reference) -> None:
+    """Refuse a field that has the value of another one, where no value of their types is equal."""
+    wanted, given = _annotation(event_type, name), _annotation(reference.pattern.event_type, reference.field)
+    family, other = (_FAMILIES.get(one) if isinstance(one, type) else None for one in (wanted, given))
+    if family is not None and other is not None and family != other:
+        what = (
+            f"field '{name}' of type {wanted.__name__} never has the value of field '{reference.field}' "
+            f"of {reference.pattern.event_type.__name__}, which is of type {given.__name__}"
+        )
+        raise UsageError("E4108", f"event {event_type.__name__}", what)
+
+
+_FAMILIES = {str: "text", bytes: "bytes", bool: "number", int: "number", float: "number"}
+"""Types whose values are equal only to values of the same family. A type that is not listed may equal any value."""
+
+
+def _annotation(event_type: type[Any], name: str) -> Any:
+    return next(one.type for one in msgspec.structs.fields(event_type) if one.name == name)
+
+
 @lru_cache(maxsize=1000)
 def _codec(event_type: type[Any], name: str) -> Codec[Any]:
-    annotation = next(one.type for one in msgspec.structs.fields(event_type) if one.name == name)
-    return Codec(annotation, f"event {event_type.__name__}")
+    return Codec(_annotation(event_type, name), f"event {event_type.__name__}")
 
 
 def _changes(event_type: type[Any], name: str, what: str) -> UsageError:

@@ -1,6 +1,6 @@
 """What expressions mean, one case at a time; what their store and their failures leave (docs/listeners.md)."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import pytest
@@ -13,6 +13,7 @@ from correlator.core.monitor import Monitor, on
 from correlator.core.routes import Routes
 from correlator.core.timers import SLACK
 from correlator.errors import HandlerFailed, StateError, UsageError
+from correlator.events import event
 from correlator.runtime.names import resolve
 from tests.core.listening import A, B, C, Listening, Order, Payment
 
@@ -493,6 +494,31 @@ def long_chain(parts: int) -> Expression:
 def refers(make: Any) -> Expression:
     one = match(A)
     return make(one, match(B, n=one["n"]))
+
+
+def test_a_value_of_an_earlier_event_that_the_field_never_has_is_refused():
+    order = match(Order)
+    says = (
+        "E4108 event Payment: field 'order' of type int never has the value of field 'customer' of Order, "
+        "which is of type str."
+    )
+    with pytest.raises(UsageError) as refused:
+        match(Payment, order=order["customer"])
+    assert str(refused.value) == says
+    for field, source in (("order", "id"), ("customer", "customer")):
+        assert match(Payment, **{field: order[source]}).refers
+
+
+@event
+class Odd:
+    number: float
+    choice: str | None
+    limited: Annotated[int, msgspec.Meta(ge=0)]
+
+
+def test_a_value_of_an_earlier_event_is_allowed_where_both_fields_may_have_it():
+    order = match(Order)
+    assert match(Odd, number=order["id"], choice=order["customer"], limited=order["id"]).refers
 
 
 def test_a_handler_must_take_as_many_events():

@@ -89,11 +89,7 @@ class Checkpointer(Actor):
         self._began = 0.0
         self._pending: Cut | None = None
         self._committed = False
-        self._asked = 0
-        self._forced = False
-        self._answered = 0
-        self._answering = 0
-        self._settled = threading.Condition()
+        self._orders = _Orders()
 
     @property
     def busy(self) -> bool:
@@ -106,33 +102,28 @@ class Checkpointer(Actor):
         Args:
             forced: take it even when only engine time has changed: the last one of a life.
         """
-        with self._settled:
-            self._forced = self._forced or forced
-            self._asked += 1
-            number = self._asked
+        number = self._orders.place(forced=forced)
         self.wake()
         return number
 
     def ask_once(self) -> None:
         """Want a checkpoint as soon as possible, unless one is asked for already; any thread."""
-        if self._asked == self._answered:
+        if self._orders.done:
             self.ask()
 
     def answered(self, number: int) -> bool:
         """Whether everything up to that `ask` is durable and released."""
-        return self._answered >= number
+        return self._orders.answered >= number
 
     def wait_answered(self, number: int, timeout: float) -> bool:
         """Wait for it; says whether it came in time, and before this thread was stopped."""
-        with self._settled:
-            self._settled.wait_for(lambda: self._answered >= number or self.stopping, timeout)
+        self._orders.wait(lambda: self.answered(number) or self.stopping, timeout)
         return self.answered(number)
 
     def stop(self) -> None:
         """End after the current step; nobody waits for an answer any more."""
         super().stop()
-        with self._settled:
-            self._settled.notify_all()
+        self._orders.notify()
 
     def step(self) -> float | None:
         """Begin a checkpoint that is due, or end one that is committed."""
@@ -142,7 +133,7 @@ class Checkpointer(Actor):
             self._release(self._pending)
             return 0
         now = self._clock.monotonic()
-        if self._asked == self._answered and now < self._due:
+        if self._orders.done and now < self._due:
             return self._due - now
         self._begin(now)
         if self._pending is not None:
@@ -152,7 +143,7 @@ class Checkpointer(Actor):
     def _begin(self, now: float) -> None:
         point("ck.trigger")
         self._began = now
-        self._answering = self._asked
+        self._orders.take()
         cut = self._cut()
         if cut is None:
             if self._whole:
@@ -190,7 +181,7 @@ class Checkpointer(Actor):
                 list(self._routes.outboxes.values()),
                 self._receiver_routes(),
                 self._engine_time.now(),
-                forced=self._forced,
+                forced=self._orders.forced,
                 absolved=list(self.absolved),
             )
             if cut is not None and self._recording is not None:
@@ -217,6 +208,50 @@ class Checkpointer(Actor):
 
     def _conclude(self) -> None:
         self._due = self._clock.monotonic() + self._interval
-        with self._settled:
-            self._answered = self._answering
-            self._settled.notify_all()
+        self._orders.answer()
+
+
+class _Orders:
+    """Checkpoints that were ordered, by number, and the last order that is answered.
+
+    Any thread orders and waits; the checkpointer takes all orders that there are, and answers them together.
+    """
+
+    def __init__(self) -> None:
+        self.placed = 0
+        self.answered = 0
+        self.forced = False
+        self._taken = 0
+        self._changed = threading.Condition()
+
+    @property
+    def done(self) -> bool:
+        """Whether all orders are answered."""
+        return self.placed == self.answered
+
+    def place(self, *, forced: bool) -> int:
+        """Order a checkpoint; from a forced one on, each is taken even when only engine time has changed."""
+        with self._changed:
+            self.forced = self.forced or forced
+            self.placed += 1
+            return self.placed
+
+    def take(self) -> None:
+        """A checkpoint begins, which is for all orders so far."""
+        self._taken = self.placed
+
+    def answer(self) -> None:
+        """The checkpoint that began last is durable and released, or there was nothing to store."""
+        with self._changed:
+            self.answered = self._taken
+            self._changed.notify_all()
+
+    def wait(self, until: Callable[[], bool], timeout: float) -> None:
+        """Wait until something holds that an answer or `notify` brings about, at most `timeout` seconds."""
+        with self._changed:
+            self._changed.wait_for(until, timeout)
+
+    def notify(self) -> None:
+        """Let those who wait look again."""
+        with self._changed:
+            self._changed.notify_all()

@@ -4,12 +4,14 @@ Life: build the parts from settings, recover, start the threads, run, stop in or
 `recover` and `Restart`, that of stopping in `stop` (trap T65).
 """
 
+import functools
 import os
 import secrets
 import socket
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from enum import Enum, auto
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -30,7 +32,7 @@ from correlator.core.faults import point
 from correlator.core.intake import State
 from correlator.core.outbox import Outbox
 from correlator.core.registry import Users, is_known, refuse_default, refuse_removal
-from correlator.errors import ConfigError, CorrelatorError, HandlerFailed, StoreError, UsageError
+from correlator.errors import ConfigError, StoreError, UsageError
 from correlator.events import PartStatus
 from correlator.ports import Processor, Store
 from correlator.processes import Maker
@@ -48,6 +50,7 @@ from correlator.runtime.restart import NOTHING, Restart
 from correlator.runtime.sender import Sender
 from correlator.runtime.signals import stop_signals
 from correlator.runtime.status import CheckpointCounters, Status
+from correlator.runtime.supervisor import Supervisor
 from correlator.runtime.watchdog import Watchdog
 from correlator.runtime.writer import RegistryRequest, Request, SuspectRequest, Writer
 from correlator.settings import EngineSettings, ReceiverSettings, SenderSettings
@@ -55,6 +58,15 @@ from correlator.storage.store import SqlStore
 
 COMMIT_PATIENCE_S = 60.0
 LOOK_FOR_SIGNALS_S = 0.2
+
+
+class _Phase(Enum):
+    """How far an engine is in its life. Parts can be added and removed while it is started or stopping."""
+
+    NEW = auto()
+    STARTED = auto()
+    STOPPING = auto()
+    STOPPED = auto()
 
 
 class Engine:
@@ -93,30 +105,20 @@ class Engine:
         require(settings, EngineSettings, "Engine", "For a file: Engine.from_yaml(path)")
         self.settings = settings
         self.processors = processors
-        self.writer: Writer | None = None
         self.checkpointer: Checkpointer | None = None
         self.remover: Remover | None = None
         self.reporter: Reporter | None = None
-        self.failure: BaseException | None = None
-        self.handler_failures = 0
+        self._supervisor = Supervisor(settings.name)
         self._clock = clock or SystemClock()
         self._store = store
-        self._connections = dict(connections or {})
-        self._blocking = blocking
-        self._jitter = jitter
-        self._changed = threading.Condition()
         self._changing = threading.Lock()
         self._maker = Maker()
-        self._started = False
-        self._accepts_parts = False
+        self._phase = _Phase.NEW
         self._threads_running = False
         self._recovering: int | None = None
         self._watchdog = Watchdog(self._handling_threads, settings.handler_warning_after, self._clock)
-        self._stop_asked = threading.Event()
         self._log = get_logger(engine=settings.name)
-        self._recording: Recording | None = None
-        self._in_order = False
-        self._provided = Provided(connections=self._connections, store=store is not None)
+        self._provided = Provided(connections=dict(connections or {}), store=store is not None)
         found = self._check()
         self._warnings = found if warnings is None else warnings
         if store is None and settings.store is not None:
@@ -124,7 +126,22 @@ class Engine:
             self._store = SqlStore(settings.store, settings.name, witness_directory=witness)
         identity = identity or f"{socket.gethostname()}:{os.getpid()}:{secrets.randbelow(10**9)}"
         self._registry = Registry(settings, self._provided, identity, self._commit_registry)
-        self._parts = self._make_parts(EngineTime(self._clock))
+        self._make_parts = functools.partial(
+            Parts,
+            settings,
+            self._provided.connections,
+            clock=self._clock,
+            blocking=blocking,
+            jitter=jitter,
+            callbacks=Callbacks(
+                default_senders=self._registry.default_senders,
+                default_outbox=self._default_outbox,
+                want_checkpoint=self._want_checkpoint,
+                ended=self._source_ended,
+                processed=self._supervisor.notify,
+            ),
+        )
+        self._parts = self._make_parts(engine_time=EngineTime(self._clock), writer=None)
 
     @classmethod
     def from_yaml(cls, path: str | Path, **overrides: Any) -> Self:
@@ -164,6 +181,21 @@ class Engine:
         """What the store records of receivers and senders, by id."""
         return self._registry.endpoints
 
+    @property
+    def writer(self) -> Writer | None:
+        """What commits; `None` before a start and without a store."""
+        return self._parts.writer
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What stopped the engine, `None` while nothing has."""
+        return self._supervisor.failure
+
+    @property
+    def handler_failures(self) -> int:
+        """Events that were left out because a handler failed on them."""
+        return self._supervisor.handler_failures
+
     # --- life cycle ---
 
     def __enter__(self) -> Self:
@@ -188,9 +220,9 @@ class Engine:
             self.recover()
         except BaseException as error:
             self._stop_watchdog()
-            self._close_all()
+            self._close_all(in_order=False)
             if isinstance(error, SystemExit):
-                raise self._ended_by("recovery", error) from error
+                raise self._supervisor.ended_by("recovery", error) from error
             raise
         self._recovering = None
         self._threads_running = True
@@ -199,7 +231,7 @@ class Engine:
 
     def recover(self) -> None:
         """Everything from opening the store to opening the receivers, without starting a thread."""
-        self._started = self._accepts_parts = True
+        self._phase = _Phase.STARTED
         self._warn(self._warnings)
         restart = self._open_store()
         self._registry.record_changes()
@@ -229,8 +261,8 @@ class Engine:
         """Run until SIGTERM or SIGINT (a second one: at once), `request_stop`, or a failure, which is raised."""
         self._refuse_child()
         with stop_signals() as signalled:
-            while not self._stop_asked.is_set() and not signalled():
-                self._stop_asked.wait(LOOK_FOR_SIGNALS_S)
+            while not self._supervisor.stop_asked.is_set() and not signalled():
+                self._supervisor.stop_asked.wait(LOOK_FOR_SIGNALS_S)
         self.raise_failure()
 
     def run_until_ended(self, tick: Callable[[Status], None] = lambda _: None, every_s: float = 0.2) -> None:
@@ -244,53 +276,43 @@ class Engine:
         """
         self._refuse_child()
         with stop_signals() as signalled:
-            while not self._stop_asked.is_set() and not signalled() and not self._all_done():
-                with self._changed:
-                    self._changed.wait(every_s)
+            while not self._supervisor.stop_asked.is_set() and not signalled() and not self._all_done():
+                self._supervisor.wait(every_s)
                 tick(self.status())
         self.raise_failure()
 
     def request_stop(self) -> None:
         """Let `run_forever` and `run_until_ended` return; any thread may call it. In a forked child it does nothing."""
         if self._maker.is_another_process:
-            return  # a thread of the parent may have held the lock in `_notify` at the fork
-        self._stop_asked.set()
-        self._notify()
+            return  # a thread of the parent may have held the lock of the supervisor at the fork
+        self._supervisor.request_stop()
 
     def raise_failure(self) -> None:
         """Raise what stopped the engine, if anything did; what would end the process quietly as `HandlerFailed`."""
         self._refuse_child()
-        if isinstance(self.failure, Exception):
-            raise self.failure
-        if self.failure is not None:
-            raise self._ended_by("a thread", self.failure) from self.failure
-
-    def _ended_by(self, what: str, error: BaseException) -> HandlerFailed:
-        """What would end the process without a word, such as `sys.exit` in a handler."""
-        text = f"{what} was ended by {type(error).__name__}: {error}"
-        return HandlerFailed("E5500", f"engine {self.settings.name}", text)
+        self._supervisor.raise_failure()
 
     def stop(self, *, drain: bool = True) -> None:
         """Stop in order: stop receiving, let contexts handle what waits, take a last checkpoint, send, close.
 
         Waits at most `stop_timeout` for each step. What a step could not finish is done after the next start.
         """
-        if not self._started or self._maker.is_another_process:
+        if self._phase is not _Phase.STARTED or self._maker.is_another_process:
             return
-        self._started = False
+        self._phase, in_order = _Phase.STOPPING, False
         try:
             if drain and self.failure is None and self._threads_running:
                 self._drain()
-                self._in_order = self.failure is None
+                in_order = self.failure is None
         finally:
-            self._accepts_parts = False
+            self._phase = _Phase.STOPPED
             self._stop_actors()
             if self._changing.acquire(timeout=self.settings.stop_timeout):
                 self._changing.release()  # a part that was being added until now is there, or was refused
             self._stop_actors()
             self._join()
             self._stop_watchdog()
-            self._close_all()
+            self._close_all(in_order=in_order)
 
     def _stop_actors(self) -> None:
         for actor in reversed(self.actors()):
@@ -326,8 +348,8 @@ class Engine:
             windows={name: part.window for name, part in self.receivers.items() if part.settings.flow_control},
             waits={name: part.waits_for for name, part in self.receivers.items() if part.waits_for},
             duplicate_ids=sum(len(one) for one in list(self.writer.detectors.values())) if self.writer else 0,
-            removed_received=self._parts.removed_received,
-            removed_sent=self._parts.removed_sent,
+            removed_received=self._parts.removed.received,
+            removed_sent=self._parts.removed.sent,
             resident_bytes=resident_bytes(),
             contexts={name: thread.queue.waiting for name, thread in self.contexts.items()},
             unhandled={name: unhandled.count for name, unhandled in self._parts.unhandled.items()},
@@ -424,25 +446,6 @@ class Engine:
         for warning in warnings:
             self._log.warning(str(warning))
 
-    def _make_parts(self, engine_time: EngineTime) -> Parts:
-        return Parts(
-            self.settings,
-            self._connections,
-            clock=self._clock,
-            engine_time=engine_time,
-            writer=self.writer,
-            blocking=self._blocking,
-            jitter=self._jitter,
-            recording=self._recording,
-            callbacks=Callbacks(
-                default_senders=self._registry.default_senders,
-                default_outbox=self._default_outbox,
-                want_checkpoint=self._want_checkpoint,
-                ended=self._source_ended,
-                processed=self._notify,
-            ),
-        )
-
     def _open_store(self) -> Restart:
         """Read the store, make the parts from what it holds, then take it over.
 
@@ -458,20 +461,16 @@ class Engine:
     def _restart(self, recovered: Recovered) -> Restart:
         pipelines = {processor.name: processor.receivers for processor in self.processors}
         self._registry.compare(recovered, layout_of(self.settings.monitors, pipelines))
-        if self.settings.input_log is not None:
-            self._recording = Recording(self.settings)
         engine_time = EngineTime(self._clock, recovered.engine_time)
-        if self._store is not None:
-            windows = self.settings.duplicate_detection
-            self.writer = Writer(self._store, recovered.commit, engine_time.now, windows)
-            self.writer.note_receivers(recovered.endpoints)
-        self._parts = self._make_parts(engine_time)
+        recording = Recording(self.settings) if self.settings.input_log is not None else None
+        writer = self._make_writer(recovered, engine_time)
+        self._parts = self._make_parts(engine_time=engine_time, writer=writer, recording=recording)
         restart = Restart(
             self.settings,
             self._parts,
             recovered,
             self.registry,
-            self._handler_failed,
+            self._supervisor.handler_failed,
             self._note_suspects,
             self._absolve,
         )
@@ -481,6 +480,13 @@ class Engine:
             processor.open()
         restart.load_steps(self.processors)
         return restart
+
+    def _make_writer(self, recovered: Recovered, engine_time: EngineTime) -> Writer | None:
+        if self._store is None:
+            return None
+        writer = Writer(self._store, recovered.commit, engine_time.now, self.settings.duplicate_detection)
+        writer.note_receivers(recovered.endpoints)
+        return writer
 
     def _make_checkpointer(self, restart: Restart) -> None:
         if self.writer is None:
@@ -496,7 +502,7 @@ class Engine:
             clock=self._clock,
             engine_time=self._parts.engine_time,
             released=self._released,
-            recording=self._recording,
+            recording=self._parts.recording,
         )
 
     def _keep_what_waits(self) -> None:
@@ -533,14 +539,14 @@ class Engine:
         return self.remover is not None and self.remover.removing(part_id)
 
     def _refuse_unless_running(self, part_id: str) -> None:
-        if not self._accepts_parts:
+        if self._phase not in (_Phase.STARTED, _Phase.STOPPING):
             todo = "Add and remove parts between start and stop"
             raise UsageError("E8305", f"'{part_id}'", "the engine does not run", "", todo)
 
     def _record(self, endpoint: Endpoint) -> None:
         self._registry.record(endpoint)
-        if self._recording is not None:
-            self._recording.added(endpoint)
+        if self._parts.recording is not None:
+            self._parts.recording.added(endpoint)
 
     def _commit_registry(self, commit: RegistryCommit) -> None:
         self._have_committed(RegistryRequest(commit))
@@ -569,14 +575,14 @@ class Engine:
     def _removed(self, part_id: str) -> None:
         self._registry.forget(part_id)
         self._parts.statuses.removed(part_id)
-        self._notify()
+        self._supervisor.notify()
 
     def _commit_waiting(self) -> None:
         assert self.writer is not None
         while not self.writer.idle:
             delay = self.writer.step()
             if delay:
-                self._stop_asked.wait(delay)
+                self._supervisor.stop_asked.wait(delay)
 
     def _run(self, actor: Actor) -> None:
         if self._threads_running:
@@ -589,17 +595,13 @@ class Engine:
     def _released(self) -> None:
         for sender in self.senders.values():
             sender.wake()
-        self._notify()
-
-    def _handler_failed(self, policy: str, error: CorrelatorError, about: str) -> None:
-        self.handler_failures += 1
-        self._log.error("a handler failed; its event is left out", policy=policy, error=error, event_of=about)
+        self._supervisor.notify()
 
     def _source_ended(self) -> None:
         if self._all_ended():
             for thread in self._parts.processor_threads():
                 thread.conclude()
-        self._notify()
+        self._supervisor.notify()
 
     def _all_ended(self) -> bool:
         return all(receiver.state is State.ENDED for receiver in self.receivers.values())
@@ -616,9 +618,7 @@ class Engine:
         """A thread ended by an exception: nothing may be committed, acknowledged or sent any more."""
         if isinstance(actor, Receiver | Sender):
             actor.tell(PartStatus.FATAL_ERROR, str(error) or type(error).__name__)
-        first = self.failure is None
-        if first:
-            self.failure = error
+        first = self._supervisor.fail(error)
         for other in self.actors():
             other.stop()
         self.request_stop()
@@ -633,10 +633,6 @@ class Engine:
     def _stop_watchdog(self) -> None:
         self._watchdog.stop()
         self._watchdog.join()
-
-    def _notify(self) -> None:
-        with self._changed:
-            self._changed.notify_all()
 
     # --- stopping ---
 
@@ -663,13 +659,12 @@ class Engine:
         while not done():
             if self.failure is not None or self._clock.monotonic() > deadline:
                 return False
-            with self._changed:
-                self._changed.wait(0.01)
+            self._supervisor.wait(0.01)
         return True
 
-    def _close_all(self) -> None:
-        if self._recording is not None:
-            self._recording.close(in_order=self._in_order)
+    def _close_all(self, *, in_order: bool) -> None:
+        if self._parts.recording is not None:
+            self._parts.recording.close(in_order=in_order)
         self._parts.close()
         if self._threads_running:
             return  # each thread has let go of what it owns

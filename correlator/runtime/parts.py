@@ -76,6 +76,14 @@ class Callbacks:
     processed: Callable[[], None] = _nothing
 
 
+@dataclass(slots=True)
+class Removed:
+    """What removed parts did: messages that receivers had received, and messages that senders had settled."""
+
+    received: int = 0
+    sent: int = 0
+
+
 class Parts:
     """Contexts, senders and receivers of one engine.
 
@@ -123,8 +131,7 @@ class Parts:
         self.unhandled: dict[str, Unhandled] = {}
         self.statuses = Statuses(self._tell_monitors)
         self.own_sources: dict[str, frozenset[str]] = {}
-        self.removed_sent = 0
-        self.removed_received = 0
+        self.removed = Removed()
         self.engine_time = engine_time
         self.writer = writer
         self._settings = settings
@@ -133,7 +140,6 @@ class Parts:
         self._blocking = blocking
         self._jitter = jitter
         self._held = False
-        self._log = get_logger(engine=settings.name)
 
     # --- contexts ---
 
@@ -190,7 +196,8 @@ class Parts:
         """Give all contexts of monitors a notice of this life."""
         for thread in self.monitor_threads():
             if len(thread.queue) >= MAX_WAITING_FROM_INSIDE:
-                self._log.warning("W5407 a context takes nothing any more; a notice is left out", notice=str(event))
+                log = get_logger(engine=self._settings.name)
+                log.warning("W5407 a context takes nothing any more; a notice is left out", notice=str(event))
                 continue
             thread.queue.deliver(Run("", 0, (), (event,), stored=False))
             thread.wake()
@@ -435,9 +442,9 @@ class Parts:
         """A dynamic part was removed from the store: let go of it."""
         with self._changing:
             if part_id in self.receivers:
-                self.removed_received += self.receivers[part_id].counters.received
+                self.removed.received += self.receivers[part_id].counters.received
             else:
-                self.removed_sent += self.senders[part_id].counters.settled
+                self.removed.sent += self.senders[part_id].counters.settled
             self.receivers = _without(self.receivers, part_id)
             self.senders = _without(self.senders, part_id)
             self.receiver_routes = _without(self.receiver_routes, part_id)

@@ -89,7 +89,7 @@ def open_session(kind: str, destination: str, *options: str) -> Uses:
 def open_engine(url: str) -> Uses:
     engine = Engine(EngineSettings(name="forking", store=url))
     engine.start()
-    hold_for_ever(engine._changed)
+    hold_for_ever(engine._supervisor.changed)
     sender = SenderSettings(id="s", connection="c", destination="queue:x")
     return [
         lambda: engine.checkpoint(0.1),

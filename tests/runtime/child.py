@@ -161,15 +161,14 @@ def _run(order: Order, schedule: _Schedule) -> None:
         deadline = time.monotonic() + order.patience
         while _inputs_that_left(order) < order.wanted and time.monotonic() < deadline:
             engine.raise_failure()
-            with engine._changed:
-                engine._changed.wait(0.01)
+            engine._supervisor.wait(0.01)
     engine.raise_failure()
 
 
 def _write_input_log(engine: Engine) -> None:
     """A thread of its own writes it, and might lack the last records, as docs/input-log.md says."""
-    if engine._recording is not None:
-        engine._recording.close(in_order=False)
+    if engine.parts.recording is not None:
+        engine.parts.recording.close(in_order=False)
 
 
 def _inputs_that_left(order: Order) -> int:

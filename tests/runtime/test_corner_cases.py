@@ -722,7 +722,7 @@ faults.install(lambda name: name == "stop.drain" and print(name, flush=True))
 world = World(None)
 world.publish("a")
 with world.engine(receiver("in", BEST_EFFORT), monitors=[Blocks], stop_timeout=600.0) as engine:
-    engine._stop_asked = Asked()
+    engine._supervisor.stop_asked = Asked()
     engine.run_forever()
 """
 

@@ -291,7 +291,7 @@ def goes_on(engine: Engine, broker: MemoryBroker) -> int:
     work(engine, 12)
     engine.checkpointer.ask()
     work(engine, 12)
-    assert engine.checkpointer.answered(engine.checkpointer._asked)
+    assert engine.checkpointer.answered(engine.checkpointer._orders.placed)
     assert the_monitor(engine).handled == before + 1
     return before + 1
 

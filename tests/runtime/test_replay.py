@@ -444,7 +444,7 @@ def test_a7_1_a_full_disk_ends_the_log_and_not_the_engine(world, tmp_path, logs)
     engine = world.engine(receiver(), sender(), monitors=[Keeps], input_log=path)
     with engine:
         with Path("/dev/full").open("wb") as full:
-            os.dup2(full.fileno(), engine._recording._log._file.fileno())
+            os.dup2(full.fileno(), engine.parts.recording._log._file.fileno())
         world.publish(*numbered(5))
         world.wait(lambda: settled(world))
     assert [line["log_level"] for line in logs if line["event"].startswith("E2043")] == ["error"]

@@ -211,8 +211,7 @@ class Life:
             if self._quiet(engine) and engine.checkpoint() and self._quiet(engine) and engine.checkpoint():
                 self.link.tell(wire.Quiet())
                 return
-            with engine._changed:  # noqa: SLF001  # what `run_until_ended` waits on
-                engine._changed.wait(LOOK_S)  # noqa: SLF001
+            engine._supervisor.wait(LOOK_S)  # noqa: SLF001  # what `run_until_ended` waits on
 
     def _quiet(self, engine: Engine) -> bool:
         """Whether contexts and senders have nothing to do."""

@@ -1,0 +1,70 @@
+"""What ends an engine: the first failure of a thread, or a stop that somebody asked for."""
+
+import threading
+
+from correlator.core.instances import OnError
+from correlator.errors import CorrelatorError, HandlerFailed
+from correlator.runtime.logs import get_logger
+
+
+class Supervisor:
+    """Knows what ends the engine, and wakes the threads that wait for a change. Any thread may use it.
+
+    Made before all parts of the engine, which get its methods to report to.
+
+    Args:
+        name: of the engine.
+
+    Attributes:
+        failure: the error that ended a thread first, `None` while there is none.
+        handler_failures: events that were left out because a handler failed on them.
+        changed: notified when a part has made progress, was removed, or failed.
+        stop_asked: set once the engine is to stop.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.failure: BaseException | None = None
+        self.handler_failures = 0
+        self.changed = threading.Condition()
+        self.stop_asked = threading.Event()
+        self._name = name
+        self._log = get_logger(engine=name)
+
+    def notify(self) -> None:
+        """Wake the threads that wait for a change."""
+        with self.changed:
+            self.changed.notify_all()
+
+    def wait(self, timeout: float) -> None:
+        """Wait for a change, at most `timeout` seconds."""
+        with self.changed:
+            self.changed.wait(timeout)
+
+    def request_stop(self) -> None:
+        """Let the engine stop."""
+        self.stop_asked.set()
+        self.notify()
+
+    def fail(self, error: BaseException) -> bool:
+        """Note what ended a thread; returns whether it is the first failure."""
+        first = self.failure is None
+        if first:
+            self.failure = error
+        return first
+
+    def raise_failure(self) -> None:
+        """Raise the failure, if there is one; what would end the process without a word as `HandlerFailed` E5500."""
+        if isinstance(self.failure, Exception):
+            raise self.failure
+        if self.failure is not None:
+            raise self.ended_by("a thread", self.failure) from self.failure
+
+    def ended_by(self, what: str, error: BaseException) -> HandlerFailed:
+        """The error for what would end the process without a word, such as `sys.exit` in a handler."""
+        text = f"{what} was ended by {type(error).__name__}: {error}"
+        return HandlerFailed("E5500", f"engine {self._name}", text)
+
+    def handler_failed(self, policy: OnError, error: CorrelatorError, about: str) -> None:
+        """Count and log a failure of a handler that does not end the engine."""
+        self.handler_failures += 1
+        self._log.error("a handler failed; its event is left out", policy=policy, error=error, event_of=about)

@@ -16,7 +16,8 @@ from correlator.cli.failures import say, telling
 from correlator.cli.loading import connection_of, importable, load
 from correlator.cli.output import write_json, write_line, write_table
 from correlator.configuration.problems import OVERRIDDEN, Position
-from correlator.core.guarantee import Broker, End, Guarantee, Middle, guarantee, needs
+from correlator.connector import Features
+from correlator.core.guarantee import Guarantee, PathEnd, PathMiddle, guarantee, needs
 from correlator.core.monitor import Monitor
 from correlator.core.registry import default_domain, default_senders
 from correlator.errors import UsageError, quoted
@@ -32,15 +33,15 @@ _CODE = re.compile(r"[A-Za-z]\d{4}")
 class MessagePath(NamedTuple):
     """The path of messages through an engine: a receiver, a context or pipeline, and a sender or none."""
 
-    receiver: End
-    middle: Middle
-    sender: End | None
+    receiver: PathEnd
+    middle: PathMiddle
+    sender: PathEnd | None
 
 
 class Unhandled(NamedTuple):
     """A receiver whose messages no monitor handles: their type, and the receiver's setting `unhandled`."""
 
-    receiver: End
+    receiver: PathEnd
     event: str
     policy: OnUnhandled
 
@@ -117,10 +118,10 @@ def unhandled_of(settings: PipelineFile) -> Iterator[Unhandled]:
     """Return the receivers that no pipeline names and whose messages no monitor listens for."""
     taken = {name for pipeline in settings.pipelines for name in pipeline.from_}
     classes: list[type[Monitor]] = [resolve(monitor.type) for monitor in settings.monitors]
-    brokers = {name: _broker(name, settings) for name in settings.connections}
+    features = _features(settings)
     for receiver in settings.receivers:
         if receiver.id not in taken and (event_type := unhandled_type(receiver, classes)) is not None:
-            yield Unhandled(_end(receiver, brokers), event_type.__name__, receiver.unhandled)
+            yield Unhandled(_end(receiver, features), event_type.__name__, receiver.unhandled)
 
 
 def paths_of(settings: PipelineFile, unhandled: Iterable[Unhandled]) -> Iterator[MessagePath]:
@@ -130,44 +131,41 @@ def paths_of(settings: PipelineFile, unhandled: Iterable[Unhandled]) -> Iterator
     contexts of monitors, which may send to every sender.
     """
     nowhere = {one.receiver.id for one in unhandled}
-    brokers = {name: _broker(name, settings) for name in settings.connections}
-    senders = {sender.id: _end(sender, brokers) for sender in _senders(settings)}
-    routes: dict[str, list[tuple[Middle, Sequence[End]]]] = {}
+    features = _features(settings)
+    senders = {sender.id: _end(sender, features) for sender in _senders(settings)}
+    routes: dict[str, list[tuple[PathMiddle, Sequence[PathEnd]]]] = {}
     for pipeline in settings.pipelines:
         to = dict.fromkeys(step.to for step in pipeline.steps if isinstance(step, RouteStep))
         for name in pipeline.from_:
-            routes.setdefault(name, []).append((Middle(f"pipeline {pipeline.name}"), [senders[one] for one in to]))
+            routes.setdefault(name, []).append((PathMiddle(f"pipeline {pipeline.name}"), [senders[one] for one in to]))
     for receiver in settings.receivers:
         if receiver.id in nowhere:
             continue
         by_monitors = [(middle, list(senders.values())) for middle in _contexts_of(receiver, settings)]
         for middle, reached in routes.get(receiver.id, by_monitors):
-            ends: Sequence[End | None] = reached or [None]
+            ends: Sequence[PathEnd | None] = reached or [None]
             for sender in ends:
-                yield MessagePath(_end(receiver, brokers), middle, sender)
+                yield MessagePath(_end(receiver, features), middle, sender)
 
 
 def _senders(settings: PipelineFile) -> list[SenderSettings]:
     return [*settings.senders, *(default_senders(settings) if settings.monitors else ())]
 
 
-def _broker(name: str, settings: PipelineFile) -> Broker:
-    with closing(connection_of(name, settings)) as connection:
-        features = connection.features
-    return Broker(
-        name,
-        features.durable,
-        features.redelivers,
-        features.acknowledges_surely,
-        features.deduplicates_sends,
-    )
+def _features(settings: PipelineFile) -> Mapping[str, Features]:
+    """The features of each connection, by its name."""
+    features = {}
+    for name in settings.connections:
+        with closing(connection_of(name, settings)) as connection:
+            features[name] = connection.features
+    return features
 
 
-def _end(part: ReceiverSettings | SenderSettings, brokers: Mapping[str, Broker]) -> End:
-    return End(part.id, part.reliability, brokers[part.connection])
+def _end(part: ReceiverSettings | SenderSettings, features: Mapping[str, Features]) -> PathEnd:
+    return PathEnd(part.id, part.reliability, part.connection, features[part.connection])
 
 
-def _contexts_of(receiver: ReceiverSettings, settings: PipelineFile) -> list[Middle]:
+def _contexts_of(receiver: ReceiverSettings, settings: PipelineFile) -> list[PathMiddle]:
     """Return the contexts that a receiver delivers to: all, but one for APP_CONTROLLED, chosen as `Parts` does."""
     contexts = _contexts(settings)
     if not RECEIVING[receiver.reliability].acknowledged_by_application:
@@ -176,13 +174,13 @@ def _contexts_of(receiver: ReceiverSettings, settings: PipelineFile) -> list[Mid
     return ([one for one in contexts if one.name in asked] or contexts)[:1]
 
 
-def _contexts(settings: PipelineFile) -> list[Middle]:
+def _contexts(settings: PipelineFile) -> list[PathMiddle]:
     """Return the contexts, each with the monitors whose state checkpoints do not hold."""
     transient: dict[str, list[str]] = {}
     for one in settings.monitors:
         cls: type[Monitor] = resolve(one.type)
         transient.setdefault(one.context, []).extend([] if cls.persistent else [cls.__name__])
-    return [Middle(f"context {name}", names) for name, names in transient.items()]
+    return [PathMiddle(f"context {name}", names) for name, names in transient.items()]
 
 
 def settings_of(settings: PipelineFile, positions: Mapping[str, Position]) -> Iterator[EffectiveSetting]:
@@ -267,8 +265,8 @@ def _unhandled_as_json(one: Unhandled) -> dict[str, object]:
     }
 
 
-def _named(end: End) -> str:
-    return f"{end.id} ({end.reliability}, {end.broker.name})"
+def _named(end: PathEnd) -> str:
+    return f"{end.id} ({end.reliability}, {end.connection})"
 
 
 def _as_json(path: MessagePath, promise: Guarantee) -> dict[str, object]:

@@ -1,13 +1,14 @@
 """What a path from a receiver to a sender promises, as docs/guarantees.md says it: the weakest link decides.
 
-Every part of a path is a *link* with a grade and a reason. A path promises what its weakest link does; the first of
-several equally weak ones is named, in the direction of the messages.
+Every part of a path is a *link* with a grade and a reason. A path promises as much as its weakest link. If several links
+are equally weak, the result names the one that messages pass first.
 """
 
 from collections.abc import Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
+from correlator.connector import Features
 from correlator.reliability import RECEIVING, SENDING, Reliability
 
 
@@ -35,33 +36,24 @@ WITHOUT_SENDER = {
 }
 
 
-class Broker(NamedTuple):
-    """A connection: its name, and what its broker can do (`connector.Features`)."""
-
-    name: str
-    durable: bool = True
-    redelivers: bool = True
-    acknowledges_surely: bool = False
-    deduplicates_sends: bool = False
-
-
-class End(NamedTuple):
-    """A receiver or a sender."""
+class PathEnd(NamedTuple):
+    """A receiver or a sender: its id, its mode, the name of its connection, and what its broker can do."""
 
     id: str
     reliability: Reliability
-    broker: Broker
+    connection: str
+    features: Features
 
 
-class Middle(NamedTuple):
-    """What stands between: `transient` are its monitors whose state is not part of checkpoints."""
+class PathMiddle(NamedTuple):
+    """The context or pipeline between receiver and sender; `transient` names its monitors that no checkpoint holds."""
 
     name: str
     transient: Sequence[str] = ()
 
 
-class Link(NamedTuple):
-    """A part of a path: how good it is, and why not better."""
+class PathLink(NamedTuple):
+    """A part of a path: its grade, and why the grade is not better."""
 
     part: str
     grade: Grade
@@ -75,16 +67,16 @@ class Guarantee(NamedTuple):
         grade: of the weakest link.
         sentence: the promise.
         weakest: the weakest link.
-        notes: what else its user should know.
+        notes: other facts that its user should know.
     """
 
     grade: Grade
     sentence: str
-    weakest: Link
+    weakest: PathLink
     notes: Sequence[str]
 
 
-def guarantee(receiver: End, middle: Middle, sender: End | None) -> Guarantee:
+def guarantee(receiver: PathEnd, middle: PathMiddle, sender: PathEnd | None) -> Guarantee:
     """The promise of one path; `sender` is `None` where nothing is sent."""
     links = [*_receiving(receiver), *_acknowledging(receiver, sender), *(_sending(sender, receiver) if sender else ())]
     weakest = min(links, key=lambda link: link.grade)
@@ -92,17 +84,17 @@ def guarantee(receiver: End, middle: Middle, sender: End | None) -> Guarantee:
     return Guarantee(weakest.grade, sentences[weakest.grade], weakest, _notes(receiver, middle, sender))
 
 
-def _receiving(receiver: End) -> list[Link]:
-    part, broker = f"receiver '{receiver.id}'", receiver.broker
-    links = [Link(part, *_RECEIVES[receiver.reliability])]
+def _receiving(receiver: PathEnd) -> list[PathLink]:
+    part, features = f"receiver '{receiver.id}'", receiver.features
+    links = [PathLink(part, *_RECEIVES[receiver.reliability])]
     if receiver.reliability is Reliability.BEST_EFFORT:
         return links
-    if not broker.durable:
+    if not features.durable:
         why = "its broker forgets what it holds when it restarts"
-        links.append(Link(f"connection '{broker.name}'", Grade.MAY_LOSE, why))
-    if not broker.redelivers:
+        links.append(PathLink(f"connection '{receiver.connection}'", Grade.MAY_LOSE, why))
+    if not features.redelivers:
         why = "its broker does not give again what was not acknowledged"
-        links.append(Link(f"connection '{broker.name}'", Grade.MAY_LOSE, why))
+        links.append(PathLink(f"connection '{receiver.connection}'", Grade.MAY_LOSE, why))
     return links
 
 
@@ -114,44 +106,46 @@ _RECEIVES = {
 }
 
 
-def _acknowledging(receiver: End, sender: End | None) -> list[Link]:
-    """Who acknowledges by itself cannot know whether the checkpoint with a reliable send is durable."""
+def _acknowledging(receiver: PathEnd, sender: PathEnd | None) -> list[PathLink]:
+    """An application that acknowledges itself cannot know whether the checkpoint with a reliable send is durable."""
     by_application = RECEIVING[receiver.reliability].acknowledged_by_application
     if by_application and sender is not None and SENDING[sender.reliability].stored:
         why = "the application may acknowledge before the checkpoint that holds the send"
-        return [Link(f"receiver '{receiver.id}'", Grade.MAY_LOSE, why)]
+        return [PathLink(f"receiver '{receiver.id}'", Grade.MAY_LOSE, why)]
     return []
 
 
-def _sending(sender: End, receiver: End) -> list[Link]:
-    part, broker = f"sender '{sender.id}'", sender.broker
+def _sending(sender: PathEnd, receiver: PathEnd) -> list[PathLink]:
+    part = f"sender '{sender.id}'"
     links = [_sender_link(part, sender, flushed=RECEIVING[receiver.reliability].acknowledged_by_application)]
-    if SENDING[sender.reliability].stored and not broker.durable:
+    if SENDING[sender.reliability].stored and not sender.features.durable:
         why = "its broker forgets what it has confirmed when it restarts"
-        links.append(Link(f"connection '{broker.name}'", Grade.MAY_LOSE, why))
+        links.append(PathLink(f"connection '{sender.connection}'", Grade.MAY_LOSE, why))
     return links
 
 
-def _sender_link(part: str, sender: End, *, flushed: bool) -> Link:
+def _sender_link(part: str, sender: PathEnd, *, flushed: bool) -> PathLink:
     if sender.reliability is Reliability.BEST_EFFORT:
         if flushed:
-            return Link(part, Grade.MAY_REPEAT, "BEST_EFFORT, where the application acknowledges after request_flush()")
-        return Link(part, Grade.MAY_LOSE, "BEST_EFFORT keeps a send in memory only")
+            return PathLink(
+                part, Grade.MAY_REPEAT, "BEST_EFFORT, where the application acknowledges after request_flush()"
+            )
+        return PathLink(part, Grade.MAY_LOSE, "BEST_EFFORT keeps a send in memory only")
     if sender.reliability is Reliability.AT_LEAST_ONCE:
-        return Link(part, Grade.MAY_REPEAT, "AT_LEAST_ONCE sends again what was not confirmed, without an id")
-    if sender.broker.deduplicates_sends:
-        return Link(part, Grade.ONCE, "EXACTLY_ONCE, and its broker stores a repeat once")
-    return Link(part, Grade.REPEATS_WITH_ID, "EXACTLY_ONCE, but its broker stores a repeat as another message")
+        return PathLink(part, Grade.MAY_REPEAT, "AT_LEAST_ONCE sends again what was not confirmed, without an id")
+    if sender.features.deduplicates_sends:
+        return PathLink(part, Grade.ONCE, "EXACTLY_ONCE, and its broker stores a repeat once")
+    return PathLink(part, Grade.REPEATS_WITH_ID, "EXACTLY_ONCE, but its broker stores a repeat as another message")
 
 
-def _notes(receiver: End, middle: Middle, sender: End | None) -> list[str]:
+def _notes(receiver: PathEnd, middle: PathMiddle, sender: PathEnd | None) -> list[str]:
     notes = []
     if middle.transient:
         names = ", ".join(middle.transient)
         notes.append(f"State of {names} is not part of checkpoints: it begins anew after a restart")
-    if RECEIVING[receiver.reliability].deduplicated and not receiver.broker.acknowledges_surely:
+    if RECEIVING[receiver.reliability].deduplicated and not receiver.features.acknowledges_surely:
         notes.append(
-            f"Connection '{receiver.broker.name}' does not answer to acknowledgements: the ids of what it may "
+            f"Connection '{receiver.connection}' does not answer to acknowledgements: the ids of what it may "
             "still forget, of two batches at least, are kept whatever the windows say"
         )
     if sender is not None and SENDING[sender.reliability].stored:
@@ -159,7 +153,7 @@ def _notes(receiver: End, middle: Middle, sender: End | None) -> list[str]:
     return notes
 
 
-def needs(receiver: End, sender: End | None) -> list[str]:
+def needs(receiver: PathEnd, sender: PathEnd | None) -> list[str]:
     """What a path needs to keep its promise."""
     needed = []
     stored = RECEIVING[receiver.reliability].stored or (sender is not None and SENDING[sender.reliability].stored)
@@ -175,5 +169,5 @@ def needs(receiver: End, sender: End | None) -> list[str]:
     return needed
 
 
-def _asks_receivers(sender: End) -> bool:
-    return sender.reliability is Reliability.EXACTLY_ONCE and not sender.broker.deduplicates_sends
+def _asks_receivers(sender: PathEnd) -> bool:
+    return sender.reliability is Reliability.EXACTLY_ONCE and not sender.features.deduplicates_sends

@@ -1,17 +1,19 @@
 """The promise of a path, for every pair of modes and every feature of a broker (docs/guarantees.md; rule Z9)."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
-from correlator.core.guarantee import Broker, End, Grade, Middle, guarantee, needs
+from correlator.connector import Features
+from correlator.core.guarantee import Grade, PathEnd, PathMiddle, guarantee, needs
 from correlator.reliability import Reliability
 
 BEST_EFFORT, AT_LEAST_ONCE, EXACTLY_ONCE, APP_CONTROLLED = Reliability
 LOSES, REPEATS, WITH_ID, ONCE = Grade
-GOOD = Broker("b", acknowledges_surely=True, deduplicates_sends=True)
-PLAIN = Broker("b")
-MIDDLE = Middle("context main")
+GOOD = Features(acknowledges_surely=True, deduplicates_sends=True)
+PLAIN = Features()
+MIDDLE = PathMiddle("context main")
 
 # Receiver, sender: the grade with a broker that deduplicates sends, and with one that does not.
 GRADES = {
@@ -32,7 +34,8 @@ ALONE = {BEST_EFFORT: LOSES, AT_LEAST_ONCE: REPEATS, EXACTLY_ONCE: ONCE, APP_CON
 
 
 def path(receive, send, source=GOOD, sink=GOOD, middle=MIDDLE):
-    return End("in", receive, source), middle, End("out", send, sink) if send else None
+    sender = PathEnd("out", send, "sink", sink) if send else None
+    return PathEnd("in", receive, "source", source), middle, sender
 
 
 def test_every_pair_of_modes_is_in_the_table():
@@ -56,18 +59,18 @@ def test_a_path_that_sends_nothing(mode, grade):
 @pytest.mark.parametrize("pair", GRADES)
 @pytest.mark.parametrize("feature", ["durable", "redelivers"])
 def test_a_broker_that_forgets_is_the_weakest_link_of_reliable_receivers(pair, feature):
-    promise = guarantee(*path(*pair, source=GOOD._replace(name="weak", **{feature: False})))
+    promise = guarantee(*path(*pair, source=replace(GOOD, **{feature: False})))
     assert promise.grade is LOSES
-    expected = "receiver 'in'" if pair[0] is BEST_EFFORT else "connection 'weak'"
+    expected = "receiver 'in'" if pair[0] is BEST_EFFORT else "connection 'source'"
     assert promise.weakest.part == expected
 
 
 @pytest.mark.parametrize("pair", GRADES)
 def test_a_broker_that_forgets_what_it_was_sent(pair):
-    promise = guarantee(*path(*pair, sink=GOOD._replace(name="weak", durable=False)))
+    promise = guarantee(*path(*pair, sink=replace(GOOD, durable=False)))
     assert promise.grade is (REPEATS if pair == (APP_CONTROLLED, BEST_EFFORT) else LOSES)
     if pair in ((EXACTLY_ONCE, EXACTLY_ONCE), (AT_LEAST_ONCE, EXACTLY_ONCE)):
-        assert promise.weakest.part == "connection 'weak'"
+        assert promise.weakest.part == "connection 'sink'"
 
 
 @pytest.mark.parametrize(
@@ -108,7 +111,7 @@ def test_what_a_path_needs(receive, send, expected):
 
 def test_what_else_its_user_should_know():
     first, second, third = guarantee(
-        *path(EXACTLY_ONCE, AT_LEAST_ONCE, source=PLAIN, middle=Middle("context main", ["Counts"]))
+        *path(EXACTLY_ONCE, AT_LEAST_ONCE, source=PLAIN, middle=PathMiddle("context main", ["Counts"]))
     ).notes
     assert first.startswith("State of Counts is not part of checkpoints")
     assert "does not answer to acknowledgements" in second

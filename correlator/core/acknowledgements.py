@@ -1,8 +1,8 @@
-"""Which acknowledgements a broker surely has, so that what was acknowledged never comes again (trap T42).
+"""Which acknowledgements a broker certainly has, so that it never delivers their messages again (trap T42).
 
-A broker that does not answer to an acknowledgement has it when it has taken a later one; one that writes them to disk
-from time to time has written it when it has a later one. So two must follow. Where either takes a time, each must be so
-much younger than the one before it.
+A broker that does not confirm acknowledgements has received one when it has received a later one. A broker that writes
+acknowledgements to disk from time to time has written one when it has received a later one. So two must follow. If the
+broker needs a time to receive or to write, each of the two must be later than the one before it by at least this time.
 """
 
 from collections import deque
@@ -17,12 +17,14 @@ class _Batch(NamedTuple):
 
 
 class Sure(NamedTuple):
-    """Batches of a receiver that the broker surely knows to be done.
+    """The batches of a receiver whose acknowledgement the broker certainly has.
+
+    These are the batches up to `through`, and those after `doubtful_through` up to `beyond`.
 
     Attributes:
-        through: the last of those before which there is no other.
-        doubtful_through: the last one that a lost line has left in doubt; `through` or less when there is none.
-        beyond: the last one behind those in doubt.
+        through: number of the last batch up to which all are certain.
+        doubtful_through: the last batch that a lost connection has left in doubt; `through` or less if there is none.
+        beyond: the last certain batch after those in doubt.
     """
 
     through: int
@@ -31,12 +33,12 @@ class Sure(NamedTuple):
 
 
 class Acknowledgements:
-    """Those of one receiver. Owned by its thread.
+    """The acknowledgements of one receiver. Owner: its thread.
 
     Args:
-        sure_through: number of the last batch that the broker surely knows to be done, and all before it.
-        received_through: number of the last batch; those in between are in doubt.
-        answered: whether the broker has an acknowledgement when the call returns.
+        sure_through: number of the last batch up to which the broker certainly has all acknowledgements.
+        received_through: number of the last batch that was received; the batches in between are in doubt.
+        answered: whether the broker has an acknowledgement on disk when the call returns.
         written_within_s: `Features.acknowledgements_written_within_s`.
     """
 
@@ -47,25 +49,25 @@ class Acknowledgements:
         self._within_s = written_within_s
         self._unsure: deque[_Batch] = deque()
         self._under_way: deque[_Batch] = deque()
-        """Those of them that the broker may not have taken yet."""
+        """Unsure batches whose acknowledgements the broker may not have received yet."""
         self._taken: _Batch | None = None
-        """The last one that it has."""
+        """The last batch whose acknowledgement the broker has received, though perhaps not written."""
 
     @property
     def sure(self) -> Sure:
-        """What is sure at present."""
+        """The batches that are certain at present."""
         return Sure(self.sure_through, self._doubtful_through, self._beyond)
 
     def add(self, number: int, size: int, now: float, *, settles: bool) -> None:
-        """A batch was acknowledged.
+        """Note that the receiver has acknowledged a batch.
 
         Args:
-            number: of the batch; grows.
-            size: its messages.
+            number: of the batch; each is larger than the one before.
+            size: number of its messages.
             now: seconds of a clock that does not go back.
-            settles: whether all that an earlier connection had left in doubt has come again by now, or never will. An
-                earlier one makes nothing sure but itself: what came again may do so once more, until its repeat is
-                surely done.
+            settles: whether every message that an earlier connection left in doubt has come again by now, or never
+                will. If not, the batch makes only itself certain: a message that came again may do so once more, until
+                the acknowledgement of its repeat is certain.
         """
         batch = _Batch(number, size, now, settles)
         if self._answered:
@@ -79,12 +81,12 @@ class Acknowledgements:
             self._believe(self._unsure.popleft())
 
     def lose(self, received_through: int) -> int:
-        """The connection was lost, and all is in doubt that was received and is not sure.
+        """Note that the connection is lost: all received batches that are not certain are in doubt.
 
         Args:
-            received_through: number of the last batch.
+            received_through: number of the last batch that was received.
 
-        Returns how many acknowledged messages are in doubt by that; no longer counted here.
+        Returns how many acknowledged messages are in doubt now; the caller counts them from now on.
         """
         self._doubtful_through = self._beyond = received_through
         unsure = sum(batch.size for batch in self._unsure)
@@ -94,7 +96,7 @@ class Acknowledgements:
         return unsure
 
     def _is_written(self, batch: _Batch, taken: _Batch) -> bool:
-        """Whether the broker has taken one that came late enough to be written with this one."""
+        """Whether `taken` came so much later that the broker has written this batch."""
         return batch.number < taken.number and batch.acknowledged_at <= taken.acknowledged_at - self._within_s
 
     def _believe(self, batch: _Batch) -> None:

@@ -1,4 +1,4 @@
-"""How long to wait before the next try of something that failed. Pure: chance comes from outside."""
+"""How long to wait before the next try after a failure. Pure: the caller draws the random numbers."""
 
 from typing import NamedTuple
 
@@ -17,11 +17,12 @@ class Backoff(NamedTuple):
     longest: float
 
     def delay(self, failures: int, chance: float) -> float:
-        """Seconds to wait after so many failures: the double of the last time, less up to half of it.
+        """Seconds to wait after a failure: twice as long as after the one before, less a random part of up to half.
 
         Args:
-            failures: in a row, 1 for the first.
-            chance: from 0 (nothing is taken off) to 1 (half of it): those who failed together come back apart.
+            failures: how many there were in a row, at least 1.
+            chance: random, from 0 (nothing is taken off) to 1 (half is taken off). It separates the tries of callers
+                that failed together.
         """
         whole = min(self.longest, self.first * 2.0 ** min(failures - 1, _MOST_DOUBLINGS))
         return whole * (1 - chance / 2)

@@ -1,4 +1,4 @@
-"""When a batch is closed: by count, by bytes, or by the time since its first message (rule A3.12)."""
+"""The batch of a receiver: count, bytes, or the time since its first message close it (rule A3.12)."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,12 +6,12 @@ from typing import Any
 from correlator.events import Message
 
 
-class Batch:
+class ReceiveBatch:
     """Collects chunks until a limit is reached. Owner: the receiver's thread.
 
     Args:
-        max_messages: count that closes it; never exceeded.
-        max_bytes: bytes of bodies that close it; the message that reaches them is still in.
+        max_messages: count of messages that closes it; the batch never holds more.
+        max_bytes: bytes of bodies that close it. The message that reaches this limit is part of the batch.
         max_interval: seconds from the first message until it closes.
     """
 
@@ -27,7 +27,7 @@ class Batch:
         self.size = 0
 
     def add(self, messages: Sequence[Message], token: Any, now: float) -> None:
-        """Take in a chunk, at most `room` messages, received at `now` (monotonic seconds)."""
+        """Add a chunk of at most `room` messages, received at `now` (monotonic seconds)."""
         if not self.messages:
             self._opened = now
         self.messages.extend(messages)
@@ -40,11 +40,11 @@ class Batch:
         return self._max_messages - len(self.messages)
 
     def remaining(self, now: float) -> float:
-        """Seconds until it closes by time; meaningful once it holds a message."""
+        """Seconds until the interval closes it; only meaningful if it holds a message."""
         return max(0.0, self._opened + self._max_interval - now)
 
     def closed(self, now: float) -> bool:
-        """Whether it is to be handed on."""
+        """Whether a limit is reached. An empty batch is never closed."""
         return bool(self.messages) and (
             len(self.messages) >= self._max_messages or self.size >= self._max_bytes or not self.remaining(now)
         )

@@ -1,8 +1,9 @@
-"""Dead letters go back to where they came from: under a new number, so that no number is ever used twice.
+"""The replay of dead letters: their messages go back under new numbers, so that no number is ever used twice.
 
-A letter about a received message goes back into the receive log of its receiver, as if it had just been received; the
-duplicate detector is not asked, since it is the same message. A letter about a send goes back into the outbox of its
-sender. Several letters about one received message (one for each handler that failed on it) bring it back once.
+The message of a dead letter about a received message goes back into the receive log of its receiver, as if it had just
+been received. Duplicate detection is left out, since it would drop the message. The message of a dead letter about a
+send goes back into the outbox of its sender. If several dead letters are about one received message (one for each
+handler that failed), the message comes back once.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,23 +17,22 @@ from correlator.reliability import RECEIVING, SENDING, Reliability
 
 
 class Segments(NamedTuple):
-    """What some letters become in the receive log and in the outbox."""
+    """The segments of replayed dead letters for the receive log and for the outbox."""
 
     received: list[ReceiveSegment]
     outbound: list[OutboundSegment]
 
 
-class Replay:
-    """Gives letters the next numbers, as a stopped engine's store has them.
+class DeadLetterReplay:
+    """Gives the messages of dead letters the next numbers in the store of a stopped engine.
 
     Args:
         endpoints: the registry.
-        last_numbers: for each receiver the last number that it has given; 0 for one that is missing.
+        last_numbers: for each receiver the last number in use; 0 for a receiver that is missing.
         senders: of the last checkpoint.
 
     Attributes:
-        senders: with the numbers that the letters took.
-        refusals: why letters cannot go back (E2023); when there are any, nothing may be committed.
+        refusals: why dead letters cannot go back (E2023). If there are any, the caller must not commit the segments.
     """
 
     def __init__(
@@ -46,11 +46,11 @@ class Replay:
 
     @property
     def senders(self) -> list[SenderCut]:
-        """Every sender of the checkpoint, in its order."""
+        """The senders of the checkpoint, in the same order, after the numbers that the replay has used."""
         return list(self._senders.values())
 
     def take(self, letters: Iterable[tuple[int, DeadLetter]]) -> Segments:
-        """Segments for some letters, in the order of the letters; called for one page after the other."""
+        """Make segments of numbered dead letters, in their order; called for one page after the other."""
         received: dict[str, list[Message]] = {}
         sent: dict[str, list[Message]] = {}
         for number, letter in letters:
@@ -67,7 +67,7 @@ class Replay:
         )
 
     def _is_first(self, letter: DeadLetter) -> bool:
-        """Whether no earlier letter was about the same message."""
+        """Whether no earlier dead letter was about the same message."""
         message = (letter.receiver, letter.number)
         if letter.number and message in self._brought_back:
             return False
@@ -101,12 +101,12 @@ class Replay:
 
 
 def receiver_of(letter: DeadLetter) -> str:
-    """The receiver that took the message in; "" when there is none, or when an older version did not note it."""
+    """The receiver of the message; "" if there is none, or if an older version did not record it."""
     return letter.receiver or (letter.origin if letter.kind == "mapping" else "")
 
 
 def _rows(messages: list[Message]) -> list[list[Message]]:
-    """The messages in order, as many in one row as a database takes."""
+    """Divide messages, in order, into rows that a database takes."""
     return [list(piece) for piece in pieces(messages, list(map(size_of, messages)), len(messages))]
 
 

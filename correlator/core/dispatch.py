@@ -1,4 +1,4 @@
-"""What a sender gives its broker next, and what becomes of each send: the decisions of the sender's thread.
+"""Decides which sends a broker gets next, and what becomes of each send; without a sink, a clock or a log.
 
 New sends leave in batches, in the order of their numbers. If the broker refuses sends of a batch, the sender tries
 these again together after a back-off, and sends on meanwhile. A send that was refused `max_tries` times becomes a dead
@@ -22,7 +22,7 @@ Refusal = tuple[Outgoing, SendRejected]
 
 @dataclass(slots=True)
 class SenderCounters:
-    """What a sender did: `sent` counts confirmed messages, `dead_letters` those given up."""
+    """What a sender did: `sent` counts confirmed messages, `dead_letters` messages that were given up."""
 
     sent: int = 0
     retries: int = 0
@@ -42,7 +42,7 @@ class SendBatch(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         sends: in the order of their numbers.
         refusals: how often the broker has refused all of them; 0 for new sends.
-        due: time of the next try, in seconds; of no meaning for new sends.
+        due: time of the next try, in seconds; meaningless for new sends.
     """
 
     sends: Sequence[Outgoing]
@@ -107,7 +107,7 @@ class Dispatcher:
         return SendBatch(sends) if not self._interval_s or self._complete(sends, now) else None
 
     def wait(self, now: float) -> float | None:
-        """After `next_batch` returned none: seconds until it may return one; `None` if that takes new sends."""
+        """After `next_batch` returned none: seconds until it may return one; `None` to wait for new sends."""
         times = [] if self._opened_at is None else [self._opened_at + self._interval_s]
         if self._retries:
             times.append(self._first_retry().due)
@@ -129,13 +129,15 @@ class Dispatcher:
     def settle(
         self, batch: SendBatch, results: Sequence[SendRejected | None], now: float, engine_time: float
     ) -> Sequence[Refusal]:
-        """Take the broker's answer to a batch; returns the refusals that made dead letters.
+        """Note the broker's answer to a batch; returns the refused sends that are given up.
 
         Args:
             batch: as `next_batch` returned it.
-            results: parallel to its sends, `None` for a confirmed one. Raises `ValueError` when some are missing.
-            now: begins the back-off of what is refused.
+            results: parallel to its sends, `None` for a confirmed one.
+            now: the back-off of refused sends begins at this time.
             engine_time: of the dead letters.
+
+        Raises `ValueError` if there are fewer or more results than sends.
         """
         refused = [(send, result) for send, result in zip(batch.sends, results, strict=True) if result is not None]
         given_up: Sequence[Refusal] = ()
@@ -190,7 +192,7 @@ class Dispatcher:
     # --- flushes ---
 
     def take_flush(self) -> tuple[FlushRequest, int] | None:
-        """The flush request that is settled now, if there is one, and how many sends failed since the one before."""
+        """The flush request that is settled now, if any, and how many sends were given up since the one before it."""
         request = self.outbox.take_flush()
         if request is None:
             return None
@@ -198,7 +200,7 @@ class Dispatcher:
         return request, failed
 
     def waiting_flush(self) -> tuple[FlushRequest, int] | None:
-        """The first flush request with sends before it, and how many; each request is returned once."""
+        """The first flush request, if it was not returned before, with the number of unsettled sends before it."""
         waiting = self.outbox.waiting_flush()
         if waiting is None or waiting[0].request_id == self._reported_flush:
             return None

@@ -1,7 +1,7 @@
 """What a path from a receiver to a sender promises, as docs/guarantees.md says it: the weakest link decides.
 
-Every part of a path is a *link* with a grade and a reason. A path promises as much as its weakest link. If several links
-are equally weak, the result names the one that messages pass first.
+Every part of a path is a *link* with a grade and a reason. A path promises as much as its weakest link. If several
+links are equally weak, the result names the one that messages pass first.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from correlator.reliability import RECEIVING, SENDING, Reliability
 
 
 class Grade(IntEnum):
-    """What a crash can do, the worst first."""
+    """What a crash can do to messages, the worst first."""
 
     MAY_LOSE = 0
     MAY_REPEAT = 1
@@ -61,7 +61,7 @@ class PathLink(NamedTuple):
 
 
 class Guarantee(NamedTuple):
-    """What a path promises.
+    """The promise of a path.
 
     Attributes:
         grade: of the weakest link.
@@ -77,7 +77,7 @@ class Guarantee(NamedTuple):
 
 
 def guarantee(receiver: PathEnd, middle: PathMiddle, sender: PathEnd | None) -> Guarantee:
-    """The promise of one path; `sender` is `None` where nothing is sent."""
+    """The promise of one path; `sender` is `None` if the path sends nothing."""
     links = [*_receiving(receiver), *_acknowledging(receiver, sender), *(_sending(sender, receiver) if sender else ())]
     weakest = min(links, key=lambda link: link.grade)
     sentences = SENTENCES if sender else WITHOUT_SENDER
@@ -154,7 +154,7 @@ def _notes(receiver: PathEnd, middle: PathMiddle, sender: PathEnd | None) -> lis
 
 
 def needs(receiver: PathEnd, sender: PathEnd | None) -> list[str]:
-    """What a path needs to keep its promise."""
+    """The requirements of a path, without which it does not keep its promise; a phrase for each."""
     needed = []
     stored = RECEIVING[receiver.reliability].stored or (sender is not None and SENDING[sender.reliability].stored)
     if stored:

@@ -1,9 +1,10 @@
-"""How a receiver takes messages in: its cycle, its batch, its filters, its window. Its thread tells what happens.
+"""Decides how a receiver takes messages in: its cycle, its batch, its filters, its window. No source, clock or log.
 
 DISCONNECTED → RECEIVING → (stored modes) COMMITTING → ACKNOWLEDGING → RECEIVING
                          → (BEST_EFFORT) ACKNOWLEDGING → RECEIVING
                          → (APP_CONTROLLED) SUSPENDED → ACKNOWLEDGING → RECEIVING
-From every state: LOST → DISCONNECTED, but for COMMITTING, whose answer is awaited first; CLOSE → CLOSED.
+From every state but COMMITTING: LOST → DISCONNECTED. In COMMITTING the receiver first awaits the answer of the writer.
+From every state: CLOSE → CLOSED.
 The rules are in docs/rules.md, sections A3 and A4.
 """
 
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from correlator.connector import Chunk, Features
-from correlator.core.batch import Batch
+from correlator.core.batch import ReceiveBatch
 from correlator.core.redeliveries import Redeliveries
 from correlator.errors import storable
 from correlator.events import UNREADABLE, Message, expired
@@ -24,7 +25,7 @@ from correlator.selector import Selector
 from correlator.settings import ReceiverSettings
 
 
-class State(StrEnum):
+class ReceiverState(StrEnum):
     """Where a receiver is in its cycle."""
 
     DISCONNECTED = "disconnected"
@@ -36,8 +37,8 @@ class State(StrEnum):
     CLOSED = "closed"
 
 
-class Input(StrEnum):
-    """What happens to a receiver."""
+class ReceiverInput(StrEnum):
+    """What happens to a receiver; an input of its state machine."""
 
     CONNECTED = "connected"
     BATCH_TO_STORE = "batch to store"
@@ -50,50 +51,50 @@ class Input(StrEnum):
     CLOSE = "close"
 
 
-def transitions(mode: Receiving) -> Mapping[tuple[State, Input], State]:
-    """What follows from which input in which state, in a mode; nothing else is possible."""
-    delivered = State.SUSPENDED if mode.acknowledged_by_application else State.ACKNOWLEDGING
+def transitions(mode: Receiving) -> Mapping[tuple[ReceiverState, ReceiverInput], ReceiverState]:
+    """The next state for each state and each input that it can have, in a mode."""
+    delivered = ReceiverState.SUSPENDED if mode.acknowledged_by_application else ReceiverState.ACKNOWLEDGING
     return {
-        (State.DISCONNECTED, Input.CONNECTED): State.RECEIVING,
-        (State.DISCONNECTED, Input.LOST): State.DISCONNECTED,
-        (State.RECEIVING, Input.BATCH_TO_STORE): State.COMMITTING,
-        (State.RECEIVING, Input.BATCH_DELIVERED): delivered,
-        (State.RECEIVING, Input.ENDED): State.ENDED,
-        (State.RECEIVING, Input.LOST): State.DISCONNECTED,
-        (State.COMMITTING, Input.COMMITTED): State.ACKNOWLEDGING,
-        (State.SUSPENDED, Input.RESUMED): State.ACKNOWLEDGING,
-        (State.SUSPENDED, Input.LOST): State.DISCONNECTED,
-        (State.ACKNOWLEDGING, Input.BATCH_DELIVERED): delivered,
-        (State.ACKNOWLEDGING, Input.ACKNOWLEDGED): State.RECEIVING,
-        (State.ACKNOWLEDGING, Input.LOST): State.DISCONNECTED,
-        **{(state, Input.CLOSE): State.CLOSED for state in State},
+        (ReceiverState.DISCONNECTED, ReceiverInput.CONNECTED): ReceiverState.RECEIVING,
+        (ReceiverState.DISCONNECTED, ReceiverInput.LOST): ReceiverState.DISCONNECTED,
+        (ReceiverState.RECEIVING, ReceiverInput.BATCH_TO_STORE): ReceiverState.COMMITTING,
+        (ReceiverState.RECEIVING, ReceiverInput.BATCH_DELIVERED): delivered,
+        (ReceiverState.RECEIVING, ReceiverInput.ENDED): ReceiverState.ENDED,
+        (ReceiverState.RECEIVING, ReceiverInput.LOST): ReceiverState.DISCONNECTED,
+        (ReceiverState.COMMITTING, ReceiverInput.COMMITTED): ReceiverState.ACKNOWLEDGING,
+        (ReceiverState.SUSPENDED, ReceiverInput.RESUMED): ReceiverState.ACKNOWLEDGING,
+        (ReceiverState.SUSPENDED, ReceiverInput.LOST): ReceiverState.DISCONNECTED,
+        (ReceiverState.ACKNOWLEDGING, ReceiverInput.BATCH_DELIVERED): delivered,
+        (ReceiverState.ACKNOWLEDGING, ReceiverInput.ACKNOWLEDGED): ReceiverState.RECEIVING,
+        (ReceiverState.ACKNOWLEDGING, ReceiverInput.LOST): ReceiverState.DISCONNECTED,
+        **{(state, ReceiverInput.CLOSE): ReceiverState.CLOSED for state in ReceiverState},
     }
 
 
-class Cycle:
-    """The state of one receiver. Owner: its thread."""
+class ReceiverCycle:
+    """The state machine of one receiver. Owner: its thread."""
 
     def __init__(self, mode: Receiving) -> None:
-        self.now = State.DISCONNECTED
+        self.now = ReceiverState.DISCONNECTED
         self._transitions = transitions(mode)
 
-    def receive(self, event: Input) -> State:
-        """Go on; raises `ValueError` for what cannot happen here."""
+    def receive(self, event: ReceiverInput) -> ReceiverState:
+        """Go to the next state and return it; raises `ValueError` for an input that this state cannot have."""
         target = self._transitions.get((self.now, event))
         if target is None:
-            raise ValueError(f"a receiver that is {self.now} cannot be told: {event}")
+            raise ValueError(f"a receiver that is {self.now} cannot take the input: {event}")
         self.now = target
         return target
 
 
 class Numbers(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a receiver goes on.
+    """The numbers with which a receiver begins; the store has those of the life before.
 
     Attributes:
         next_number: of its next message.
-        next_batch: count of its next batch.
-        confirmed_batch: the last one surely acknowledged.
-        in_doubt: messages in batches that may come again, at most.
+        next_batch: of its next batch.
+        confirmed_batch: number of the last batch whose acknowledgement the broker certainly has.
+        in_doubt: most messages in the later batches, which may come again.
     """
 
     next_number: int = 1
@@ -104,11 +105,23 @@ class Numbers(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class ReceiverCounters:
-    """What a receiver did: `received` counts what the broker gave, duplicates included.
+    """What a receiver did, in messages if not said otherwise.
 
-    `max_delivery_s` is the longest time from sending to redelivery, where the broker tells both. `expired` had
-    outlived their time to live, `own` came from this engine's own senders, `unselected` did not match the selector,
-    `unreadable` could not be read by the connector, wholly or in part.
+    Attributes:
+        received: from the broker, duplicates included.
+        duplicates: dropped by duplicate detection.
+        without_id: without a unique id, in a mode that deduplicates.
+        conflicts: duplicates with another body than the first message with their id.
+        dead_letters: could not be mapped.
+        delivered: given to contexts.
+        batches: handed on.
+        connection_errors: losses of the connection and failed attempts to connect.
+        max_delivery_s: longest time from sending to redelivery in seconds, if the broker reports both.
+        redelivered: the broker marked them as redelivered.
+        expired: their time to live had passed.
+        own: came from this engine's own senders.
+        unselected: did not match the selector.
+        unreadable: the connector could not read them, wholly or in part.
     """
 
     received: int = 0
@@ -127,15 +140,15 @@ class ReceiverCounters:
     unreadable: int = 0
 
 
-class Warn(NamedTuple):
-    """A line for the log."""
+class LogLine(NamedTuple):
+    """A line for the log: its text and further values."""
 
     text: str
     values: Mapping[str, Any]
 
 
 class Intake:
-    """What one receiver takes in, and how far it is with it. Owner: the receiver's thread.
+    """The present batch of one receiver and its state. Owner: the receiver's thread.
 
     Other threads call `allow`, `suspended` and `resume`, set `draining`, and read `state`, `window`, `counters` and
     `redeliveries.may_give_back`. Times are seconds of a clock that does not go back; `wall_s` is the time of day.
@@ -143,21 +156,21 @@ class Intake:
     Args:
         settings: as configured.
         features: of its connection.
-        selector: what is taken; `None` for everything.
-        numbers: where it goes on.
-        domain: duplicate detection domain, for modes that have one.
-        own_sources: the sources of this engine's senders, by the property that carries them.
-        beside: how many messages the other receivers of the destination may give back, at most.
+        selector: chooses messages; `None` takes all.
+        numbers: with which it begins.
+        domain: duplicate detection domain; ignored in modes that do not deduplicate.
+        own_sources: returns the sources of this engine's senders, by the property that carries them.
+        beside: returns the most messages that the other receivers of the destination may give back.
 
     Attributes:
-        mode: what its reliability means.
-        domain: duplicate detection domain; `None` in modes without.
-        counters: what it did.
-        redeliveries: what the broker may deliver again.
-        batch: what is taken in now.
+        mode: the properties of its reliability mode.
+        domain: duplicate detection domain; `None` in modes that do not deduplicate.
+        counters: what the receiver did.
+        redeliveries: counts the messages that the broker may deliver again.
+        batch: the present batch.
         next_number: of the next message that it delivers.
-        next_batch: count of the next batch that it stores.
-        draining: whether it takes in nothing more, but finishes what it has begun; any thread may set it.
+        next_batch: number of the next batch that it stores.
+        draining: whether the receiver begins no further batch but finishes the present one; any thread may set it.
     """
 
     def __init__(
@@ -188,39 +201,39 @@ class Intake:
         self._settings = settings
         self._selector = selector
         self._own_sources = own_sources
-        self._cycle = Cycle(self.mode)
+        self._cycle = ReceiverCycle(self.mode)
         self._allowed_through = numbers.next_number - 1
-        self._resumed: Batch | None = None
+        self._resumed: ReceiveBatch | None = None
         self._source_ended = False
         self._expired: list[Message] = []
         self._holds_for_s = features.holds_for_s
         self._warn_at: float | None = None
         self._warned: set[str] = set()
-        self._warnings: list[Warn] = []
+        self._warnings: list[LogLine] = []
         self.batch = self._new_batch()
 
-    # --- where it is ---
+    # --- the state ---
 
     @property
-    def state(self) -> State:
-        """Where it is in its cycle."""
+    def state(self) -> ReceiverState:
+        """The state of its cycle."""
         return self._cycle.now
 
     @property
     def idle(self) -> bool:
-        """Whether it has begun nothing that it must finish; a suspended batch is the application's, and comes again."""
-        return self.state is State.SUSPENDED or not self.batch.messages
+        """Whether it has no batch to finish. A suspended batch does not count: the broker delivers it again."""
+        return self.state is ReceiverState.SUSPENDED or not self.batch.messages
 
     @property
     def window(self) -> int:
-        """How many messages the application lets it deliver now; -1 without flow control."""
+        """How many messages flow control lets it deliver now; -1 without flow control."""
         return max(0, self._allowed_through - self.next_number + 1) if self._settings.flow_control else -1
 
     def allow(self, through: int) -> None:
-        """Let it deliver up to message `through` (rule A9.1); from a context's thread."""
+        """Let it deliver up to message number `through` (rule A9.1); called from the thread of a context."""
         self._allowed_through = through
 
-    def warnings(self) -> Sequence[Warn]:
+    def warnings(self) -> Sequence[LogLine]:
         """Lines for the log since the last call."""
         warnings, self._warnings = self._warnings, []
         return warnings
@@ -228,23 +241,23 @@ class Intake:
     # --- the connection ---
 
     def connected(self, now: float) -> None:
-        """There is a connection."""
+        """Note that there is a connection."""
         self.redeliveries.connected(now)
-        self._cycle.receive(Input.CONNECTED)
+        self._cycle.receive(ReceiverInput.CONNECTED)
 
     def lost(self) -> None:
-        """The connection is lost: the broker delivers again what it has no acknowledgement of."""
+        """Drop the present batch: the connection is lost, and the broker delivers unacknowledged messages again."""
         self.counters.connection_errors += 1
-        under_way = len(self.batch.messages) if self.state is State.ACKNOWLEDGING else 0
+        under_way = len(self.batch.messages) if self.state is ReceiverState.ACKNOWLEDGING else 0
         self.redeliveries.lost(under_way, self.next_batch - 1)
-        self._cycle.receive(Input.LOST)
+        self._cycle.receive(ReceiverInput.LOST)
         self._expired = []
         self._source_ended = False
         self.batch = self._new_batch()
 
     def close(self) -> None:
-        """Nothing follows."""
-        self._cycle.receive(Input.CLOSE)
+        """Go to CLOSED."""
+        self._cycle.receive(ReceiverInput.CLOSE)
 
     # --- a batch ---
 
@@ -256,7 +269,7 @@ class Intake:
         return min(self.batch.room, max(0, self.window - len(self.batch.messages)))
 
     def take(self, chunk: Chunk, now: float, wall_s: float) -> Sequence[Message]:
-        """Take in a chunk; returns those of its messages that are to be mapped."""
+        """Add a chunk to the batch; returns the messages of the chunk that are to be mapped."""
         self.counters.unselected += chunk.unselected
         self._source_ended = chunk.ended
         if not chunk.messages:
@@ -265,16 +278,16 @@ class Intake:
         return self._wanted(chunk.messages, wall_s * 1000)
 
     def complete(self, now: float) -> bool:
-        """Whether the present batch is to be handed on."""
+        """Whether the present batch holds messages and takes no more: it is to be handed on."""
         closed = self.batch.closed(now) or not self.room or self._source_ended or self.draining
         return bool(self.batch.messages) and closed
 
     def hand_on(self, wall_s: float, name_of: Callable[[Message], str]) -> None:
-        """The batch is handed on: count what is in it.
+        """Count what is in the complete batch.
 
         Args:
             wall_s: the time of day.
-            name_of: how a message is called in the log.
+            name_of: returns the name of a message for the log.
         """
         messages = self.batch.messages
         self.counters.received += len(messages)
@@ -284,16 +297,16 @@ class Intake:
         self._note_expired(name_of)
 
     def to_store(self) -> None:
-        """The writer is asked to store the batch."""
-        self._cycle.receive(Input.BATCH_TO_STORE)
+        """Go to COMMITTING: the writer has the request to store the batch."""
+        self._cycle.receive(ReceiverInput.BATCH_TO_STORE)
 
     def committed(self) -> None:
-        """The store has the batch."""
+        """Go on from COMMITTING: the batch is committed."""
         self.next_batch += 1
-        self._cycle.receive(Input.COMMITTED)
+        self._cycle.receive(ReceiverInput.COMMITTED)
 
     def note_stored(self, duplicates: int, without_id: int, conflicts: Sequence[str]) -> None:
-        """What duplicate detection said of the batch: how many of each, and the ids of repeats with another body."""
+        """Count the results of duplicate detection; `conflicts` are the ids of duplicates with another body."""
         self.counters.duplicates += duplicates
         if self.mode.deduplicated and without_id:
             self.counters.without_id += without_id
@@ -302,60 +315,60 @@ class Intake:
             self._note_conflicts(len(conflicts), conflicts[-1])
 
     def note_dead_letters(self, count: int) -> None:
-        """So many messages of the batch cannot be mapped."""
+        """Count messages of the batch that cannot be mapped."""
         self.counters.dead_letters += count
 
     def number(self, count: int) -> int:
-        """Number so many messages that are to be delivered; returns the first number."""
+        """Give numbers to `count` messages that are to be delivered; returns the first number."""
         first = self.next_number
         self.next_number += count
         self.counters.delivered += count
         return first
 
-    def delivered(self, count: int, now: float) -> State:
-        """The contexts have the batch, with so many messages; returns whether it is now suspended or acknowledged."""
-        state = self._cycle.receive(Input.BATCH_DELIVERED)
-        if state is State.SUSPENDED and not count:  # all dead letters: the application never sees the batch
-            state = self._cycle.receive(Input.RESUMED)
-        if state is State.SUSPENDED and self._holds_for_s is not None:
+    def delivered(self, count: int, now: float) -> ReceiverState:
+        """Note that contexts have `count` messages of the batch; returns SUSPENDED or ACKNOWLEDGING."""
+        state = self._cycle.receive(ReceiverInput.BATCH_DELIVERED)
+        if state is ReceiverState.SUSPENDED and not count:  # all dead letters: the application never sees the batch
+            state = self._cycle.receive(ReceiverInput.RESUMED)
+        if state is ReceiverState.SUSPENDED and self._holds_for_s is not None:
             self._warn_at = now + self._holds_for_s / 2
         return state
 
     def acknowledged(self, now: float) -> None:
-        """The source has taken the acknowledgement of the batch."""
+        """Begin a new batch: the source has taken the acknowledgement of the present one."""
         self.redeliveries.acknowledged(self.next_batch - 1, len(self.batch.messages), now)
         self.batch = self._new_batch()
-        self._cycle.receive(Input.ACKNOWLEDGED)
+        self._cycle.receive(ReceiverInput.ACKNOWLEDGED)
 
     def end(self) -> bool:
-        """Go on to ENDED if the source has come to its end, with nothing left to hand on; says whether it has."""
+        """Go to ENDED if the source has come to its end; returns whether it has. The batch must be empty."""
         if self._source_ended:
-            self._cycle.receive(Input.ENDED)
+            self._cycle.receive(ReceiverInput.ENDED)
         return self._source_ended
 
     # --- a suspended batch ---
 
-    def suspended(self) -> Batch | None:
-        """The batch that waits for the application's word, which has not been given; from a context's thread."""
+    def suspended(self) -> ReceiveBatch | None:
+        """The batch that the application has yet to acknowledge, if any; called from the thread of a context."""
         batch = self.batch
-        return batch if self.state is State.SUSPENDED and self._resumed is not batch else None
+        return batch if self.state is ReceiverState.SUSPENDED and self._resumed is not batch else None
 
-    def resume(self, batch: Batch) -> None:
-        """The application acknowledges a batch, which may be suspended no more. From a context's thread."""
+    def resume(self, batch: ReceiveBatch) -> None:
+        """Have a batch acknowledged, if it is still suspended; called from the thread of a context."""
         self._resumed = batch
 
     def resumed(self) -> bool:
-        """Go on to ACKNOWLEDGING if the application has acknowledged the suspended batch; says whether it has."""
+        """Go to ACKNOWLEDGING if the application has acknowledged the suspended batch; returns whether it has."""
         if self._resumed is not self.batch:
             return False
-        self._cycle.receive(Input.RESUMED)
+        self._cycle.receive(ReceiverInput.RESUMED)
         self._resumed = None
         return True
 
     def held(self, now: float) -> float | None:
-        """Half of the time after which the broker takes the batch back is told once (trap T40).
+        """Warn once when half of the time has passed after which the broker takes the suspended batch back (trap T40).
 
-        Returns the seconds until then, `None` when there is nothing to wait for.
+        Returns the seconds until the warning, `None` if none is to come.
         """
         if self._warn_at is None:
             return None
@@ -369,7 +382,7 @@ class Intake:
     # --- what is in a batch ---
 
     def _wanted(self, messages: Sequence[Message], wall_ms: float) -> Sequence[Message]:
-        """Without those whose time is over, that are not selected, or are the engine's own and not asked for."""
+        """Leave out messages that have expired, are not selected, or are the engine's own if `no_local` is set."""
         if late := [message for message in messages if message.headers is not None and expired(message, wall_ms)]:
             self._expired.extend(late)
             messages = [message for message in messages if not expired(message, wall_ms)]
@@ -399,7 +412,7 @@ class Intake:
             self._warn_once("W5409", "messages that cannot be read come as they were sent", first=reason)
 
     def _note_redelivery(self, messages: Sequence[Message], wall_s: float) -> None:
-        """How long redelivered messages had been under way: what `expiry_time` is chosen by (rule A8.19)."""
+        """Count redelivered messages and note the longest delivery; it helps to choose `expiry_time` (rule A8.19)."""
         again = [m.headers for m in messages if m.headers is not None and m.headers.redelivered]
         self.counters.redelivered += len(again)
         sent = [headers.timestamp for headers in again if headers.timestamp is not None and headers.timestamp > 0]
@@ -407,7 +420,7 @@ class Intake:
             self.counters.max_delivery_s = max(self.counters.max_delivery_s, wall_s - min(sent) / 1000)
 
     def _note_conflicts(self, more: int, unique_id: str) -> None:
-        """Each may be a message that is lost: the first one is told, and then whenever the count has doubled."""
+        """Warn of the first conflict, and whenever their count has doubled: each may be a message that is lost."""
         before = self.counters.conflicts
         self.counters.conflicts += more
         if self.counters.conflicts.bit_length() > before.bit_length():
@@ -423,15 +436,15 @@ class Intake:
             self._warn(f"{code} {text}", **values)
 
     def _warn(self, text: str, **values: Any) -> None:
-        self._warnings.append(Warn(text, values))
+        self._warnings.append(LogLine(text, values))
 
-    def _new_batch(self) -> Batch:
+    def _new_batch(self) -> ReceiveBatch:
         settings = self._settings
-        return Batch(settings.max_batch_size, settings.max_batch_bytes, settings.max_batch_interval_ms / 1000)
+        return ReceiveBatch(settings.max_batch_size, settings.max_batch_bytes, settings.max_batch_interval_ms / 1000)
 
 
 def from_sources(messages: Sequence[Message], sources: Mapping[str, frozenset[str]]) -> set[int]:
-    """Positions of the messages that come from these sources, by the property that carries a source."""
+    """Positions of the messages that come from `sources`, which are given by the property that carries a source."""
     return {
         at
         for name, known in sources.items()

@@ -1,6 +1,6 @@
-"""From a broker's message to an event, with its unique id and its source (rules A8.2 and A9.19).
+"""Maps received messages to events, and makes their unique ids and source ids (rules A8.2 and A9.19).
 
-A message that cannot be mapped becomes a dead letter; it never stops the batch it came in (rule Z8).
+A message that cannot be mapped becomes a dead letter and never stops its batch (rule Z8).
 """
 
 import re
@@ -28,13 +28,14 @@ class Mapped(msgspec.Struct, gc=False):
     """A batch after mapping.
 
     Attributes:
-        messages: those that could be mapped.
-        events: parallel to them.
-        ids: of all messages of the batch in the order of receipt, "" for none; empty where nothing is deduplicated.
-        sources: parallel to the ids.
-        digests: parallel to the ids.
-        dead_letters: of the messages that could not be mapped, in the order of receipt.
-        failed: parallel to them: their places in the batch.
+        messages: that could be mapped, in the order of receipt.
+        events: parallel to `messages`.
+        ids: unique ids of all messages of the batch in the order of receipt, "" for none; empty in modes that do not
+            deduplicate.
+        sources: source ids, parallel to `ids`.
+        digests: of the bodies, parallel to `ids`.
+        dead_letters: about the messages that could not be mapped, in the order of receipt.
+        failed: parallel to `dead_letters`: the places of their messages in the batch.
     """
 
     messages: list[Message] = []
@@ -46,14 +47,14 @@ class Mapped(msgspec.Struct, gc=False):
     failed: list[int] = []
 
     def join(self, other: "Mapped") -> None:
-        """Append what comes after this in the same batch."""
+        """Append the next part of the same batch."""
         before = len(self.messages) + len(self.dead_letters)
         self.failed.extend(before + place for place in other.failed)
         for column in ("messages", "events", "ids", "sources", "digests", "dead_letters"):
             getattr(self, column).extend(getattr(other, column))
 
     def forget_failed(self) -> None:
-        """Leave out what could not be mapped: nothing of it is to be stored."""
+        """Remove the messages that could not be mapped: the policy is to store nothing of them."""
         failed = set(self.failed)
         for name in ("ids", "sources", "digests"):
             column = getattr(self, name)
@@ -61,7 +62,7 @@ class Mapped(msgspec.Struct, gc=False):
         self.dead_letters, self.failed = [], []
 
     def without(self, places: Container[int]) -> tuple[list[Message], list[Any], list[DeadLetter]]:
-        """Messages, events and dead letters, but for those at some places of the batch."""
+        """Messages, events and dead letters without those at some places of the batch."""
         failed = set(self.failed)
         mapped = [place for place in range(len(self.messages) + len(failed)) if place not in failed]
         kept = [at for at, place in enumerate(mapped) if place not in places]
@@ -70,18 +71,18 @@ class Mapped(msgspec.Struct, gc=False):
 
 
 class ReceiveMapping:
-    """Maps the messages of one receiver. Pure; used by the receiver's thread.
+    """Maps the messages of one receiver. Keeps nothing between two calls, so several threads may call it.
 
     Args:
-        receiver: its id, for messages.
-        event_type: what bodies become (JSON); `None` for messages as they are, with the name of the receiver.
+        receiver: its id, for errors and for `Message.receiver`.
+        event_type: type that JSON bodies are decoded to; `None` for messages as they are, with the id of the receiver.
         unique_id: template of the unique id.
         source: template of the source id.
-        deduplicated: whether ids are wanted at all.
-        max_message_bytes: a larger body is refused.
-        fields: makes the events instead; of the same type.
+        deduplicated: whether the mode needs ids.
+        max_message_bytes: a message with a larger body is not mapped.
+        fields: makes the events of `event_type` from several parts of a message, not from the body alone.
 
-    Raises `ConfigError` E1060 for a template that cannot be meant.
+    Raises `ConfigError` E1060 for a template that is wrong.
     """
 
     def __init__(
@@ -107,18 +108,18 @@ class ReceiveMapping:
         self._max_message_bytes = max_message_bytes
 
     def map(self, messages: Sequence[Message], engine_time: float) -> Mapped:
-        """Map a batch. Whatever one message makes go wrong, also in code of the application, is its dead letter."""
+        """Map messages. An error, in code of the application too, makes a dead letter of its message alone."""
         try:
             return self._map_all(messages)
         except MappingError:
             return self._map_each(messages, engine_time)
 
     def remap(self, messages: Sequence[Message], first: int, engine_time: float) -> tuple[list[Any], list[DeadLetter]]:
-        """Events of stored messages, parallel to them; one that no longer maps is `None` and a dead letter.
+        """Events of stored messages, parallel to these; for a message that no longer maps, `None` and a dead letter.
 
         Args:
             messages: in the order of their numbers.
-            first: the number of the first one.
+            first: number of the first message.
             engine_time: of the dead letters.
         """
         mapped = self.map(messages, engine_time)
@@ -132,8 +133,8 @@ class ReceiveMapping:
         return events, letters
 
     def name_of(self, message: Message) -> str:
-        """What to call a message in a line of the log: its unique id, or what the broker calls it."""
-        name = self._filled(self._unique_id, message, _Parts(message, self._event_type, self._fields))
+        """The name of a message for a log line: its unique id, or else the id that the broker gave it."""
+        name = self._filled(self._unique_id, message, _PartialEvent(message, self._event_type, self._fields))
         return name or (message.headers.message_id if message.headers is not None else None) or ""
 
     def _map_all(self, messages: Sequence[Message]) -> Mapped:
@@ -179,8 +180,8 @@ class ReceiveMapping:
         return mapped
 
     def _failed(self, message: Message, error: MappingError, engine_time: float) -> Mapped:
-        """A message that cannot be mapped. Its id is known all the same, so that it becomes a dead letter only once."""
-        parts = _Parts(message, self._event_type, self._fields)
+        """The dead letter of a message, with its unique id: a duplicate must not become another dead letter."""
+        parts = _PartialEvent(message, self._event_type, self._fields)
         unique_id = self._filled(self._unique_id, message, parts)
         letter = DeadLetter(
             kind="mapping",
@@ -225,18 +226,18 @@ class ReceiveMapping:
 
 
 class Template:
-    """Text with parts to be filled in from a message.
+    """Text with placeholders that are filled in from a message.
 
-    `${property.NAME}`, `${header.NAME}`, `${body.NAME}` (a field of the event or of a JSON body), `${row.NAME}` (a
-    column of a file's row), `${body}` (the body as text) and `${key}` may stand among other text. Raises `ConfigError`
-    E1060 for anything else, also for a name behind a `$` without braces, for a field or header that there is not, and
-    for a template without a part where it must have one.
+    The placeholders are `${property.NAME}`, `${header.NAME}`, `${body.NAME}` (a field of the event or of a JSON body),
+    `${row.NAME}` (a column of a file's row), `${body}` (the body as text) and `${key}`. Raises `ConfigError` E1060 for
+    any other placeholder, for a name behind a `$` without braces, for a field or header that does not exist, and for a
+    template without a placeholder if `constant` is false.
 
     Args:
         template: the text.
-        where: names it in messages.
-        event_type: of the event whose fields `${body.NAME}` reads; `None` for those of a JSON body, which nobody knows.
-        constant: whether it may be the same for all messages.
+        where: names the setting in errors.
+        event_type: of the event whose fields `${body.NAME}` reads; `None` for a JSON body, whose fields are not known.
+        constant: whether the text may be the same for all messages.
     """
 
     def __init__(
@@ -261,7 +262,7 @@ class Template:
         self._parts.append(template[at:])
 
     def column(self, messages: Sequence[Message], events: Sequence[Any]) -> list[str]:
-        """The filled-in text of each message; "" where a part is missing. Raises `MappingError` as `fill`."""
+        """The filled-in text of each message; "" if a value is missing. Raises `MappingError` as `fill`."""
         if self._property is not None:
             name = self._property
             values = [message.properties.get(name, "") for message in messages]
@@ -270,9 +271,9 @@ class Template:
         return [self.fill(message, event) for message, event in zip(messages, events, strict=True)]
 
     def fill(self, message: Message, event: Any) -> str:
-        """The filled-in text of one message; "" when a part is missing.
+        """The filled-in text of one message; "" if a value is missing.
 
-        Raises `MappingError` E5403 for bytes, E5404 for a text that is too long, E5103 for what reading a part raised.
+        Raises `MappingError` E5403 for bytes, E5404 for a text that is too long, E5103 if reading a value raised.
         """
         try:
             filled = [part if isinstance(part, str) else part(message, event) for part in self._parts]
@@ -285,7 +286,7 @@ class Template:
 
 
 def _check_name(kind: str | None, name: str, event_type: type[Any] | None, where: str) -> None:
-    """Refuse a header that no message has, and a field or property that the event does not have."""
+    """Refuse a header that does not exist, and a field or property that the event does not have."""
     if kind == "header" and name not in Headers.__struct_fields__:
         raise ConfigError("E1060", where, f"there is no header {quoted(name)}", _listed(Headers))
     if kind != "body" or event_type is None or event_type is Message or not hasattr(event_type, "__struct_fields__"):
@@ -302,16 +303,16 @@ def _property_name(kind: str, name: str) -> str | None:
     return {"property": name, "row": f"row.{name}"}.get(kind)
 
 
-class _Parts:
-    """Stands for the event of a message that could not be mapped: gives the fields that alone are as they should be.
+class _PartialEvent:
+    """Takes the place of the event of a message that could not be mapped: has the fields that can be read.
 
-    A field has the value that it would have in the event, so that the id made of it stays the same once the message can
-    be mapped.
+    Each field has the value that it would have in the event. So the id made of the fields stays the same if the message
+    can be mapped later.
 
     Args:
-        message: which.
-        event_type: of the event; `None` where the message itself is the event.
-        fields: what makes the event, if not its body alone.
+        message: the message.
+        event_type: of the event; `None` if the message itself is the event.
+        fields: makes the event, if not the body alone does.
     """
 
     def __init__(self, message: Message, event_type: type[Any] | None, fields: FieldMapping | None) -> None:
@@ -320,7 +321,7 @@ class _Parts:
         self._fields = fields
 
     def __getattr__(self, name: str) -> Any:
-        """The value of a field, `None` for one that there is not; raises what making the value raises."""
+        """The value of a field, `None` if it does not exist; raises the error that reading the value raises."""
         if self._fields is not None:
             return self._fields.value(self._message, name)
         return _field_of_body(self._message.body, self._event_type, name)

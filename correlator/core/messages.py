@@ -1,4 +1,4 @@
-"""Events on their way: as the messages that carry them, and as a cut records them by value."""
+"""Encodes events: as messages that a sender sends, and as values that a cut records."""
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
@@ -19,16 +19,16 @@ _PROPERTY_TYPES = (type(None), bool, int, float, str, bytes)
 
 
 def decode_event(resolve: Callable[[str], type[Any]], recorded: tuple[str, bytes]) -> Any:
-    """The event that a cut recorded by value."""
+    """Decode an event that `encode_event` encoded; `resolve` returns the type of a name."""
     name, data = recorded
     return msgspec.msgpack.decode(data, type=resolve(name))
 
 
 def to_message(event: Any, key: str | None, properties: Mapping[str, Any] | None) -> Message:
-    """The message that carries an event: JSON of an event, bytes and messages as they are.
+    """The message that carries an event: bytes and messages as they are, JSON of any other event.
 
-    Raises `MappingError` E5201 for an event that cannot become a message, E5202 for properties or a key that cannot
-    travel.
+    Raises `MappingError` E5201 for an event that cannot become a message, E5202 for properties or a key that a broker
+    or the store cannot take.
     """
     kind = type(event)
     if kind is Message:
@@ -39,7 +39,11 @@ def to_message(event: Any, key: str | None, properties: Mapping[str, Any] | None
 
 
 def checked(message: Message) -> Message:
-    """What is sent of a message, if the store and every broker can carry it; raises `MappingError` E5201, E5202."""
+    """The message with only the parts that are sent.
+
+    Raises `MappingError` E5201 for a body that is not bytes, E5202 for another part that the store or a broker cannot
+    take.
+    """
     if type(message.body) is not bytes:
         kind = type(message.body).__name__
         raise MappingError("E5201", "send", f"a message with a body of {kind}", "Bytes", "Encode the body")
@@ -70,18 +74,18 @@ def checked(message: Message) -> Message:
 
 
 def encode_event(event: Any) -> tuple[str, bytes]:
-    """An event as a cut records it by value; raises `StateError` E4102 for one that cannot be stored."""
+    """Type name and content of an event, as a cut records it; raises `StateError` E4102 if it cannot be stored."""
     return type_name(type(event)), encode(event, f"event {type(event).__name__}")
 
 
 def recorded(event: Any) -> bytes:
-    """An event as a cut records it; raises `StateError` E4102 or E4103 for one that no store takes or gives back."""
+    """Encode an event as a cut records it; raises `StateError` E4102 or E4103 if it cannot be stored or read back."""
     data: bytes = _codec(type(event)).encode(event)  # type: ignore[arg-type]
     return data
 
 
 def apart(event: Any, data: bytes) -> Any:
-    """The event, or a copy of its own where what it holds can change; `data` is what `recorded` made of it."""
+    """The event itself if it can never change, otherwise a copy, decoded from `data` (see `recorded`)."""
     return event if _never_changes(type(event)) else _codec(type(event)).decode(data)  # type: ignore[arg-type]
 
 
@@ -96,7 +100,7 @@ def _codec(event_type: Any) -> Codec[Any]:
 
 
 def from_inside(event: Any) -> Message:
-    """What stands for an event that no message carried: JSON, or MessagePack of what JSON cannot hold."""
+    """A message for an event that no message carried: JSON, or MessagePack if JSON cannot hold the event."""
     if event is None:
         return Message(b"")
     named: dict[str, PropertyValue] = {"event": type_name(type(event))}

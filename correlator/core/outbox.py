@@ -1,15 +1,21 @@
 """The sends of one sender between the handler that made them and the broker's confirm.
 
-Theory of operation. A reliable send is *staged* by a context, gets its number at the *cut* of a checkpoint, is
-*released* when that checkpoint is committed, *sent* in the order of the numbers, and *settled* when the broker has
-confirmed it or it has become a dead letter. A send that the broker refused is tried again later and lets those behind
-it go on. The next checkpoint deletes what is settled together with all before it. Numbers are contiguous from 1 for
-the life of the store and are never used again (rule A2.6); number and source make the unique id. A BEST_EFFORT
-send skips cut and release, and its source is new in each life, so that an id is never used for another body
-(invariant B2).
+A reliable send passes these stages:
 
-Threads: `cut`, `release` and `forget_settled` are the checkpointer's; `enqueue` is the contexts'; the others are the
-sender's. Between them only deques and one integer pass, each written by one side.
+1. A context *stages* it.
+2. The *cut* of a checkpoint gives it a number. Numbers are contiguous from 1 for the life of the store and are never
+   used again (rule A2.6). Number and source make the unique id.
+3. The commit of that checkpoint *releases* it.
+4. The sender sends it, in the order of the numbers. If the broker refuses a send, the sender tries it again later, and
+   the sends behind it go on.
+5. It is *settled* when the broker has confirmed it or it has become a dead letter. The next checkpoint deletes it, if
+   all sends with lower numbers are settled, too.
+
+A BEST_EFFORT send skips cut and release. Its source is new in each life, so no id is used for two bodies (invariant
+B2).
+
+Threads: the checkpointer calls `cut`, `release` and `forget_settled`; contexts call `enqueue`; the sender calls the
+other methods. Only deques and one integer pass between them, and one side writes each of these.
 """
 
 from collections import deque
@@ -25,7 +31,7 @@ from correlator.reliability import SENDING, Reliability
 
 
 class FlushRequest(msgspec.Struct, frozen=True, gc=False):
-    """Asks for a notice to `context` when everything enqueued before it is settled (rule A5.1)."""
+    """Asks for a notice to `context` when all sends that were enqueued before it are settled (rule A5.1)."""
 
     request_id: int
     context: str
@@ -38,13 +44,13 @@ class Outbox:
         sender: id of the sender.
         reliability: its mode.
         source: its messageSourceId.
-        destination: where messages go that name no other; empty when each message names its own.
-        physical: the destination behind a logical name, and any other one as it is (rule A1.14).
+        destination: of messages that name none; empty if each message names its own.
         id_property: property that carries the unique id.
         source_property: property that carries the source.
-        persistent: whether messages that say nothing themselves are, of a BEST_EFFORT sender too.
-        time_to_live_ms: of messages that say nothing themselves.
-        mapping: makes messages of events; without it they become JSON.
+        physical: translates a logical destination and returns any other one as it is (rule A1.14).
+        persistent: whether messages of a BEST_EFFORT sender are persistent if their headers do not say.
+        time_to_live_ms: of messages whose headers do not say.
+        mapping: makes messages of events; without it events become JSON.
     """
 
     def __init__(
@@ -72,7 +78,7 @@ class Outbox:
         self._id_property = id_property
         self._source_property = source_property
         self._next_sequence = 1
-        self._waiting: deque[tuple[OutboundSegment, int]] = deque()  # each with what is settled of it
+        self._waiting: deque[tuple[OutboundSegment, int]] = deque()  # each with the number of its settled sends
         self._live: deque[Message | FlushRequest] = deque()
         self._taken_through = 0
         self._settled_through = 0
@@ -83,7 +89,7 @@ class Outbox:
     # --- the checkpointer's side ---
 
     def restore(self, cut: SenderCut, segments: Sequence[OutboundSegment]) -> None:
-        """Take up numbers and unsettled sends as the last checkpoint left them."""
+        """Continue with the numbers and the unsettled sends of the last checkpoint."""
         self.source = cut.source
         self._next_sequence = cut.next_sequence
         self._taken_through = self._settled_through = cut.confirmed_through
@@ -93,7 +99,7 @@ class Outbox:
                 self._waiting.append((self._placed_segment(segment), skip))
 
     def cut(self, staged: list[Message]) -> tuple[SenderCut, list[OutboundSegment], list[DeadLetter]]:
-        """Give numbers to what was staged; returns progress, the segments to store, and dead letters to store."""
+        """Number the staged sends; returns the progress, the segments and the dead letters for the checkpoint."""
         settled = self._settled_through
         segments: list[OutboundSegment] = []
         staged = [self._placed(message) for message in staged]
@@ -104,23 +110,23 @@ class Outbox:
         return SenderCut(self.sender, self.source, self._next_sequence, settled), segments, dead
 
     def release(self, segment: OutboundSegment) -> None:
-        """The checkpoint that holds these sends is committed: they may leave."""
+        """Let the sends of a segment leave: the checkpoint that holds them is committed."""
         self._waiting.append((segment, 0))
 
     def forget_settled(self, cut: SenderCut) -> None:
-        """The checkpoint with this progress is committed: its dead letters are stored."""
+        """Drop the dead letters of a checkpoint: it is committed with them."""
         while self._dead and self._dead[0][0] <= cut.confirmed_through:
             self._dead.popleft()
 
     # --- the contexts' side ---
 
     def enqueue(self, item: Message | FlushRequest) -> None:
-        """A BEST_EFFORT send, or a flush request behind the sends before it."""
+        """Append a BEST_EFFORT send, or a flush request, which waits for the sends before it."""
         self._live.append(item)
 
     @property
     def outstanding(self) -> int:
-        """Sends that wait for the broker, without those still staged (rule A2.17)."""
+        """How many sends wait for the broker, without staged ones (rule A2.17)."""
         if self.stored:
             return self._next_sequence - 1 - self._taken_through + len(self._refused)
         return len(self._live) + len(self._refused)
@@ -128,7 +134,7 @@ class Outbox:
     # --- the sender's side ---
 
     def take(self, most: int) -> list[Outgoing]:
-        """The next sends in order, at most `most`; they stay the next until `settle`."""
+        """The next sends in order, at most `most`. They stay the next ones until `settle`."""
         if not self.stored:
             return self._take_live(most)
         batch: list[Outgoing] = []
@@ -142,7 +148,7 @@ class Outbox:
         return batch
 
     def take_flush(self) -> FlushRequest | None:
-        """The flush request that everything before has been settled for, if that is what comes next."""
+        """Remove and return the first flush request if all sends before it are settled."""
         if not self._refused and self._live and isinstance(self._live[0], FlushRequest):
             request = self._live.popleft()
             assert isinstance(request, FlushRequest)
@@ -150,7 +156,7 @@ class Outbox:
         return None
 
     def waiting_flush(self) -> tuple[FlushRequest, int] | None:
-        """The first flush request that sends are before, and how many."""
+        """The first flush request and the number of unsettled sends before it; `None` without a request."""
         for position in range(len(self._live)):  # by index: contexts may append meanwhile
             item = self._live[position]
             if isinstance(item, FlushRequest):
@@ -160,9 +166,12 @@ class Outbox:
     def settle(
         self, batch: Sequence[Outgoing], dead: Sequence[tuple[int, DeadLetter]], refused: Sequence[Outgoing] = ()
     ) -> None:
-        """Every send of the batch (as taken, from the beginning) is confirmed, in `dead` by number, or in `refused`.
+        """Note what became of the batch that `take` returned.
 
-        What is refused is not taken again, and counts as settled when `settle_refused` says so.
+        Args:
+            batch: from its first send on. A send in neither `dead` nor `refused` is confirmed.
+            dead: dead letters, with the numbers of their sends.
+            refused: sends that are to be tried again. `take` does not return them again; `settle_refused` settles them.
         """
         self._refused.update((one.sequence, one) for one in refused)
         last = batch[-1].sequence
@@ -180,13 +189,13 @@ class Outbox:
         self._advance(dead)
 
     def settle_refused(self, sends: Sequence[Outgoing], dead: Sequence[tuple[int, DeadLetter]]) -> None:
-        """Sends that were refused before are confirmed now, or in `dead` by number."""
+        """Settle sends that were refused before: each is confirmed, or `dead` has its dead letter by its number."""
         for one in sends:
             del self._refused[one.sequence]
         self._advance(dead)
 
     def _advance(self, dead: Sequence[tuple[int, DeadLetter]]) -> None:
-        """Sends are settled up to the first one that is to be tried again; dead letters in the order of numbers."""
+        """Advance to the first send that is to be tried again; dead letters come in the order of their numbers."""
         self._given_up.update(dead)
         through = min(self._refused) - 1 if self._refused else self._taken_through
         for sequence in sorted(self._given_up):
@@ -195,7 +204,7 @@ class Outbox:
         self._settled_through = through
 
     def unplaced(self, outgoing: Outgoing) -> Message:
-        """A taken message as a handler could send it again: with its destination where that is not the sender's."""
+        """The message as a handler could send it again: it names its destination if that is not the sender's."""
         if outgoing.destination == self.destination:
             return outgoing.message
         return msgspec.structs.replace(outgoing.message, destination=outgoing.destination)
@@ -210,13 +219,13 @@ class Outbox:
         return batch
 
     def _placed(self, message: Message) -> Message:
-        """With the destination at the broker: what a logical name leads to may change before the message leaves."""
+        """The message with its physical destination: a logical name may lead elsewhere before the message leaves."""
         if message.destination is None:
             return message
         return msgspec.structs.replace(message, destination=self._physical(message.destination))
 
     def _placed_segment(self, segment: OutboundSegment) -> OutboundSegment:
-        """What names no destination at the broker, since it is older or a dead letter that was sent back, gets one."""
+        """Complete a segment that names no destination: an older version or the replay of a dead letter stored it."""
         if segment.destination:
             return segment
         messages = [self._placed(message) for message in segment.messages]
@@ -236,7 +245,7 @@ class Outbox:
         return Outgoing(sequence, self.source, destination if named is None else named, stamped)
 
     def _completed(self, headers: Headers) -> Headers:
-        """Reliable sends are persistent, BEST_EFFORT ones if configured so, unless the message says it (rule A2.3)."""
+        """Fill in `persistent` and `time_to_live_ms` if the headers do not say (rule A2.3)."""
         ours = self._headers
         persistent = ours.persistent if headers.persistent is None else headers.persistent
         lives = ours.time_to_live_ms if headers.time_to_live_ms is None else headers.time_to_live_ms

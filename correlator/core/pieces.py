@@ -1,4 +1,4 @@
-"""Cuts what is stored into rows, so that none is larger than a database takes. Pure."""
+"""Divides what is to be stored into rows, so that no row is too large for a database. Pure."""
 
 from collections.abc import Sequence
 from typing import TypeVar
@@ -8,11 +8,11 @@ from correlator.events import Message
 T = TypeVar("T")
 
 MOST_BYTES = 16 * 1024 * 1024
-"""Content of one row, about; one item that is larger stands alone."""
+"""Approximate limit of the content of one row. A larger item has a row of its own."""
 
 
 def pieces(items: Sequence[T], sizes: Sequence[int], most: int) -> list[Sequence[T]]:
-    """The items in order, in pieces of at most `most` items and `MOST_BYTES`; `sizes` are theirs in bytes."""
+    """Divide items, in order, into pieces of at most `most` items and `MOST_BYTES`; `sizes` are in bytes."""
     if len(items) <= most and sum(sizes) <= MOST_BYTES:
         return [items] if items else []
     found: list[Sequence[T]] = []
@@ -26,7 +26,7 @@ def pieces(items: Sequence[T], sizes: Sequence[int], most: int) -> list[Sequence
 
 
 def size_of(message: Message) -> int:
-    """What a message adds to its row in bytes, about."""
+    """Approximate number of bytes that a message adds to its row."""
     size = len(message.body)
     for value in message.properties.values():
         if isinstance(value, str | bytes):

@@ -1,4 +1,4 @@
-"""Which messages a broker may deliver to a receiver again, and when it surely does not any more (trap T42)."""
+"""Which messages a broker may deliver to a receiver again, and when it certainly does so no more (trap T42)."""
 
 from collections.abc import Callable
 
@@ -6,21 +6,21 @@ from correlator.connector import Features
 from correlator.core.acknowledgements import Acknowledgements, Sure
 
 MOST_IN_DOUBT = 100_000
-"""Messages, or ten batches, that may be in doubt before a receiver waits until the broker has noticed the losses."""
+"""With more messages in doubt (or more than ten batches), a receiver waits until the broker has noticed the losses."""
 
 
 class Redeliveries:
-    """Those of one receiver. Owned by its thread; any thread may ask `may_give_back`.
+    """Counts the possible redeliveries of one receiver. Owner: its thread; any thread may read `may_give_back`.
 
     Times are seconds of a clock that does not go back.
 
     Args:
         features: of the connection.
-        confirmed_batch: the last batch whose acknowledgement the broker surely has.
+        confirmed_batch: the last batch whose acknowledgement the broker certainly has.
         last_batch: the last batch that was received.
-        in_doubt: messages in the batches between them, at most.
-        max_batch_size: messages of a batch, at most.
-        beside: how many messages the other receivers of the destination may give back, at most.
+        in_doubt: most messages in the batches between these two.
+        max_batch_size: most messages of a batch.
+        beside: returns the most messages that the other receivers of the destination may give back.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Redeliveries:
         self._beside = beside
         self._notices_loss_within_s = features.notices_loss_within_s
         self._noticed_at = 0.0
-        """When the broker has noticed the loss of every connection."""
+        """By this time the broker has noticed the loss of every earlier connection."""
         self._in_doubt = in_doubt
         self._left_in_doubt = 0
         """Messages that losses of this life have left in doubt."""
@@ -52,23 +52,23 @@ class Redeliveries:
 
     @property
     def sure(self) -> Sure:
-        """Which batches the broker surely knows to be acknowledged."""
+        """The batches whose acknowledgement the broker certainly has."""
         return self._acknowledgements.sure
 
     @property
     def may_give_back(self) -> int:
-        """How many messages may come again because this receiver has or had them, at most."""
+        """Most messages that may come again because this receiver has or had them."""
         return self._in_doubt + self._max_batch_size
 
     def connected(self, now: float) -> None:
-        """There is a connection again."""
+        """Note that there is a connection."""
         self._noticed_at = now + self._notices_loss_within_s
 
     def lost(self, under_way: int, last_batch: int) -> None:
-        """The connection is lost.
+        """Note that the connection is lost.
 
         Args:
-            under_way: messages whose acknowledgement was under way: nobody knows whether the broker has it.
+            under_way: messages whose acknowledgement was on its way: nobody knows whether the broker has it.
             last_batch: the last batch that was received.
         """
         in_doubt = under_way + self._acknowledgements.lose(last_batch)
@@ -77,11 +77,12 @@ class Redeliveries:
         self.awaited = None
 
     def expect(self, now: float) -> None:
-        """Begin to count, once the broker has noticed every lost connection; called before the first chunk of a batch.
+        """Begin to count down the possible redeliveries, once the broker has noticed every lost connection.
 
-        The broker delivers again what is in doubt, and before it what other receivers of the destination have or had.
-        Until it has noticed a loss, newer messages may come first, and so may those that were on their way then. A loss
-        before this life began counts as one before its first connection.
+        Called before the first chunk of a batch. The broker delivers the messages in doubt again, and before them those
+        that other receivers of the destination have or had. Until it has noticed a loss, newer messages may come first;
+        those that are on their way at that moment may come first, too. A loss in an earlier life counts as a loss
+        before the first connection of this life.
         """
         if not self._in_doubt or self.awaited is not None or now < self._noticed_at:
             return
@@ -89,9 +90,10 @@ class Redeliveries:
         self.awaited = self._in_doubt + on_their_way + self._beside()
 
     def acknowledged(self, batch: int, size: int, now: float) -> None:
-        """The receiver has acknowledged a batch with so many messages.
+        """Note that the receiver has acknowledged a batch with `size` messages.
 
-        Unacknowledged messages come again first, so as many messages as may come again have passed when they have.
+        The broker delivers unacknowledged messages before new ones. So when the receiver has acknowledged as many
+        messages as may come again, none of these is in doubt any more.
         """
         if self.awaited is not None:
             self.awaited -= size
@@ -101,5 +103,5 @@ class Redeliveries:
         self._acknowledgements.add(batch, size, now, settles=not self._in_doubt)
 
     def too_many(self, now: float) -> bool:
-        """Whether so much is in doubt that the receiver must wait until the broker has noticed the losses."""
+        """Whether so many messages are in doubt that the receiver must wait until the broker has noticed the losses."""
         return self._left_in_doubt > max(MOST_IN_DOUBT, 10 * self._max_batch_size) and now < self._noticed_at

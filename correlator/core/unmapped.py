@@ -1,8 +1,9 @@
-"""Stored messages that a start could not map: each becomes one dead letter, however many contexts and starts meet it.
+"""Stored messages that a start could not map: each becomes one dead letter, even if several contexts have to handle it.
 
-In a run `None` takes the place of the event. The first context that passes it keeps the letter: both are in one cut. As
-long as others have not passed it, the store says that it has its letter. So no start writes another one, and none hands
-the message out, even if it can be mapped again: who brings the letter back brings the message to all contexts.
+In a run, `None` takes the place of the event. The cut in which the first context has passed this place holds the dead
+letter, too. Until all contexts have passed it, the store has a note that the dead letter exists. So no later start
+writes a second dead letter, and none gives the message to a context, even if it can be mapped again: a replay of the
+dead letter gives the message to all contexts.
 """
 
 from bisect import bisect_right
@@ -16,16 +17,16 @@ from correlator.core.queue import InputQueue
 from correlator.events import DeadLetter
 
 OWNER = "unmapped"
-"""What the store keeps the numbers of such messages under; the key is the receiver."""
+"""Owner of the notes in the state log; the key is the receiver, the value the numbers of the messages."""
 
 _numbers: msgspec.msgpack.Decoder[list[int]] = msgspec.msgpack.Decoder(list[int])
 
 
 class Unmapped:
-    """All of one life. Used at its start, then by `Checkpoint` while the contexts are parked.
+    """The unmapped messages of all receivers in one life. Used by the start, then by each cut, one at a time.
 
     Args:
-        stored: what the store holds, by receiver.
+        stored: the notes of the store, by receiver.
     """
 
     def __init__(self, stored: Mapping[bytes, bytes]) -> None:
@@ -36,20 +37,20 @@ class Unmapped:
 
     @property
     def letters(self) -> Sequence[DeadLetter]:
-        """About messages that no context has passed yet."""
+        """The dead letters about messages that no context has passed yet."""
         return list(self._letters.values())
 
     def leave_out(
         self, context: str, receiver: str, first: int, events: Sequence[Any], letters: Iterable[DeadLetter]
     ) -> Sequence[Any]:
-        """The events of messages that a context gets again, without those that have, or are to have, a letter.
+        """Keep the dead letters that the store lacks; returns the events, with `None` for messages whose letter it has.
 
         Args:
-            context: its name; for each receiver what it gets comes in the order of numbers.
+            context: name of the context that gets the events; called in the order of the numbers of each receiver.
             receiver: its id.
             first: number of the first message.
-            events: of all, `None` for one that cannot be mapped.
-            letters: about those.
+            events: of all messages; `None` for a message that cannot be mapped.
+            letters: about the messages that cannot be mapped.
         """
         told = set(self._told.get(receiver, ()))
         for letter in letters:
@@ -61,11 +62,11 @@ class Unmapped:
     def cut(
         self, queues: Mapping[str, InputQueue], consumed: Mapping[str, int]
     ) -> tuple[list[DeadLetter], list[StateEntry]]:
-        """The letters about messages that a context has passed since the last cut, and what changed in the store.
+        """The dead letters about messages that a context has passed since the last cut, and the changed notes.
 
         Args:
             queues: of all contexts.
-            consumed: for each receiver the last number that all have passed.
+            consumed: for each receiver the last number that all contexts have passed.
         """
         letters: list[DeadLetter] = []
         for (context, receiver), numbers in self._held.items():

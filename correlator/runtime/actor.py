@@ -1,14 +1,14 @@
-"""An actor: an object owned by one thread, written as steps, so that the simulation can drive it without threads.
+"""An actor: an object that one thread owns, written as steps, so that the simulation can drive it without threads.
 
-`step` does what can be done now and says how long it can wait for the next one; a wake-up ends that wait. All blocking
-waits lie between steps, or in a connector's calls whose time-outs the actor gives.
+`step` does what can be done now and returns how long the actor can wait; `wake` ends this wait. An actor blocks only
+between steps, or in calls of a connector with a time-out that the actor gives.
 """
 
 import threading
 from collections.abc import Callable
 
 LONGEST_SLEEP_S = 3600.0
-"""A thread looks again after this time, however far away what it waits for is."""
+"""A thread calls `step` again after this time at the latest."""
 
 
 class Actor:
@@ -18,8 +18,9 @@ class Actor:
         name: the thread's name.
 
     Attributes:
-        daemon: whether the process may end while `step` runs: true of those that call application code, which may
-            never return, and never of one that owns the store (trap T66).
+        daemon: whether the process may end while `step` runs. True for actors that call application code, which may
+            never return; false for an actor that owns the store (trap T66).
+        failed: called in the actor's thread with the actor and the error that ended its steps; set by the engine.
     """
 
     daemon = False
@@ -38,14 +39,14 @@ class Actor:
         raise NotImplementedError
 
     def finish(self) -> None:
-        """Called once in the thread after the last step: let go of what it owns."""
+        """Release what the actor owns; called once in its thread after the last step."""
 
     def wake(self) -> None:
-        """Let `step` run again; any thread may call it."""
+        """End the wait between two steps; any thread may call it."""
         self._woken.set()
 
     def take_wake(self) -> bool:
-        """Whether it was woken since the last call; for those who drive steps themselves."""
+        """Whether `wake` was called since the last call; for callers that drive the steps themselves."""
         if not self._woken.is_set():
             return False
         self._woken.clear()
@@ -61,12 +62,12 @@ class Actor:
         self._thread.start()
 
     def stop(self) -> None:
-        """End after the current step; does not wait."""
+        """Let the thread end after the current step; does not wait. Any thread may call it."""
         self._stopping = True
         self.wake()
 
     def join(self, timeout: float | None = None) -> bool:
-        """Wait for the thread to end, at most `timeout` seconds; says whether it has."""
+        """Wait until the thread ends, at most `timeout` seconds; returns whether it has ended."""
         if self._thread is None:
             return True
         self._thread.join(timeout)
@@ -74,7 +75,7 @@ class Actor:
 
     @property
     def ident(self) -> int | None:
-        """The identity of its thread, if it has one."""
+        """The identity of its thread; `None` before `start`."""
         return None if self._thread is None else self._thread.ident
 
     @property

@@ -1,23 +1,23 @@
-"""Time as the engine sees it."""
+"""Clocks: monotonic time, the time of day, and engine time."""
 
 import time
 from typing import Protocol
 
 
 class Clock(Protocol):
-    """A source of monotonic seconds; tests bring one that they move by hand."""
+    """A clock of the engine; tests use a clock that they move by hand."""
 
     def monotonic(self) -> float:
-        """Seconds since some fixed moment, never going back."""
+        """Seconds since a fixed moment; they never go back."""
         ...
 
     def wall(self) -> float:
-        """Seconds since the epoch; for display, for `at` and for the end of messages, never for another decision."""
+        """Seconds since the epoch. Only for display, for `at` and for the expiry of messages: they can jump."""
         ...
 
 
 class SystemClock:
-    """The machine's monotonic clock."""
+    """The clocks of the machine."""
 
     def monotonic(self) -> float:
         """Seconds of the machine's monotonic clock."""
@@ -29,10 +29,10 @@ class SystemClock:
 
 
 class EngineTime:
-    """Seconds of engine time: persisted, grows while the engine runs, stands while it is down (trap T22).
+    """Engine time in seconds. It is part of checkpoints, and stands still while the engine is down (trap T22).
 
     Args:
-        clock: what makes it grow.
+        clock: its monotonic seconds move engine time.
         start: engine time of the last checkpoint.
     """
 
@@ -41,7 +41,7 @@ class EngineTime:
         self._offset = start - clock.monotonic()
 
     def catch_up(self, seconds: float) -> None:
-        """Go on from there if it is later: what is stored with a time of receipt lies never in the future."""
+        """Go forward to `seconds` if that is later: no stored time of receipt may lie in the future."""
         self._offset += max(0.0, seconds - self.now())
 
     def now(self) -> float:
@@ -49,6 +49,6 @@ class EngineTime:
         return self._clock.monotonic() + self._offset
 
     def calendar(self) -> float:
-        """Seconds of the local calendar, as if it were UTC: what `at` goes by. They jump when the clock is set."""
+        """Local time in seconds since the epoch, as if it were UTC; `at` uses it. It jumps when the clock is set."""
         wall = self._clock.wall()
         return wall + time.localtime(wall).tm_gmtoff

@@ -29,7 +29,7 @@ from correlator.core.checkpoint import Checkpoint
 from correlator.core.commit import Endpoint, Recovered, RegistryCommit, Suspect, SuspectCommit
 from correlator.core.delivery import is_stored, layout_of, with_deliveries
 from correlator.core.faults import point
-from correlator.core.intake import State
+from correlator.core.intake import ReceiverState
 from correlator.core.outbox import Outbox
 from correlator.core.registry import Users, is_known, refuse_default, refuse_removal
 from correlator.errors import ConfigError, StoreError, UsageError
@@ -604,7 +604,7 @@ class Engine:
         self._supervisor.notify()
 
     def _all_ended(self) -> bool:
-        return all(receiver.state is State.ENDED for receiver in self.receivers.values())
+        return all(receiver.state is ReceiverState.ENDED for receiver in self.receivers.values())
 
     def _all_done(self) -> bool:
         """Whether every source has ended, and all of it is handled, sent and recorded as such."""

@@ -1,8 +1,8 @@
 """The file of an input log: records one after the other, each with its length and a CRC-32.
 
-It is for diagnosis: written by a thread of its own, never synced, and given up with an error line when the disk does
-not take it, while the engine goes on. What stood in the queue of that thread when the process was killed is missing; a
-record that was cut short is the end of the log.
+The log is for diagnosis. A thread of its own writes it and never syncs it. If the disk does not take a record, the
+thread logs an error and gives the log up; the engine goes on. When the process is killed, the records that wait for
+this thread are lost. A record that was cut short ends the log.
 """
 
 import contextlib
@@ -34,12 +34,12 @@ _decoder = msgspec.msgpack.Decoder(Record)
 
 
 class InputLog(Actor):
-    """Writes the log of one life. Any thread may `append`; all else is its own.
+    """Writes the log of one life. Any thread may call `append` and read `full`.
 
     Args:
-        path: the name of all logs of this engine; this life's has a number behind it.
+        path: prefix of the names of all logs of this engine; a number follows.
 
-    Raises `UsageError` E2041 when no file can be made there.
+    Raises `UsageError` E2041 if no file can be made there.
     """
 
     def __init__(self, path: Path) -> None:
@@ -56,13 +56,13 @@ class InputLog(Actor):
         return len(self._waiting) >= MOST_WAITING
 
     def append(self, record: Record) -> None:
-        """Have a record written after all earlier ones."""
+        """Have a record written after all earlier records."""
         if not self._broken:
             self._waiting.append(record)
             self.wake()
 
     def step(self) -> float | None:
-        """Write what waits."""
+        """Write the records that wait."""
         while self._waiting:
             record = self._waiting.popleft()
             if self._is_new(record) and not self._broken:
@@ -70,13 +70,13 @@ class InputLog(Actor):
         return None
 
     def finish(self) -> None:
-        """Write the rest and close."""
+        """Write the records that wait, and close the file."""
         self.step()
         with contextlib.suppress(OSError):
             self._file.close()
 
     def _is_new(self, record: Record) -> bool:
-        """A batch that enters several contexts is written once: numbers grow for each receiver."""
+        """Whether the log lacks this record: a batch that enters several contexts is written once."""
         if isinstance(record, Start):
             for segment in record.receive_log:
                 self._written[segment.receiver] = segment.first
@@ -99,10 +99,10 @@ class InputLog(Actor):
 
 
 def read_log(path: Path) -> Iterator[Record]:
-    """The records of a log, in order; one that was cut short by the end of the process ends it.
+    """The records of a log, in order; a record that the end of the process has cut short ends the log.
 
-    Raises `UsageError` E2041 for a file that cannot be read, `RecoveryRefused` E4320 for one that is not an input log,
-    is of another format, or is damaged.
+    Raises `UsageError` E2041 if the file cannot be read, `RecoveryRefused` E4320 if it is not an input log, has another
+    format, or is damaged.
     """
     try:
         with path.open("rb") as file:
@@ -152,7 +152,7 @@ def _decode(path: Path, content: bytes) -> Record:
 
 
 def _create(path: Path) -> tuple[Path, BinaryIO]:
-    """The first free number behind the name; opened for its owner alone."""
+    """Make a file with the first free number behind the name; only its owner may read it."""
     number = 1
     try:
         while True:

@@ -1,4 +1,7 @@
-"""Structured logs: one event, one line; control characters escaped; nothing per message above DEBUG."""
+"""Structured logs: one line for each event, with control characters escaped.
+
+A message that is processed without an error makes no line above DEBUG.
+"""
 
 import contextlib
 import logging
@@ -14,7 +17,7 @@ Redact = Callable[[str], str]
 
 
 def configure(*, level: str = "INFO", json: bool = False, redact: Redact = lambda text: text) -> None:
-    """Set up logging for a process that runs an engine (the command line does; an embedding program may).
+    """Set up logging for a process that runs an engine. The commands call it; a program with an engine in it may.
 
     Args:
         level: lowest level shown.
@@ -36,16 +39,16 @@ def configure(*, level: str = "INFO", json: bool = False, redact: Redact = lambd
 
 
 class _StandardError:
-    """Standard error as it is at the moment; a log that nobody can read any more stops nothing."""
+    """The present `sys.stderr`. A write that fails is ignored: a closed log must not stop the engine."""
 
     def write(self, text: str) -> int:
-        """Write, if that is possible."""
+        """Write to standard error; ignores errors."""
         with contextlib.suppress(OSError, ValueError):
             return sys.stderr.write(text)
         return 0
 
     def flush(self) -> None:
-        """Flush, if that is possible."""
+        """Flush standard error; ignores errors."""
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.flush()
 

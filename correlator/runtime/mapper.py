@@ -1,4 +1,4 @@
-"""Maps what a receiver takes in: in the receiver's thread at the end of a batch, or meanwhile in others (rule A9.9)."""
+"""Maps the messages of a receiver: in its thread when a batch is complete, or earlier in other threads (rule A9.9)."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -7,17 +7,17 @@ from correlator.core.mapping import Mapped, ReceiveMapping
 from correlator.events import Message
 
 FEWEST_PER_THREAD = 64
-"""Messages that are worth the hand-over to another thread."""
+"""With fewer messages, the hand-over to another thread costs more than it saves."""
 
 
 class Mapper:
-    """The messages of the present batch on their way to events. Owner: the receiver's thread.
+    """Maps the present batch. Owner: the receiver's thread.
 
     Args:
-        mapping: safe for threads, since it keeps nothing between two calls.
-        extra_threads: how many map while the owner receives; 0 maps in the owner's thread.
-        name: of the threads.
-        engine_time: engine time.
+        mapping: maps messages; several threads may call it.
+        extra_threads: number of threads that map while the owner receives; with 0 the owner maps.
+        name: prefix of the names of these threads.
+        engine_time: returns engine time.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class Mapper:
         self._parts: list[Future[Mapped]] = []
 
     def add(self, messages: Sequence[Message]) -> None:
-        """More messages of the batch, in order."""
+        """Add the next messages of the batch."""
         if self._pool is None:
             self._messages.extend(messages)
             return
@@ -41,13 +41,13 @@ class Mapper:
             self._parts.append(self._pool.submit(self.mapping.map, part, self._engine_time()))
 
     def finish(self) -> Mapped:
-        """The whole batch, in order; waits for what is not mapped yet. It stays the present batch until `forget`."""
+        """The whole batch, in order; waits until it is mapped. It stays the present batch until `forget`."""
         if self._pool is None:
             return self.mapping.map(self._messages, self._engine_time())
         return _joined([part.result() for part in self._parts])
 
     def forget(self) -> None:
-        """The batch is acknowledged, or given up: its messages come again."""
+        """Drop the batch: it is acknowledged, or the broker delivers its messages again."""
         self._messages = []
         self._parts = []
 

@@ -1,12 +1,12 @@
-"""A receiver's thread: takes batches from its source and carries each through its mode's cycle (`core/intake.py`)."""
+"""The thread of a receiver: takes batches from its source and does what its intake decides (`core/intake.py`)."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from correlator.connector import NO_SUCH_DESTINATION, Source
-from correlator.core.batch import Batch
+from correlator.core.batch import ReceiveBatch
 from correlator.core.faults import point
-from correlator.core.intake import Intake, ReceiverCounters, State
+from correlator.core.intake import Intake, ReceiverCounters, ReceiverState
 from correlator.core.mapping import Mapped
 from correlator.core.queue import InputQueue, Run
 from correlator.core.routes import Acknowledge, nothing_suspended
@@ -23,17 +23,18 @@ from correlator.runtime.writer import Accepted, ReceiveRequest, Writer
 from correlator.settings import ReceiverSettings
 
 LONGEST_WAIT_S = 0.2
-"""Longest call of `Source.receive`: bounds how late a stop is noticed."""
+"""Longest call of `Source.receive`: a stop is noticed after this time at the latest."""
 BACK_PRESSURE_WAIT_S = 0.05
+"""Time between two looks at a limit that holds the receiver back."""
 
 
 class Targets:
-    """The contexts that a receiver delivers to, and what makes it wait.
+    """The contexts that a receiver delivers to, and the limits that make it wait.
 
     Args:
-        queues: their queues and what wakes their threads.
-        max_backlog: messages of the receiver that may wait in one context before it pauses.
-        full_outbox: names a sender that has so much to send that receiving must pause.
+        queues: for each context its name, its queue, and the call that wakes its thread.
+        max_backlog: how many messages of the receiver may wait in one context before the receiver pauses.
+        full_outbox: returns the name of a sender whose outbox is full, `None` if none is.
     """
 
     def __init__(
@@ -48,13 +49,13 @@ class Targets:
         self.names = [name for name, _, _ in queues]
 
     def deliver(self, make_run: Callable[[], Run]) -> None:
-        """Put a run into each queue."""
+        """Put a run of its own into each queue."""
         for _, queue, wake in self._queues:
             queue.deliver(make_run())
             wake()
 
     def back_pressure(self, receiver: str) -> str:
-        """What has so much to do that the receiver must wait: `queue:CONTEXT`, `outbox:SENDER`, "" for nothing."""
+        """The full queue or outbox that the receiver must wait for: `queue:CONTEXT` or `outbox:SENDER`; "" for none."""
         for name, queue, _ in self._queues:
             if queue.backlog(receiver) >= self._max_backlog:
                 return f"queue:{name}"
@@ -65,24 +66,28 @@ class Targets:
 class Receiver(Actor):
     """One receiver.
 
-    Attributes:
-        waits_for: why it receives nothing now: `window` (flow control), `queue:CONTEXT`, `outbox:SENDER` or `doubt`
-            (lost connections have left much in doubt, and the broker may not have noticed them yet); "" for none of
-            these. Written by its own thread.
-
     Args:
         settings: as configured.
-        intake: its decisions.
+        intake: decides what it does with its messages.
         source: not yet connected.
         mapper: makes events of messages.
-        targets: where events go.
-        writer: `None` without persistence.
+        targets: the contexts that get the events.
+        writer: stores batches; `None` for an engine without a store.
         clock: monotonic seconds.
-        statuses: is told how it is.
-        breakdown: measures what the thread does.
+        statuses: gets each new status.
+        breakdown: measures what the thread spends its time on.
         reconnecting: how attempts to connect follow one another.
-        blocking: whether `Source.receive` may block; the simulation says no.
-        ended: called when the source has come to its end.
+        blocking: whether `Source.receive` may block; false in the simulation.
+        ended: called in its thread when its source has come to its end.
+
+    Attributes:
+        settings: as configured.
+        intake: its decisions.
+        mapper: makes events of messages.
+        targets: the contexts that get the events.
+        waits_for: why it receives nothing now: `window` (flow control), `queue:CONTEXT`, `outbox:SENDER` or `doubt`
+            (lost connections have left many messages in doubt, and the broker may not have noticed the losses yet); ""
+            for none of these. Written by its own thread.
     """
 
     def __init__(
@@ -123,8 +128,8 @@ class Receiver(Actor):
         self._reconnection = Reconnection(reconnecting, clock, self._log)
 
     @property
-    def state(self) -> State:
-        """Where it is in its cycle."""
+    def state(self) -> ReceiverState:
+        """The state of its cycle."""
         return self.intake.state
 
     @property
@@ -134,12 +139,12 @@ class Receiver(Actor):
 
     @property
     def window(self) -> int:
-        """How many messages the application lets it deliver now; -1 without flow control."""
+        """How many messages flow control lets it deliver now; -1 without flow control."""
         return self.intake.window
 
     @property
     def quiet(self) -> bool:
-        """Whether it has seen that it is to drain, and takes nothing more; said by its own thread."""
+        """Whether it takes in nothing more, since it has finished draining or is not open."""
         return self._drained or not self._open
 
     @property
@@ -148,28 +153,29 @@ class Receiver(Actor):
         return self._open
 
     def open(self) -> None:
-        """Let it connect and receive; for the thread that starts the engine or adds the receiver."""
+        """Let it connect and receive; called by the thread that starts the engine or adds the receiver."""
         self._open = True
 
     def drain(self) -> None:
-        """Take in nothing more, but finish what is begun; any thread may call it."""
+        """Finish the present batch and begin no other; any thread may call it."""
         self.intake.draining = True
         self.wake()
 
     def grant(self, through: int) -> None:
-        """Let it deliver up to message `through` (rule A9.1); called from a context's thread."""
+        """Let it deliver up to message number `through` (rule A9.1); called from the thread of a context."""
         self.intake.allow(through)
         self.wake()
 
     def tell(self, status: PartStatus, error: str = "") -> None:
-        """It is in this status now."""
+        """Report the status of this receiver."""
         self._statuses.tell(self.settings, status, error)
 
     def resume(self, context: str) -> Acknowledge:
-        """What acknowledges the suspended batch and receives on; asked and called from a context's thread.
+        """A call that acknowledges the suspended batch and lets the receiver go on.
 
-        Called when that batch is suspended no more it does nothing: its connection was lost, so it comes again. Raises
-        `UsageError` E7101 when no batch is suspended, E7102 from a context that does not handle it.
+        The thread of a context asks for the call and makes it later. If the connection is lost in between, the call
+        does nothing: the broker delivers the batch again. Raises `UsageError` E7101 if no batch is suspended, E7102 if
+        `context` does not handle the receiver's messages.
         """
         if context not in self.targets.names:
             raise UsageError(
@@ -183,12 +189,12 @@ class Receiver(Actor):
             raise nothing_suspended(self.settings.id)
         return lambda: self._resume(batch)
 
-    def _resume(self, batch: Batch) -> None:
+    def _resume(self, batch: ReceiveBatch) -> None:
         self.intake.resume(batch)
         self.wake()
 
     def step(self) -> float | None:
-        """Go on as far as possible in the present state."""
+        """Do what the present state of the cycle allows."""
         if not self._open:
             return None
         if self.intake.draining and self.intake.idle:
@@ -212,13 +218,13 @@ class Receiver(Actor):
 
     def _act(self) -> float | None:
         state = self.intake.state
-        if state is State.DISCONNECTED:
+        if state is ReceiverState.DISCONNECTED:
             return self._connect()
-        if state is State.RECEIVING:
+        if state is ReceiverState.RECEIVING:
             return self._receive()
-        if state is State.COMMITTING:
+        if state is ReceiverState.COMMITTING:
             return self._committed()
-        if state is State.SUSPENDED:
+        if state is ReceiverState.SUSPENDED:
             return self._acknowledge_suspended()
         return None
 
@@ -267,7 +273,7 @@ class Receiver(Actor):
         waited = self._take_chunk()
         if intake.complete(self._clock.monotonic()):
             self._hand_on()
-            return 0 if intake.state is not State.COMMITTING else None
+            return 0 if intake.state is not ReceiverState.COMMITTING else None
         if intake.end():
             self._ended()
             return None
@@ -293,12 +299,12 @@ class Receiver(Actor):
     def _hand_on(self) -> None:
         intake = self.intake
         intake.hand_on(self._clock.wall(), self.mapper.mapping.name_of)
-        self._warn()  # now: what is acknowledged and dropped has a line in the log, whatever ends the process
+        self._warn()  # now: messages that are acknowledged and dropped have a log line, even if the process ends soon
         point("rx.map")
         mapped = self.mapper.finish()
         self._breakdown.lap("MAPPING")
         if mapped.dead_letters:
-            self._judge(mapped)
+            self._apply_policy(mapped)
         something = mapped.messages or mapped.dead_letters
         if self._writer is not None and something and (intake.mode.stored or mapped.dead_letters):
             self._store(mapped, self._writer)
@@ -306,8 +312,8 @@ class Receiver(Actor):
             self._report(mapped.dead_letters)
             self._deliver(mapped)
 
-    def _judge(self, mapped: Mapped) -> None:
-        """What becomes of messages that cannot be mapped."""
+    def _apply_policy(self, mapped: Mapped) -> None:
+        """Apply the policy for messages that cannot be mapped."""
         point("rx.map.error")
         policy, letters = self.settings.on_mapping_error, mapped.dead_letters
         if policy == "dead_letter":
@@ -351,7 +357,7 @@ class Receiver(Actor):
         self.intake.committed()
         self._report(accepted.dead_letters)
         if not self.intake.mode.stored:
-            self._breakdown.lap("MAPPING")  # keeping what could not be mapped
+            self._breakdown.lap("MAPPING")  # storing dead letters
             self._deliver(request.mapped)
             return 0
         self._breakdown.lap_until("DB_WAIT", accepted.began)
@@ -373,7 +379,7 @@ class Receiver(Actor):
         self._enqueue(mapped.messages, mapped.events)
         if not self.intake.mode.stored:
             self._breakdown.lap("ENQUEUING")
-        if self.intake.delivered(len(mapped.messages), self._clock.monotonic()) is State.SUSPENDED:
+        if self.intake.delivered(len(mapped.messages), self._clock.monotonic()) is ReceiverState.SUSPENDED:
             point("ac.suspend")
             notice = ReceivingSuspended(receiver=self.settings.id)
             self.targets.deliver(lambda: Run("", 0, (), (notice,), stored=False))
@@ -389,7 +395,7 @@ class Receiver(Actor):
             self._mark()
 
     def _mark(self) -> None:
-        """Tell the contexts how far the queue goes now (rule A9.1)."""
+        """Put a marker with the number of the last message into the queues (rule A9.1)."""
         if self.settings.flow_control:
             marker = FlowControlMarker(receiver=self.settings.id, number=self.intake.next_number - 1)
             self.targets.deliver(lambda: Run("", 0, (), (marker,), stored=False))

@@ -1,4 +1,4 @@
-"""When a receiver or sender tries to connect again, and what the log says of it."""
+"""When a receiver or sender tries to connect again, and what it logs about outages."""
 
 import math
 from collections.abc import Callable
@@ -8,9 +8,10 @@ from correlator.core.backoff import Backoff
 from correlator.runtime.clock import Clock
 
 STABLE_S = 60.0
-"""A loss after so long is told at once, and so is an outage of so long after "connected again"."""
+"""A connection that has held for so long resets the intervals between log lines. An outage that
+lasts so long after "connected again" is logged."""
 LONGEST_SILENCE_S = 3600.0
-"""Between two lines about the same outage."""
+"""Longest time between two log lines about the same outage."""
 
 
 class ReconnectionPolicy(NamedTuple):
@@ -28,18 +29,20 @@ class ReconnectionPolicy(NamedTuple):
 
 
 class Reconnection:
-    """The outages of one connection of a receiver or sender. Owner: its thread.
+    """The outages of the connection of one receiver or sender. Owner: its thread.
 
-    The delay grows with each failure, and begins anew when a connection has held for longer than the delay before it: a
-    broker that comes and goes is tried less and less, too. The log tells of the first failure, then after intervals
-    that double, and that it is back; these begin anew when a connection has held for `STABLE_S`. Having said that it is
-    back, it does not leave it at that for as long as an interval: it tells of the next loss at once when the outage was
-    as long as `STABLE_S`, and else as soon as the next outage is.
+    Attempts. The delay grows with each failure. It begins anew when a connection has held for longer than the delay
+    before it, so a broker that comes and goes has fewer and fewer attempts, too.
+
+    Log lines. The first failure is logged, then failures after intervals that double, then the end of the outage. The
+    intervals begin anew when a connection has held for `STABLE_S`. "connected again" must not be the last line about a
+    broker that is down: if the outage before it lasted `STABLE_S`, the next loss is logged at once; otherwise the next
+    outage is logged when it has lasted `STABLE_S`.
 
     Args:
-        policy: how attempts follow one another.
+        policy: how attempts to connect follow one another.
         clock: monotonic seconds.
-        log: of the receiver or sender.
+        log: logger of the receiver or sender.
     """
 
     def __init__(self, policy: ReconnectionPolicy, clock: Clock, log: Any) -> None:
@@ -59,7 +62,7 @@ class Reconnection:
         self._longest_untold = math.inf
 
     def wait(self) -> float:
-        """Seconds until the next attempt; not above 0 when it may be made now."""
+        """Seconds until the next attempt; 0 or less if it is due."""
         return self._retry_at - self._clock.monotonic()
 
     def away(self) -> float:
@@ -67,7 +70,7 @@ class Reconnection:
         return self._clock.monotonic() - self._down_since
 
     def lost(self, error: Exception) -> float:
-        """The connection is lost, or was not made; returns the seconds until the next attempt.
+        """Note that the connection is lost, or that an attempt failed; returns the seconds until the next attempt.
 
         Raises the error if there never was a connection and the policy is to fail fast.
         """
@@ -87,7 +90,7 @@ class Reconnection:
         return self._delay
 
     def back(self) -> None:
-        """There is a connection."""
+        """Note that there is a connection."""
         self._fail_fast = False
         self._connected_at = self._clock.monotonic()
         attempts, self._attempts = self._attempts, 0

@@ -1,4 +1,4 @@
-"""Records what an engine takes in (docs/rules.md, section A7): ties the tapes of the contexts to the file."""
+"""Records what an engine takes in (docs/rules.md, section A7): gives the records of all tapes to the input log."""
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
@@ -14,11 +14,11 @@ from correlator.runtime.inputlog import InputLog
 from correlator.settings import EngineSettings
 
 PART = 1000
-"""State entries in one record."""
+"""Most state entries in one record."""
 
 
 class Recording:
-    """One life of an engine on the way into its input log.
+    """Records one life of an engine.
 
     Args:
         settings: of the engine; `input_log` is set.
@@ -33,11 +33,11 @@ class Recording:
 
     @property
     def full(self) -> bool:
-        """Whether contexts should pause until the disk has taken more."""
+        """Whether contexts should pause until the input log has written more."""
         return self._log is not None and self._log.full
 
     def tape(self, context: str, routes: Routes, engine_time: float, wall_time: float) -> Tape:
-        """The tape of a context that is being made."""
+        """Make the tape of a new context; its first times are recorded."""
         self._began[context] = engine_time, wall_time
         tape = self._tapes[context] = Tape(context, routes, self._append)
         return tape
@@ -51,10 +51,10 @@ class Recording:
         *,
         persistent: bool,
     ) -> None:
-        """The life begins with this: make the file. Raises `UsageError` E2041."""
+        """Make the file, and record the state with which the life begins. Raises `UsageError` E2041."""
         log = self._log = InputLog(Path(self._settings.input_log or ""))
         for tape in self._tapes.values():
-            tape.taken()  # what a start restores is seen with the first look
+            tape.taken()  # the first look shows what the start has restored
         entries = [StateEntry(owner, key, value) for owner, kept in state.items() for key, value in kept.items()]
         parts = [entries[at : at + PART] for at in range(0, len(entries), PART)]
         start = Start(
@@ -75,15 +75,15 @@ class Recording:
         self._append(start)
         for part in parts:
             self._append(State(part))
-        log.step()  # here and now: without its beginning a log is worth nothing, whatever ends the process next
+        log.step()  # write it now: a log without its beginning is useless, and the process may end at any time
         log.start()
 
     def changed(self, entries: Sequence[StateEntry]) -> None:
-        """The start has changed state, which the first cut writes."""
+        """Record that the start has changed state; the first cut writes the change."""
         self._append(Changed(entries))
 
     def hook(self, name: str, call: Callable[[], None]) -> None:
-        """Call life-cycle methods, and record that."""
+        """Make `call`, which calls a life-cycle method of the monitors, and record it under `name`."""
         for tape in self._tapes.values():
             tape.refresh()
         try:
@@ -92,23 +92,23 @@ class Recording:
             self._append(Hook(name, [tape.taken() for tape in self._tapes.values()]))
 
     def recovered(self) -> None:
-        """The recovery is over: from now on a step that took in and did nothing is left out."""
+        """Note the end of the recovery: from now on, steps that took in and did nothing are not recorded."""
         for tape in self._tapes.values():
             tape.recovering = False
 
     def cut(self, cut: Cut) -> None:
-        """A cut was taken; the contexts are still parked."""
+        """Record a cut; called before the contexts go on."""
         commit = cut.commit
         senders = [(outbox.sender, progress.confirmed_through) for outbox, progress in cut.settled]
         taken = [tape.taken() for tape in self._tapes.values()]
         self._append(CutTaken(taken, commit.number, commit.digest, commit.engine_time, senders))
 
     def added(self, endpoint: Endpoint) -> None:
-        """A part was added by code; before anybody can use it."""
+        """Record a part that code has added; called before any monitor can use it."""
         self._append(Added(endpoint))
 
     def close(self, *, in_order: bool) -> None:
-        """The life has ended; all other threads have."""
+        """Close the file; called when all other threads have ended."""
         if self._log is None:
             return
         if in_order:
@@ -122,7 +122,7 @@ class Recording:
 
 
 def replayable(settings: EngineSettings) -> bytes:
-    """What a replay needs of the settings, as JSON: nothing about brokers, stores and intervals."""
+    """The settings that a replay needs, as JSON; they say nothing about brokers, stores and intervals."""
     kept = EngineSettings(
         name=settings.name,
         destinations=settings.destinations,

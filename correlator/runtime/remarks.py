@@ -1,4 +1,4 @@
-"""What settings and the code of monitors do not say about each other: parts that work, and to no effect."""
+"""Warns of parts that have no effect: settings and code of monitors that do not fit together."""
 
 import inspect
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,7 +17,7 @@ CHANNEL = "channel:"
 
 
 class Remark(NamedTuple):
-    """What will do nothing: a code, the part, its place in the settings, and the rest of the message."""
+    """A warning of a part without effect: its code, the part, the place in the settings, and the rest of the text."""
 
     code: str
     part: str
@@ -30,12 +30,12 @@ class Remark(NamedTuple):
 def unheard(
     settings: EngineSettings, monitors: Sequence[type[Monitor]], pipelines: Iterable[Sequence[str]]
 ) -> Iterator[Remark]:
-    """What receivers deliver and no monitor waits for. A pipeline takes everything of the receivers that it names.
+    """Receivers whose messages no monitor listens for. A pipeline takes all messages of the receivers that it names.
 
     Args:
         settings: of the engine.
         monitors: the classes of its monitors.
-        pipelines: for each pipeline the receivers that it takes from.
+        pipelines: for each pipeline the receivers that it names.
     """
     taken = {receiver for names in pipelines for receiver in names}
     application = application_of(tuple(monitors))
@@ -45,13 +45,13 @@ def unheard(
 
 
 def unhandled_type(receiver: ReceiverSettings, monitors: Sequence[type[Monitor]]) -> type[Any] | None:
-    """The type that a receiver delivers to monitors when none of them waits for it; `None` when one does, or may."""
+    """The type of the receiver's events if no monitor listens for it; `None` if one does, or may do."""
     event_type: type[Any] = Message if receiver.event is None else _event_type(receiver.event)
     return event_type if _nobody_hears(event_type, application_of(tuple(monitors))) else None
 
 
 def unsent(settings: EngineSettings, monitors: Sequence[type[Monitor]]) -> Iterator[Remark]:
-    """What monitors send to senders and channels that nobody has configured, or to contexts where nobody listens."""
+    """Sends to senders that are not configured, and to channels that no context receives or no monitor listens to."""
     application = application_of(tuple(monitors))
     senders = [sender.id for sender in (*settings.senders, *default_senders(settings))]
     channels = {monitor.context for monitor in settings.monitors} | application.subscriptions
@@ -66,7 +66,7 @@ def unsent(settings: EngineSettings, monitors: Sequence[type[Monitor]]) -> Itera
 
 
 def unstored(monitors: Sequence[type[Monitor]]) -> Iterator[Remark]:
-    """Attributes of persistent monitors that have an initial value and change, and that no checkpoint holds."""
+    """Attributes of persistent monitors with an initial value that the code changes, but no checkpoint holds."""
     application = application_of(tuple(monitors))
     for cls in (one for one in application.monitors if one.persistent):
         for name in _begins_anew(cls):
@@ -80,7 +80,7 @@ def unstored(monitors: Sequence[type[Monitor]]) -> Iterator[Remark]:
 
 
 def _begins_anew(cls: type[Monitor]) -> Iterator[str]:
-    """Attributes with a value in the class and without annotation, whose names do not say that it is so."""
+    """Attributes with a value in the class, without an annotation, and without a leading `_`."""
     own = [base for base in cls.__mro__ if base not in Monitor.__mro__]
     names = dict.fromkeys(name for base in own for name in vars(base) if not name.startswith("_"))
     stored = stored_attributes(cls)

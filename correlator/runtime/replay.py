@@ -1,7 +1,7 @@
-"""Repeats what an engine did, from its input log alone (rule A7.1): same monitors, same inputs, no connection.
+"""Repeats a life of an engine from its input log alone (rule A7.1): same monitors, same inputs, no connection.
 
-The parts are those of an engine, but nobody starts them: no thread runs, no store is opened, no source or sink is ever
-connected. Each record is carried out in order, and each checkpoint must come to the digest that it had.
+The replay makes the parts of an engine but does not start them: no thread runs, and no store, source or sink is opened.
+It carries out the records in order, and each checkpoint must have the digest that it had in the life.
 """
 
 from collections import deque
@@ -52,7 +52,7 @@ from correlator.settings import EngineSettings, ReceiverSettings, SenderSettings
 
 
 class Output(NamedTuple):
-    """What a sender was given to send, as it would have left; `checkpoint` is the last one, its own included."""
+    """A send as it would have left; `checkpoint` is the number of the last checkpoint before it or with it."""
 
     checkpoint: int
     sender: str
@@ -61,18 +61,18 @@ class Output(NamedTuple):
 
 @dataclass(slots=True)
 class Replayed:
-    """What came of a replay.
+    """The result of a replay.
 
     Attributes:
-        outputs: of reliable senders as their checkpoints released them, of others as they were sent.
-        dead_letters: of handlers, and of messages that were not handled again.
-        events: handled by contexts.
-        timers: fired.
-        checkpoints: taken.
+        outputs: sends; those of reliable senders in the order in which checkpoints released them.
+        dead_letters: of failed handlers, and of messages that were not handled again.
+        events: number of events that contexts handled.
+        timers: number of timers that fired.
+        checkpoints: number of checkpoints.
         number: of the last checkpoint.
-        digest: of the lineage with it; it covers state, queues and what was sent.
-        in_order: whether the engine stopped in order; else the log ends where it was killed.
-        failure: what stopped the engine, if a handler did.
+        digest: of the last checkpoint; it covers state, queues and sends of all checkpoints up to it.
+        in_order: whether the engine stopped in order; otherwise the log ends where the engine was killed.
+        failure: the error of the handler that stopped the engine; "" for none.
     """
 
     outputs: list[Output] = field(default_factory=list)
@@ -87,14 +87,14 @@ class Replayed:
 
 
 def replay(path: str | Path, settings: EngineSettings | None = None) -> Replayed:
-    """Do again what the engine of an input log did, without opening any connection.
+    """Repeat the life that an input log holds, without opening any connection.
 
     Args:
         path: the log of one life.
-        settings: refused unless what the log was recorded with is the same; by default the log's own are taken.
+        settings: must agree with those of the log; by default the replay takes those of the log.
 
-    Raises `UsageError` E2041 for a file that cannot be read; `RecoveryRefused` E4320 for one that is no input log,
-    E4321 when the monitors do something else than they did, E4322 for other settings.
+    Raises `UsageError` E2041 if the file cannot be read; `RecoveryRefused` E4320 if it is not an input log, E4321 if
+    the monitors do something else than in the life, E4322 if the settings differ, E4323 if the log lacks its beginning.
     """
     records = read_log(Path(path))
     start = next(records, None)
@@ -116,7 +116,7 @@ def replay(path: str | Path, settings: EngineSettings | None = None) -> Replayed
 
 
 class _Replay:
-    """One replay: the parts of an engine, and what carries each record out."""
+    """One replay: the parts of an engine, and the code that carries out each record."""
 
     def __init__(self, where: str, start: Start, states: Sequence[State]) -> None:
         self.replayed = Replayed(number=start.checkpoint, digest=start.digest)
@@ -137,7 +137,7 @@ class _Replay:
         self._withheld = {name: self._withhold(name) for name in self._views}
 
     def carry_out(self, record: Record) -> None:
-        """Do what a record says."""
+        """Carry out one record."""
         if isinstance(record, Changed):
             self._checkpoint = self._checkpoint_after(record.entries)
         elif isinstance(record, Batch):
@@ -162,7 +162,7 @@ class _Replay:
     # --- the parts ---
 
     def _make_parts(self, endpoints: Sequence[Endpoint]) -> Parts:
-        connections: dict[str, Connection] = {endpoint.connection: _Nowhere() for endpoint in endpoints}
+        connections: dict[str, Connection] = {endpoint.connection: _UnopenedConnection() for endpoint in endpoints}
         writer = (
             Writer(cast(Store, None), 0, self._time.now, self._settings.duplicate_detection)
             if self._persistent
@@ -171,7 +171,7 @@ class _Replay:
         return Parts(
             self._settings,
             connections,
-            clock=_StillClock(),
+            clock=_StoppedClock(),
             engine_time=self._time,
             writer=writer,
             blocking=False,
@@ -209,11 +209,11 @@ class _Replay:
         return restart
 
     def _withhold(self, context: str) -> dict[tuple[str, int], Run]:
-        """What a start delivers enters when the log says so."""
+        """Take back the runs that a start has put into a queue: the records say when they enter."""
         return {(run.receiver, run.first): run for run in self._context(context).queue.withhold() if run.receiver}
 
     def _add(self, endpoint: Endpoint) -> None:
-        self._parts.use(endpoint.connection, _Nowhere())
+        self._parts.use(endpoint.connection, _UnopenedConnection())
         if endpoint.kind == "sender":
             sender = msgspec.json.decode(endpoint.settings, type=SenderSettings)
             self._parts.add_sender(self._parts.make_sender(sender, endpoint.source))
@@ -316,7 +316,7 @@ class _Replay:
         self.replayed.number, self.replayed.digest = record.number, record.digest
 
     def _outputs(self, segment: OutboundSegment) -> list[Output]:
-        """Sends with their ids, as the sender would take them out of the outbox."""
+        """The sends of a segment with their ids, as the sender would take them from the outbox."""
         part = self._parts.senders[segment.sender]
         count = len(segment.messages)
         before = SenderCut(segment.sender, part.outbox.source, segment.first + count, segment.first - 1)
@@ -324,7 +324,7 @@ class _Replay:
         return [Output(self._checkpoint.number, segment.sender, sent) for sent in outbox.take(count)]
 
     def _collect(self) -> None:
-        """What left at once; and without persistence, what no checkpoint takes."""
+        """Collect BEST_EFFORT sends; without persistence dead letters, too, since no checkpoint takes them."""
         for name, sender in self._parts.senders.items():
             while not sender.outbox.stored and sender.outbox.outstanding:
                 if batch := sender.outbox.take(sender.settings.max_batch_size):
@@ -353,11 +353,11 @@ class _Replay:
 
 
 class _ReplayedView(Routes):
-    """What a context saw of the routes, and what it was answered.
+    """The routes that a context saw, and the answers that it got.
 
     Args:
-        outbox: of a sender.
-        differs: called when a context asks for something that it did not ask for.
+        outbox: returns the outbox of a sender.
+        differs: called when a handler asks for something that it did not ask for in the life; raises the error.
     """
 
     def __init__(self, outbox: Any, differs: Any) -> None:
@@ -371,18 +371,18 @@ class _ReplayedView(Routes):
         self._looked = False
 
     def take(self, taken: Taken) -> None:
-        """What the next stretch of work sees and is answered."""
+        """Set the routes and the answers for the next stretch of work."""
         self._answers.extend(taken.answers)
         if taken.visible is not None:
             self._show(taken.visible)
 
     def refuse_unasked(self) -> None:
-        """Every answer must have been asked for."""
+        """Raise an error if an answer of the life was not asked for."""
         if self._answers:
             self._differs(f"{len(self._answers)} answers were not asked for")
 
     def subscribe(self, channel: str, queue: InputQueue) -> None:
-        """As it was; what a start restores is seen with the first look."""
+        """Change the channels as the answer says; before the first look, the start restores subscriptions."""
         del queue
         if not self._looked:
             return
@@ -390,7 +390,7 @@ class _ReplayedView(Routes):
         self.channels = {**channels, channel: [self._sink]} if self._answer() else channels
 
     def unsubscribe(self, channel: str, queue: InputQueue) -> None:
-        """As it was."""
+        """Change the channels as the answer says."""
         self.subscribe(channel, queue)
 
     def _show(self, visible: Visible) -> None:
@@ -420,21 +420,21 @@ class _ReplayedView(Routes):
 
 
 class _Sink(InputQueue):
-    """The queue of another context: what it takes in stands in the log."""
+    """Takes the place of the queue of another context, whose inputs are in the log."""
 
     def deliver(self, run: Run) -> None:
-        """Nothing."""
+        """Drop the run."""
 
 
 class _ReplayedTime(EngineTime):
-    """Engine time as the log says."""
+    """Engine time and time of day from the log."""
 
     def __init__(self) -> None:
-        super().__init__(_StillClock())
+        super().__init__(_StoppedClock())
         self.set(0.0, 0.0)
 
     def set(self, engine_time: float, wall_time: float) -> None:
-        """It is so late."""
+        """Set both times."""
         self._seconds, self._wall = engine_time, wall_time
 
     def now(self) -> float:
@@ -446,8 +446,8 @@ class _ReplayedTime(EngineTime):
         return self._wall
 
 
-class _StillClock:
-    """A clock that stands."""
+class _StoppedClock:
+    """A clock that does not move."""
 
     def monotonic(self) -> float:
         """Always 0."""
@@ -458,27 +458,27 @@ class _StillClock:
         return 0.0
 
 
-class _Nowhere:
-    """A connection that is never opened; whatever was configured over it is."""
+class _UnopenedConnection:
+    """Takes the place of every connection. No settings are refused, and nothing is opened."""
 
     features = Features(selects=True)
 
     def source(self, receiver: ReceiverSettings) -> Source:
-        """Nothing receives."""
+        """No source: receivers of a replay are never opened."""
         del receiver
         return cast(Source, None)
 
     def sink(self, sender: SenderSettings) -> Sink:
-        """Nothing sends."""
+        """No sink: senders of a replay are never opened."""
         del sender
         return cast(Sink, None)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
 
 def _granted(window: int) -> None:
-    """A flow control window: nothing flows."""
+    """Ignore a flow control window: receivers of a replay deliver nothing."""
     del window
 
 

@@ -1,4 +1,4 @@
-"""Logs the status line again and again (rule A9.2)."""
+"""Logs the status line at intervals (rule A9.2)."""
 
 import contextlib
 import resource
@@ -15,10 +15,10 @@ _STATM = Path("/proc/self/statm")
 
 
 class Reporter(Actor):
-    """Logs what the engine did since the line before.
+    """Logs what the engine did since the last status line.
 
     Args:
-        status: looks at the engine.
+        status: returns the status of the engine.
         interval: seconds between two lines.
         clock: monotonic seconds.
     """
@@ -33,7 +33,7 @@ class Reporter(Actor):
         self._log = get_logger()
 
     def step(self) -> float | None:
-        """Log a line when it is time."""
+        """Log a line if it is due."""
         wait = self._due - self._clock.monotonic()
         if wait > 0:
             return wait
@@ -45,7 +45,7 @@ class Reporter(Actor):
 
 
 def resident_bytes() -> int:
-    """Memory of this process now; its peak where the system does not tell."""
+    """Resident memory of this process; its peak on systems that do not report the present value."""
     with contextlib.suppress(OSError):
         return int(_STATM.read_text().split()[1]) * _PAGE_BYTES
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -1,4 +1,4 @@
-"""A sender's thread: does with its sink what its dispatcher decides (`core/dispatch.py`).
+"""The thread of a sender: does with its sink what its dispatcher decides (`core/dispatch.py`).
 
 The rules are in docs/rules.md, section A2.
 """
@@ -141,7 +141,7 @@ class Sender(Actor):
         return delay
 
     def _log_waiting_flush(self) -> None:
-        """Log once for each flush request that it waits for the broker (bad input 187)."""
+        """Log once for each flush request how many messages it waits for (bad input 187)."""
         waiting = self.dispatcher.waiting_flush()
         if waiting is None:
             return

@@ -1,6 +1,6 @@
-"""Notes in the store what a start is handling, so that the next start knows what the process died of.
+"""Notes in the store which messages a start is about to handle, so that the next start knows what ended the process.
 
-What is decided stands in `correlator.core.poison`; here it is committed before it is begun.
+`correlator.core.poison` decides; this module commits each note before the messages are handled.
 """
 
 import contextlib
@@ -21,10 +21,10 @@ class Suspects:
 
     Args:
         contexts: their names.
-        found: what the last start left noted.
-        commit: has a note committed and returns when it is durable.
-        absolve: told of each condemned message when its dead letter is in its context.
-        halving: whether what is accused is halved instead of taken one by one.
+        found: the notes that the last start left.
+        commit: commits notes, and returns when they are durable.
+        absolve: called for each condemned message when its context holds its dead letter.
+        halving: whether the noted messages are divided into halves to find the poison message, not taken one by one.
     """
 
     def __init__(
@@ -46,26 +46,26 @@ class Suspects:
         self._log = get_logger(part="recovery")
 
     def portion(self, context: str, queue: InputQueue, most: int) -> Portion:
-        """What to handle next in a context, at most so many events."""
+        """The next events to handle in a context, at most `most`."""
         return self._watchlists[context].portion(queue, most)
 
     def note(self, suspects: Sequence[Suspect] = ()) -> None:
-        """These are handled next, and nothing else; what is condemned stays noted."""
+        """Commit that only these messages are handled next. Condemned messages stay noted."""
         self._write([*self._condemned, *suspects])
 
     def conclude(self) -> None:
-        """Everything that waited is handled."""
+        """Commit that all waiting messages are handled."""
         self._write(self._left_out)
 
     def leave_out(self, suspect: Suspect, do: Callable[[Suspect], str]) -> None:
-        """A condemned message becomes a dead letter; `do` makes it one and returns why."""
+        """Make a dead letter of a condemned message; `do` makes it and returns the text of the log line."""
         self._log.error(do(suspect))
         self._left_out.append(suspect)
         self._absolve(suspect)
 
     @contextlib.contextmanager
     def forgiving(self) -> Iterator[None]:
-        """An exception is no death: whoever handles it decides, and nothing stays noted."""
+        """Remove the notes if an exception is raised: the process does not die of it."""
         try:
             yield
         except (Exception, KeyboardInterrupt):

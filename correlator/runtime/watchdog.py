@@ -1,7 +1,7 @@
-"""Tells when a handler of a monitor does not return (bad input 109).
+"""Warns when a handler of a monitor does not return (bad input 109).
 
-It looks at the stacks of the threads from outside, now and then, so that an event costs nothing. A handler that is on
-the stack twice in the same call has run all the time between.
+The watchdog looks at the stacks of the threads from time to time, so an event costs nothing. If two looks find the same
+call of a handler, this call has run all the time in between.
 """
 
 import sys
@@ -14,11 +14,11 @@ from correlator.runtime.clock import Clock
 from correlator.runtime.logs import get_logger
 
 LOOKS = 10
-"""Looks within the time after which it warns: how exact that time is."""
+"""Looks within the time after which it warns; more looks make this time more exact."""
 
 
 class _Running:
-    """A call of a handler."""
+    """A call of a handler that the last look has found."""
 
     def __init__(self, frame: FrameType, since: float) -> None:
         self.frame = frame
@@ -27,11 +27,11 @@ class _Running:
 
 
 class Watchdog(Actor):
-    """Warns W5501 when a handler has run so long, again when it has run twice as long, and so on.
+    """Logs W5501 when a handler has run for `after` seconds, and again whenever this time has doubled.
 
     Args:
-        threads: identities of the threads that run handlers now.
-        after: seconds; 0 never warns.
+        threads: returns the identities of the threads that run handlers.
+        after: seconds before the first warning; 0 for no warnings.
         clock: monotonic seconds.
     """
 
@@ -44,7 +44,7 @@ class Watchdog(Actor):
         self._log = get_logger(part="watchdog")
 
     def step(self) -> float | None:
-        """Look once."""
+        """Look at all stacks once."""
         if not self._after:
             return None
         frames = sys._current_frames()  # noqa: SLF001  # the only way to see the stack of another thread

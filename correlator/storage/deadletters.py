@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 from sqlalchemy import Connection, delete, select, update
 
-from correlator.core.deadletters import Replay
+from correlator.core.deadletters import DeadLetterReplay
 from correlator.core.differences import joined
 from correlator.core.faults import point
 from correlator.events import DeadLetter
@@ -63,7 +63,7 @@ def _bring_back(connection: Connection, statements: Statements, selection: Selec
     row = connection.execute(select(tables.checkpoint)).first()
     cut = None if row is None else loading.cut_of(row)
     endpoints = [loading.endpoint_of(one) for one in connection.execute(select(tables.endpoint))]
-    again = Replay(endpoints, _last_numbers(connection, cut), cut.senders if cut else ())
+    again = DeadLetterReplay(endpoints, _last_numbers(connection, cut), cut.senders if cut else ())
     for letters in _pages(connection, selection):
         segments = again.take(letters)
         for received in segments.received:

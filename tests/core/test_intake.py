@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from correlator.connector import Chunk, Features
-from correlator.core.intake import Input, Intake, Numbers, State
+from correlator.core.intake import Intake, Numbers, ReceiverInput, ReceiverState
 from correlator.events import UNREADABLE, Headers, Message
 from correlator.reliability import Reliability
 from correlator.selector import Selector
@@ -77,13 +77,13 @@ def test_a_source_ends_behind_its_last_batch():
     assert not one.end()
     one.take(chunk(ended=True), 0.0, 0.0)
     assert one.end()
-    assert one.state is State.ENDED
+    assert one.state is ReceiverState.ENDED
 
 
 def test_batches_and_messages_are_counted_on():
     one = intake(numbers=Numbers(next_number=8, next_batch=4, confirmed_batch=3))
     through_the_store(one, b"a", b"b")
-    assert (one.next_number, one.next_batch, one.state) == (10, 5, State.RECEIVING)
+    assert (one.next_number, one.next_batch, one.state) == (10, 5, ReceiverState.RECEIVING)
     assert one.number(1) == 10
     assert (one.counters.delivered, one.batch.messages) == (3, [])
 
@@ -92,12 +92,12 @@ def test_what_is_lost_with_the_connection_comes_again():
     one = intake()
     one.take(chunk(b"a", ended=True), 0.0, 0.0)
     one.lost()
-    assert (one.state, one.batch.messages, one.counters.connection_errors) == (State.DISCONNECTED, [], 1)
+    assert (one.state, one.batch.messages, one.counters.connection_errors) == (ReceiverState.DISCONNECTED, [], 1)
     one.connected(0.0)
     assert not one.end()
 
 
-@pytest.mark.parametrize("state", [Input.BATCH_TO_STORE, None])
+@pytest.mark.parametrize("state", [ReceiverInput.BATCH_TO_STORE, None])
 def test_it_is_idle_with_nothing_begun(state):
     one = intake()
     assert one.idle
@@ -187,7 +187,7 @@ def test_without_flow_control_there_is_no_window():
 def suspended(**fields: Any) -> Intake:
     one = intake(reliability=Reliability.APP_CONTROLLED, **fields)
     one.take(chunk(b"a"), 0.0, 0.0)
-    assert one.delivered(1, 10.0) is State.SUSPENDED
+    assert one.delivered(1, 10.0) is ReceiverState.SUSPENDED
     return one
 
 
@@ -199,7 +199,7 @@ def test_a_suspended_batch_is_acknowledged_once_on_the_applications_word():
     one.resume(batch)
     assert one.suspended() is None  # a second word is refused
     assert one.resumed()
-    assert one.state is State.ACKNOWLEDGING
+    assert one.state is ReceiverState.ACKNOWLEDGING
 
 
 def test_the_word_for_a_batch_that_was_lost_acknowledges_no_other():
@@ -218,7 +218,7 @@ def test_the_word_for_a_batch_that_was_lost_acknowledges_no_other():
 def test_a_batch_of_dead_letters_is_not_suspended():
     one = intake(reliability=Reliability.APP_CONTROLLED)
     one.take(chunk(b"a"), 0.0, 0.0)
-    assert one.delivered(0, 0.0) is State.ACKNOWLEDGING
+    assert one.delivered(0, 0.0) is ReceiverState.ACKNOWLEDGING
 
 
 def test_a_batch_that_is_held_for_long_is_told_of_once():

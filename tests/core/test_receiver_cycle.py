@@ -2,26 +2,26 @@
 
 import pytest
 
-from correlator.core.batch import Batch
-from correlator.core.intake import Cycle, Input, State, transitions
+from correlator.core.batch import ReceiveBatch
+from correlator.core.intake import ReceiverCycle, ReceiverInput, ReceiverState, transitions
 from correlator.events import Message
 from correlator.reliability import RECEIVING, SENDING, Reliability
 
 
-def in_state(state: State, reliability: Reliability = Reliability.EXACTLY_ONCE) -> Cycle:
-    made = Cycle(RECEIVING[reliability])
+def in_state(state: ReceiverState, reliability: Reliability = Reliability.EXACTLY_ONCE) -> ReceiverCycle:
+    made = ReceiverCycle(RECEIVING[reliability])
     made.now = state
     return made
 
 
 @pytest.mark.parametrize("reliability", Reliability)
-@pytest.mark.parametrize("state", State)
-@pytest.mark.parametrize("event", Input)
+@pytest.mark.parametrize("state", ReceiverState)
+@pytest.mark.parametrize("event", ReceiverInput)
 def test_an_event_leads_where_the_table_says_or_raises_and_changes_nothing(state, event, reliability):
     receiver = in_state(state, reliability)
     target = transitions(RECEIVING[reliability]).get((state, event))
     if target is None:
-        with pytest.raises(ValueError, match=f"a receiver that is {state} cannot be told: {event}"):
+        with pytest.raises(ValueError, match=f"a receiver that is {state} cannot take the input: {event}"):
             receiver.receive(event)
     else:
         assert receiver.receive(event) is target
@@ -29,27 +29,27 @@ def test_an_event_leads_where_the_table_says_or_raises_and_changes_nothing(state
 
 
 CYCLES = {
-    Reliability.BEST_EFFORT: [Input.BATCH_DELIVERED, Input.ACKNOWLEDGED],
-    Reliability.AT_LEAST_ONCE: [Input.BATCH_TO_STORE, Input.COMMITTED, Input.ACKNOWLEDGED],
-    Reliability.EXACTLY_ONCE: [Input.BATCH_TO_STORE, Input.COMMITTED, Input.ACKNOWLEDGED],
-    Reliability.APP_CONTROLLED: [Input.BATCH_DELIVERED, Input.RESUMED, Input.ACKNOWLEDGED],
+    Reliability.BEST_EFFORT: [ReceiverInput.BATCH_DELIVERED, ReceiverInput.ACKNOWLEDGED],
+    Reliability.AT_LEAST_ONCE: [ReceiverInput.BATCH_TO_STORE, ReceiverInput.COMMITTED, ReceiverInput.ACKNOWLEDGED],
+    Reliability.EXACTLY_ONCE: [ReceiverInput.BATCH_TO_STORE, ReceiverInput.COMMITTED, ReceiverInput.ACKNOWLEDGED],
+    Reliability.APP_CONTROLLED: [ReceiverInput.BATCH_DELIVERED, ReceiverInput.RESUMED, ReceiverInput.ACKNOWLEDGED],
 }
 
 
 @pytest.mark.parametrize("reliability", Reliability)
 def test_the_cycle_of_each_mode_returns_to_receiving(reliability):
-    receiver = Cycle(RECEIVING[reliability])
-    receiver.receive(Input.CONNECTED)
+    receiver = ReceiverCycle(RECEIVING[reliability])
+    receiver.receive(ReceiverInput.CONNECTED)
     for _ in range(3):
         for event in CYCLES[reliability]:
             receiver.receive(event)
-        assert receiver.now is State.RECEIVING
+        assert receiver.now is ReceiverState.RECEIVING
 
 
 @pytest.mark.parametrize("reliability", Reliability)
 def test_only_app_controlled_suspends(reliability):
-    state = in_state(State.RECEIVING, reliability).receive(Input.BATCH_DELIVERED)
-    assert (state is State.SUSPENDED) == (reliability is Reliability.APP_CONTROLLED)
+    state = in_state(ReceiverState.RECEIVING, reliability).receive(ReceiverInput.BATCH_DELIVERED)
+    assert (state is ReceiverState.SUSPENDED) == (reliability is Reliability.APP_CONTROLLED)
 
 
 @pytest.mark.parametrize("reliability", [Reliability.AT_LEAST_ONCE, Reliability.EXACTLY_ONCE])
@@ -59,9 +59,9 @@ def test_a3_2_nothing_is_acknowledged_before_its_commit(reliability):
     stored = {
         state
         for (state, event), target in table.items()
-        if event is not Input.BATCH_DELIVERED and target is State.ACKNOWLEDGING
+        if event is not ReceiverInput.BATCH_DELIVERED and target is ReceiverState.ACKNOWLEDGING
     }
-    assert stored == {State.COMMITTING, State.SUSPENDED}
+    assert stored == {ReceiverState.COMMITTING, ReceiverState.SUSPENDED}
 
 
 @pytest.mark.parametrize(
@@ -96,8 +96,8 @@ def test_z9_what_the_sending_modes_promise(reliability, stored, stamps_id):
 # --- batches ---
 
 
-def a_batch(*, messages: int = 3, size: int = 1000, interval: float = 1.0) -> Batch:
-    return Batch(messages, size, interval)
+def a_batch(*, messages: int = 3, size: int = 1000, interval: float = 1.0) -> ReceiveBatch:
+    return ReceiveBatch(messages, size, interval)
 
 
 @pytest.mark.parametrize(("count", "closed"), [(2, False), (3, True)])

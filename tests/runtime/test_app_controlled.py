@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from correlator.core.intake import State
+from correlator.core.intake import ReceiverState
 from correlator.core.queue import Run
 from correlator.errors import ConfigError, ConnectionLost, UsageError
 from correlator.testing.clock import ManualClock
@@ -94,7 +94,7 @@ def test_t40_a_batch_that_is_held_for_long_is_told_once(no_store, script, logs):
         stepped(40)
         acknowledge()
         stepped(49)
-        no_store.wait(lambda: engine.receivers["in"].state is State.SUSPENDED)
+        no_store.wait(lambda: engine.receivers["in"].state is ReceiverState.SUSPENDED)
         assert warnings() == []
         stepped(1)
         no_store.wait(lambda: warnings() == [100])

@@ -9,7 +9,7 @@ import pytest
 
 from correlator.core.batch_context import Effects
 from correlator.core.commit import SenderCut
-from correlator.core.deadletters import Replay
+from correlator.core.deadletters import DeadLetterReplay
 from correlator.core.registry import endpoint_of
 from correlator.core.statelog import StateLog
 from correlator.errors import Fenced, UsageError
@@ -361,7 +361,7 @@ def letter(kind, origin, **fields):
 )
 def test_z8_what_cannot_go_back(given, why):
     registry = [endpoint_of(one, dynamic=False) for one in (receiver(), receiver("fast", BEST_EFFORT), sender())]
-    again = Replay(registry, {}, [])
+    again = DeadLetterReplay(registry, {}, [])
     assert again.take([(1, given)]) == ([], [])
     (refusal,) = again.refusals
     assert why in str(refusal)
@@ -369,7 +369,7 @@ def test_z8_what_cannot_go_back(given, why):
 
 @pytest.mark.parametrize("kind", ["mapping", "handler", "step", "poison"])
 def test_z8_a_received_message_goes_back_to_its_receiver_whatever_failed(kind):
-    again = Replay([endpoint_of(receiver(), dynamic=False)], {"in": 7}, [])
+    again = DeadLetterReplay([endpoint_of(receiver(), dynamic=False)], {"in": 7}, [])
     (segment,) = again.take([(1, letter(kind, "in", receiver="in", number=3))]).received
     assert (segment.receiver, segment.first, len(segment.messages)) == ("in", 8, 1)
     assert again.refusals == []
@@ -380,7 +380,7 @@ def test_z8_a_letter_of_an_older_version_can_be_read():
     old = msgspec.msgpack.encode({"kind": "mapping", "origin": "in", "reason": "E", "message": [b"m"]})
     read = msgspec.msgpack.decode(old, type=DeadLetter)
     assert (read.receiver, read.number) == ("", 0)
-    (segment,) = Replay([endpoint_of(receiver(), dynamic=False)], {"in": 4}, []).take([(1, read)]).received
+    (segment,) = DeadLetterReplay([endpoint_of(receiver(), dynamic=False)], {"in": 4}, []).take([(1, read)]).received
     assert (segment.receiver, segment.first) == ("in", 5)
 
 
@@ -416,7 +416,7 @@ def test_t69_letters_that_go_back_fill_no_row_beyond_what_a_database_takes(monke
     monkeypatch.setattr("correlator.core.pieces.MOST_BYTES", 10)
     bodies = [b"12345", b"67890", b"1", b"a message that is larger alone", b"2"]
     registry = [endpoint_of(one, dynamic=False) for one in (receiver(), sender())]
-    again = Replay(registry, {"in": 7}, [SenderCut("out", "source", 4, 3)])
+    again = DeadLetterReplay(registry, {"in": 7}, [SenderCut("out", "source", 4, 3)])
     received = [DeadLetter(kind="mapping", origin="in", reason="E", message=Message(body)) for body in bodies]
     sent = [DeadLetter(kind="send", origin="out", reason="E", message=Message(body)) for body in bodies]
     segments = again.take(enumerate([*received, *sent], 1))

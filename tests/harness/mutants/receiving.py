@@ -9,7 +9,7 @@ from correlator.core import admission, intake, registry
 from correlator.core.commit import IdRun
 from correlator.core.context import Context
 from correlator.core.dedup import DuplicateDetector, Plan
-from correlator.core.intake import Intake, State
+from correlator.core.intake import Intake, ReceiverState
 from correlator.core.mapping import ReceiveMapping
 from correlator.core.redeliveries import Redeliveries
 from correlator.reliability import RECEIVING, Receiving, Reliability
@@ -353,7 +353,7 @@ def no_marker_at_start(patches: Patches) -> None:
 
     def make(original: Any) -> Any:
         def mark(self: Any) -> None:
-            if self.state is not State.DISCONNECTED:
+            if self.state is not ReceiverState.DISCONNECTED:
                 original(self)
 
         return mark
@@ -367,7 +367,7 @@ def no_marker_behind_batches(patches: Patches) -> None:
 
     def make(original: Any) -> Any:
         def mark(self: Any) -> None:
-            if self.state is State.DISCONNECTED:
+            if self.state is ReceiverState.DISCONNECTED:
                 original(self)
 
         return mark

@@ -13,8 +13,9 @@ from typing import Any
 
 import msgspec
 
+from correlator.core.calls import HandlerCalls
 from correlator.core.commit import StateEntry
-from correlator.core.expressions import FRESH, Moment, Pattern, Plan, Progress
+from correlator.core.expressions import FRESH, Pattern, Plan, Progress
 from correlator.core.instances import (
     Attempt,
     Deadline,
@@ -35,27 +36,22 @@ from correlator.core.timers import Timers
 CALENDAR_LOOK_S = 60.0
 """How long at most the calendar may have jumped before `at` notices."""
 
-Invoke = Callable[[Instance, Callable[[Any], None], Any], None]
-
 
 class Attempts:
     """All attempts of a context.
 
     Args:
-        moment: at this start.
+        calls: calls the handlers, and knows what time it is.
         timers: of the context.
-        invoke: calls a handler.
-        stage: has something done when the handler that `invoke` calls next has returned.
+
+    Attributes:
+        index: the patterns that attempts wait for.
     """
 
-    def __init__(
-        self, moment: Moment, timers: Timers, invoke: Invoke, stage: Callable[[Callable[[Any], None], Any], None]
-    ) -> None:
-        self.moment = moment
+    def __init__(self, calls: HandlerCalls, timers: Timers) -> None:
         self.index: ListenerIndex[Leaf] = ListenerIndex()
+        self._calls = calls
         self._timers = timers
-        self._invoke = invoke
-        self._stage = stage
         self._changed: dict[ExpressionListener | Attempt, None] = {}
         self._gone: list[StateEntry] = []
 
@@ -80,7 +76,7 @@ class Attempts:
         number, instance.next_attempt = instance.next_attempt, instance.next_attempt + 1
         attempt = Attempt(listener, number, FRESH)
         listener.attempts[attempt] = None
-        self._go_on(attempt, listener.plan.step(FRESH, (), None, self.moment))
+        self._go_on(attempt, listener.plan.step(FRESH, (), None, self._calls.moment))
 
     def _remove(self, listener: ExpressionListener) -> None:
         listener.alive = False
@@ -106,14 +102,14 @@ class Attempts:
             event = kept.event if instance.monitor.persistent else kept.original
             plan.check(parts, event)
         except Exception as error:  # noqa: BLE001  # what the fields of an event hold is the application's
-            self._invoke(instance, partial(_fail, error), kept.original)
+            self._calls.call(instance, partial(_fail, error), kept.original)
             return
-        progress = plan.step(attempt.progress, parts, event, self.moment)
+        progress = plan.step(attempt.progress, parts, event, self._calls.moment)
         data = attempt.recorded
         if instance.monitor.persistent:
             data = {**data, **dict.fromkeys(parts, kept.data)}
         if plan.outcome(progress):
-            self._stage(self._complete, attempt)
+            self._calls.add_effect(self._complete, attempt)
             self._call(attempt.listener, progress, data, kept.original)
             return
         attempt.recorded = data
@@ -123,8 +119,8 @@ class Attempts:
         """Clocks of an attempt may have run out; what has run out has, even when the handler fails."""
         plan = attempt.listener.plan
         attempt.deadline = None
-        while attempt.alive and (clocks := plan.run_out(attempt.progress, self.moment)):
-            progress = plan.step(attempt.progress, clocks, None, self.moment)
+        while attempt.alive and (clocks := plan.run_out(attempt.progress, self._calls.moment)):
+            progress = plan.step(attempt.progress, clocks, None, self._calls.moment)
             if plan.outcome(progress):
                 self._complete(attempt)
                 self._call(attempt.listener, progress, attempt.recorded, None)
@@ -164,7 +160,7 @@ class Attempts:
             apart(events[number], data[number]) if number in data else events.get(number)
             for number in listener.plan.arguments
         ]
-        self._invoke(listener.instance, lambda _: listener.method(*arguments), event)
+        self._calls.call(listener.instance, lambda _: listener.method(*arguments), event)
 
     def _go_on(self, attempt: Attempt, progress: Progress) -> None:
         attempt.progress = progress
@@ -184,7 +180,7 @@ class Attempts:
         self._set_deadline(attempt)
 
     def _set_deadline(self, attempt: Attempt) -> None:
-        due = attempt.listener.plan.next_look(attempt.progress, self.moment, CALENDAR_LOOK_S)
+        due = attempt.listener.plan.next_look(attempt.progress, self._calls.moment, CALENDAR_LOOK_S)
         deadline = attempt.deadline
         if deadline is not None and deadline.due != due:
             self._timers.cancel(deadline)

@@ -280,6 +280,11 @@ class Instance:
         self.next_number = 1
         self.next_attempt = 1
 
+    def take_number(self) -> int:
+        """A number for a listener or timer of this instance; no number is given twice."""
+        number, self.next_number = self.next_number, self.next_number + 1
+        return number
+
     @property
     def owner(self) -> str:
         """Its owner name in the store."""

@@ -13,7 +13,8 @@ from correlator.core.admission import at_same_place, refuse_beside, refuse_for_p
 from correlator.core.backoff import Backoff
 from correlator.core.batch_context import BatchContext
 from correlator.core.commit import OutboundSegment, SenderCut
-from correlator.core.context import MAX_WAITING_FROM_INSIDE, Context
+from correlator.core.context import Context
+from correlator.core.crowding import MAX_WAITING_FROM_INSIDE
 from correlator.core.delivery import Layout
 from correlator.core.dispatch import Dispatcher
 from correlator.core.faults import point
@@ -413,7 +414,9 @@ class Parts:
         layout = Layout([thread.context.name for thread in monitors], pipelines)
         threads = [self.contexts[name] for name in layout.targets(receiver)]
         if threads and RECEIVING[settings.reliability].acknowledged_by_application:
-            asked: list[ContextThread] = [thread for thread in monitors if thread.context.acknowledges()]
+            asked: list[ContextThread] = [
+                thread for thread in monitors if any(one.acknowledges() for one in thread.context.monitors.instances)
+            ]
             threads = (asked or threads)[:1]
         if not threads:
             raise ConfigError(

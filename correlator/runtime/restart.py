@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 
 from correlator.core.commit import Endpoint, Recovered, StateEntry, Suspect
-from correlator.core.context import CROWDED, Context
+from correlator.core.context import Context
+from correlator.core.crowding import CROWDED
 from correlator.core.dedup import surely_acknowledged
 from correlator.core.delivery import Received
 from correlator.core.differences import (
@@ -291,7 +292,7 @@ class Restart:
 
     def _refuse_leftover_tables(self, state: State) -> None:
         """A table that no monitor has claimed was renamed or removed: never guess (trap T31)."""
-        monitors = [monitor for thread in self._parts.monitor_threads() for monitor in thread.context.monitors()]
+        monitors = [one for thread in self._parts.monitor_threads() for one in thread.context.monitors.instances]
         claimed = {table.owner for monitor in monitors for table in monitor.tables()}
         refuse(compare_tables(stored_tables(state), claimed))
 

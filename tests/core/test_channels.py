@@ -41,6 +41,7 @@ def contexts(routes: Routes, **monitors: list[Monitor]) -> list[Context]:
         context = Context(name, routes, resolve)
         routes.subscribe(name, context.queue)
         for one in ones:
+            one.home = context
             context.load(one, "stop")
             context.call_one(one, "onload")
         made.append(context)
@@ -50,8 +51,8 @@ def contexts(routes: Routes, **monitors: list[Monitor]) -> list[Context]:
 class Sends(Monitor):
     def now(self, what: Any, to: str) -> None:
         self.what, self.to = what, to
-        self._binding.queue.deliver(run(B()))
-        self._binding.work(1, 0.0)
+        self.home.queue.deliver(run(B()))
+        self.home.work(1, 0.0)
 
     @on(B)
     def go(self, one: B) -> None:
@@ -74,7 +75,7 @@ def test_a_send_reaches_every_context_with_a_subscribed_monitor_once():
 def test_the_last_monitor_that_unsubscribes_ends_the_subscription_of_its_context():
     sends, other, third = Sends(), Subscriber(), Another()
     _, second = contexts(Routes(), sends=[sends], second=[other, third])
-    second._leave((second._instances[third], "news"))
+    second.monitors.leave((second.monitors.instances[third], "news"))
     sends.now(A(n=1), "news")
     sends.now(A(n=-1), "news")
     second.work(10, 0.0)
@@ -113,10 +114,10 @@ def test_a_context_receives_its_own_name_whoever_subscribes_to_it():
 def test_a_subscription_survives_a_restart_and_so_does_its_end():
     world = Listening(Subscriber())
     world.restart()
-    assert [queue is world.context.queue for queue in world.context._routes.channels["news"]] == [True]
+    assert [queue is world.context.queue for queue in world.context._binding._routes.channels["news"]] == [True]
     world.hear(A(n=-1))
     world.restart()
-    assert "news" not in world.context._routes.channels
+    assert "news" not in world.context._binding._routes.channels
 
 
 @pytest.mark.parametrize("name", ["", "channel:news"])
@@ -153,5 +154,5 @@ def test_100000_channels_that_nobody_hears_any_more_leave_nothing(taped):
         context.work(1000, 0.0)
         assert list(routes.channels) == [f"c{one.at}"]
         assert list(view.channels) == [f"c{one.at}"]
-        assert list(context._subscribed) == [f"c{one.at}"]
+        assert list(context.monitors._subscribed) == [f"c{one.at}"]
     assert one.at == 100_000

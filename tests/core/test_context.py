@@ -414,7 +414,7 @@ def test_t27_106_skip_and_dead_letter_leave_no_trace_of_the_failed_handler(on_er
     monitor = Counter()
     context = a_context(monitor, on_error=on_error)
     failures: list[CorrelatorError] = []
-    context._failed = lambda policy, error, about: failures.append(error)
+    context._calls._failed = lambda policy, error, about: failures.append(error)
     deliver(context, Tick(number=1), Tick(number=-5), Tick(number=2))
     assert (monitor.count, monitor.seen, dict(monitor.by_kind)) == (2, [1, 2], {"plain": 2})
     assert staged(context) == [b'{"number":1,"kind":"plain"}', b'{"number":2,"kind":"plain"}']
@@ -478,14 +478,14 @@ def test_nothing_that_a_failed_handler_asked_for_happens():
     monitor = Effects()
     context = a_context(monitor, on_error="skip")
     granted: list[int] = []
-    context._routes.grant = {"in": granted.append}
+    context._binding._routes.grant = {"in": granted.append}
     deliver(context, Tick(number=1))
     assert context.next_timer() is None
     assert len(context.queue) == 0
     assert granted == []
-    assert "news" not in context._routes.channels
-    assert context.monitors() == [monitor]
-    assert context._routes.outboxes["quick"].take(5) == []
+    assert "news" not in context._binding._routes.channels
+    assert list(context.monitors.instances) == [monitor]
+    assert context._binding._routes.outboxes["quick"].take(5) == []
     assert context.cut().spawned == {}
 
 
@@ -504,10 +504,10 @@ class Requests(Monitor):
 def test_requests_of_a_handler_are_done_when_it_has_returned_and_not_when_it_fails(number, acknowledged):
     context = a_context(Requests(), on_error="skip")
     done: list[str] = []
-    context._routes.resume = {"in": lambda name: lambda: done.append(name)}
+    context._binding._routes.resume = {"in": lambda name: lambda: done.append(name)}
     deliver(context, Tick(number=number))
     assert done == acknowledged
-    assert (context._routes.outboxes["quick"].take_flush() is not None) == bool(acknowledged)
+    assert (context._binding._routes.outboxes["quick"].take_flush() is not None) == bool(acknowledged)
 
 
 def test_a_once_listener_whose_handler_failed_still_listens():
@@ -582,7 +582,7 @@ def test_113_a_monitor_outside_an_engine_cannot_send():
 
 def test_a2_16_a_send_to_a_sender_that_is_being_removed_raises():
     context = a_context(handler_that(lambda monitor: monitor.send(b"x", to="out")))
-    context._routes.closing = frozenset({"out"})
+    context._binding._routes.closing = frozenset({"out"})
     with pytest.raises(UsageError, match="E8002"):
         deliver(context, Tick(number=1))
 
@@ -602,7 +602,7 @@ def test_112_a_class_is_not_sent_in_place_of_an_event(to):
 
 
 def test_111_a_flood_into_a_channel_is_bounded(monkeypatch):
-    monkeypatch.setattr("correlator.core.context.MAX_WAITING_FROM_INSIDE", 3)
+    monkeypatch.setattr("correlator.core.binding.MAX_WAITING_FROM_INSIDE", 3)
     context = a_context(handler_that(lambda monitor: monitor.send(Other(), to="channel:main")))
     for _ in range(3):
         context.queue.deliver(inside(Other()))
@@ -616,10 +616,10 @@ def test_111_a_flood_into_a_channel_is_bounded(monkeypatch):
 
 def test_111_a_context_lets_one_that_it_crowds_catch_up(monkeypatch):
     """But not one that has less to do than itself, and one that crowds itself only once."""
-    monkeypatch.setattr("correlator.core.context.CROWDED", 3)
+    monkeypatch.setattr("correlator.core.crowding.CROWDED", 3)
     other = InputQueue()
     context = a_context(handler_that(lambda monitor: monitor.send(Other(), to="channel:other")))
-    context._routes.channels["other"] = [other]
+    context._binding._routes.channels["other"] = [other]
     for number in range(9):
         context.queue.deliver(inside(Tick(number=number)))
     assert context.work(1000, 0.0) == 6
@@ -682,7 +682,7 @@ def test_a2_10_a_requested_cut_falls_between_two_events():
         def tick(self, tick: Tick) -> None:
             self.heard(tick.number)
             if tick.number == 2:
-                self._binding.cut_requested = True
+                context.cut_requested = True
 
     monitor = Asked()
     context = a_context(monitor)
@@ -829,7 +829,7 @@ class Flooding(Monitor):
 
 def test_111_a_flood_of_sends_for_one_event_is_refused(monkeypatch):
     """More sends for one event than the limit are an error, and none of them leaves."""
-    monkeypatch.setattr("correlator.core.context.MAX_EFFECTS", 100)
+    monkeypatch.setattr("correlator.core.calls.MAX_EFFECTS", 100)
     context = a_context(Flooding(), on_error="skip")
     deliver(context, Tick(kind="red", number=101), Tick(kind="red", number=100))
     context.work(10, 0.0)
@@ -865,7 +865,7 @@ def test_112_properties_and_keys_that_cannot_travel_are_the_handlers_failure(pro
 )
 def test_111_a_flood_of_anything_for_one_event_is_refused(monkeypatch, asks):
     """Whatever a handler asks for, there is a limit to it."""
-    monkeypatch.setattr("correlator.core.context.MAX_EFFECTS", 100)
+    monkeypatch.setattr("correlator.core.calls.MAX_EFFECTS", 100)
 
     class Asks(Monitor):
         @on(Tick)
@@ -931,7 +931,7 @@ def test_112_an_event_for_a_channel_whose_fields_do_not_fit_is_the_handlers_fail
     context = a_context(
         handler_that(lambda monitor: monitor.send(Other(number="three"), to="channel:main")), on_error=on_error
     )
-    context._failed = lambda _, error, about: failures.append(error.code)
+    context._calls._failed = lambda _, error, about: failures.append(error.code)
     context.queue.deliver(inside(Tick(number=1)))
     if on_error == "stop":
         with pytest.raises(StateError, match=r"E4103 event Other: value does not fit .* `\$\.number`"):

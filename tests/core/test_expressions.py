@@ -241,7 +241,7 @@ def test_a_monitor_that_has_ended_begins_nothing():
     world = Listening(EndsAndListens())
     assert play(world, A1, B1, C1) == []
     assert world.waiting() == []
-    assert len(world.context._attempts.index.matching(B1)) == 0
+    assert len(world.context.monitors.attempts.index.matching(B1)) == 0
 
 
 class Twice(Heard, persistent=True):
@@ -437,7 +437,7 @@ def test_what_a_failed_handler_asked_for_does_not_begin():
     play(world, A1, B1, C1, 10)
     assert heard(world) == []
     assert world.waiting() == []
-    assert "news" not in world.context._routes.channels
+    assert "news" not in world.context._binding._routes.channels
 
 
 # --- what cannot be ---
@@ -707,8 +707,8 @@ def test_deadlines_that_are_not_needed_any_more_do_not_pile_up():
     for number in range(20 * SLACK):
         world.hear(Order(id=number), Payment(order=number))
     assert len(heard(world)) == 20 * SLACK
-    assert len(world.context.timers._waiting) < 4 * SLACK
-    assert len(world.context.timers.living()) == 1
+    assert len(world.context.monitors.timers._waiting) < 4 * SLACK
+    assert len(world.context.monitors.timers.living()) == 1
 
 
 def test_what_is_over_leaves_nothing_in_the_index():
@@ -716,8 +716,8 @@ def test_what_is_over_leaves_nothing_in_the_index():
     world = on_all(order.then(match(Payment, order=order["id"]) & ~match(A)))
     for number in range(100):
         world.hear(Order(id=number), Payment(order=number))
-    assert len(world.context._attempts.index.matching(A1)) == 0
-    assert len(world.context._attempts.index.matching(Payment(order=5))) == 0
+    assert len(world.context.monitors.attempts.index.matching(A1)) == 0
+    assert len(world.context.monitors.attempts.index.matching(Payment(order=5))) == 0
 
 
 # --- older stores ---

@@ -289,8 +289,8 @@ def test_111_recovery_lets_a_crowded_context_catch_up(world, script, monkeypatch
 
     With two stages each of these events causes as many in a third context.
     """
-    monkeypatch.setattr("correlator.core.context.MAX_WAITING_FROM_INSIDE", 3000)
-    for module in ("core.context", "runtime.restart"):
+    monkeypatch.setattr("correlator.core.binding.MAX_WAITING_FROM_INSIDE", 3000)
+    for module in ("core.crowding", "runtime.restart"):
         monkeypatch.setattr(f"correlator.{module}.CROWDED", 300)
     monkeypatch.setattr("correlator.runtime.contexts.SLICE", 100)
 
@@ -317,8 +317,8 @@ def test_111_recovery_lets_a_crowded_context_catch_up(world, script, monkeypatch
 
 def test_111_a_context_waits_for_one_that_it_crowds(world, script, monkeypatch, gate):
     """Given a slow context, when another sends it more and more, then that one waits and nothing fails."""
-    monkeypatch.setattr("correlator.core.context.MAX_WAITING_FROM_INSIDE", 300)
-    monkeypatch.setattr("correlator.core.context.CROWDED", 100)
+    monkeypatch.setattr("correlator.core.binding.MAX_WAITING_FROM_INSIDE", 300)
+    monkeypatch.setattr("correlator.core.crowding.CROWDED", 100)
 
     def fans_out(monitor, message):
         for _ in range(50):
@@ -438,7 +438,7 @@ def test_what_a_monitor_asks_for_after_its_stop_is_void(any_world, script, asks)
         any_world.publish("c")
         any_world.wait(lambda: script.of("Hears")[-1] == "c")
         any_world.wait(lambda: engine.contexts["main"].idle)
-        assert [type(one) for one in engine.contexts["main"].context.monitors()] == [Begins]
+        assert [type(one) for one in engine.contexts["main"].context.monitors.instances] == [Begins]
     assert (engine.failure, script.of("Ends")) == (None, ["a", "end"])
 
 

@@ -66,7 +66,7 @@ def test_t48_a_cut_is_taken_while_all_contexts_are_locked_and_between_two_handle
     monitors = [Keeps, monitor(AlsoKeeps, context="other")]
     with world.engine(receiver(max_batch_size=10), monitors=monitors) as engine:
         threads = list(engine.contexts.values())
-        both = [one for thread in threads for one in thread.context.monitors()]
+        both = [one for thread in threads for one in thread.context.monitors.instances]
         take = engine.checkpointer.checkpoint.cut
 
         def watched(*parts, **options):

@@ -274,7 +274,7 @@ def life(disk: Disk, broker: MemoryBroker, policy: str) -> Engine:
 
 
 def the_monitor(engine: Engine) -> Any:
-    return next(one for one in engine.contexts["main"].context.monitors() if type(one) is Hostile)
+    return next(one for one in engine.contexts["main"].context.monitors.instances if type(one) is Hostile)
 
 
 def encoded(one: Any) -> bytes:
@@ -418,6 +418,6 @@ def test_an_event_changes_for_nobody_else_when_a_handler_changes_what_it_holds()
     engine.receivers["go"].grant(10**6)
     broker.publish("queue:go", [Message(b"{}")])
     work(engine, 12)
-    (expression,) = engine.contexts["main"].context._instances[the_monitor(engine)].expressions.values()
+    (expression,) = engine.contexts["main"].context.monitors.instances[the_monitor(engine)].expressions.values()
     kept = [one.progress.events[1].items for one in expression.attempts if one.progress.events]
     assert kept == [[1]]

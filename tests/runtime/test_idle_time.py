@@ -48,7 +48,7 @@ def lives(cls, count, disk, committed=lambda *_: None):
         for _ in range(LIFE_S):
             engine._clock.advance(1.0)
             work(engine, 3)
-    return engine.contexts["main"].context.monitors()[0]
+    return next(iter(engine.contexts["main"].context.monitors.instances))
 
 
 @pytest.mark.parametrize("cls", [ByTimer, ByExpression])

@@ -34,7 +34,9 @@ def test_time_without_an_event_goes_on_where_it_stopped(world):
     parts = receiver(), sender()
     with world.engine(*parts, monitors=[Reminds], clock=clock) as engine:
         world.publish("m1")
-        world.wait(lambda: len(engine.contexts["main"].context.timers.living()) == 2)  # the wait, and the calendar
+        world.wait(
+            lambda: len(engine.contexts["main"].context.monitors.timers.living()) == 2
+        )  # the wait, and the calendar
         clock.advance(50)
     assert world.sent() == []
     with world.engine(*parts, monitors=[Reminds], clock=clock) as engine:

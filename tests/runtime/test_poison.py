@@ -175,7 +175,7 @@ def test_t26_several_of_them_are_found_one_after_the_other(world, script):
     survivors = [f"m{number}" for number in range(1, 13) if number not in (3, 4, 9)]
     engine = world.engine(receiver(), sender(), monitors=[Keeps])
     with engine:
-        (keeps,) = engine.contexts["main"].context.monitors()
+        (keeps,) = engine.contexts["main"].context.monitors.instances
         assert keeps.bodies == survivors
 
 

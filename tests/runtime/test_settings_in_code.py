@@ -134,7 +134,7 @@ def test_a_monitor_is_named_by_its_class() -> None:
     assert MonitorSettings(type=Hears) == MonitorSettings(type="tests.runtime.flows:Hears")
     with engine(settings(monitors=(MonitorSettings(type=Hears),))) as running:
         (thread,) = running.parts.monitor_threads()
-        assert [type(monitor) for monitor in thread.context.monitors()] == [Hears]
+        assert [type(monitor) for monitor in thread.context.monitors.instances] == [Hears]
 
 
 def test_a_class_that_no_name_leads_to_is_refused() -> None:

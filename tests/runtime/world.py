@@ -246,7 +246,7 @@ def contents(url: str) -> str:
 
 def the_monitor(engine: Engine, cls: type[Monitor], context: str = "main") -> Any:
     """The instance of a class in a running engine."""
-    instances = engine.contexts[context].context._instances
+    instances = engine.contexts[context].context.monitors.instances
     return next(one for one in instances if type(one) is cls)
 
 

@@ -230,4 +230,4 @@ def _primed(thread: Any) -> bool:
     """Whether a timer is set that fires once."""
     if not isinstance(thread, MonitorThread):
         return False
-    return any(isinstance(timer, Deadline) or timer.period is None for timer in thread.context.timers.living())
+    return any(isinstance(timer, Deadline) or timer.period is None for timer in thread.context.monitors.timers.living())

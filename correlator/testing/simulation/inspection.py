@@ -42,7 +42,7 @@ def fingerprint(engine: Engine, scenario: EngineSettings) -> Fingerprint:
 
 
 def _monitors(thread: MonitorThread) -> tuple[Any, ...]:
-    instances = [instance for monitor, instance in thread.context._instances.items() if monitor.persistent]
+    instances = [instance for monitor, instance in thread.context.monitors.instances.items() if monitor.persistent]
     return tuple(
         (
             instance.owner,
@@ -120,13 +120,13 @@ def _primed(thread: Any) -> bool:
     """Whether a timer is set that fires once."""
     if not isinstance(thread, MonitorThread):
         return False
-    return any(isinstance(timer, Deadline) or timer.period is None for timer in thread.context.timers.living())
+    return any(isinstance(timer, Deadline) or timer.period is None for timer in thread.context.monitors.timers.living())
 
 
 def awaits_time(engine: Engine) -> bool:
     """Whether a timer or deadline is set whose monitor has lasting state."""
     threads = [thread for thread in engine.contexts.values() if isinstance(thread, MonitorThread)]
-    timers = [one for thread in threads for one in thread.context.timers.living()]
+    timers = [one for thread in threads for one in thread.context.monitors.timers.living()]
     return any(one.instance.monitor.persistent for one in timers)
 
 

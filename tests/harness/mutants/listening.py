@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 
 from correlator.core.attempts import Attempts
-from correlator.core.context import Context
 from correlator.core.expressions import Plan
+from correlator.core.loaded import LoadedMonitors
 from tests.harness.mutants.catalogue import Patches, mutant
 
 
@@ -172,7 +172,7 @@ def subscription_forgotten(patches: Patches) -> None:
 
         return stored
 
-    patches.replace(Context, "_stored", make)
+    patches.replace(LoadedMonitors, "_stored", make)
 
 
 @mutant("kept_events_handed_out", "a handler is given the events that its attempt keeps", "M7", "M8")

@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 
 from correlator.core import admission, intake, registry
+from correlator.core.binding import ContextBinding
 from correlator.core.commit import IdRun
-from correlator.core.context import Context
 from correlator.core.dedup import DuplicateDetector, Plan
 from correlator.core.intake import Intake, ReceiverState
 from correlator.core.mapping import ReceiveMapping
@@ -416,13 +416,13 @@ def resumed_twice(patches: Patches) -> None:
 
     def acknowledge(self: Any, monitor: Any, receiver: Any) -> Any:
         del monitor
-        self._effects.append((lambda resume: resume(), self._routes.resume[receiver](self.name)))
+        self._calls.add_effect(lambda resume: resume(), self._routes.resume[receiver](self._context))
 
     def resume(self: Any, context: Any) -> Any:
         del context
         return lambda: self._resume(self.intake.batch)
 
-    patches.replace(Context, "acknowledge_and_resume", lambda _: acknowledge)
+    patches.replace(ContextBinding, "acknowledge_and_resume", lambda _: acknowledge)
     patches.replace(Receiver, "resume", lambda _: resume)
 
 

@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 
 from correlator.core.context import Context
+from correlator.core.loaded import LoadedMonitors
 from correlator.core.outbox import Outbox
 from correlator.core.queue import InputQueue
 from correlator.core.recovery import ReceiveLog
@@ -89,7 +90,7 @@ def timers_lost(patches: Patches) -> None:
     def make(original: Any) -> Any:
         return lambda self, instance, stored: original(self, instance, _replace(stored, timers=[]))
 
-    patches.replace(Context, "_restore_waiting", make)
+    patches.replace(LoadedMonitors, "_restore_waiting", make)
 
 
 @mutant("listeners_lost", "listeners that were added while running do not come back", "G1", "M2", "M3")
@@ -99,7 +100,7 @@ def listeners_lost(patches: Patches) -> None:
     def make(original: Any) -> Any:
         return lambda self, instance, stored: original(self, instance, _replace(stored, listeners=[]))
 
-    patches.replace(Context, "_restore_waiting", make)
+    patches.replace(LoadedMonitors, "_restore_waiting", make)
 
 
 @mutant("receivers_open_early", "receivers are open before on_conclude_recovery has returned", "A6")

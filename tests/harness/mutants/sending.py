@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 
 from correlator.core import outbox as outboxes
+from correlator.core.binding import ContextBinding
 from correlator.core.commit import OutboundSegment
-from correlator.core.context import Context
 from correlator.core.dispatch import Dispatcher
 from correlator.core.outbox import FlushRequest, Outbox
 from correlator.errors import ConnectionLost
@@ -25,13 +25,13 @@ def sent_at_once(patches: Patches) -> None:
             original(self, monitor, event, to, *details)
             outbox = self._routes.outboxes.get(to)
             if outbox is not None and outbox.stored:
-                message = self._effects[-1][1]
-                first = outbox._next_sequence + self.staging.count(to)
+                message = self._calls._effects[-1][1]
+                first = outbox._next_sequence + self._staging.count(to)
                 outbox._waiting.append((OutboundSegment(to, first, [message], outbox.destination), 0))
 
         return send
 
-    patches.replace(Context, "send", make)
+    patches.replace(ContextBinding, "send", make)
 
 
 @mutant("number_not_persisted", "the next number of a sender is not in the checkpoint", "S3", "S4", "S9")

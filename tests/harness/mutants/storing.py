@@ -96,7 +96,7 @@ def state_without_queue(patches: Patches) -> None:
     def make(original: Any) -> Any:
         def take_state(self: Any) -> Any:
             requested, self.cut_requested = self.cut_requested, False
-            self.work(2, self._engine_time)
+            self.work(2, self._calls.moment.engine_time)
             self.cut_requested = requested
             return original(self)
 
@@ -284,8 +284,8 @@ def monitor_not_marked(patches: Patches) -> None:
 
     def make(original: Any) -> Any:
         def take_state(self: Any) -> Any:
-            for instance in list(self._dirty)[1:]:
-                del self._dirty[instance]
+            for instance in list(self._calls.changed)[1:]:
+                del self._calls.changed[instance]
             return original(self)
 
         return take_state

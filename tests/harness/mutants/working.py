@@ -2,8 +2,11 @@
 
 from typing import Any
 
-from correlator.core import keyed
+from correlator.core import binding, keyed
+from correlator.core.binding import ContextBinding
+from correlator.core.calls import HandlerCalls
 from correlator.core.context import Context
+from correlator.core.loaded import LoadedMonitors
 from correlator.errors import HandlerFailed
 from correlator.runtime.checkpointer import Checkpointer
 from correlator.runtime.writer import Writer
@@ -21,11 +24,11 @@ def failed_handler_sends(patches: Patches) -> None:
             effects = list(self._effects)
             original(self, instance)
             self._effects.extend(effects)
-            self._take_effect()
+            self._make_effects()
 
         return undo
 
-    patches.replace(Context, "_undo", make)
+    patches.replace(HandlerCalls, "_undo", make)
 
 
 @mutant(
@@ -43,7 +46,7 @@ def failed_handler_sends(patches: Patches) -> None:
 )
 def failed_handler_changes_state(patches: Patches) -> None:
     """Trap T27."""
-    patches.replace(Context, "_undo", lambda _: lambda self, instance: self._effects.clear())
+    patches.replace(HandlerCalls, "_undo", lambda _: lambda self, instance: self._effects.clear())
 
 
 @mutant(
@@ -53,15 +56,15 @@ def failure_passed_over(patches: Patches) -> None:
     """on_error: stop."""
 
     def make(original: Any) -> Any:
-        def invoke(self: Any, instance: Any, method: Any, event: Any) -> Any:
+        def call(self: Any, instance: Any, method: Any, event: Any) -> Any:
             try:
                 original(self, instance, method, event)
             except HandlerFailed:
                 return
 
-        return invoke
+        return call
 
-    patches.replace(Context, "_invoke", make)
+    patches.replace(HandlerCalls, "call", make)
 
 
 @mutant(
@@ -82,7 +85,7 @@ def checkpoint_after_failure(patches: Patches) -> None:
 @mutant("once_forever", "a listener that waits for one event is called for each", "M2")
 def once_forever(patches: Patches) -> None:
     """Not removed."""
-    patches.replace(Context, "_forget_listener", lambda _: lambda self, listener: None)
+    patches.replace(LoadedMonitors, "forget_listener", lambda _: lambda self, listener: None)
 
 
 @mutant("timer_fires_again", "a timer stays after it has fired", "M1", "M2", "G1", "G7")
@@ -94,7 +97,7 @@ def timer_fires_again(patches: Patches) -> None:
             original(self, timer)
             self.again = getattr(timer, "handler", "") == "due" and not getattr(self, "again", False)
             if self.again:
-                self._push_timer(timer.instance, 10**6, self._engine_time, None, "due")
+                self.monitors.push_timer(timer.instance, 10**6, self._calls.moment.engine_time, None, "due")
 
         return fire
 
@@ -113,13 +116,13 @@ def ended_monitor_stays(patches: Patches) -> None:
 
         return end
 
-    patches.replace(Context, "_end", make)
+    patches.replace(LoadedMonitors, "end", make)
 
 
 @mutant("persistent_may_flush", "a persistent monitor may flush and acknowledge", "F5", "C6")
 def persistent_may_flush(patches: Patches) -> None:
     """F5."""
-    patches.replace(Context, "_refuse_persistent", lambda _: lambda self, monitor, call: None)
+    patches.replace(binding, "_refuse_persistent", lambda _: lambda monitor, call: None)
 
 
 @mutant("fresh_timers_count_from_zero", "timers that begin with a start count from the first start", "M6")
@@ -127,9 +130,10 @@ def fresh_timers_count_from_zero(patches: Patches) -> None:
     """A monitor without lasting state gets all beats since then at once."""
 
     def make(original: Any) -> Any:
-        def init(self: Any, name: Any, routes: Any, resolve: Any, failed: Any, engine_time: Any, *others: Any) -> Any:
-            del engine_time
-            original(self, name, routes, resolve, failed, 0.0, *others)
+        def init(
+            self: Any, name: Any, routes: Any, resolve: Any, failed: Any, _: Any, *others: Any, **options: Any
+        ) -> Any:
+            original(self, name, routes, resolve, failed, 0.0, *others, **options)
 
         return init
 
@@ -147,7 +151,7 @@ def channel_sent_twice(patches: Patches) -> None:
 
         return send
 
-    patches.replace(Context, "_send_to_channel", make)
+    patches.replace(ContextBinding, "_send_to_channel", make)
 
 
 @mutant("idle_time_is_not_stored", "engine time is stored with other changes only", "G12", budget=240)

@@ -1,0 +1,265 @@
+"""Calls of handlers. A handler's requests are *effects*: the context makes them after the handler has returned.
+
+A handler that raises has no effect. With `on_error: stop` the error ends the engine. With `skip` and `dead_letter` the
+monitor gets back the state that it had before the call, and the context goes on.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from correlator.core.expressions import Moment
+from correlator.core.instances import Instance, OnError
+from correlator.core.messages import decode_event, from_inside
+from correlator.core.monitor import Monitor
+from correlator.core.queue import InputQueue
+from correlator.core.staging import Staging
+from correlator.errors import CorrelatorError, HandlerFailed, UsageError, storable
+from correlator.events import DeadLetter, Message
+from correlator.handlers import refuse_result
+
+MAX_EFFECTS = 100_000
+"""Most effects (sends, listeners, timers and others) of one handler for one event; the next request raises E8010."""
+
+
+class Process(Protocol):
+    """The process that a context lives in. A forked child is another process."""
+
+    def thread(self) -> object:
+        """The calling thread: the same object in each call of one thread, another object in a forked child."""
+        ...
+
+    def check(self, where: str) -> None:
+        """Raise `UsageError` E2050 in a forked child."""
+        ...
+
+
+class OneThread:
+    """A process with one thread, for tests and tools."""
+
+    def thread(self) -> object:
+        """The only thread."""
+        return self
+
+    def check(self, where: str) -> None:
+        """Never raises."""
+
+
+class HandlerCalls:
+    """Calls the handlers of one context and makes their effects. Owner: the context's thread.
+
+    Args:
+        queue: of the context; the event in hand is in its first run.
+        staging: takes the dead letters of failed handlers.
+        resolve: the class behind a `type_name`.
+        failed: called with each failure that does not stop the engine, and the origin of the event.
+        woken: called after effects that concern other threads.
+        process: tells the context's thread from others.
+        moment: the time of this start.
+
+    Attributes:
+        moment: the time at the beginning of this stretch of work.
+        changed: instances of persistent monitors that the next cut must store.
+        concerns_others: whether an effect concerns another thread.
+        thread: the calling thread.
+        working: the thread whose requests count; `None` while the context does not work.
+    """
+
+    def __init__(
+        self,
+        queue: InputQueue,
+        staging: Staging,
+        resolve: Callable[[str], type[Any]],
+        failed: Callable[[OnError, CorrelatorError, str], None],
+        woken: Callable[[], None],
+        process: Process,
+        moment: Moment,
+    ) -> None:
+        self.moment = moment
+        self.changed: dict[Instance, None] = {}
+        self.concerns_others = False
+        self._queue = queue
+        self._staging = staging
+        self._resolve = resolve
+        self._failed = failed
+        self._woken = woken
+        self._process = process
+        self.thread = process.thread
+        self.working: object = None
+        self._effects: list[tuple[Callable[[Any], None], Any]] = []
+
+    # --- whose calls count ---
+
+    def enter(self) -> object:
+        """From now on handlers may make requests, in the calling thread alone; returns the argument of `leave`."""
+        before, self.working = self.working, self.thread()
+        return before
+
+    def leave(self, before: object) -> None:
+        """End what the last `enter` began."""
+        self.working = before
+
+    def refuse_outside(self, monitor: Monitor) -> None:
+        """Raise `UsageError` E8005 unless a handler of this context makes the call, E2050 in a forked child.
+
+        No other call would ever have an effect.
+        """
+        if self.thread() is not self.working:
+            raise self.outside(monitor)
+
+    def outside(self, monitor: Monitor) -> UsageError:
+        """The error that `refuse_outside` raises."""
+        where = f"monitor {monitor.state_name}"
+        self._process.check(where)
+        return UsageError(
+            "E8005",
+            where,
+            "a call was made outside of its handlers, or in a thread that a handler started",
+            "A monitor asks for something within its handlers and life-cycle methods, in the thread that calls them",
+            "To bring something in from elsewhere, send it to a destination that a receiver takes from",
+        )
+
+    # --- effects ---
+
+    def stage(self, monitor: Monitor, apply: Callable[[Any], None], item: Any) -> None:
+        """Call `apply(item)` when the running handler has returned.
+
+        Raises:
+            UsageError: E8010 when the handler has too many effects already.
+        """
+        if len(self._effects) >= MAX_EFFECTS:
+            where = f"monitor {monitor.state_name}"
+            raise UsageError("E8010", where, f"asks for more than {MAX_EFFECTS} effects of one event", "", "Do less")
+        self._effects.append((apply, item))
+
+    def add_effect(self, apply: Callable[[Any], None], item: Any) -> None:
+        """Call `apply(item)` when the handler that is called next has returned: an effect of the engine's own."""
+        self._effects.append((apply, item))
+
+    def has_effect(self, apply: Callable[[Any], None], of: Callable[[Any], bool]) -> bool:
+        """Whether the running handler has asked for `apply` with an item that `of` accepts."""
+        return any(one is apply and of(item) for one, item in self._effects)
+
+    def _make_effects(self) -> None:
+        effects, self._effects = self._effects, []
+        for apply, item in effects:
+            apply(item)
+        if self.concerns_others:
+            self.concerns_others = False
+            self._woken()
+
+    # --- the cut ---
+
+    def take_changed(self) -> Iterable[Instance]:
+        """The instances that have changed since the last call."""
+        changed, self.changed = self.changed, {}
+        return changed
+
+    # --- calls ---
+
+    def call_hook(self, instance: Instance, name: str) -> None:
+        """Call a life-cycle method; raises as `call`."""
+        method = getattr(instance.monitor, name)
+        self.call(instance, lambda _: method(), None)
+
+    def call(self, instance: Instance, method: Callable[[Any], object], event: Any) -> None:
+        """Call a handler with an event (`None` for a timer or life-cycle method), then make its effects.
+
+        Raises:
+            CorrelatorError: E5500 (`HandlerFailed`), or the handler's own `CorrelatorError`, with `on_error: stop`.
+        """
+        if instance.on_error != "stop":
+            self._call_protected(instance, method, event)
+            return
+        try:
+            if (result := method(event)) is not None:
+                refuse_result(result, method, f"handler {instance.monitor.state_name}")
+        except Exception as error:
+            self._effects.clear()
+            raise _failure(instance.monitor, event, error) from error
+        if instance.monitor.persistent:
+            self.changed[instance] = None
+        if self._effects:
+            self._make_effects()
+
+    def _call_protected(self, instance: Instance, method: Callable[[Any], object], event: Any) -> None:
+        monitor = instance.monitor
+        if monitor.persistent and instance.kept is None:
+            instance.kept = monitor.encoded()
+        for table in instance.tables:
+            table.begin_undo()
+        try:
+            if (result := method(event)) is not None:
+                refuse_result(result, method, f"handler {monitor.state_name}")
+            if monitor.persistent:  # a value that cannot be stored fails this handler, not the next checkpoint
+                monitor.check_tables(instance.tables)
+                for table in instance.tables:
+                    table.check_changes()
+                instance.kept = monitor.encoded()
+        except Exception as error:  # noqa: BLE001  # application code may raise anything
+            self._undo(instance)
+            self._pass_over(instance, event, error)
+            return
+        if monitor.persistent:
+            self.changed[instance] = None
+        self._make_effects()
+
+    def _undo(self, instance: Instance) -> None:
+        self._effects.clear()
+        if instance.kept is not None:
+            instance.monitor.take_back(instance.kept, instance.tables)
+
+    def _pass_over(self, instance: Instance, event: Any, error: Exception) -> None:
+        """Report a failed handler, and with `on_error: dead_letter` keep its event."""
+        failure = _failure(instance.monitor, event, error)
+        cause = self._cause(event)
+        if instance.on_error == "dead_letter":
+            receiver, number, message = cause or ("", 0, from_inside(self._as_it_came(event)))
+            letter = DeadLetter(
+                kind="handler",
+                origin=instance.monitor.state_name,
+                reason=storable(str(failure)),
+                message=message,
+                time=self.moment.engine_time,
+                receiver=receiver,
+                number=number,
+            )
+            self._staging.add_dead_letter(letter)
+        about = f"message {cause[1]} of receiver '{cause[0]}'" if cause else "from inside the engine"
+        self._failed(instance.on_error, failure, about)
+
+    def _as_it_came(self, event: Any) -> Any:
+        """The event in hand as another context sent it: handlers may have changed its values."""
+        run = self._queue.head() if event is not None else None
+        if run is None or run.recorded is None or run.events[0] is not event:
+            return event
+        return decode_event(self._resolve, run.recorded)
+
+    def _cause(self, event: Any) -> tuple[str, int, Message] | None:
+        """Receiver, number and message that the event in hand was mapped from; `None` for an event from inside."""
+        run = self._queue.head() if event is not None else None
+        if run is None or not run.receiver:
+            return None
+        for position in range(run.position, len(run.events)):
+            if run.events[position] is event:
+                return run.receiver, run.first + position, run.messages[position]
+        return None
+
+
+def _failure(monitor: Monitor, event: Any, error: Exception) -> CorrelatorError:
+    if isinstance(error, CorrelatorError):
+        return error
+    shown = f"handling {type(event).__name__}" if event is not None else "in a timer or life-cycle method"
+    return HandlerFailed(
+        "E5500",
+        f"monitor {monitor.state_name}",
+        f"{shown} raised {storable(f'{type(error).__name__}: {_text_of(error)}')}",
+        "",
+        "Mend the handler, or set on_error: dead_letter or skip",
+    )
+
+
+def _text_of(error: Exception) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001  # `__str__` of the application, too
+        return "an error that cannot be told as text"

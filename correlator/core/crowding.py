@@ -1,0 +1,46 @@
+"""Back-pressure between contexts: a context that sends more than others handle waits until they have caught up."""
+
+from correlator.core.queue import InputQueue
+
+MAX_WAITING_FROM_INSIDE = 100_000
+"""Most runs that may wait in a context when another context sends to it; beyond it the send raises E8010."""
+CROWDED = MAX_WAITING_FROM_INSIDE // 10
+"""From this number of waiting runs on a queue is *crowded*, and contexts that send to it wait.
+
+The rest of the room is for the sends of the event that a context handles when it finds the queue crowded.
+"""
+
+
+class Crowding:
+    """The other contexts that one context has sent to, and may have crowded. Owner: the context's thread.
+
+    Args:
+        own: the queue of the context itself.
+
+    Attributes:
+        sent_to: queues that the context has sent to and not found relieved since, each with its turn: the value of
+            `InputQueue.finished` up to which the context waits, `None` until the queue is found crowded.
+    """
+
+    def __init__(self, own: InputQueue) -> None:
+        self.sent_to: dict[InputQueue, int | None] = {}
+        self._own = own
+
+    def sends_to(self, queue: InputQueue) -> None:
+        """The context sends to another one."""
+        self.sent_to[queue] = None
+
+    def crowds(self) -> bool:
+        """Whether the context must wait for a queue that it has crowded.
+
+        The context with the fullest queue waits for nobody, so never all contexts wait. A queue that stays crowded,
+        since its own context sends to it, is waited for only until the runs are handled that it held at first.
+        """
+        mine = max(len(self._own), CROWDED - 1)
+        crowded: dict[InputQueue, int | None] = {}
+        for queue, turn in self.sent_to.items():
+            waiting = len(queue)
+            if waiting > mine and (turn is None or queue.finished < turn):
+                crowded[queue] = queue.finished + waiting if turn is None else turn
+        self.sent_to = crowded
+        return bool(crowded)

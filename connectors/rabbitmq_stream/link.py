@@ -74,6 +74,7 @@ class Wire(Client):
             connection_closed_handler=lambda _: None,
         )
         self._address = address
+        self._heartbeat_s = broker.heartbeat_s
         self._timeout_s = broker.timeout_s
         self._lost = lost
         self._said = ""
@@ -137,11 +138,11 @@ class Wire(Client):
         self._lost(Fault("E7001", f"the connection to {self._address} was lost ({self._said or reason})"))
 
     async def _heartbeat_sender(self) -> None:
-        while self._heartbeat and self.is_connection_alive():
+        while self._heartbeat_s and self.is_connection_alive():
             await self.send_frame(schema.Heartbeat())
-            await asyncio.sleep(self._heartbeat)
-            if time.monotonic() - self._last_heartbeat > 2 * self._heartbeat:
-                what = f"nothing was heard from {self._address} for more than {2 * self._heartbeat} s"
+            await asyncio.sleep(self._heartbeat_s)
+            if time.monotonic() - self._last_heartbeat > 2 * self._heartbeat_s:
+                what = f"nothing was heard from {self._address} for more than {2 * self._heartbeat_s} s"
                 self._lost(Fault("E7022", what))
 
     def _on_close(self, close: schema.Close) -> None:

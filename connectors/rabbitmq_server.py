@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from connectors.options import flag_option, secret_option, text_option, whole_option
 from correlator.errors import ConfigError, ConnectionLost, quoted
+from correlator.options import flag_option, secret_option, text_option, whole_option
 
 _NO_ADDRESSES = ("", "topic:")
 _TLS_FILES = ("ca_file", "certificate_file", "key_file")

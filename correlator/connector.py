@@ -1,20 +1,20 @@
-"""The port of connectors: the classes through which the engine speaks to a broker (docs/connectors.md).
+"""The port of connectors: the interface between the engine and a broker (docs/connectors.md).
 
 A connector only speaks to its broker. The engine retries, backs off, batches, maps, deduplicates, stores and measures.
 
-Errors. Two errors cross the port while an engine runs. A source or sink raises `ConnectionLost` for everything that may
-pass: the engine waits, calls `connect` again, and does so for ever. A sink returns `SendRejected` for one message that
-the broker refuses. `ConfigError` tells what is wrong in the settings, before anything is opened. Any other exception
-counts as a bug of the connector: the engine stops.
+Errors. Two errors cross the port while an engine runs. A source or sink raises `ConnectionLost` for every problem that
+may pass: the engine waits and calls `connect` again, for ever. A sink returns `SendRejected` for a message that the
+broker refuses. Before anything is opened, `ConfigError` reports a wrong setting (`correlator.options` has the checks).
+Any other exception counts as a bug of the connector: the engine stops.
 
-Places. An error names the settings that it is about as `connections.NAME`, `receivers.ID` or `senders.ID`, with the
-option or `.destination` behind it, as in `receivers.orders.destination`: `lint` finds the line by that.
+Places. An error names the settings that it is about as `connections.NAME`, `receivers.ID` or `senders.ID`, followed by
+the option or `.destination`, as in `receivers.orders.destination`. `lint` finds the line of the file by this place.
 
-Threads. A source or sink belongs to one thread, which calls all of its methods from `connect` to `close`; another
-thread may have made it. Sources and sinks of a connection work at the same time: what they share, they lock.
+Threads. One thread calls all methods of a source or sink from `connect` to `close`; another thread may have made the
+object. Sources and sinks of a connection work at the same time, so they lock the objects that they share.
 
-Forks. A child that the process forks must not use what its parent opened. There every method that would raises
-`UsageError` E2050 (`correlator.processes.Maker`), and `close` leaves the connection of the parent as it is.
+Forks. A forked child must not use a connection that its parent has opened. In the child every method that would use it
+raises `UsageError` E2050 (`correlator.processes.Maker`), and `close` leaves the connection of the parent open.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -29,27 +29,27 @@ from correlator.events import LONGEST_LIFE_MS, UNREADABLE, Headers, Message, Out
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
 
 NO_SUCH_DESTINATION = "E7010"
-"""Code of a source's `ConnectionLost`: the broker answers, and does not have the destination. DESTINATION_NOT_FOUND is
-the status of the receiver until it connects."""
+"""Code of `ConnectionLost` if the broker answers and does not have the destination of a source. The receiver has the
+status DESTINATION_NOT_FOUND until `connect` succeeds."""
 TAKES_NOTHING = "E7026"
-"""Code of a sink's `ConnectionLost`: the broker answers, and takes no messages at present, for want of disk space for
-example. BLOCKED is the status of the sender until it connects."""
+"""Code of `ConnectionLost` if the broker answers and accepts no messages from a sink at present, because its disk is
+full for example. The sender has the status BLOCKED until `connect` succeeds."""
 SIMPLE = frozenset({type(None), bool, int, float, str, bytes})
-"""Types that the value of a property may have as it is; their subclasses are something else."""
+"""The types that the value of a property may have. Subclasses of these types are not allowed."""
 _LONGEST_REASON = 300
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(tuple[dict[str, Any], str | None, Headers | None]).decode
 
 
 class Order(Enum):
-    """In which order messages come when some of them come again: what a broker promises its consumers.
+    """The order in which a broker delivers messages when it redelivers some of them.
 
-    POSITION: one consumer at a time, which begins with the oldest message that is not acknowledged. So messages come in
-        their order, whatever dies; what comes again is followed by all that is behind it.
-    PLACE: what a lost consumer held waits in its place, before what is behind it. Only what another consumer has taken
-        meanwhile is ahead of it.
-    ANY: what a lost consumer held may come later than what is behind it, since the broker may notice the loss late; how
-        late, `Features.notices_loss_within_s` says.
+    POSITION: there is one consumer at a time. It begins with the oldest unacknowledged message, and every later message
+        follows in order, also after a crash.
+    PLACE: unacknowledged messages of a lost consumer come before the later messages of the queue. Only messages that
+        another consumer has taken meanwhile have overtaken them.
+    ANY: later messages may overtake the unacknowledged messages of a lost consumer, since the broker may notice the
+        loss late; `Features.notices_loss_within_s` bounds that time.
     """
 
     POSITION = "position"
@@ -59,34 +59,30 @@ class Order(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Features:
-    """What a broker can do. The engine relies on it, `lint` and `explain` tell it, and the contract suite checks it.
+    """What a broker guarantees and can do. The engine relies on it, and the contract suite checks it.
 
     Attributes:
         durable: a confirmed message survives a restart of the broker.
-        redelivers: what was received and not acknowledged comes again after a lost connection.
-        order: in which order messages come when some of them come again; that of the weakest receiver, where a
-            connection is `Ordering`.
-        flags_redelivery: a message that comes again has the header `redelivered`, and `delivery_count` counts from 1.
-        acknowledges_surely: when `acknowledge` returns, the broker has it on disk. Otherwise the engine remembers the
-            ids of the last batches for longer, since these may come again.
-        acknowledgements_written_within_s: after so many seconds the broker has an acknowledgement, and one that comes
-            so much later is written together with it; until then a broker that dies forgets it. Of no meaning where it
-            acknowledges surely.
-        deduplicates_sends: a repeat of (source, sequence) is stored once. What such a broker refuses it must refuse at
-            every try, and the engine makes one only: a later try of a number below the last stored one would count as
-            a repeat (trap T35).
-        ends: a source may come to its end (a file).
-        selects: a source of a queue takes only what the receiver's `selector` matches, and leaves the rest for other
-            consumers. Where it is not so, a selector on a queue is refused (E1220); what a topic
-            gives a receiver is its own, and the engine drops what does not match.
-        selects_in_place: it does so without touching the rest. Otherwise the source takes the rest and gives it back:
-            others get it later, and not in order.
-        shares: receivers of one queue get each message once between them; otherwise each of them gets every message.
-        queues: knows `queue:` destinations.
-        topics: knows `topic:` destinations.
-        holds_for_s: after so many seconds the broker takes back what a consumer has not acknowledged; `None` for never.
-        notices_loss_within_s: so many seconds after a line was lost without a word, the broker has noticed it at the
-            latest, and what its consumer held waits in its place again. Until then newer messages may come first.
+        redelivers: after a lost connection the broker delivers unacknowledged messages again.
+        order: the order of deliveries when some messages are redelivered; if the connection is `Ordering`, the weakest
+            order of its receivers.
+        flags_redelivery: a redelivered message has the header `redelivered`, and `delivery_count` counts from 1.
+        acknowledges_surely: when `acknowledge` returns, the broker has the acknowledgement on disk. Otherwise the
+            engine remembers the ids of the last batches for longer, since their messages may come again.
+        acknowledgements_written_within_s: the broker writes an acknowledgement to disk within so many seconds, together
+            with later ones; a broker that dies earlier forgets it. Without meaning if `acknowledges_surely`.
+        deduplicates_sends: the broker stores a pair of (source, sequence) only once. If it refuses a message, it has to
+            refuse it at every try: the engine makes only one, since the broker would take a later try of a number below
+            the last stored one for a repeat and confirm it (trap T35).
+        selects: a source of a queue takes only messages that match the receiver's `selector`, and leaves the others to
+            other consumers. Otherwise a selector on a queue is an error (E1220). A selector on a topic is always
+            allowed: the subscription belongs to the receiver, and the engine drops what does not match.
+        shares: receivers of one queue share its messages: each message goes to one of them. Otherwise each receiver
+            gets every message.
+        holds_for_s: after so many seconds the broker takes back messages that a consumer has not acknowledged; `None`
+            for never.
+        notices_loss_within_s: the longest time until the broker notices that a connection was lost without a word, and
+            offers the unacknowledged messages of its consumer again. Until then newer messages may come first.
     """
 
     durable: bool = True
@@ -96,25 +92,21 @@ class Features:
     acknowledges_surely: bool = False
     acknowledgements_written_within_s: float = 0.0
     deduplicates_sends: bool = False
-    ends: bool = False
     selects: bool = False
-    selects_in_place: bool = False
     shares: bool = True
-    queues: bool = True
-    topics: bool = True
     holds_for_s: float | None = None
     notices_loss_within_s: float = 0.0
 
 
 class Chunk(NamedTuple):
-    """What one call of `Source.receive` took.
+    """The result of one call of `Source.receive`.
 
     Attributes:
-        messages: in the order of the broker; none when nothing came in time.
-        token: acknowledges exactly these messages, until the source connects again; opaque to the engine, which never
-            gives back that of an empty chunk.
-        ended: the source has come to its end and will give nothing more (only where `Features.ends`).
-        unselected: how many more messages the source has left out, for the receiver's `selector`.
+        messages: in the order of the broker; empty if none came in time.
+        token: stands for exactly these messages in `acknowledge` and `reject`, until the source connects again. The
+            engine does not look into it, and never passes back the token of an empty chunk.
+        ended: no further message will come, as behind the end of a file. The receiver ends then.
+        unselected: number of messages that the source has skipped because the receiver's `selector` does not match.
     """
 
     messages: Sequence[Message]
@@ -124,176 +116,191 @@ class Chunk(NamedTuple):
 
 
 class Source(Protocol):
-    """Takes messages from one destination.
+    """A consumer of one destination.
 
-    A receiver calls `connect`; then again and again `receive` until it has a batch, and `acknowledge`. It calls
-    `connect` after a `ConnectionLost` of any method, and `close` once, at the end. A session calls `reject`, too, and
-    acknowledges in any order. Without a connection all methods but `connect` and `close` raise `ConnectionLost`.
+    A receiver calls `connect`. Then it calls `receive` until a batch is full, `acknowledge`, and so on. After a
+    `ConnectionLost` of any method it calls `connect` again. It calls `close` once, at the end. A session also calls
+    `reject`, and acknowledges in any order. Without a connection all methods except `connect` and `close` raise
+    `ConnectionLost`.
 
-    A message has the headers that the broker set, `expiration` among them: the engine drops what is too late. It has
-    neither `receiver` nor `destination`. Whoever sent it may have written anything, so every source decodes through
-    `readable`. Of a body larger than `max_message_bytes` the first `max_message_bytes + 1` bytes are enough, with the
-    property `CUT_FROM`: it becomes a dead letter.
+    A message has the headers that the broker has set. The engine drops a message whose header `expiration` has passed.
+    `receiver` and `destination` of a message are `None`. A message may have any content, since any program can send it:
+    so every source decodes through `readable`. If a body is larger than `max_message_bytes`, its first
+    `max_message_bytes + 1` bytes are enough, with the property `CUT_FROM`: the message becomes a dead letter.
     """
 
     def connect(self) -> None:
-        """Open, or let go of the old connection and open again. What was not acknowledged comes again, oldest first.
+        """Connect; close the old connection first. The broker then redelivers unacknowledged messages, oldest first.
 
-        A stop of the engine waits for this call: it has a time-out of its own, of some seconds.
+        A stop of the engine waits for this call, so it must give up after some seconds with `ConnectionLost`.
         """
         ...
 
     def receive(self, max_messages: int, timeout_s: float) -> Chunk:
-        """Take up to `max_messages` (1 or more), as soon as there are any; an empty chunk when none came in time.
+        """Take up to `max_messages` (1 or more) messages; return an empty chunk if none comes in time.
 
-        Waits at most `timeout_s` seconds for the first message, and for no other one; 0 does not wait. A receiver waits
-        for 0.2 seconds at most, a session perhaps for an hour. Never holds more unacknowledged messages than the
-        receiver's `max_batch_size`. A source that has them all at hand ends a chunk at `max_batch_bytes`.
+        Waits at most `timeout_s` seconds for the first message, and does not wait for further ones; 0 does not wait at
+        all. A receiver waits at most 0.2 seconds, a session perhaps an hour. The source never holds more unacknowledged
+        messages than the receiver's `max_batch_size`. If all messages are at hand, it ends a chunk at
+        `max_batch_bytes`.
         """
         ...
 
     def acknowledge(self, tokens: Sequence[Any]) -> None:
-        """Tell the broker that these chunks are done, all of them, nothing else.
+        """Acknowledge exactly the messages of these chunks; ignore a token from before the last `connect`.
 
-        A token from before the last `connect` acknowledges nothing. When this raises `ConnectionLost`, the messages may
-        come again.
+        If this raises `ConnectionLost`, the messages may come again.
         """
         ...
 
     def reject(self, tokens: Sequence[Any]) -> None:
-        """Give these chunks back: they come again, to this or another consumer."""
+        """Give the messages of these chunks back: the broker redelivers them to this or another consumer."""
         ...
 
     def close(self) -> None:
-        """Let go; never raises, may be repeated. Unacknowledged messages come again to the next consumer."""
+        """Close the connection. Never raises; may be called again. The next consumer gets unacknowledged messages."""
         ...
 
 
 class Sink(Protocol):
-    """Sends messages to destinations.
+    """A producer for one or more destinations.
 
-    A sender calls `connect`, then `send` for one batch after the other. It calls `connect` after a `ConnectionLost`,
-    and `close` once, at the end. Without a connection `send` raises `ConnectionLost`.
+    A sender calls `connect`, then `send` for one batch after the other. After a `ConnectionLost` it calls `connect`
+    again. It calls `close` once, at the end. Without a connection `send` raises `ConnectionLost`.
     """
 
     def connect(self) -> None:
-        """Open, or let go of the old connection and open again; raises `ConnectionLost` as `Source.connect`."""
+        """Connect; close the old connection first. Gives up after some seconds with `ConnectionLost`."""
         ...
 
     def send(self, batch: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
-        """Send in order and wait until the broker has confirmed or refused each: one result per message, in order.
+        """Send the messages in order and wait until the broker has confirmed or refused all of them.
 
-        `None` confirms: a durable broker has the message on disk. `SendRejected` refuses one message for its
-        destination, size or content; the messages around it are sent nevertheless. The engine tries it again behind
-        what was sent meanwhile, `max_tries` times in all, then makes a dead letter of it.
+        Returns one result for each message, in order. `None` confirms a message: if the broker is durable, the message
+        is on disk. `SendRejected` says that the broker refuses this one message because of its destination, size or
+        content; the other messages are sent nevertheless. The engine tries a refused message again, behind messages
+        that were sent meanwhile, `max_tries` times in all; then it makes a dead letter of it.
 
-        What concerns the broker and not one message is a `ConnectionLost`: the engine connects and sends the messages
-        again, with the same sequences and bytes, perhaps in other batches.
+        A problem that does not concern a single message is a `ConnectionLost`: the engine connects again and sends the
+        unconfirmed messages again, with the same sequences and bytes, perhaps in other batches.
 
-        The headers `message_id`, `timestamp`, `expiration`, `redelivered` and `delivery_count` are the broker's to set:
-        those of the message come from elsewhere and are left out. Its `time_to_live_ms` begins now.
+        The broker sets the headers `message_id`, `timestamp`, `expiration`, `redelivered` and `delivery_count`. The
+        sink ignores the values that a message has, since they come from its earlier journey. `time_to_live_ms` begins
+        at this call.
         """
         ...
 
     def close(self) -> None:
-        """Let go; never raises, may be repeated. What is under way may arrive or not."""
+        """Close the connection. Never raises; may be called again. Unconfirmed messages may arrive or not."""
         ...
 
 
 class Connection(Protocol):
-    """A broker as configured: makes sources and sinks.
+    """A broker as it is configured: checks settings, and makes sources and sinks.
 
-    The engine makes one for each connection of its configuration, and commands such as `lint` make some that they never
-    open. Its methods are called by one thread at a time, not always by the same.
+    The engine makes one object for each connection of its configuration. Commands such as `lint` make connections,
+    sources and sinks only to check settings, and never open them. One thread at a time calls the methods, but not
+    always the same thread.
     """
 
     features: Features
 
     def source(self, receiver: ReceiverSettings) -> Source:
-        """A source for the receiver, not connected; it may never be. Logical destinations are resolved.
+        """Make a source for a receiver, without connecting. `receiver.destination` is never a logical destination.
 
-        Raises `ConfigError` for a destination or options of the receiver that cannot be.
+        Raises `ConfigError` if the destination or an option of the receiver is wrong.
         """
         ...
 
     def sink(self, sender: SenderSettings) -> Sink:
-        """A sink for the sender, not connected; it may never be. It sends each message to `Outgoing.destination`.
+        """Make a sink for a sender, without connecting. The sink sends each message to its `Outgoing.destination`.
 
-        Raises `ConfigError` for a destination, if there is one, or options of the sender that cannot be.
+        Raises `ConfigError` if the destination, which may be `None`, or an option of the sender is wrong.
         """
         ...
 
     def close(self) -> None:
-        """Free what sources and sinks share; called once, after all of them are closed. Never raises."""
+        """Free the resources that sources and sinks share. Called once, after all of them are closed. Never raises."""
         ...
 
 
 @runtime_checkable
 class Ordering(Protocol):
-    """A connection whose receivers differ in the order in which messages come again."""
+    """A connection whose receivers have different orders of deliveries."""
 
     def order(self, receiver: ReceiverSettings) -> Order:
-        """That of one receiver, for crash tests; raises `ConfigError` as `Connection.source`."""
+        """The order of deliveries to a receiver, for crash tests. Raises `ConfigError` as `Connection.source`."""
         ...
 
 
 def order_of(connection: Connection, receiver: ReceiverSettings) -> Order:
-    """In which order messages come to a receiver when some of them come again. Raises as `Connection.source`."""
+    """The order of deliveries to a receiver when some are redelivered. Raises `ConfigError` as `Connection.source`."""
     return connection.order(receiver) if isinstance(connection, Ordering) else connection.features.order
 
 
 @runtime_checkable
 class Browsable(Protocol):
-    """A connection whose broker can show a queue without giving its messages to anybody.
+    """A connection that can show the messages of a queue without consuming them.
 
-    `correlator browse` and browsers of sessions call it, without a source. A connection that can also tell which queues
-    there are has `queues() -> Sequence[str]`: `browse` then refuses a name that is none of these.
+    `correlator browse` and browsers of sessions call it.
     """
 
     def browse(self, destination: str, limit: int) -> Sequence[Message]:
-        """Copies of the oldest messages, at most so many; what consumers hold at present may be missing.
+        """Copies of the oldest messages, at most `limit`; messages that consumers hold at present may be missing.
 
-        Raises `UsageError` E2110 for what is no queue, E2027 for a queue that is not there where the broker knows;
-        `ConnectionLost` when the broker cannot be reached.
+        Raises `UsageError` E2110 if the destination is not a queue, E2027 if the broker knows that there is no such
+        queue; `ConnectionLost` if the broker cannot be reached.
         """
         ...
 
 
 @runtime_checkable
+class ListsQueues(Protocol):
+    """A connection that knows all queues of its broker.
+
+    `correlator browse` calls it if a queue shows no message, so that a mistyped name is not taken for an empty queue.
+    """
+
+    def queues(self) -> Sequence[str]:
+        """All queues, as destinations. Raises `ConnectionLost` if the broker cannot be reached."""
+        ...
+
+
+@runtime_checkable
 class Unsubscribable(Protocol):
-    """A connection whose broker can delete the durable subscriptions of topics; sessions call it."""
+    """A connection that can delete durable subscriptions of topics. Sessions call it."""
 
     def unsubscribe(self, topic: str, subscription: str) -> None:
-        """Delete the subscription, with all that it keeps. `topic` is a destination.
+        """Delete the subscription of a topic, with the messages that it keeps. `topic` is a destination.
 
-        Raises `UsageError` E7512 for one that is not there, E7513 while somebody consumes from it; `ConnectionLost`
-        when the broker cannot be reached or does not allow it.
+        Raises `UsageError` E7512 if there is no such subscription, E7513 while it has a consumer; `ConnectionLost` if
+        the broker cannot be reached or does not allow it.
         """
         ...
 
 
 @runtime_checkable
 class Deletable(Protocol):
-    """A connection whose broker can delete destinations; sessions call it for the temporary ones that they made."""
+    """A connection that can delete destinations. Sessions call it for the temporary destinations that they made."""
 
     def delete(self, destination: str) -> None:
-        """Delete the destination, with all that is in it and all its subscriptions; one that is not there is no error.
+        """Delete the destination with its messages and subscriptions; do nothing if there is no such destination.
 
-        Raises `UsageError` E7513 while somebody consumes from it; `ConnectionLost` when the broker cannot be reached or
-        does not allow it.
+        Raises `UsageError` E7513 while it has a consumer; `ConnectionLost` if the broker cannot be reached or does not
+        allow it.
         """
         ...
 
 
 class Advice(NamedTuple):
-    """A warning about settings that work, and hardly as their author means them; told by `lint` and at the start.
+    """A warning about settings that work, but hardly as intended. `lint` and the start of an engine print it.
 
     Attributes:
-        code: of the warning, `W` and four digits.
-        option: the name of the option that it is about, of the receiver or sender.
-        what: what is wrong, without a full stop.
-        allowed: what holds, or "".
-        todo: what to do, or "".
+        code: of the warning: `W` and four digits.
+        option: the option of the receiver or sender that the warning is about.
+        what: the problem, without a full stop.
+        allowed: the rule that applies, or "".
+        todo: the advice, or "".
     """
 
     code: str
@@ -305,20 +312,21 @@ class Advice(NamedTuple):
 
 @runtime_checkable
 class Advising(Protocol):
-    """A connector that warns of settings that work, and hardly as their author means them.
+    """A connector that warns of settings that work, but hardly as intended.
 
-    The entry point itself has these attributes, a class for example: it is asked before a connection is made.
+    The entry point itself, a class for example, has these attributes, since the engine uses them before it makes a
+    connection.
 
     Attributes:
-        redelivery_options: names of the options, of the connection or a receiver, after whose time the broker delivers
-            again what was not acknowledged: ids should be remembered for longer.
+        redelivery_options: names of options, of the connection or of a receiver, that hold a time after which the
+            broker redelivers unacknowledged messages. The engine warns if it would remember ids for a shorter time.
     """
 
     redelivery_options: Collection[str]
 
     @staticmethod
     def advice(endpoint: ReceiverSettings | SenderSettings) -> Iterable[Advice]:
-        """What there is to say about the options of a receiver or sender. Raises nothing: they may be wrong as well."""
+        """Warnings about the options of a receiver or sender. Must not raise anything, though options may be wrong."""
         ...
 
 
@@ -326,22 +334,22 @@ class ConnectionFactory(Protocol):
     """The entry point of a connector, in group `correlator.connectors`: a class, or a function."""
 
     def __call__(self, name: str, settings: ConnectionSettings) -> Connection:
-        """Make the connection `name`; opens nothing, and raises `ConfigError` for what is wrong in `settings.options`.
+        """Make the connection `name`, without opening anything.
 
-        An option that the connector does not know is an error, too.
+        Raises `ConfigError` if an option in `settings.options` is wrong or unknown.
         """
         ...
 
 
 def readable(read: Callable[[], Message], as_sent: Callable[[], Message], what: str) -> Message:
-    """What `read` makes, if any store and any part of an engine can hold it; otherwise what `as_sent` makes, marked.
+    """The message that `read` makes. If `read` fails, or no store could hold the message, the one of `as_sent`, marked.
 
-    So no message can end the thread that reads it, and none gets into a store that no later start could read.
+    So no message can end the thread that reads it, and no store gets a message that a later start cannot read.
 
     Args:
-        read: decodes the message. May raise anything.
-        as_sent: makes a message of the bytes alone, with headers and properties that do not come from its sender.
-        what: what cannot be read where `read` fails.
+        read: decodes the message. May raise any exception.
+        as_sent: makes a message of the received bytes, without properties and headers that come from the sender.
+        what: names the part of the message that cannot be read, for the reason (`mark`).
     """
     try:
         message = read()
@@ -353,7 +361,7 @@ def readable(read: Callable[[], Message], as_sent: Callable[[], Message], what: 
 
 
 def mark(message: Message, reason: str) -> None:
-    """Say in the property `UNREADABLE` what could not be read of a message, after what was said before."""
+    """Add a reason to the property `UNREADABLE` of a message that could not be read as a whole."""
     said = message.properties.get(UNREADABLE)
     reason = storable(reason)[:_LONGEST_REASON]
     message.properties[UNREADABLE] = f"{said}; {reason}" if isinstance(said, str) else reason

@@ -13,10 +13,10 @@ from connectors.embedded.removal import delete_destination, delete_subscription
 from connectors.embedded.sink import EmbeddedSink
 from connectors.embedded.source import EmbeddedSource, message_of
 from connectors.embedded.tables import messages
-from connectors.options import check_destination, check_options, text_option
 from correlator.connector import Features, Order
 from correlator.errors import ConfigError, ConnectionLost, StoreError, UsageError
 from correlator.events import Message
+from correlator.options import check_destination, check_options, text_option
 from correlator.selector import Selector
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
 from correlator.storage.database import location, parse, reading
@@ -40,7 +40,6 @@ class EmbeddedConnection:
         acknowledges_surely=True,
         deduplicates_sends=True,
         selects=True,
-        selects_in_place=True,
     )
 
     def __init__(self, name: str, settings: ConnectionSettings) -> None:

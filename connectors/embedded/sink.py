@@ -8,9 +8,9 @@ from connectors.embedded.content import encode
 from connectors.embedded.ledger import Entry, of_one_life, store
 from connectors.embedded.link import Link, open_link, translated
 from connectors.embedded.neighbours import neighbours
-from connectors.options import is_name, parse_destination
 from correlator.errors import ConnectionLost, SendRejected, quoted
 from correlator.events import Outgoing
+from correlator.options import is_name, parse_destination
 
 
 @lru_cache(maxsize=256)

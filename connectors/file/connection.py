@@ -7,9 +7,9 @@ from connectors.file.journal import Manner
 from connectors.file.places import Directory, file_name
 from connectors.file.sink import WRITABLE, FileSink
 from connectors.file.source import FileSource
-from connectors.options import check_destination, check_options, flag_option, text_option
 from correlator.connector import Features, Order
 from correlator.errors import ConfigError, quoted
+from correlator.options import check_destination, check_options, flag_option, text_option
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
 
 _MODE = re.compile("0?[67][0-7][0-7]")
@@ -25,9 +25,7 @@ class FileConnection:
     files that they make ("0600").
     """
 
-    features = Features(
-        order=Order.POSITION, acknowledges_surely=True, deduplicates_sends=True, ends=True, shares=False, topics=False
-    )
+    features = Features(order=Order.POSITION, acknowledges_surely=True, deduplicates_sends=True, shares=False)
 
     def __init__(self, name: str, settings: ConnectionSettings) -> None:
         where = f"connections.{name}"

@@ -8,9 +8,9 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 from urllib.parse import quote
 
-from connectors.options import parse_destination
 from correlator.durable import make_private_directory
 from correlator.errors import ConnectionLost, quoted
+from correlator.options import parse_destination
 from correlator.processes import LockFile
 
 _LONGEST_FILE_NAME = 180

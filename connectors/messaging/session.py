@@ -20,11 +20,11 @@ from connectors.messaging.deliveries import (
 from connectors.messaging.failures import closed
 from connectors.messaging.listening import Listening
 from connectors.messaging.producer import Producer
-from connectors.options import check_destination
 from correlator import connector as port
 from correlator.connector import Browsable, Deletable, Features, Unsubscribable
 from correlator.errors import ConfigError, ConnectionLost, UsageError
 from correlator.events import Message
+from correlator.options import check_destination
 from correlator.selector import Selector
 from correlator.settings import ReceiverSettings, SenderSettings
 

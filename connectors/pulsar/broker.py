@@ -9,17 +9,17 @@ from typing import Any, NamedTuple
 
 import certifi
 
-from connectors.options import (
+from connectors.pulsar.priorities import MAPPINGS
+from correlator.errors import ConfigError, quoted
+from correlator.options import (
     check_options,
     choice_option,
-    duration,
+    duration_option,
     flag_option,
     secret_option,
     text_option,
     whole_option,
 )
-from connectors.pulsar.priorities import MAPPINGS
-from correlator.errors import ConfigError, quoted
 
 _TOKENS = ("token", "token_file", "password")
 """Where a token may stand, one of them."""
@@ -157,16 +157,9 @@ def _token(where: str, options: Mapping[str, Any]) -> str:
 
 def _ack_timeout_s(where: str, options: Mapping[str, Any]) -> float | None:
     """The client has no back-off for it, and takes no shorter one."""
-    given = options.get("ack_timeout")
-    if given is None:
-        return None
     allowed = "One duration from 10s to 24h: it does not grow"
-    return duration(
-        f"{where}.ack_timeout",
-        given,
-        allowed,
-        lambda time_s: _SHORTEST_ACK_TIMEOUT_S <= time_s <= _LONGEST_ACK_TIMEOUT_S,
-    )
+    shortest, longest = _SHORTEST_ACK_TIMEOUT_S, _LONGEST_ACK_TIMEOUT_S
+    return duration_option(where, options, "ack_timeout", allowed, lambda time_s: shortest <= time_s <= longest)
 
 
 def _priority_mapping(where: str, options: Mapping[str, Any]) -> str:

@@ -11,15 +11,6 @@ from datetime import timedelta
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
-from connectors.options import (
-    check_destination,
-    check_options,
-    choice_option,
-    duration,
-    flag_option,
-    parse_destination,
-    text_option,
-)
 from connectors.pulsar.broker import Broker
 from connectors.pulsar.redelivery import (
     DEAD_LETTERS,
@@ -30,6 +21,15 @@ from connectors.pulsar.redelivery import (
     dead_letter_policy_of,
 )
 from correlator.errors import ConfigError, quoted
+from correlator.options import (
+    check_destination,
+    check_options,
+    choice_option,
+    duration_option,
+    flag_option,
+    parse_destination,
+    text_option,
+)
 from correlator.settings import ReceiverSettings, SenderSettings
 
 QUEUE_SUBSCRIPTION = "jms-queue"
@@ -237,22 +237,20 @@ def _refuse_embedded(where: str, receiver: ReceiverSettings) -> None:
 
 
 def _delivery_delay(where: str, options: Mapping[str, Any]) -> timedelta | None:
-    given = options.get(_DELIVERY_DELAY)
-    if given is None:
-        return None
     allowed = "A duration above 0s, up to 8760h"
-    place = f"{where}.{_DELIVERY_DELAY}"
-    return timedelta(seconds=duration(place, given, allowed, lambda delay_s: 0 < delay_s <= _LONGEST_DELIVERY_DELAY_S))
+    delay_s = duration_option(
+        where, options, _DELIVERY_DELAY, allowed, lambda time_s: 0 < time_s <= _LONGEST_DELIVERY_DELAY_S
+    )
+    return None if delay_s is None else timedelta(seconds=delay_s)
 
 
 def _discovery_s(where: str, options: Mapping[str, Any]) -> int:
     """The client takes whole seconds."""
-    given = options.get(_DISCOVERY, f"{_DISCOVERY_S}s")
     allowed = "A duration of whole seconds, from 1s to 1h"
-    place = f"{where}.{_DISCOVERY}"
-    return int(
-        duration(place, given, allowed, lambda time_s: time_s.is_integer() and 1 <= time_s <= _LONGEST_DISCOVERY_S)
+    given = duration_option(
+        where, options, _DISCOVERY, allowed, lambda time_s: time_s.is_integer() and 1 <= time_s <= _LONGEST_DISCOVERY_S
     )
+    return _DISCOVERY_S if given is None else int(given)
 
 
 def _checked_topic(where: str, destination: str, broker: Broker) -> str:

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from connectors.options import check_options, duration, text_option, whole_option
 from correlator.errors import ConfigError, quoted
+from correlator.options import check_options, duration_option, text_option, whole_option
 
 SHORTEST_DELAY_S = 0.1
 """The client takes no shorter one."""
@@ -51,13 +51,13 @@ def backoff_of(where: str, options: Mapping[str, Any]) -> Backoff:
         return Backoff()
     place = f"{where}.{DELAY}"
     if not isinstance(given, Mapping):
-        delay_s = _delay_s(place, given)
+        delay_s = _delay_s(where, options, DELAY, 0.0)
         return Backoff(min_delay_s=delay_s, max_delay_s=delay_s, multiplier=1.0)
     check_options(place, given, ("min_delay", "max_delay", "multiplier"))
     default = Backoff()
     made = Backoff(
-        min_delay_s=_delay_s(f"{place}.min_delay", given["min_delay"]) if "min_delay" in given else default.min_delay_s,
-        max_delay_s=_delay_s(f"{place}.max_delay", given["max_delay"]) if "max_delay" in given else default.max_delay_s,
+        min_delay_s=_delay_s(place, given, "min_delay", default.min_delay_s),
+        max_delay_s=_delay_s(place, given, "max_delay", default.max_delay_s),
         multiplier=_multiplier(f"{place}.multiplier", given.get("multiplier", default.multiplier)),
     )
     if made.max_delay_s < made.min_delay_s:
@@ -84,9 +84,10 @@ def dead_letter_policy_of(where: str, options: Mapping[str, Any]) -> DeadLetterP
     )
 
 
-def _delay_s(place: str, given: object) -> float:
+def _delay_s(where: str, options: Mapping[str, Any], name: str, default: float) -> float:
     allowed = "A duration from 100ms to 24h"
-    return duration(place, given, allowed, lambda delay_s: SHORTEST_DELAY_S <= delay_s <= _LONGEST_DELAY_S)
+    delay_s = duration_option(where, options, name, allowed, lambda one: SHORTEST_DELAY_S <= one <= _LONGEST_DELAY_S)
+    return default if delay_s is None else delay_s
 
 
 def _multiplier(place: str, given: object) -> float:

@@ -6,9 +6,9 @@ from typing import Any, Literal
 
 import pika
 
-from connectors.options import check_options, flag_option, text_option, whole_option
 from connectors.rabbitmq_server import SERVER_OPTIONS, Server, server_fields
 from correlator.errors import ConfigError, quoted
+from correlator.options import check_options, flag_option, text_option, whole_option
 
 QueueType = Literal["", "classic", "quorum"]
 QUEUE_TYPES: tuple[QueueType, ...] = ("", "classic", "quorum")

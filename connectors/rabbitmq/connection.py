@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-from connectors.options import check_destination, flag_option
 from connectors.rabbitmq.broker import broker
 from connectors.rabbitmq.browsing import copies
 from connectors.rabbitmq.examination import examine
@@ -12,6 +11,7 @@ from connectors.rabbitmq.source import RabbitSource
 from correlator.connector import NO_SUCH_DESTINATION, Features
 from correlator.errors import ConnectionLost, CorrelatorError, UsageError, quoted
 from correlator.events import Message
+from correlator.options import check_destination, flag_option
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
 
 MISSED_HEARTBEATS = 3

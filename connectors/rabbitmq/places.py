@@ -8,11 +8,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from connectors.options import Destination, check_destination, check_options, flag_option, is_name, text_option
 from connectors.rabbitmq.broker import Broker, queue_type_option
 from connectors.rabbitmq.link import Link, Request
 from connectors.rabbitmq.wire import SHORTEST_UNUSABLE
 from correlator.errors import ConfigError, quoted
+from correlator.options import Destination, check_destination, check_options, flag_option, is_name, text_option
 from correlator.settings import ReceiverSettings, SenderSettings
 
 _OF_QUEUES = ("queue_type", "arguments")

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
-from connectors.options import parse_destination
 from connectors.rabbitmq.broker import Broker
 from connectors.rabbitmq.confirms import Flight, Parcel
 from connectors.rabbitmq.content import encode
@@ -19,6 +18,7 @@ from connectors.rabbitmq_server import Fault
 from correlator.connector import TAKES_NOTHING
 from correlator.errors import ConnectionLost, SendRejected, quoted
 from correlator.events import Outgoing
+from correlator.options import parse_destination
 from correlator.settings import SenderSettings
 
 _REFUSED_BY_CLOSING = {404: "E8103", 403: "E8107"}

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from connectors.options import check_options, flag_option
 from connectors.rabbitmq_server import SERVER_OPTIONS, Server, server_fields
+from correlator.options import check_options, flag_option
 
 OPTIONS = (*SERVER_OPTIONS, "declare")
 _PORT, _TLS_PORT = 5552, 5551

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-from connectors.options import check_destination
 from connectors.rabbitmq_stream.broker import broker
 from connectors.rabbitmq_stream.places import place_of_receiver, place_of_sender, stream_of
 from connectors.rabbitmq_stream.sink import StreamSink
@@ -10,6 +9,7 @@ from connectors.rabbitmq_stream.source import StreamSource
 from correlator.connector import NO_SUCH_DESTINATION, Features, Order
 from correlator.errors import ConnectionLost, UsageError, quoted
 from correlator.events import Message
+from correlator.options import check_destination
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
 
 
@@ -19,7 +19,7 @@ class StreamConnection:
     Each source and each sink has a connection of its own, to the node that leads its stream.
     """
 
-    features = Features(order=Order.POSITION, deduplicates_sends=True, shares=False, topics=False)
+    features = Features(order=Order.POSITION, deduplicates_sends=True, shares=False)
 
     def __init__(self, name: str, settings: ConnectionSettings) -> None:
         self._where = f"connections.{name}"

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
-from connectors.options import check_destination, check_options, flag_option, parse_destination
 from connectors.rabbitmq_stream.broker import Broker
 from correlator.errors import ConfigError, quoted
+from correlator.options import check_destination, check_options, flag_option, parse_destination
 from correlator.settings import ReceiverSettings, SenderSettings
 
 SENDER_OPTIONS = ("declare", "arguments")

@@ -1,7 +1,7 @@
 """`correlator browse`: shows copies of messages in a queue, and leaves the queue unchanged."""
 
 from collections.abc import Sequence
-from typing import Annotated, Protocol, runtime_checkable
+from typing import Annotated
 
 import typer
 
@@ -10,22 +10,13 @@ from correlator.cli.failures import telling
 from correlator.cli.loading import connection_of, importable, load
 from correlator.cli.output import Row, shortened, shown, write_table
 from correlator.configuration.words import did_you_mean
-from correlator.connector import Browsable
+from correlator.connector import Browsable, ListsQueues
 from correlator.errors import UsageError, quoted
 from correlator.events import Message
 from correlator.pipeline.spec import PipelineFile
 
 COLUMNS = ("message_id", "timestamp", "deliveries", "key", "properties", "body")
 MOST_NAMED = 20
-
-
-@runtime_checkable
-class ListsQueues(Protocol):
-    """A connection whose broker can list its queues."""
-
-    def queues(self) -> Sequence[str]:
-        """Return all queues, as destinations."""
-        ...
 
 
 def add_to(app: typer.Typer) -> None:

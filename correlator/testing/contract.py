@@ -50,12 +50,19 @@ class ContractWorld(Protocol):
         features: what the connector claims.
         receives: it has sources.
         sends: it has sinks.
+        topics: it knows `topic:` destinations; otherwise it has to refuse them with `ConfigError`.
+        ends: a source ends behind the last message, as that of a file does.
+        selects_in_place: where `Features.selects` is true: messages that a selector does not match stay in their place;
+            otherwise the source takes them and gives them back, so that other consumers get them later, in any order.
         whole_messages: it carries any body, properties, key and headers; otherwise only bodies made by `body`.
     """
 
     features: Features
     receives: bool
     sends: bool
+    topics: bool
+    ends: bool
+    selects_in_place: bool
     whole_messages: bool
 
     def connection(self) -> Connection:
@@ -99,6 +106,9 @@ class BrokerWorld:
     features: Features
     receives = True
     sends = True
+    topics = True
+    ends = False
+    selects_in_place = False
     whole_messages = True
 
     def __init__(self) -> None:
@@ -462,7 +472,7 @@ def check_a_second_consumer_overtakes_nobody(world: ContractWorld) -> None:
         other.close()
 
 
-@_check("receives", "redelivers", "queues", orders=(Order.PLACE,))
+@_check("receives", "redelivers", orders=(Order.PLACE,))
 def check_what_is_given_back_waits_in_its_place(world: ContractWorld) -> None:
     """What a lost consumer held comes to another one before all that is behind it, by `close` and by `reject`."""
     destination, published = _publish(world, 20)
@@ -556,7 +566,7 @@ def check_redelivery_is_flagged(world: ContractWorld) -> None:
     assert [headers.delivery_count for headers in seen] == [1, 2, 3]
 
 
-@_check("receives", "queues", "shares", "not ends", orders=(Order.PLACE, Order.ANY))
+@_check("receives", "shares", "not ends", orders=(Order.PLACE, Order.ANY))
 def check_consumers_of_a_queue_share_it(world: ContractWorld) -> None:
     """Two consumers of a queue get every message once between them; what one holds the other does not get."""
     destination, published = _publish(world, 40)
@@ -573,7 +583,7 @@ def check_consumers_of_a_queue_share_it(world: ContractWorld) -> None:
         assert sorted(bodies(rest + held_by_other)) == published
 
 
-@_check("receives", "queues", "shares", "not ends", orders=(Order.POSITION,))
+@_check("receives", "shares", "not ends", orders=(Order.POSITION,))
 def check_consumers_of_a_queue_take_turns(world: ContractWorld) -> None:
     """Where one consumer of a queue takes at a time, the next one gets what it did not acknowledge, and the rest."""
     destination, published = _publish(world, 20)
@@ -585,7 +595,7 @@ def check_consumers_of_a_queue_take_turns(world: ContractWorld) -> None:
         assert bodies(take(ends.source(destination, "other"), 15)) == published[5:]
 
 
-@_check("receives", "queues", "selects", "whole_messages")
+@_check("receives", "selects", "whole_messages")
 def check_what_is_not_selected_comes_to_others(world: ContractWorld) -> None:
     """Each source of a queue takes what its selector matches, and what nobody selects stays there (rule S4.3)."""
     destination = world.destination()
@@ -609,7 +619,7 @@ def check_what_is_not_selected_comes_to_others(world: ContractWorld) -> None:
         _nothing_comes(everything)
 
 
-@_check("receives", "queues", "selects_in_place", "whole_messages")
+@_check("receives", "selects", "selects_in_place", "whole_messages")
 def check_a_selector_leaves_the_rest_to_others(world: ContractWorld) -> None:
     """A source of a queue takes what its selector matches, in order; the rest is there for others (rule S4.3)."""
     destination = world.destination()
@@ -632,7 +642,7 @@ def check_a_selector_leaves_the_rest_to_others(world: ContractWorld) -> None:
         assert bodies(take(everything, 50)) == [body for at, body in enumerate(published) if at % 3 or at >= 30]
 
 
-@_check("receives", "queues", "selects_in_place", "whole_messages")
+@_check("receives", "selects", "selects_in_place", "whole_messages")
 def check_what_others_gave_back_is_selected(world: ContractWorld) -> None:
     """A message that another consumer held when a selective source came by is found once it waits again."""
     destination = world.destination()
@@ -668,7 +678,7 @@ def check_the_end_is_told(world: ContractWorld) -> None:
 
 @_check("receives", "not ends")
 def check_a_source_without_an_end_never_ends(world: ContractWorld) -> None:
-    """`ended` is never told where the features do not claim it."""
+    """No chunk has `ended` if the sources of the world do not end."""
     with _Ends(world) as ends:
         assert not ends.source(world.destination()).receive(10, 0.0).ended
 
@@ -819,7 +829,7 @@ def check_a_message_goes_to_its_own_destination(world: ContractWorld) -> None:
     assert [message.body for message in world.collect(other, 3)] == wanted[0::2]
 
 
-@_check("sends", "queues", "not ends")
+@_check("sends", "not ends")
 def check_sinks_may_send_at_the_same_time(world: ContractWorld) -> None:
     """Four sinks in four threads lose nothing and keep the order of each."""
     destination = world.destination()

@@ -27,9 +27,7 @@ OnEvent = Callable[[str, str, str, Sequence[Any]], None]
 `acknowledged` and `returned` with `Message`s, `accepted` and `refused` with `Outgoing`s. It is called under the lock of
 the broker, at the moment the broker changes: what it raises goes through to the caller."""
 
-MEMORY_FEATURES = Features(
-    order=Order.PLACE, flags_redelivery=True, acknowledges_surely=True, selects=True, selects_in_place=True
-)
+MEMORY_FEATURES = Features(order=Order.PLACE, flags_redelivery=True, acknowledges_surely=True, selects=True)
 
 
 class Faults:

@@ -2,11 +2,11 @@
 
 import pytest
 
-from connectors.options import Destination
 from connectors.rabbitmq import RabbitConnection
 from connectors.rabbitmq.broker import Broker
 from connectors.rabbitmq.places import Route, place_of_receiver, place_of_sender, route_to
 from correlator.errors import ConfigError
+from correlator.options import Destination
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
 
 

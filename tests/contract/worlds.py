@@ -25,6 +25,7 @@ from tests.rabbit_server import RabbitServer
 
 class MemoryWorld(BrokerWorld):
     features = MEMORY_FEATURES
+    selects_in_place = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,11 +55,12 @@ class DeduplicatingMemoryWorld(MemoryWorld):
 class PositionMemoryWorld(MemoryWorld):
     """As a file or a stream: each receiver has a position of its own."""
 
-    features = replace(MEMORY_FEATURES, order=Order.POSITION, selects=False, selects_in_place=False, shares=False)
+    features = replace(MEMORY_FEATURES, order=Order.POSITION, selects=False, shares=False)
 
 
 class EmbeddedWorld(BrokerWorld):
     features = EmbeddedConnection.features
+    selects_in_place = True
 
     def __init__(self, store: str) -> None:
         super().__init__()
@@ -111,6 +113,7 @@ class StreamWorld(RabbitWorld):
     """Streams. A restart kills the server, and waits for the streams, which are there a moment after it."""
 
     features = StreamConnection.features
+    topics = False
 
     def __init__(self, server: RabbitServer, name: str) -> None:
         super().__init__(server, name)
@@ -212,6 +215,9 @@ class FileWorld:
     features = FileConnection.features
     receives = True
     sends = True
+    topics = False
+    ends = True
+    selects_in_place = False
     whole_messages = False
     ending = ".jsonl"
     beginning = b""

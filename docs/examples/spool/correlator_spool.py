@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,25 +12,27 @@ from spool import NAME, Queue
 from correlator.connector import Chunk, Features, Order, readable
 from correlator.errors import ConfigError, ConnectionLost, SendRejected, quoted
 from correlator.events import CUT_FROM, Headers, Message, Outgoing
+from correlator.options import check_destination, check_options, text_option
 from correlator.processes import LockFile, Maker
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
 
 
 class SpoolConnection:
-    features = Features(order=Order.POSITION, acknowledges_surely=True, topics=False)
+    features = Features(order=Order.POSITION, acknowledges_surely=True)
 
     def __init__(self, name: str, settings: ConnectionSettings) -> None:
-        _check_options(f"connections.{name}", settings.options, "path")
-        self._spool = Path(settings.options["path"]).absolute()
+        where = f"connections.{name}"
+        check_options(where, settings.options, ["path"])
+        self._spool = Path(text_option(where, settings.options, "path")).absolute()
 
     def source(self, receiver: ReceiverSettings) -> "SpoolSource":
         where = f"receivers.{receiver.id}"
-        _check_options(where, receiver.options)
+        check_options(where, receiver.options)
         return SpoolSource(where, Queue(self._spool, _name(where, receiver.destination)), receiver)
 
     def sink(self, sender: SenderSettings) -> "SpoolSink":
         where = f"senders.{sender.id}"
-        _check_options(where, sender.options)
+        check_options(where, sender.options)
         if sender.destination is not None:
             _name(where, sender.destination)
         return SpoolSink(where, self._spool)
@@ -121,15 +123,8 @@ def _using(where: str, maker: Maker, *, connected: object = True) -> Iterator[No
         raise ConnectionLost(code, where, f"the spool cannot be used: {error}") from error
 
 
-def _check_options(where: str, options: Mapping[str, object], *known: str) -> None:
-    for name in (*options, *known):
-        if name not in known or not isinstance(options.get(name), str):
-            code, what = ("E1022", "must be a text") if name in known else ("E1020", "unknown key")
-            raise ConfigError(code, f"{where}.{name}", what, f"Known: {', '.join(known) or 'none'}")
-
-
 def _name(where: str, destination: str) -> str:
-    kind, _, name = destination.partition(":")
+    kind, name = check_destination(where, destination)
     if kind != "queue" or not NAME.fullmatch(name):
         what = f"{quoted(destination)} is not a queue of a spool"
         raise ConfigError("E1216", f"{where}.destination", what, "Use queue:NAME with letters, digits, '.', '_', '-'")

@@ -11,6 +11,7 @@ from correlator.testing.contract import BrokerWorld, Check, checks_for
 
 class SpoolWorld(BrokerWorld):
     features = SpoolConnection.features
+    topics = False
 
     def __init__(self, path: Path) -> None:
         super().__init__()

@@ -29,7 +29,7 @@ _tokens = itertools.count(1)
 """Of the whole process: a token never means another chunk after a reconnect (trap T41)."""
 
 
-class Progress(Generic[P]):
+class ReadProgress(Generic[P]):
     """The state of one receiver since it connected. Owned by the receiver's thread.
 
     Everything before `position` is acknowledged, and the spans of `done` beyond it; these grow together. What was

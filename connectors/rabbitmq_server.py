@@ -83,7 +83,7 @@ def server_fields(where: str, options: Mapping[str, Any], default: Server, tls_p
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class ConnectionFault:
     """Why a connection or channel cannot be used any more, or a request was refused."""
 
     code: str
@@ -96,25 +96,25 @@ class Fault:
         return ConnectionLost(self.code, where, self.what, self.allowed, self.todo)
 
 
-NOT_CONNECTED = Fault("E7001", "not connected")
+NOT_CONNECTED = ConnectionFault("E7001", "not connected")
 
 
-def of_user(server: Server) -> Fault:
+def of_user(server: Server) -> ConnectionFault:
     """Name and password are not those of a user."""
-    return Fault("E7002", f"user {quoted(server.user)} was refused", "", "Check user and password")
+    return ConnectionFault("E7002", f"user {quoted(server.user)} was refused", "", "Check user and password")
 
 
-def of_virtual_host(server: Server) -> Fault:
+def of_virtual_host(server: Server) -> ConnectionFault:
     """It is not there for this user."""
     host, user = quoted(server.virtual_host), quoted(server.user)
-    return Fault("E7004", f"virtual host {host} does not exist, or user {user} may not use it")
+    return ConnectionFault("E7004", f"virtual host {host} does not exist, or user {user} may not use it")
 
 
-def of_credentials(error: OSError, address: object) -> Fault:
+def of_credentials(error: OSError, address: object) -> ConnectionFault:
     """A file of ours that cannot be used, or a certificate that the server shows."""
     if isinstance(error, PasswordUnknown):
-        return Fault("E7002", str(error))
-    return Fault("E7016", f"no TLS with {address}: {reason(error)}")
+        return ConnectionFault("E7002", str(error))
+    return ConnectionFault("E7016", f"no TLS with {address}: {reason(error)}")
 
 
 def reason(error: BaseException) -> str:

@@ -37,7 +37,7 @@ def of_one_life(source: str) -> str:
     return f"{_ONE_LIFE}{source}"
 
 
-class Entry(NamedTuple):
+class NewMessage(NamedTuple):
     """A message to be stored; `source` and `sequence` tell a repeat."""
 
     source: str
@@ -45,7 +45,7 @@ class Entry(NamedTuple):
     content: bytes
 
 
-class Stored(NamedTuple):
+class StoredMessage(NamedTuple):
     """A message as it lies in its row."""
 
     number: int
@@ -54,12 +54,12 @@ class Stored(NamedTuple):
     content: bytes
 
 
-class Lying(NamedTuple):
+class QueuedMessage(NamedTuple):
     """A message in its place: `consumer` holds it, 0 is nobody."""
 
     consumer: int
     size: int
-    stored: Stored
+    stored: StoredMessage
 
 
 class Claim(NamedTuple):
@@ -125,7 +125,7 @@ def _subscription(connection: Connection, destination: int, name: str) -> int:
     return int(connection.execute(wanted).scalar_one())
 
 
-def store(connection: Connection, destination: str, entries: Sequence[Entry], now_ms: int) -> None:
+def store(connection: Connection, destination: str, entries: Sequence[NewMessage], now_ms: int) -> None:
     """Store what was not stored before, for each subscription of the destination."""
     there = _locked_destination(connection, destination)
     fresh = _first_time(connection, there.id, entries)
@@ -137,7 +137,7 @@ def store(connection: Connection, destination: str, entries: Sequence[Entry], no
     )
 
 
-def _first_time(connection: Connection, destination: int, entries: Sequence[Entry]) -> list[Entry]:
+def _first_time(connection: Connection, destination: int, entries: Sequence[NewMessage]) -> list[NewMessage]:
     """The entries whose sequence is beyond the last stored one of their source; remembers the new last ones."""
     before = _last_sequences(connection, destination, {entry.source for entry in entries if entry.source})
     last = dict(before)
@@ -182,7 +182,7 @@ def _forget_other_lives(connection: Connection, destination: int, source: str) -
         connection.execute(delete(senders_table).where(*lives, senders_table.c.source != source))
 
 
-def _append(connection: Connection, there: _There, fresh: Sequence[Entry], now_ms: int) -> None:
+def _append(connection: Connection, there: _There, fresh: Sequence[NewMessage], now_ms: int) -> None:
     readers = connection.execute(
         select(subscriptions.c.id).where(subscriptions.c.destination == there.id).order_by(subscriptions.c.id)
     ).scalars()
@@ -255,7 +255,7 @@ class Bounds(NamedTuple):
 
 def claim(
     connection: Connection, subscription: int, consumer: int, number: int, bounds: Bounds
-) -> tuple[Claim, Sequence[Stored]] | None:
+) -> tuple[Claim, Sequence[StoredMessage]] | None:
     """Give the oldest waiting messages to the consumer, at least one if there is any, within the bounds.
 
     Called under the lock on the subscription; `number` is new for the consumer.
@@ -268,18 +268,18 @@ def claim(
     token = Claim(subscription, consumer, number, taken[0].number, taken[-1].number, len(taken))
     rows = connection.execute(_take(token)).all()
     _note_claim(connection, token)
-    return token, sorted(Stored(*row) for row in rows)
+    return token, sorted(StoredMessage(*row) for row in rows)
 
 
 def claim_chosen(
     connection: Connection, subscription: int, consumer: int, number: int, chosen: Sequence[int]
-) -> tuple[Claim, Sequence[Stored]]:
+) -> tuple[Claim, Sequence[StoredMessage]]:
     """Give these waiting messages, at least one, to the consumer; as `claim`."""
     token = Claim(subscription, consumer, number, chosen[0], chosen[-1], len(chosen))
     taken = [_take(token).where(messages.c.number.in_(page)) for page in pages(chosen)]
     rows = [row for one in taken for row in connection.execute(one)]
     _note_claim(connection, token)
-    return token, sorted(Stored(*row) for row in rows)
+    return token, sorted(StoredMessage(*row) for row in rows)
 
 
 def _note_claim(connection: Connection, token: Claim) -> None:
@@ -299,17 +299,17 @@ def pages(numbers: Sequence[int]) -> Iterator[Sequence[int]]:
     return (numbers[at : at + PAGE] for at in range(0, len(numbers), PAGE))
 
 
-def rows_after(connection: Connection, subscription: int, number: int) -> Sequence[Lying]:
+def rows_after(connection: Connection, subscription: int, number: int) -> Sequence[QueuedMessage]:
     """The first page of messages beyond a number, held or not, in order."""
     return _lying(connection, subscription, messages.c.number > number)
 
 
-def rows_among(connection: Connection, subscription: int, page: Sequence[int]) -> Sequence[Lying]:
+def rows_among(connection: Connection, subscription: int, page: Sequence[int]) -> Sequence[QueuedMessage]:
     """Those of these messages that are there still, held or not, in order."""
     return _lying(connection, subscription, messages.c.number.in_(page))
 
 
-def _lying(connection: Connection, subscription: int, condition: Any) -> Sequence[Lying]:
+def _lying(connection: Connection, subscription: int, condition: Any) -> Sequence[QueuedMessage]:
     rows = connection.execute(
         select(
             messages.c.consumer,
@@ -323,7 +323,7 @@ def _lying(connection: Connection, subscription: int, condition: Any) -> Sequenc
         .order_by(messages.c.number)
         .limit(PAGE)
     )
-    return [Lying(consumer, size, Stored(*stored)) for consumer, size, *stored in rows]
+    return [QueuedMessage(consumer, size, StoredMessage(*stored)) for consumer, size, *stored in rows]
 
 
 def _take(token: Claim) -> Any:
@@ -366,7 +366,7 @@ def give_back(connection: Connection, token: Claim) -> None:
     connection.execute(update(messages).where(*_held(token)).values(consumer=0, claim=0))
 
 
-def browse(connection: Connection, destination: str, limit: int) -> Sequence[Stored]:
+def browse(connection: Connection, destination: str, limit: int) -> Sequence[StoredMessage]:
     """The oldest messages of a queue, held or not; changes nothing."""
     rows = connection.execute(
         select(messages.c.number, messages.c.deliveries, messages.c.sent_at, messages.c.content)
@@ -376,7 +376,7 @@ def browse(connection: Connection, destination: str, limit: int) -> Sequence[Sto
         .order_by(messages.c.number)
         .limit(limit)
     )
-    return [Stored(*row) for row in rows]
+    return [StoredMessage(*row) for row in rows]
 
 
 def queues(connection: Connection) -> Sequence[str]:

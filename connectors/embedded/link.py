@@ -31,7 +31,7 @@ from correlator.storage import files
 GATE_TIMEOUT_S = 10.0
 
 
-class Link(Protocol):
+class DatabaseLink(Protocol):
     """An open connection. Used by one thread at a time of the process that made it."""
 
     connection: Connection
@@ -68,9 +68,9 @@ def translated(where: str) -> Iterator[None]:
         raise ConnectionLost("E7003", where, f"the broker's database failed: {str(cause).strip()}") from error
 
 
-def open_link(store: str) -> Link:
+def open_link(store: str) -> DatabaseLink:
     """Connect and make the tables where they are missing. Raises what `translated` translates."""
-    link: Link = SqliteLink(store) if is_sqlite(store) else PostgresLink(store)
+    link: DatabaseLink = SqliteLink(store) if is_sqlite(store) else PostgresLink(store)
     try:
         with link.transaction() as connection:
             link.lock_schema()

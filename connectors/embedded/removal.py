@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from sqlalchemy import Connection
 
 from connectors.embedded import ledger
-from connectors.embedded.link import Link, open_link, translated
+from connectors.embedded.link import DatabaseLink, open_link, translated
 from correlator.errors import UsageError, quoted
 
 
@@ -31,7 +31,7 @@ def delete_destination(where: str, store: str, destination: str) -> None:
 
 
 @contextmanager
-def _transaction(where: str, store: str) -> Iterator[tuple[Link, Connection]]:
+def _transaction(where: str, store: str) -> Iterator[tuple[DatabaseLink, Connection]]:
     with translated(where):
         link = open_link(store)
         try:
@@ -41,7 +41,7 @@ def _transaction(where: str, store: str) -> Iterator[tuple[Link, Connection]]:
             link.close()
 
 
-def _strike_off(link: Link, connection: Connection, destination: str, subscriptions: Sequence[int]) -> None:
+def _strike_off(link: DatabaseLink, connection: Connection, destination: str, subscriptions: Sequence[int]) -> None:
     """Take the consumers away whose process is gone. Raises `UsageError` E7513 when there are others."""
     for subscription in subscriptions:
         for consumer in ledger.other_consumers(connection, subscription, 0):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from sqlalchemy import Connection
 
 from connectors.embedded import ledger
-from connectors.embedded.ledger import Bounds, Lying, Stored
+from connectors.embedded.ledger import Bounds, QueuedMessage, StoredMessage
 
 _PAGES = 10
 """How many pages one transaction looks at: others wait for it."""
@@ -26,7 +26,7 @@ class Scan:
         behind: whether there was more to look at than one transaction may.
     """
 
-    def __init__(self, wanted: Callable[[Stored], bool]) -> None:
+    def __init__(self, wanted: Callable[[StoredMessage], bool]) -> None:
         self.behind = False
         self._wanted = wanted
         self._through = 0
@@ -54,7 +54,7 @@ class Scan:
         self._through = 0
         self._held.clear()
 
-    def _rows(self, connection: Connection, subscription: int) -> Iterator[Lying]:
+    def _rows(self, connection: Connection, subscription: int) -> Iterator[QueuedMessage]:
         for page in ledger.pages(sorted(self._held)):
             rows = ledger.rows_among(connection, subscription, page)
             self._held.difference_update(set(page).difference(row.stored.number for row in rows))

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from connectors.embedded.content import encode
-from connectors.embedded.ledger import Entry, of_one_life, store
-from connectors.embedded.link import Link, open_link, translated
+from connectors.embedded.ledger import NewMessage, of_one_life, store
+from connectors.embedded.link import DatabaseLink, open_link, translated
 from connectors.embedded.neighbours import neighbours
 from correlator.errors import ConnectionLost, SendRejected, quoted
 from correlator.events import Outgoing
@@ -37,7 +37,7 @@ class EmbeddedSink:
         self._where = where
         self._store = store_url
         self._neighbours = neighbours(store_url)
-        self._link: Link | None = None
+        self._link: DatabaseLink | None = None
 
     def connect(self) -> None:
         """Open."""
@@ -47,7 +47,7 @@ class EmbeddedSink:
 
     def send(self, batch: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
         """Store the batch, except for what is refused."""
-        entries: dict[str, list[Entry]] = {}
+        entries: dict[str, list[NewMessage]] = {}
         results = [self._prepare(out, entries) for out in batch]
         if self._link is None:
             raise ConnectionLost("E7003", self._where, "not connected")
@@ -66,7 +66,7 @@ class EmbeddedSink:
             self._link.close()
         self._link = None
 
-    def _prepare(self, out: Outgoing, entries: dict[str, list[Entry]]) -> SendRejected | None:
+    def _prepare(self, out: Outgoing, entries: dict[str, list[NewMessage]]) -> SendRejected | None:
         """File the message under its destination, or tell why it is refused."""
         if not _is_destination(out.destination):
             what = f"{quoted(out.destination)} is not a destination"
@@ -78,13 +78,13 @@ class EmbeddedSink:
         except ValueError as error:
             return self._refused(out, "E8110", f"the message cannot be stored: {error}")
         source = out.source if self._lasting or not out.source else of_one_life(out.source)
-        entries.setdefault(out.destination, []).append(Entry(source, out.sequence, content))
+        entries.setdefault(out.destination, []).append(NewMessage(source, out.sequence, content))
         return None
 
     def _refused(self, out: Outgoing, code: str, what: str, allowed: str = "") -> SendRejected:
         return SendRejected(code, f"{self._where} message {out.sequence}", what, allowed)
 
-    def _store_all(self, link: Link, entries: dict[str, list[Entry]]) -> None:
+    def _store_all(self, link: DatabaseLink, entries: dict[str, list[NewMessage]]) -> None:
         now_ms = int(time.time() * 1000)
         with translated(self._where), link.transaction() as connection:
             # In the order of the names, so that two sinks never wait for each other's destinations.

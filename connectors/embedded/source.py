@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from connectors.embedded import ledger
 from connectors.embedded.content import decode
-from connectors.embedded.link import Link, open_link, translated
+from connectors.embedded.link import DatabaseLink, open_link, translated
 from connectors.embedded.neighbours import neighbours
 from connectors.embedded.scan import Scan
 from correlator.connector import Chunk
@@ -34,7 +34,7 @@ class EmbeddedSource:
         self._store = store
         self._receiver = receiver
         self._neighbours = neighbours(store)
-        self._link: Link | None = None
+        self._link: DatabaseLink | None = None
         self._subscription = 0
         self._consumer = 0
         self._claims: dict[int, ledger.Claim] = {}
@@ -108,7 +108,7 @@ class EmbeddedSource:
         self._neighbours.ring()
 
     @contextmanager
-    def _transaction(self) -> Iterator[tuple[Link, Connection]]:
+    def _transaction(self) -> Iterator[tuple[DatabaseLink, Connection]]:
         """A transaction of the open link; when it fails the link is closed and nothing is held any more."""
         if self._link is None:
             raise ConnectionLost("E7003", self._where, "not connected")
@@ -141,7 +141,9 @@ class EmbeddedSource:
         self._claims[token] = claim
         return Chunk([message_of(row, self._receiver.destination) for row in rows], token)
 
-    def _claim_in(self, connection: Connection, limit: int) -> tuple[ledger.Claim, Sequence[ledger.Stored]] | None:
+    def _claim_in(
+        self, connection: Connection, limit: int
+    ) -> tuple[ledger.Claim, Sequence[ledger.StoredMessage]] | None:
         bounds = ledger.Bounds(limit, self._receiver.max_batch_bytes)
         if self._scan is None:
             return ledger.claim(connection, self._subscription, self._consumer, self._next_token, bounds)
@@ -150,11 +152,11 @@ class EmbeddedSource:
             return None
         return ledger.claim_chosen(connection, self._subscription, self._consumer, self._next_token, chosen)
 
-    def _is_wanted(self, row: ledger.Stored) -> bool:
+    def _is_wanted(self, row: ledger.StoredMessage) -> bool:
         assert self._selector is not None
         return self._selector.matches(message_of(row, self._receiver.destination))
 
-    def _strike_off_the_dead(self, link: Link, connection: Connection) -> None:
+    def _strike_off_the_dead(self, link: DatabaseLink, connection: Connection) -> None:
         ledger.lock_subscription(connection, self._subscription)
         for consumer in ledger.other_consumers(connection, self._subscription, self._consumer):
             if link.is_dead(consumer):
@@ -166,7 +168,7 @@ class EmbeddedSource:
             self._claims.pop(token, None)
 
 
-def message_of(row: ledger.Stored, destination: str) -> Message:
+def message_of(row: ledger.StoredMessage, destination: str) -> Message:
     """The message of a row of the ledger."""
     return decode(
         row.content, destination=destination, number=row.number, sent_at=row.sent_at, deliveries=row.deliveries

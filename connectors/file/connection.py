@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from connectors.file.journal import Manner
-from connectors.file.places import Directory, file_name
+from connectors.file.journal import WriteOptions
+from connectors.file.paths import Directory, file_name
 from connectors.file.sink import WRITABLE, FileSink
 from connectors.file.source import FileSource
 from correlator.connector import Features, Order
@@ -46,7 +46,7 @@ class FileConnection:
         where = f"senders.{sender.id}"
         check_options(where, sender.options, ("mode",))
         named = sender.destination
-        manner = Manner(_mode(where, sender), sender.reliability != "BEST_EFFORT")
+        manner = WriteOptions(_mode(where, sender), sender.reliability != "BEST_EFFORT")
         return FileSink(where, self._directory, None if named is None else _file(where, named, WRITABLE), manner)
 
     def close(self) -> None:

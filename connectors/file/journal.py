@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from connectors.file.places import (
+from connectors.file.paths import (
     Directory,
     close_quietly,
     lock,
@@ -35,7 +35,7 @@ class _Written(msgspec.Struct):
     lives: dict[str, int] = {}
 
 
-class Manner(NamedTuple):
+class WriteOptions(NamedTuple):
     """How output files are written.
 
     Attributes:
@@ -53,7 +53,7 @@ class Journal:
     A file that is there before the first message keeps its content. One that was moved away is begun anew.
     """
 
-    def __init__(self, where: str, directory: Directory, name: str, manner: Manner) -> None:
+    def __init__(self, where: str, directory: Directory, name: str, manner: WriteOptions) -> None:
         self._where = where
         self._path = path = directory.file(name)
         self._manner = manner

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from connectors.file.columns import ReadColumns, csv_columns, json_columns
-from connectors.file.places import close_quietly
+from connectors.file.paths import close_quietly
 from connectors.file.position import Kept, PositionFile, extracts
-from connectors.file.records import BYTE_ORDER_MARK, Place, RecordReader, Records
+from connectors.file.records import BYTE_ORDER_MARK, RecordBoundary, RecordReader, Records
 from connectors.file.rotation import Identity
-from connectors.progress import Progress
+from connectors.progress import ReadProgress
 from correlator.errors import ConnectionLost
 from correlator.settings import ReceiverSettings
 
@@ -21,7 +21,7 @@ _DIGEST_CHARACTERS = 8
 _HISTORY_CHARACTERS = 16
 
 
-class Reading(NamedTuple):
+class ReadOptions(NamedTuple):
     """How the files of a receiver are read.
 
     Attributes:
@@ -59,7 +59,7 @@ class OpenedFile:
         read_columns: gives the columns of a record; `None` when none are mentioned, or there is no header yet.
     """
 
-    def __init__(self, reading: Reading, path: Path) -> None:
+    def __init__(self, reading: ReadOptions, path: Path) -> None:
         self.history = ""
         self.name = path.name
         self.ended_at = 0
@@ -71,7 +71,7 @@ class OpenedFile:
             reading.where, self._descriptor, quotes=reading.is_csv, kept=reading.receiver.max_message_bytes + 1
         )
         self._beginning = b""
-        self._progress: Progress[Place] | None = None
+        self._progress: ReadProgress[RecordBoundary] | None = None
         self._kept: Kept | None = None
 
     @property
@@ -113,7 +113,7 @@ class OpenedFile:
     def begin(self) -> bool:
         """Find the beginning; false while there is no header yet."""
         if self._progress is None and (beginning := self._begin()) is not None:
-            self._progress = Progress(beginning)
+            self._progress = ReadProgress(beginning)
         return self._progress is not None
 
     def take(self, limit: int) -> tuple[Records, int] | None:
@@ -144,7 +144,7 @@ class OpenedFile:
     def kept(self) -> Kept:
         """What is acknowledged, for the sidecar."""
         if self._kept is None or self._kept.ended_at != self.ended_at:
-            progress = self._progress or Progress(Place(0, 1))
+            progress = self._progress or ReadProgress(RecordBoundary(0, 1))
             self._kept = Kept(
                 offset=progress.position.offset,
                 line=progress.position.line,
@@ -176,11 +176,11 @@ class OpenedFile:
             close_quietly(self._descriptor)
             self._descriptor = -1
 
-    def _begin(self) -> Place | None:
+    def _begin(self) -> RecordBoundary | None:
         """Read the header; where the first record begins, nothing while there is no header."""
         reading, reader = self._reading, self._reader
         mark = os.pread(self._descriptor, len(BYTE_ORDER_MARK), 0)
-        beginning = Place(len(mark) if mark == BYTE_ORDER_MARK else 0, 1)
+        beginning = RecordBoundary(len(mark) if mark == BYTE_ORDER_MARK else 0, 1)
         reader.seek(beginning)
         if not reading.is_csv:
             self.read_columns = json_columns(reading.columns) if reading.columns else None

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import msgspec
 
-from connectors.file.places import read_whole
-from connectors.file.records import Place
+from connectors.file.paths import read_whole
+from connectors.file.records import RecordBoundary
 from connectors.file.rotation import Identity
-from connectors.progress import Progress, Span
+from connectors.progress import ReadProgress, Span
 from correlator import durable
 from correlator.errors import ConnectionLost
 
@@ -75,11 +75,14 @@ class PositionFile:
         *earlier, newest = files
         durable.replace(self._path, msgspec.json.encode(_Position(**msgspec.structs.asdict(newest), earlier=earlier)))
 
-    def progress(self, kept: Kept, descriptor: int) -> Progress[Place]:
+    def progress(self, kept: Kept, descriptor: int) -> ReadProgress[RecordBoundary]:
         """Where to go on in the open file. Raises `ConnectionLost` E7011 when it is not the one that was read."""
         if not is_same(kept, descriptor):
             raise self.refused(f"the content before line {kept.line} is not what was read before")
-        return Progress(Place(kept.offset, kept.line), [Span(Place(a, b), Place(c, d)) for a, b, c, d in kept.done])
+        return ReadProgress(
+            RecordBoundary(kept.offset, kept.line),
+            [Span(RecordBoundary(a, b), RecordBoundary(c, d)) for a, b, c, d in kept.done],
+        )
 
     def refused(self, what: str) -> ConnectionLost:
         """The file is not the one that was read before, or is no more."""
@@ -97,7 +100,7 @@ def is_same(kept: Kept, descriptor: int) -> bool:
     return all(extract(descriptor, one.offset, one.length) == one for one in kept.extracts)
 
 
-def extracts(descriptor: int, progress: Progress[Place]) -> list[Extract]:
+def extracts(descriptor: int, progress: ReadProgress[RecordBoundary]) -> list[Extract]:
     """Of the beginning, and before the last place that is acknowledged."""
     read_through = progress.done[-1].end.offset if progress.done else progress.position.offset
     length = min(_COMPARED_BYTES, read_through)

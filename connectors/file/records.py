@@ -27,7 +27,7 @@ _REST_OF_QUOTED = re.compile(rb'[^"]*(?:""[^"]*)*("?)')
 _NEXT_QUOTED = re.compile(rb'(?:^|,)"')
 
 
-class Place(NamedTuple):
+class RecordBoundary(NamedTuple):
     """Between two records: the offset in bytes, and the physical line that begins there."""
 
     offset: int
@@ -42,7 +42,7 @@ class Records(NamedTuple):
 
     bodies: Sequence[bytes]
     lines: Sequence[int]
-    ends: Sequence[Place]
+    ends: Sequence[RecordBoundary]
     cut_from: int | None = None
 
 
@@ -65,19 +65,19 @@ class RecordReader:
         self._quotes = quotes
         self._kept = kept
         self._most = max(MAX_RECORD_BYTES, kept)
-        self.seek(Place(0, 1))
+        self.seek(RecordBoundary(0, 1))
 
-    def seek(self, place: Place) -> None:
+    def seek(self, boundary: RecordBoundary) -> None:
         """Go on from here; what was read ahead is kept when it is just there."""
-        if getattr(self, "_place", None) == place:
+        if getattr(self, "_boundary", None) == boundary:
             return
-        self._place = place
+        self._boundary = boundary
         self._ready = _NONE
         self._next = 0
         self._rest = b""
-        self._rest_place = place
+        self._rest_boundary = boundary
         self._passed = 0
-        self._seen, self._seen_to = b"", place.offset
+        self._seen, self._seen_to = b"", boundary.offset
 
     def take(self, limit: int, max_bytes: int, until: int | None, *, final: bool) -> Records:
         """Up to `limit` records and `max_bytes`, at least one if there is any before the offset `until`.
@@ -92,11 +92,11 @@ class RecordReader:
             if not self._fill(final=final):
                 return _NONE
         first = self._next
-        bound = self._place.offset + max_bytes if until is None else min(self._place.offset + max_bytes, until)
-        fitting = bisect_right(self._ready.ends, bound, lo=first, key=lambda place: place.offset)
+        bound = self._boundary.offset + max_bytes if until is None else min(self._boundary.offset + max_bytes, until)
+        fitting = bisect_right(self._ready.ends, bound, lo=first, key=lambda boundary: boundary.offset)
         stop = min(first + limit, max(fitting, first + 1))
         self._next = stop
-        self._place = self._ready.ends[stop - 1]
+        self._boundary = self._ready.ends[stop - 1]
         ready = self._ready
         return Records(ready.bodies[first:stop], ready.lines[first:stop], ready.ends[first:stop], ready.cut_from)
 
@@ -108,7 +108,7 @@ class RecordReader:
         size = max(
             BLOCK_BYTES, len(self._rest)
         )  # twice as much each time, so that a long record is not cut up for ever
-        offset = self._rest_place.offset + len(self._rest) + self._passed
+        offset = self._rest_boundary.offset + len(self._rest) + self._passed
         self._check_only_grown(offset)
         block = os.pread(self._descriptor, size, offset)
         self._seen, self._seen_to = (self._seen + block)[-_COMPARED_BYTES:], offset + len(block)
@@ -119,12 +119,12 @@ class RecordReader:
                 self._end_cut(self._passed, line_end=0)
             else:
                 rest, self._rest = self._rest, b""
-                self._ready, self._rest_place = whole(rest, self._rest_place)
+                self._ready, self._rest_boundary = whole(rest, self._rest_boundary)
         elif self._passed:
             self._pass_over(block)
         else:
             cut = cut_quoted if self._quotes else cut_plain
-            self._ready, self._rest, self._rest_place = cut(self._rest + block, self._rest_place)
+            self._ready, self._rest, self._rest_boundary = cut(self._rest + block, self._rest_boundary)
             if len(self._rest) > self._most and b"\n" not in self._rest:
                 self._begin_cut()
         self._next = 0
@@ -132,10 +132,10 @@ class RecordReader:
 
     def _end_at_first_line(self) -> None:
         """What does not end comes as its beginning; behind its first line the file is read again."""
-        place = self._rest_place
-        behind = Place(place.offset + self._rest.index(b"\n") + 1, place.line + 1)
-        self._ready = Records([self._rest[: self._kept]], [place.line], [behind], len(self._rest))
-        self._rest, self._rest_place, self._next = b"", behind, 0
+        boundary = self._rest_boundary
+        behind = RecordBoundary(boundary.offset + self._rest.index(b"\n") + 1, boundary.line + 1)
+        self._ready = Records([self._rest[: self._kept]], [boundary.line], [behind], len(self._rest))
+        self._rest, self._rest_boundary, self._next = b"", behind, 0
 
     def _begin_cut(self) -> None:
         self._passed = len(self._rest) - self._kept
@@ -151,10 +151,10 @@ class RecordReader:
 
     def _end_cut(self, passed: int, *, line_end: int) -> None:
         """The record that is cut ends here, `passed` bytes behind what is kept of it."""
-        place, size = self._rest_place, len(self._rest) + passed
-        behind = Place(place.offset + size + line_end, place.line + line_end)
-        self._ready = Records([self._rest], [place.line], [behind], size)
-        self._rest, self._rest_place, self._passed = b"", behind, 0
+        boundary, size = self._rest_boundary, len(self._rest) + passed
+        behind = RecordBoundary(boundary.offset + size + line_end, boundary.line + line_end)
+        self._ready = Records([self._rest], [boundary.line], [behind], size)
+        self._rest, self._rest_boundary, self._passed = b"", behind, 0
 
     def _check_only_grown(self, offset: int) -> None:
         """What is read goes on behind what was read: that is still there, as it was."""
@@ -172,24 +172,24 @@ class RecordReader:
         )
 
 
-def whole(rest: bytes, place: Place) -> tuple[Records, Place]:
+def whole(rest: bytes, boundary: RecordBoundary) -> tuple[Records, RecordBoundary]:
     """The last record of a file, which has no line end; and the place behind it."""
     body = rest.removesuffix(b"\r")
-    behind = Place(place.offset + len(rest), place.line + rest.count(b"\n"))
-    return (Records([body], [place.line], [behind]) if body else _NONE), behind
+    behind = RecordBoundary(boundary.offset + len(rest), boundary.line + rest.count(b"\n"))
+    return (Records([body], [boundary.line], [behind]) if body else _NONE), behind
 
 
-def cut_plain(data: bytes, place: Place) -> tuple[Records, bytes, Place]:
+def cut_plain(data: bytes, boundary: RecordBoundary) -> tuple[Records, bytes, RecordBoundary]:
     """Every line is a record; the rest without a line end, and its place."""
     lines = data.split(b"\n")
     rest = lines.pop()
-    return _records(lines, data, place, rest)
+    return _records(lines, data, boundary, rest)
 
 
-def cut_quoted(data: bytes, place: Place) -> tuple[Records, bytes, Place]:
+def cut_quoted(data: bytes, boundary: RecordBoundary) -> tuple[Records, bytes, RecordBoundary]:
     """As `cut_plain`, but a line end within quotes belongs to the record."""
     if b'"' not in data:
-        return cut_plain(data, place)
+        return cut_plain(data, boundary)
     lines = data.split(b"\n")
     lines.pop()
     raw: list[bytes] = []
@@ -200,7 +200,7 @@ def cut_quoted(data: bytes, place: Place) -> tuple[Records, bytes, Place]:
             raw.append(b"\n".join(begun))
             begun.clear()
     cut = sum(map(len, raw)) + len(raw)
-    return _records(raw, data, place, data[cut:])
+    return _records(raw, data, boundary, data[cut:])
 
 
 def ends_within_quotes(line: bytes, *, within: bool) -> bool:
@@ -219,18 +219,20 @@ def ends_within_quotes(line: bytes, *, within: bool) -> bool:
         within = False
 
 
-def _records(raw: list[bytes], data: bytes, place: Place, rest: bytes) -> tuple[Records, bytes, Place]:
+def _records(
+    raw: list[bytes], data: bytes, boundary: RecordBoundary, rest: bytes
+) -> tuple[Records, bytes, RecordBoundary]:
     """Records of raw text without their line ends, which follow one another from `place`."""
-    offsets = list(accumulate([len(record) + 1 for record in raw], initial=place.offset))
+    offsets = list(accumulate([len(record) + 1 for record in raw], initial=boundary.offset))
     if len(raw) == data.count(b"\n"):
-        numbers = list(range(place.line, place.line + len(raw) + 1))
+        numbers = list(range(boundary.line, boundary.line + len(raw) + 1))
     else:
-        numbers = list(accumulate([record.count(b"\n") + 1 for record in raw], initial=place.line))
-    places = list(map(Place, offsets, numbers))
+        numbers = list(accumulate([record.count(b"\n") + 1 for record in raw], initial=boundary.line))
+    boundaries = list(map(RecordBoundary, offsets, numbers))
     bodies = [record.removesuffix(b"\r") for record in raw] if b"\r" in data else raw
     if b"" in bodies:
         kept = [at for at, body in enumerate(bodies) if body]
-        records = Records([bodies[i] for i in kept], [numbers[i] for i in kept], [places[i + 1] for i in kept])
+        records = Records([bodies[i] for i in kept], [numbers[i] for i in kept], [boundaries[i + 1] for i in kept])
     else:
-        records = Records(bodies, numbers[:-1], places[1:])
-    return records, rest, places[-1]
+        records = Records(bodies, numbers[:-1], boundaries[1:])
+    return records, rest, boundaries[-1]

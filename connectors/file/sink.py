@@ -6,8 +6,8 @@ from functools import lru_cache
 
 import msgspec
 
-from connectors.file.journal import Journal, Manner
-from connectors.file.places import Directory, file_name
+from connectors.file.journal import Journal, WriteOptions
+from connectors.file.paths import Directory, file_name
 from correlator.errors import ConnectionLost, SendRejected, quoted
 from correlator.events import Outgoing
 from correlator.processes import Maker
@@ -19,7 +19,7 @@ _MOST_OPEN_FILES = 64
 class FileSink:
     """Appends to the sender's file, if it has one, and to others that single messages name as their destination."""
 
-    def __init__(self, where: str, directory: Directory, name: str | None, manner: Manner) -> None:
+    def __init__(self, where: str, directory: Directory, name: str | None, manner: WriteOptions) -> None:
         self._where = where
         self._manner = manner
         self._directory = directory

@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 
 from connectors.file.columns import mentioned_columns
-from connectors.file.opened import OpenedFile, Reading
-from connectors.file.places import Directory, lock
+from connectors.file.opened import OpenedFile, ReadOptions
+from connectors.file.paths import Directory, lock
 from connectors.file.position import Kept, PositionFile
 from connectors.file.records import Records
 from connectors.file.rotation import find, following, identity_of, is_made_from
@@ -55,7 +55,7 @@ class FileSource:
         self._name = name
         self._receiver = receiver
         templates = (receiver.unique_message_id, receiver.message_source_id)
-        self._reading = Reading(where, name, receiver, mentioned_columns(*templates), follow)
+        self._reading = ReadOptions(where, name, receiver, mentioned_columns(*templates), follow)
         self._position = PositionFile(
             directory.sidecar("position", name, receiver.subscription), str(directory.path / name)
         )

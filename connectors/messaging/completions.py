@@ -24,7 +24,7 @@ _MOST_IN_BATCH = 100
 _log = logging.getLogger("connectors.messaging")
 
 
-class Parcel(NamedTuple):
+class AsyncSend(NamedTuple):
     """A message under way; `send` is its producer's, and sends several."""
 
     send: Callable[[Sequence[Outgoing]], Sequence[SendRejected | None]]
@@ -43,11 +43,11 @@ class Completions:
     def __init__(self, owner: Owner) -> None:
         self._owner = owner
         self._changed = Condition()
-        self._waiting: deque[Parcel] = deque()
+        self._waiting: deque[AsyncSend] = deque()
         self._outstanding = 0
         self._ended = False
 
-    def put(self, parcel: Parcel) -> None:
+    def put(self, parcel: AsyncSend) -> None:
         """Send this after all that was put before; waits while as many are outstanding as may be."""
         with self._changed:
             self._changed.wait_for(lambda: self._outstanding < MOST_OUTSTANDING)
@@ -83,7 +83,7 @@ class Completions:
                 for parcel, rejected in zip(batch, results, strict=True):
                     self._complete(parcel, rejected)
 
-    def _next_batch(self) -> list[Parcel]:
+    def _next_batch(self) -> list[AsyncSend]:
         """The oldest messages of one producer that stand in a row; none at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._ended)
@@ -94,14 +94,14 @@ class Completions:
                 self._waiting.popleft()
             return batch
 
-    def _take_those_behind(self, lost: Parcel) -> list[Parcel]:
+    def _take_those_behind(self, lost: AsyncSend) -> list[AsyncSend]:
         """All others of its producer that wait."""
         with self._changed:
             behind = [parcel for parcel in self._waiting if parcel.send == lost.send]
             self._waiting = deque(parcel for parcel in self._waiting if parcel.send != lost.send)
             return behind
 
-    def _complete(self, parcel: Parcel, error: Exception | None) -> None:
+    def _complete(self, parcel: AsyncSend, error: Exception | None) -> None:
         try:
             refuse_result(parcel.on_completion(parcel.message, error), parcel.on_completion, "completion")
         except BaseException as failure:  # noqa: BLE001  # code of others; whoever flushes waits for those behind it

@@ -5,7 +5,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from connectors.messaging.deliveries import AcknowledgeMode, Delivery, Intake, Unacknowledged
+from connectors.messaging.deliveries import AcknowledgeMode, Delivery, ReconnectingSource, Unacknowledged
 from connectors.messaging.failures import closed
 from connectors.messaging.listening import Listener, Listening
 from connectors.messaging.origin import read
@@ -35,7 +35,7 @@ class Consumer:
     def __init__(
         self,
         where: str,
-        intake: Intake,
+        intake: ReconnectingSource,
         unacknowledged: Unacknowledged,
         mode: AcknowledgeMode,
         wanted: Selector | None,

@@ -33,7 +33,7 @@ class Delivery(NamedTuple):
     """A message that the program has and has not acknowledged."""
 
     message: Message
-    intake: "Intake"
+    intake: "ReconnectingSource"
     token: Any
 
 
@@ -69,13 +69,13 @@ class Unacknowledged:
         self._deliveries.clear()
         return taken
 
-    def forget(self, intake: "Intake") -> None:
+    def forget(self, intake: "ReconnectingSource") -> None:
         """Those that came from here come again."""
         for delivery in [one for one in self._deliveries.values() if one.intake is intake]:
             del self._deliveries[id(delivery.message)]
 
 
-class Intake:
+class ReconnectingSource:
     """A source that is connected again when it is used after a loss. Owned by the thread of its session.
 
     Every call may raise `ConnectionLost`. Then the session has forgotten what came from here, since it comes again.

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from connectors.messaging.completions import Completion, Completions, Parcel
+from connectors.messaging.completions import AsyncSend, Completion, Completions
 from connectors.messaging.failures import closed
 from connectors.messaging.foreign import ForeignMessage, converted
 from connectors.messaging.listening import Listening
@@ -96,7 +96,7 @@ class Producer:
         self._sequence += 1
         self._in_doubt = None
         self._may_be_sending = True
-        self._completions.put(Parcel(self._send, self._outgoing(native), message, on_completion))
+        self._completions.put(AsyncSend(self._send, self._outgoing(native), message, on_completion))
 
     def close(self) -> None:
         """Wait for the completions that are outstanding, and let go. May be repeated.

@@ -14,7 +14,7 @@ from connectors.messaging.deliveries import (
     SOURCE_ID,
     AcknowledgeMode,
     Delivery,
-    Intake,
+    ReconnectingSource,
     Unacknowledged,
 )
 from connectors.messaging.failures import closed
@@ -118,7 +118,7 @@ class Session:
             selector=None if wanted is None else wanted.text,
             durable_topic_subscription_name=subscription,
         )
-        intake = Intake(where, self._broker.source(receiver), self._unacknowledged, most_held)
+        intake = ReconnectingSource(where, self._broker.source(receiver), self._unacknowledged, most_held)
         consumer = Consumer(
             where,
             intake,
@@ -215,7 +215,7 @@ class Session:
             return
         individually = self._mode is AcknowledgeMode.CLIENT_INDIVIDUAL
         take = self._unacknowledged.take if individually else self._unacknowledged.take_through
-        _settle(take(message), Intake.acknowledge)
+        _settle(take(message), ReconnectingSource.acknowledge)
 
     def recover(self) -> None:
         """Give back everything that is not acknowledged: it comes again, marked as redelivered.
@@ -229,7 +229,7 @@ class Session:
         self._check()
         if self._mode is AcknowledgeMode.TRANSACTED:
             raise UsageError("E7508", "session", "a transaction is not recovered", "", "Roll it back")
-        _settle(self._unacknowledged.take_all(), Intake.reject)
+        _settle(self._unacknowledged.take_all(), ReconnectingSource.reject)
 
     def commit(self) -> None:
         """Acknowledge everything that was received since the last `commit` or `rollback`.
@@ -240,14 +240,14 @@ class Session:
         Raises `ConnectionLost` as `acknowledge`. Raises `UsageError` E7501 when the session is closed, E7508 in any
         mode but TRANSACTED.
         """
-        self._end_transaction(Intake.acknowledge)
+        self._end_transaction(ReconnectingSource.acknowledge)
 
     def rollback(self) -> None:
         """Give back everything that was received since the last `commit` or `rollback`; as `recover`.
 
         What was sent meanwhile stays sent. Raises as `commit`; everything comes again nevertheless.
         """
-        self._end_transaction(Intake.reject)
+        self._end_transaction(ReconnectingSource.reject)
 
     def close(self) -> None:
         """Close consumers and producers; what is not acknowledged comes again. May be repeated.
@@ -297,7 +297,7 @@ class Session:
         except (ConnectionLost, UsageError) as error:
             _log.warning("%s stays: %s", destination, error)
 
-    def _end_transaction(self, settle: Callable[[Intake, Sequence[Any]], None]) -> None:
+    def _end_transaction(self, settle: Callable[[ReconnectingSource, Sequence[Any]], None]) -> None:
         self._check()
         if self._mode is not AcknowledgeMode.TRANSACTED:
             raise UsageError("E7508", "session", f"there is no transaction in mode {self._mode}", "Mode TRANSACTED")
@@ -328,9 +328,9 @@ def _check_reader(
         raise UsageError("E7503", where, what, "", "Give one as subscription=")
 
 
-def _settle(deliveries: Sequence[Delivery], settle: Callable[[Intake, Sequence[Any]], None]) -> None:
+def _settle(deliveries: Sequence[Delivery], settle: Callable[[ReconnectingSource, Sequence[Any]], None]) -> None:
     """Acknowledge or reject; a consumer that lost its connection keeps nothing from the others."""
-    tokens: dict[Intake, list[Any]] = {}
+    tokens: dict[ReconnectingSource, list[Any]] = {}
     for delivery in deliveries:
         tokens.setdefault(delivery.intake, []).append(delivery.token)
     lost: ConnectionLost | None = None

@@ -21,14 +21,14 @@ _PRIMITIVE = frozenset({"boolean", "bytes", "double", "float", "int", "long", "n
 _NAMED = frozenset({"record", "error", "enum", "fixed"})
 
 
-class Refused(Exception):
+class SchemaRefused(Exception):
     """A schema that is not applied; why."""
 
 
 def decoder(definition: str) -> Callable[[bytes], Any]:
     """Makes of a body what JSON can hold, and raises anything for one that does not fit.
 
-    Raises `Refused`, and anything else for a schema that is malformed.
+    Raises `SchemaRefused`, and anything else for a schema that is malformed.
     """
     import fastavro  # noqa: PLC0415  # a tenth of a second, for those that need it
 
@@ -83,19 +83,19 @@ class _Bounds(NamedTuple):
 
 
 def _check_bounds(schema: Any) -> None:
-    """Raises `Refused` for schemas with which a few bytes could take all time and memory, and end the process.
+    """Raises `SchemaRefused` for schemas with which a few bytes could take all time and memory, and end the process.
 
     The reader counts no depth, and believes any number of values that need no bytes.
     """
     bounds = _bounds(schema, {})
     _check_growth(bounds.beside, _MOST_BESIDE)
     if bounds.depth > _MOST_DEPTH:
-        raise Refused("it is nested too deeply")
+        raise SchemaRefused("it is nested too deeply")
 
 
 def _check_growth(beside: int, most: int) -> None:
     if beside > most:
-        raise Refused("its JSON may be too long")
+        raise SchemaRefused("its JSON may be too long")
 
 
 def _bounds(schema: Any, named: dict[str, _Bounds | None]) -> _Bounds:
@@ -109,7 +109,7 @@ def _bounds(schema: Any, named: dict[str, _Bounds | None]) -> _Bounds:
         return _of_unnamed(schema, named)
     name = schema["name"]
     if name in named:
-        raise Refused(f"{name} is there twice")
+        raise SchemaRefused(f"{name} is there twice")
     named[name] = None
     named[name] = bounds = _of_named(schema, named)
     return bounds
@@ -118,7 +118,7 @@ def _bounds(schema: Any, named: dict[str, _Bounds | None]) -> _Bounds:
 def _of_name(name: str, named: dict[str, _Bounds | None]) -> _Bounds:
     bounds = named[name]
     if bounds is None:
-        raise Refused(f"{name} contains itself")
+        raise SchemaRefused(f"{name} contains itself")
     return bounds
 
 
@@ -164,12 +164,12 @@ def _length(name: str) -> int:
 
 
 def _scale(schema: dict[str, Any]) -> int:
-    """Of decimals; others have none. Raises `Refused`."""
+    """Of decimals; others have none. Raises `SchemaRefused`."""
     if schema.get("logicalType") != _DECIMAL:
         return 0
     precision, scale = schema.get("precision"), schema.get("scale", 0)
     if not (isinstance(precision, int) and 1 <= precision <= _MOST_DIGITS):
-        raise Refused(f"its decimals are not of 1 to {_MOST_DIGITS} digits")
+        raise SchemaRefused(f"its decimals are not of 1 to {_MOST_DIGITS} digits")
     if not (isinstance(scale, int) and 0 <= scale <= precision):
-        raise Refused("its decimals have another scale than one of 0 to their digits")
+        raise SchemaRefused("its decimals have another scale than one of 0 to their digits")
     return scale

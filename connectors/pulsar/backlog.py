@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from connectors.pulsar import rest
-from connectors.pulsar.broker import Broker
+from connectors.pulsar.broker import PulsarBroker
 
 _RANGE = re.compile(r"\((\d+):(-?\d+)\.\.(\d+):(-?\d+)\]")
 _Entry = tuple[int, int]
@@ -30,7 +30,7 @@ class Backlog(NamedTuple):
         return self.behind < entry and not any(before < entry <= through for before, through in self.acknowledged)
 
 
-def backlog_of(where: str, broker: Broker, topic: str, subscription: str) -> Backlog | None:
+def backlog_of(where: str, broker: PulsarBroker, topic: str, subscription: str) -> Backlog | None:
     """Of one topic or partition; everything where there is no such subscription, `None` where there is no topic.
 
     Raises `ConnectionLost`.

@@ -46,7 +46,7 @@ _HOST = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?")
 _NAMESPACE = re.compile(r"[\w=:.-]+/[\w=:.-]+", re.ASCII)
 
 
-class Address(NamedTuple):
+class BrokerAddress(NamedTuple):
     """Where a broker or proxy listens for Pulsar's own protocol."""
 
     host: str
@@ -57,7 +57,7 @@ class Address(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Broker:
+class PulsarBroker:
     """How it is spoken to.
 
     Attributes:
@@ -85,7 +85,7 @@ class Broker:
     priority_mapping: str = ""
 
     @property
-    def addresses(self) -> Sequence[Address]:
+    def addresses(self) -> Sequence[BrokerAddress]:
         """All of the service URL."""
         return _addresses(self.service_url)
 
@@ -108,11 +108,11 @@ class Broker:
         return ssl.create_default_context(cafile=self.trusted) if self.is_encrypted else None
 
 
-def broker(where: str, options: Mapping[str, Any]) -> Broker:
+def broker(where: str, options: Mapping[str, Any]) -> PulsarBroker:
     """The broker that the options of a connection describe. Raises `ConfigError`."""
     check_options(where, options, OPTIONS)
-    default = Broker()
-    made = Broker(
+    default = PulsarBroker()
+    made = PulsarBroker(
         service_url=_service_url(where, options, default.service_url),
         web_service_url=_web_service_url(where, options) if "web_service_url" in options else "",
         namespace=_namespace(where, options, default.namespace),
@@ -187,21 +187,21 @@ def _web_service_url(where: str, options: Mapping[str, Any]) -> str:
     return url
 
 
-def _addresses(url: str) -> Sequence[Address]:
+def _addresses(url: str) -> Sequence[BrokerAddress]:
     parts = _SERVICE_URL.fullmatch(url)
     if parts is None or parts[1] not in _SCHEMES:
         raise ValueError("is not the address of a Pulsar broker")
     return [_address(text, _SCHEMES[parts[1]]) for text in parts[2].split(",")]
 
 
-def _address(text: str, usual_port: int) -> Address:
+def _address(text: str, usual_port: int) -> BrokerAddress:
     parts = _HOST.fullmatch(text)
     if parts is None:
         raise ValueError("has a malformed host or port")
     port = int(parts[2] or usual_port)
     if not 1 <= port <= 65535:
         raise ValueError(f"port {port} is not between 1 and 65535")
-    return Address(parts[1].strip("[]"), port)
+    return BrokerAddress(parts[1].strip("[]"), port)
 
 
 def _namespace(where: str, options: Mapping[str, Any], default: str) -> str:

@@ -7,19 +7,19 @@ from collections.abc import Iterator, Sequence
 import pulsar
 
 from connectors.pulsar.backlog import Backlog, backlog_of
-from connectors.pulsar.broker import Broker
-from connectors.pulsar.link import Link
+from connectors.pulsar.broker import PulsarBroker
+from connectors.pulsar.link import PulsarLink
 from connectors.pulsar.received import decoded, position_of
 from correlator.errors import UsageError, quoted
 from correlator.events import Message
 
 
-def copies(where: str, broker: Broker, topic: str, subscription: str, limit: int) -> Sequence[Message]:
+def copies(where: str, broker: PulsarBroker, topic: str, subscription: str, limit: int) -> Sequence[Message]:
     """The oldest messages, also those that consumers hold; of partitions together by the time of sending.
 
     Raises `ConnectionLost`, `UsageError` E2027 for a topic that is not there.
     """
-    link = Link(where, broker)
+    link = PulsarLink(where, broker)
     try:
         link.open()
         parts = [_Part(where, broker, link, part).messages(subscription, limit) for part in link.partitions(topic)]
@@ -33,7 +33,7 @@ def copies(where: str, broker: Broker, topic: str, subscription: str, limit: int
 class _Part:
     """A topic without partitions, or one of the partitions."""
 
-    def __init__(self, where: str, broker: Broker, link: Link, topic: str) -> None:
+    def __init__(self, where: str, broker: PulsarBroker, link: PulsarLink, topic: str) -> None:
         self._where = where
         self._broker = broker
         self._link = link

@@ -4,7 +4,7 @@ import threading
 import weakref
 from typing import NamedTuple
 
-from connectors.pulsar.broker import Broker
+from connectors.pulsar.broker import PulsarBroker
 from correlator.errors import ConfigError, quoted
 from correlator.settings import ConnectionSettings
 
@@ -26,7 +26,7 @@ _claims: "weakref.WeakKeyDictionary[object, _Claim]" = weakref.WeakKeyDictionary
 _changing = threading.Lock()
 
 
-def claim(holder: object, name: str, settings: ConnectionSettings, broker: Broker) -> None:
+def claim(holder: object, name: str, settings: ConnectionSettings, broker: PulsarBroker) -> None:
     """Have the client id of a broker, until `release` or the end of the holder. Raises `ConfigError` E1226."""
     if not broker.client_id:
         return

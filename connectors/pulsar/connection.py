@@ -8,13 +8,13 @@ from connectors.pulsar import clients
 from connectors.pulsar.advice import REDELIVERY_OPTIONS, advice
 from connectors.pulsar.broker import broker
 from connectors.pulsar.browsing import copies
-from connectors.pulsar.places import (
+from connectors.pulsar.destinations import (
     QUEUE_SUBSCRIPTION,
     is_queue,
     own_subscription,
-    place_of_receiver,
+    route_of_sender,
+    subscription_of_receiver,
     topic_of,
-    way_of_sender,
 )
 from connectors.pulsar.removal import delete_subscription, delete_topic
 from connectors.pulsar.sink import PulsarSink
@@ -64,21 +64,21 @@ class PulsarConnection:
     def source(self, receiver: ReceiverSettings) -> PulsarSource:
         """A consumer of the topic. It selects where others may want the rest, and the engine where there are none."""
         where = f"receivers.{receiver.id}"
-        place = place_of_receiver(receiver, self._broker)
-        selects = place.is_shared or is_queue(receiver.destination)
+        subscription = subscription_of_receiver(receiver, self._broker)
+        selects = subscription.is_shared or is_queue(receiver.destination)
         selector = Selector.optional(receiver.selector, f"{where}.selector") if selects else None
-        return PulsarSource(where, self._broker, place, receiver, selector)
+        return PulsarSource(where, self._broker, subscription, receiver, selector)
 
     def order(self, receiver: ReceiverSettings) -> Order:
         """Of one topic that one consumer takes from at a time, by no priority; see `connector.Ordering`."""
-        place = place_of_receiver(receiver, self._broker)
-        mixed = place.is_shared or place.topics or place.pattern or self._broker.priority_mapping
+        subscription = subscription_of_receiver(receiver, self._broker)
+        mixed = subscription.is_shared or subscription.topics or subscription.pattern or self._broker.priority_mapping
         return Order.ANY if mixed else Order.POSITION
 
     def sink(self, sender: SenderSettings) -> PulsarSink:
         """Producers."""
-        way = way_of_sender(sender, self._broker)
-        return PulsarSink(f"senders.{sender.id}", self._broker, way, sender, self._id)
+        route = route_of_sender(sender, self._broker)
+        return PulsarSink(f"senders.{sender.id}", self._broker, route, sender, self._id)
 
     def browse(self, destination: str, limit: int) -> Sequence[Message]:
         """Copies of the oldest messages that the queue's subscription has not acknowledged, also of those held now.

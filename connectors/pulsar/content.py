@@ -19,7 +19,7 @@ import msgspec
 from connectors.jms import HIGHEST_PRIORITY, MESSAGE_KIND, TEXT
 from connectors.nulls import NULLS, add_nulls, check_names
 from connectors.pulsar.bodies import SERIALIZED, read_map, read_stream
-from connectors.pulsar.unsettled import Position
+from connectors.pulsar.unsettled import PulsarPosition
 from correlator.connector import readable
 from correlator.events import LONGEST_LIFE_MS, Headers, Message, Outgoing, PropertyValue
 
@@ -113,7 +113,7 @@ class Encoded(NamedTuple):
     event_timestamp: int
 
 
-class Received(msgspec.Struct, frozen=True, gc=False):
+class PulsarMessage(msgspec.Struct, frozen=True, gc=False):
     """A message as Pulsar's client hands it over.
 
     Attributes:
@@ -132,7 +132,7 @@ class Received(msgspec.Struct, frozen=True, gc=False):
     event_timestamp: int
     publish_timestamp: int
     redeliveries: int
-    at: Position
+    at: PulsarPosition
 
 
 def encode(
@@ -354,7 +354,7 @@ def _encoded_reply_to(reply_to: str, namespace: str) -> dict[str, str]:
     return {_REPLY_TO: name, _REPLY_TO_TYPE: "topic"} if is_topic else {_REPLY_TO: name}
 
 
-def decode(received: Received, namespace: str) -> Message:
+def decode(received: PulsarMessage, namespace: str) -> Message:
     """What a receiver gets; the destination of answers is called by its last part where it is in this namespace.
 
     Whatever the properties are, nothing is raised: values that are not of the type that they are said to be stay texts,
@@ -367,7 +367,7 @@ def decode(received: Received, namespace: str) -> Message:
     )
 
 
-def _decoded(received: Received, namespace: str) -> Message:
+def _decoded(received: PulsarMessage, namespace: str) -> Message:
     sent = received.properties
     kind = sent.get(_KIND, _BYTES)
     properties = _decoded_properties(sent)
@@ -462,7 +462,7 @@ def _nulls(text: str) -> list[str] | str:
     return [name for name in names if name not in _HIDDEN and not name.endswith(TYPE_SUFFIX)]
 
 
-def _decoded_headers(received: Received, namespace: str) -> Headers:
+def _decoded_headers(received: PulsarMessage, namespace: str) -> Headers:
     sent = received.properties
     timestamp = received.event_timestamp or received.publish_timestamp or None
     expiration = _decoded_number(sent.get(_EXPIRATION), 64) or 0

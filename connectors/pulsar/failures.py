@@ -1,6 +1,6 @@
 """What Pulsar's client says, as the errors that cross the port: one code for each thing the user can do."""
 
-from connectors.pulsar.broker import Broker
+from connectors.pulsar.broker import PulsarBroker
 from correlator.connector import NO_SUCH_DESTINATION, TAKES_NOTHING
 from correlator.errors import ConnectionLost, SendRejected, quoted
 
@@ -54,7 +54,7 @@ def not_connected(where: str) -> ConnectionLost:
     return ConnectionLost("E7001", where, "not connected")
 
 
-def lost(where: str, name: str, topic: str, broker: Broker) -> ConnectionLost:
+def lost(where: str, name: str, topic: str, broker: PulsarBroker) -> ConnectionLost:
     """A failure after which everything is opened anew."""
     if name == "Timeout":
         return silent(where, broker)
@@ -62,18 +62,18 @@ def lost(where: str, name: str, topic: str, broker: Broker) -> ConnectionLost:
     return ConnectionLost(code, where, f"{quoted(topic)}: {what}", "", todo)
 
 
-def silent(where: str, broker: Broker) -> ConnectionLost:
+def silent(where: str, broker: PulsarBroker) -> ConnectionLost:
     """No answer came in time."""
     return ConnectionLost("E7023", where, f"{broker.service_url} did not answer within {broker.timeout_s} s")
 
 
-def not_subscribed(where: str, topic: str, broker: Broker) -> ConnectionLost:
+def not_subscribed(where: str, topic: str, broker: PulsarBroker) -> ConnectionLost:
     """No answer to a subscription came in time: the client tries again, and does not tell why the broker refuses."""
     what = f"{quoted(topic)}: {broker.service_url} let nobody subscribe within {broker.timeout_s} s"
     return ConnectionLost("E7023", where, what, "", f"If it is up, make the subscription, or {_ALLOW}")
 
 
-def refused(where: str, name: str, topic: str, broker: Broker) -> SendRejected | None:
+def refused(where: str, name: str, topic: str, broker: PulsarBroker) -> SendRejected | None:
     """A failure that is that of messages to this topic, whatever becomes of others; `None` for any other failure.
 
     Where the broker drops repeats it must be so at every try: of a message that is refused once and let through later,

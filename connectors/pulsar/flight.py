@@ -16,15 +16,15 @@ _REFILLED_BY = 10
 _CONFIRMED = "Ok"
 
 
-class Flight:
+class BatchInFlight:
     """A batch.
 
     Both threads pass here for every message. So they hold no lock while none waits for the other: the client's thread
     only adds to what the other one takes, and each of these steps is one for the interpreter.
 
     Attributes:
-        confirmed: places of messages that the broker has.
-        too_large: places of messages that the client did not send for their size.
+        confirmed: indexes of messages that the broker has.
+        too_large: indexes of messages that the client did not send for their size.
         failure: what went wrong first, by the client's name of it; "" while nothing has.
     """
 
@@ -41,7 +41,7 @@ class Flight:
         self._moved = threading.Condition(threading.Lock())
 
     def begin(self, size: int, timeout_s: float) -> bool:
-        """Count one more, once there is room for it. Returns as `land`."""
+        """Count one more, once there is room for it. Returns as `finish`."""
         if not self._has_room(size):
             self._count()
         while not self._has_room(size):
@@ -51,13 +51,13 @@ class Flight:
         self._bytes += size
         return not self.failure
 
-    def settle(self, place: int, size: int, result: Any, _: object) -> None:
+    def settle(self, index: int, size: int, result: Any, _: object) -> None:
         """Called by the client, by a thread of its own or from within a send; must not raise."""
         name = result.name
         if name == _CONFIRMED:
-            self.confirmed.add(place)
+            self.confirmed.add(index)
         elif name == TOO_LARGE:
-            self.too_large.add(place)
+            self.too_large.add(index)
         else:
             self.failure = self.failure or name
         self._settled.append(size)
@@ -65,7 +65,7 @@ class Flight:
             with self._moved:
                 self._moved.notify()
 
-    def land(self, timeout_s: float) -> bool:
+    def finish(self, timeout_s: float) -> bool:
         """Wait until everything is settled.
 
         False when something has gone wrong: `failure` tells what, or is empty when nothing was settled for so long.

@@ -10,7 +10,7 @@ import ssl
 import struct
 from collections.abc import Iterator
 
-from connectors.pulsar.broker import Address, Broker
+from connectors.pulsar.broker import BrokerAddress, PulsarBroker
 from correlator.errors import ConnectionLost
 
 _CONNECT, _CONNECTED, _ERROR = 2, 3, 14
@@ -28,7 +28,7 @@ class _Foreign(Exception):
     """What answers does not speak the protocol."""
 
 
-def shake_hands(where: str, broker: Broker) -> None:
+def shake_hands(where: str, broker: PulsarBroker) -> None:
     """Return when one of the addresses would take this client. Raises `ConnectionLost`: why the last one does not."""
     failure: ConnectionLost | None = None
     token = _token(where, broker)
@@ -40,7 +40,7 @@ def shake_hands(where: str, broker: Broker) -> None:
     raise failure
 
 
-def _token(where: str, broker: Broker) -> str:
+def _token(where: str, broker: PulsarBroker) -> str:
     try:
         return broker.current_token()
     except (OSError, ValueError) as error:
@@ -49,7 +49,7 @@ def _token(where: str, broker: Broker) -> str:
         ) from error
 
 
-def _ask(where: str, broker: Broker, address: Address, token: str) -> ConnectionLost | None:
+def _ask(where: str, broker: PulsarBroker, address: BrokerAddress, token: str) -> ConnectionLost | None:
     try:
         refusal = _exchange(broker, address, token)
     except _Foreign:
@@ -78,7 +78,7 @@ def _reason(error: Exception) -> str:
     return str(error)
 
 
-def _exchange(broker: Broker, address: Address, token: str) -> str | None:
+def _exchange(broker: PulsarBroker, address: BrokerAddress, token: str) -> str | None:
     """What the broker says against it; `None` when it says nothing."""
     with socket.create_connection(address, timeout=broker.timeout_s) as connection:
         context = broker.tls_context()

@@ -13,11 +13,11 @@ from typing import Any, TypeVar
 
 import pulsar
 
-from connectors.pulsar.broker import Broker
+from connectors.pulsar.broker import PulsarBroker
 from connectors.pulsar.content import DEFAULT_PRIORITY, MESSAGE_ID, PRIORITY
+from connectors.pulsar.destinations import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, PulsarSubscription
 from connectors.pulsar.failures import lost, not_connected, not_subscribed, of_name
 from connectors.pulsar.handshake import shake_hands
-from connectors.pulsar.places import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, Place
 from connectors.pulsar.priorities import partition_of
 from connectors.pulsar.redelivery import DeadLetterPolicy
 from correlator.errors import ConnectionLost
@@ -38,7 +38,7 @@ _NOWHERE = pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)
 _T = TypeVar("_T")
 
 
-class Link:
+class PulsarLink:
     """A client.
 
     Args:
@@ -46,7 +46,7 @@ class Link:
         broker: how the broker is spoken to.
     """
 
-    def __init__(self, where: str, broker: Broker) -> None:
+    def __init__(self, where: str, broker: PulsarBroker) -> None:
         self._where = where
         self._broker = broker
         self._client: pulsar.Client | None = None
@@ -67,19 +67,19 @@ class Link:
             logger=_NOWHERE,
         )
 
-    def subscribe(self, place: Place, waiting: int) -> pulsar.Consumer:
+    def subscribe(self, subscription: PulsarSubscription, waiting: int) -> pulsar.Consumer:
         """Take from a place, with so many messages under way. Raises `ConnectionLost`."""
         client = self._connected()
-        if place.pattern:
-            client._client = _Discovering(client._client, place.discovery_s)  # noqa: SLF001
+        if subscription.pattern:
+            client._client = _Discovering(client._client, subscription.discovery_s)  # noqa: SLF001
         try:
-            return self.call(place.topic, lambda: self._subscribe(place, waiting))
+            return self.call(subscription.topic, lambda: self._subscribe(subscription, waiting))
         except ConnectionLost as error:
             if isinstance(error.__cause__, pulsar.exceptions.Timeout):
-                raise not_subscribed(self._where, place.topic, self._broker) from error
+                raise not_subscribed(self._where, subscription.topic, self._broker) from error
             raise
 
-    def keep(self, place: Place) -> None:
+    def keep(self, subscription: PulsarSubscription) -> None:
         """Make the subscription of a place where it is missing. Takes nothing. Raises `PulsarException`.
 
         Where this client may not subscribe, or another one has the subscription, there is nothing to be done.
@@ -91,9 +91,9 @@ class Link:
             pulsar.exceptions.NotAllowedError,
         ):
             try:
-                self._subscribe(place, 0).close()
+                self._subscribe(subscription, 0).close()
             except pulsar.exceptions.InvalidConfiguration:  # it has partitions: these want to send something ahead
-                self._subscribe(place, 1).close()
+                self._subscribe(subscription, 1).close()
 
     def producer(self, topic: str, name: str) -> pulsar.Producer:
         """A producer; a message that it cannot send waits for ever, so that none behind it goes before it.
@@ -156,17 +156,19 @@ class Link:
             raise not_connected(self._where)
         return self._client
 
-    def _subscribe(self, place: Place, waiting: int) -> pulsar.Consumer:
+    def _subscribe(self, subscription: PulsarSubscription, waiting: int) -> pulsar.Consumer:
         ack_timeout_s = self._broker.ack_timeout_s
         return self._connected().subscribe(
-            re.compile(place.pattern) if place.pattern else list(place.topics) or place.topic,
-            place.subscription,
-            consumer_type=_TYPES[place.subscription_type],
-            initial_position=_POSITIONS[place.initial_position],
+            re.compile(subscription.pattern)
+            if subscription.pattern
+            else list(subscription.topics) or subscription.topic,
+            subscription.name,
+            consumer_type=_TYPES[subscription.subscription_type],
+            initial_position=_POSITIONS[subscription.initial_position],
             receiver_queue_size=waiting,
-            negative_ack_redelivery_delay_ms=round(place.backoff.min_delay_s * 1000),
+            negative_ack_redelivery_delay_ms=round(subscription.backoff.min_delay_s * 1000),
             unacked_messages_timeout_ms=None if ack_timeout_s is None else round(ack_timeout_s * 1000),
-            dead_letter_policy=_policy(place.dead_letters),
+            dead_letter_policy=_policy(subscription.dead_letters),
             properties=_ADVERTISED if self._broker.priority_mapping else None,
         )
 

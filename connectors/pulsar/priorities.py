@@ -45,7 +45,7 @@ def _quarters(level: int, partitions: int) -> tuple[float, float]:
     return ((0, quarter), (math.ceil(quarter), 2 * quarter), (math.ceil(3 * quarter), quarter))[_third(level)]
 
 
-class Waiting(Generic[_T]):
+class PriorityBuffer(Generic[_T]):
     """What a receiver has in memory and has not handed out.
 
     A step of priority is worth as many places as may wait: among so many in a row the higher goes first, of one

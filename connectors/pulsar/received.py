@@ -5,28 +5,28 @@ from typing import Any
 import pulsar
 
 from connectors.jms import MESSAGE_KIND, TEXT
-from connectors.pulsar.content import Received, decode
-from connectors.pulsar.schemas import Schemas, Shown, body_of
-from connectors.pulsar.unsettled import Position
+from connectors.pulsar.content import PulsarMessage, decode
+from connectors.pulsar.schemas import DecodedBody, Schemas, body_of
+from connectors.pulsar.unsettled import PulsarPosition
 from correlator.connector import mark
 from correlator.events import Message
 
 
-def position_of(name: Any) -> Position:
+def position_of(name: Any) -> PulsarPosition:
     """Where the message lies that has this name to the client."""
-    return Position(name.ledger_id(), name.entry_id(), name.batch_index(), name.partition())
+    return PulsarPosition(name.ledger_id(), name.entry_id(), name.batch_index(), name.partition())
 
 
-def decoded(message: pulsar.Message, at: Position, namespace: str, schemas: Schemas | None = None) -> Message:
+def decoded(message: pulsar.Message, at: PulsarPosition, namespace: str, schemas: Schemas | None = None) -> Message:
     """What it says, to a connection of this namespace; `at` is its position. Raises `ConnectionLost` with schemas.
 
     What cannot be read is not in the way of other messages: properties and key that are no text are missing then, a
     body that its schema does not show is as it was sent, and the message is marked.
     """
     properties, key, unreadable = _texts(message)
-    shown = Shown(body_of(message)) if schemas is None else schemas.shown(message, at.ledger)
+    shown = DecodedBody(body_of(message)) if schemas is None else schemas.shown(message, at.ledger)
     made = decode(
-        Received(
+        PulsarMessage(
             shown.body,
             properties,
             key,

@@ -17,7 +17,7 @@ DELAY, DEAD_LETTERS = "negative_ack_delay", "dead_letter_policy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Backoff:
+class RedeliveryBackoff:
     """How long a message that was given back stays away: each time longer than the time before."""
 
     min_delay_s: float = SHORTEST_DELAY_S
@@ -44,18 +44,18 @@ class DeadLetterPolicy:
     initial_subscription_name: str | None = None
 
 
-def backoff_of(where: str, options: Mapping[str, Any]) -> Backoff:
+def backoff_of(where: str, options: Mapping[str, Any]) -> RedeliveryBackoff:
     """What `negative_ack_delay` says: one duration for all times, or how it grows. Raises `ConfigError`."""
     given = options.get(DELAY)
     if given is None:
-        return Backoff()
+        return RedeliveryBackoff()
     place = f"{where}.{DELAY}"
     if not isinstance(given, Mapping):
         delay_s = _delay_s(where, options, DELAY, 0.0)
-        return Backoff(min_delay_s=delay_s, max_delay_s=delay_s, multiplier=1.0)
+        return RedeliveryBackoff(min_delay_s=delay_s, max_delay_s=delay_s, multiplier=1.0)
     check_options(place, given, ("min_delay", "max_delay", "multiplier"))
-    default = Backoff()
-    made = Backoff(
+    default = RedeliveryBackoff()
+    made = RedeliveryBackoff(
         min_delay_s=_delay_s(place, given, "min_delay", default.min_delay_s),
         max_delay_s=_delay_s(place, given, "max_delay", default.max_delay_s),
         multiplier=_multiplier(f"{place}.multiplier", given.get("multiplier", default.multiplier)),

@@ -1,11 +1,11 @@
 """Deletes subscriptions and topics that nobody uses."""
 
 from connectors.pulsar import rest
-from connectors.pulsar.broker import Broker
+from connectors.pulsar.broker import PulsarBroker
 from correlator.errors import UsageError, quoted
 
 
-def delete_subscription(where: str, broker: Broker, destination: str, topic: str, name: str) -> None:
+def delete_subscription(where: str, broker: PulsarBroker, destination: str, topic: str, name: str) -> None:
     """See `connector.Unsubscribable`; `name` is the one that the broker knows."""
     try:
         rest.ask(where, broker, "DELETE", topic, "subscription", name)
@@ -15,7 +15,7 @@ def delete_subscription(where: str, broker: Broker, destination: str, topic: str
         raise _in_use(destination) from error
 
 
-def delete_topic(where: str, broker: Broker, destination: str, topic: str) -> None:
+def delete_topic(where: str, broker: PulsarBroker, destination: str, topic: str) -> None:
     """See `connector.Deletable`. A topic with partitions goes with all of them."""
     try:
         has_partitions = rest.ask(where, broker, "GET", topic, "partitions")["partitions"] > 0

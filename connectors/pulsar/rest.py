@@ -8,7 +8,7 @@ import urllib.request
 from http import HTTPStatus
 from typing import Any
 
-from connectors.pulsar.broker import Broker
+from connectors.pulsar.broker import PulsarBroker
 from correlator.errors import ConnectionLost
 
 
@@ -23,7 +23,7 @@ class InUse(Exception):
 _MEANINGS: dict[int, type[Exception]] = {HTTPStatus.NOT_FOUND: NotThere, HTTPStatus.PRECONDITION_FAILED: InUse}
 
 
-def ask(where: str, broker: Broker, method: str, topic: str, *rest: str) -> Any:
+def ask(where: str, broker: PulsarBroker, method: str, topic: str, *rest: str) -> Any:
     """What it answers about a topic, or what belongs to it; `None` for nothing.
 
     Raises `NotThere`, `InUse`, `ConnectionLost`.
@@ -31,7 +31,7 @@ def ask(where: str, broker: Broker, method: str, topic: str, *rest: str) -> Any:
     return _ask(where, broker, method, "persistent", topic, *rest)
 
 
-def ask_schema(where: str, broker: Broker, topic: str, version: int) -> Any:
+def ask_schema(where: str, broker: PulsarBroker, topic: str, version: int) -> Any:
     """What it answers about a version of a topic's schema, which there is. Raises `ConnectionLost`."""
     try:
         return _ask(where, broker, "GET", "schemas", topic, "schema", str(version))
@@ -40,7 +40,7 @@ def ask_schema(where: str, broker: Broker, topic: str, version: int) -> Any:
         raise ConnectionLost("E7025", where, what, "", "Look at web_service_url") from error
 
 
-def _ask(where: str, broker: Broker, method: str, part: str, topic: str, *rest: str) -> Any:
+def _ask(where: str, broker: PulsarBroker, method: str, part: str, topic: str, *rest: str) -> Any:
     names = (part, *topic.removeprefix("persistent://").split("/", 2), *rest)
     path = "/".join(urllib.parse.quote(name, safe="") for name in names)
     address = f"{broker.web_service_url.rstrip('/')}/admin/v2/{path}"
@@ -71,7 +71,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         return urllib.request.Request(address, headers=req.headers, method=req.get_method())  # noqa: S310
 
 
-def _refused(where: str, broker: Broker, status: int) -> ConnectionLost:
+def _refused(where: str, broker: PulsarBroker, status: int) -> ConnectionLost:
     what = f"{broker.web_service_url} answered {status}"
     if status == HTTPStatus.UNAUTHORIZED:
         return ConnectionLost("E7002", where, what, "", "Check token or token_file")

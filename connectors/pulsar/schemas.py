@@ -17,8 +17,8 @@ import msgspec
 import pulsar
 
 from connectors.pulsar import avro, rest
-from connectors.pulsar.broker import Broker
-from connectors.pulsar.link import Link
+from connectors.pulsar.broker import PulsarBroker
+from connectors.pulsar.link import PulsarLink
 
 MOST_KEPT = 1000
 """Schemas of one consumer; of more, the one that was needed longest ago is asked for again."""
@@ -35,7 +35,7 @@ _Read = Callable[[bytes | None, pulsar.Message], bytes | None]
 """The text of a message with this body; `None` is a null value. Raises anything where it does not fit."""
 
 
-class Shown(msgspec.Struct, frozen=True, gc=False):
+class DecodedBody(msgspec.Struct, frozen=True, gc=False):
     """What a message holds.
 
     Attributes:
@@ -72,28 +72,28 @@ class Schemas:
         link: the client.
     """
 
-    def __init__(self, where: str, broker: Broker, link: Link) -> None:
+    def __init__(self, where: str, broker: PulsarBroker, link: PulsarLink) -> None:
         self._where = where
         self._broker = broker
         self._link = link
         self._schema = lru_cache(MOST_KEPT)(self._asked)
 
-    def shown(self, message: pulsar.Message, ledger: int) -> Shown:
+    def shown(self, message: pulsar.Message, ledger: int) -> DecodedBody:
         """What a message of this ledger holds, by its schema. Raises `ConnectionLost`."""
         body = body_of(message)
         version = message._message.int_schema_version()  # noqa: SLF001  # the public one fails from 128 on
         if version < 0:
-            return Shown(body)
+            return DecodedBody(body)
         schema = self._schema(message.topic_name(), version, ledger)
         name = f"schema {version} ({schema.kind})" if schema.kind else f"schema {version}"
         if schema.problem:
-            return Shown(body, unreadable=f"{name}: {schema.problem}")
+            return DecodedBody(body, unreadable=f"{name}: {schema.problem}")
         if schema.read is None:
-            return Shown(body)
+            return DecodedBody(body)
         try:
-            return Shown(schema.read(body, message), is_text=True)
+            return DecodedBody(schema.read(body, message), is_text=True)
         except Exception:  # noqa: BLE001  # whatever the reader of Avro stumbles over
-            return Shown(body, unreadable=f"{name}: the body does not fit it")
+            return DecodedBody(body, unreadable=f"{name}: the body does not fit it")
 
     def _asked(self, topic: str, version: int, _ledger: int) -> _Schema:
         """What the registry has. Of a topic that was deleted and made again versions are others, and so are ledgers.
@@ -127,7 +127,7 @@ def _kind(its_type: pulsar._pulsar.SchemaType) -> str:
 def _made(kind: str, make: Callable[[], _Read]) -> _Schema:
     try:
         return _Schema(kind, make())
-    except avro.Refused as error:
+    except avro.SchemaRefused as error:
         return _Schema(kind, problem=str(error))
     except Exception:  # noqa: BLE001  # a registry may hold anything
         return _Schema(kind, problem="it is malformed")
@@ -152,7 +152,7 @@ def _decoder(kind: str, definition: str) -> _Decode:
         return _checked_json
     if kind == _AVRO:
         return avro.decoder(definition)
-    raise avro.Refused("schemas of this kind are not read")
+    raise avro.SchemaRefused("schemas of this kind are not read")
 
 
 def _checked_json(body: bytes) -> msgspec.Raw:

@@ -17,12 +17,12 @@ from typing import NamedTuple
 
 import pulsar
 
-from connectors.pulsar.broker import Broker
+from connectors.pulsar.broker import PulsarBroker
 from connectors.pulsar.content import Encoded, encode
+from connectors.pulsar.destinations import PulsarRoute, is_queue, topic_of
 from connectors.pulsar.failures import WAITED_FOR, lost, not_connected, of_name, refused, silent
-from connectors.pulsar.flight import Flight
-from connectors.pulsar.link import Link
-from connectors.pulsar.places import Way, is_queue, topic_of
+from connectors.pulsar.flight import BatchInFlight
+from connectors.pulsar.link import PulsarLink
 from correlator.errors import SendRejected, quoted
 from correlator.events import Outgoing
 from correlator.settings import SenderSettings
@@ -33,7 +33,7 @@ _NUMBERS = range(1, 2**63)
 """0 is no number to the client."""
 
 
-class _Parcel(NamedTuple):
+class _Publication(NamedTuple):
     """A message ready to be sent, by the producer of this name; "" for one that the broker does not know again."""
 
     topic: str
@@ -50,16 +50,18 @@ class PulsarSink:
     this topic at every try alike, whether it is refused.
     """
 
-    def __init__(self, where: str, broker: Broker, way: Way, sender: SenderSettings, connection_id: str) -> None:
+    def __init__(
+        self, where: str, broker: PulsarBroker, route: PulsarRoute, sender: SenderSettings, connection_id: str
+    ) -> None:
         self._where = where
         self._broker = broker
-        self._way = way
+        self._route = route
         self._own_destination = sender.destination
         self._durable = sender.reliability != "BEST_EFFORT"
         self._connection_id = connection_id
         self._life = uuid.uuid4().hex
         self._topic_of = functools.lru_cache(MOST_PRODUCERS)(functools.partial(topic_of, broker=broker))
-        self._link: Link | None = None
+        self._link: PulsarLink | None = None
         self._producers: dict[tuple[str, str], pulsar.Producer] = {}
         self._kept: set[str] = set()
         self._confirmed: set[tuple[str, int]] = set()
@@ -75,11 +77,11 @@ class PulsarSink:
     def connect(self) -> None:
         """Connect, and look whether the sender's own topic can be sent to, where somebody can see to that."""
         self.close()
-        self._link = link = Link(self._where, self._broker)
+        self._link = link = PulsarLink(self._where, self._broker)
         try:
             link.open()
-            if self._way.topic is not None and self._own_destination is not None:
-                self._look_at(link, self._way.topic, is_for_queue=is_queue(self._own_destination))
+            if self._route.topic is not None and self._own_destination is not None:
+                self._look_at(link, self._route.topic, is_for_queue=is_queue(self._own_destination))
         except BaseException:
             self.close()
             raise
@@ -103,16 +105,16 @@ class PulsarSink:
         self._producers = {}
         self._kept = set()
 
-    def _send(self, link: Link, batch: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
-        flight = Flight()
+    def _send(self, link: PulsarLink, batch: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
+        flight = BatchInFlight()
         try:
-            results = self._fly(link, batch, flight)
+            results = self._send_all(link, batch, flight)
         except BaseException:
             self._confirmed = {_id(one) for at, one in enumerate(batch) if at in flight.confirmed or self._has(one)}
             raise
         finally:
             if self._broker.deduplication:
-                self._too_large.update((_id(batch[place]), 0) for place in flight.too_large)
+                self._too_large.update((_id(batch[index]), 0) for index in flight.too_large)
         if self._too_large:
             self._count_tries(batch, results)
         return results
@@ -127,39 +129,41 @@ class PulsarSink:
             else:
                 del self._too_large[_id(outgoing)]
 
-    def _fly(self, link: Link, batch: Sequence[Outgoing], flight: Flight) -> Sequence[SendRejected | None]:
+    def _send_all(
+        self, link: PulsarLink, batch: Sequence[Outgoing], flight: BatchInFlight
+    ) -> Sequence[SendRejected | None]:
         results: list[SendRejected | None] = [None] * len(batch)
         refusals: dict[str, str] = {}  # the same for all messages of the batch, whatever happens meanwhile
         now_ms = time.time_ns() // 1_000_000
         topic = ""
-        for place, outgoing in enumerate(batch):
+        for index, outgoing in enumerate(batch):
             if self._has(outgoing):
                 continue
             if self._too_large and _id(outgoing) in self._too_large:
-                results[place] = _too_large(_where(outgoing))
+                results[index] = _too_large(_where(outgoing))
                 continue
-            parcel = self._parcel(outgoing, now_ms)
-            if isinstance(parcel, SendRejected):
-                results[place] = parcel
+            publication = self._publication(outgoing, now_ms)
+            if isinstance(publication, SendRejected):
+                results[index] = publication
                 continue
-            topic = parcel.topic
-            producer = self._producer(link, flight, parcel, refusals)
+            topic = publication.topic
+            producer = self._producer(link, flight, publication, refusals)
             if producer is None:
-                results[place] = refused(_where(outgoing), refusals[topic], topic, self._broker)
+                results[index] = refused(_where(outgoing), refusals[topic], topic, self._broker)
                 continue
-            size = len(parcel.encoded.content or b"")
+            size = len(publication.encoded.content or b"")
             self._go_on(flight.begin(size, self._broker.timeout_s), flight, topic)
-            _dispatch(producer, parcel, functools.partial(flight.settle, place, size), self._way.delivery_delay)
-        self._go_on(flight.land(self._broker.timeout_s), flight, topic)
-        for place in flight.too_large:
-            results[place] = _too_large(_where(batch[place]))
+            _dispatch(producer, publication, functools.partial(flight.settle, index, size), self._route.delivery_delay)
+        self._go_on(flight.finish(self._broker.timeout_s), flight, topic)
+        for index in flight.too_large:
+            results[index] = _too_large(_where(batch[index]))
         return results
 
     def _has(self, outgoing: Outgoing) -> bool:
         """Whether the broker has confirmed it in an earlier try, whatever it would say now."""
         return bool(self._confirmed) and _id(outgoing) in self._confirmed
 
-    def _go_on(self, going: bool, flight: Flight, topic: str) -> None:
+    def _go_on(self, going: bool, flight: BatchInFlight, topic: str) -> None:
         if going:
             return
         if flight.failure:
@@ -168,7 +172,7 @@ class PulsarSink:
 
     # --- producers ---
 
-    def _look_at(self, link: Link, topic: str, *, is_for_queue: bool) -> None:
+    def _look_at(self, link: PulsarLink, topic: str, *, is_for_queue: bool) -> None:
         """Raises `ConnectionLost` for what is waited for; what else is refused each message will hear."""
         try:
             self._open(link, topic, "", is_for_queue=is_for_queue)
@@ -178,38 +182,38 @@ class PulsarSink:
                 raise lost(self._where, name, topic, self._broker) from error
 
     def _producer(
-        self, link: Link, flight: Flight, parcel: _Parcel, refusals: dict[str, str]
+        self, link: PulsarLink, flight: BatchInFlight, publication: _Publication, refusals: dict[str, str]
     ) -> pulsar.Producer | None:
         """That of a message; `None` where the topic refuses it, and `refusals` says how."""
-        topic, name = parcel.topic, parcel.name
+        topic, name = publication.topic, publication.name
         if topic in refusals:
             return None
         known = self._producers.get((topic, name))
         if known is not None:
             return known
         if len(self._producers) >= MOST_PRODUCERS:
-            self._go_on(flight.land(self._broker.timeout_s), flight, topic)
+            self._go_on(flight.finish(self._broker.timeout_s), flight, topic)
             oldest = next(iter(self._producers))
             link.call(oldest[0], self._producers.pop(oldest).close)
         try:
-            return self._open(link, topic, name, is_for_queue=parcel.is_for_queue)
+            return self._open(link, topic, name, is_for_queue=publication.is_for_queue)
         except pulsar.PulsarException as error:
             refusals[topic] = of_name(error)
             if refused(self._where, refusals[topic], topic, self._broker) is None:
                 raise lost(self._where, refusals[topic], topic, self._broker) from error
             return None
 
-    def _open(self, link: Link, topic: str, name: str, *, is_for_queue: bool) -> pulsar.Producer:
+    def _open(self, link: PulsarLink, topic: str, name: str, *, is_for_queue: bool) -> pulsar.Producer:
         """What nobody has subscribed to the broker may throw away: a queue is subscribed to first."""
         if is_for_queue and topic not in self._kept:
-            link.keep(self._way.place_of_queue(topic))
+            link.keep(self._route.subscription_of_queue(topic))
             self._kept.add(topic)
         self._producers[topic, name] = producer = link.producer(topic, name)
         return producer
 
     # --- messages ---
 
-    def _parcel(self, outgoing: Outgoing, now_ms: int) -> _Parcel | SendRejected:
+    def _publication(self, outgoing: Outgoing, now_ms: int) -> _Publication | SendRejected:
         topic = self._topic_of(outgoing.destination)
         if topic is None:
             what = f"{quoted(outgoing.destination)} is no topic"
@@ -225,13 +229,13 @@ class PulsarSink:
                 message_id,
                 self._connection_id,
                 now_ms,
-                text=self._way.text,
+                text=self._route.text,
                 durable=self._durable,
                 namespace=self._broker.namespace,
             )
         except (ValueError, TypeError, AttributeError) as error:  # application code may put anything into a message
             return SendRejected("E8110", _where(outgoing), f"Pulsar cannot carry the message: {error}")
-        return _Parcel(topic, name, outgoing.sequence, encoded, is_queue(outgoing.destination))
+        return _Publication(topic, name, outgoing.sequence, encoded, is_queue(outgoing.destination))
 
 
 def _id(outgoing: Outgoing) -> tuple[str, int]:
@@ -247,15 +251,15 @@ def _too_large(where: str) -> SendRejected:
 
 
 def _dispatch(
-    producer: pulsar.Producer, parcel: _Parcel, settle: Callable[..., None], delivery_delay: timedelta | None
+    producer: pulsar.Producer, publication: _Publication, settle: Callable[..., None], delivery_delay: timedelta | None
 ) -> None:
-    encoded = parcel.encoded
+    encoded = publication.encoded
     producer.send_async(
         encoded.content,
         settle,
         properties=encoded.properties,
         partition_key=encoded.key,
-        sequence_id=parcel.number if parcel.name else None,
+        sequence_id=publication.number if publication.name else None,
         event_timestamp=encoded.event_timestamp,
         deliver_after=delivery_delay,
     )

@@ -8,15 +8,15 @@ from contextlib import contextmanager
 import msgspec
 import pulsar
 
-from connectors.pulsar.broker import Broker
+from connectors.pulsar.broker import PulsarBroker
 from connectors.pulsar.content import DEFAULT_PRIORITY
+from connectors.pulsar.destinations import PulsarSubscription
 from connectors.pulsar.failures import lost, not_connected, of_name
-from connectors.pulsar.link import Link
-from connectors.pulsar.places import Place
-from connectors.pulsar.priorities import Waiting
+from connectors.pulsar.link import PulsarLink
+from connectors.pulsar.priorities import PriorityBuffer
 from connectors.pulsar.received import decoded, position_of
 from connectors.pulsar.schemas import Schemas
-from connectors.pulsar.unsettled import Arrival, Position, Unsettled
+from connectors.pulsar.unsettled import Arrival, PulsarPosition, Unsettled
 from correlator.connector import Chunk
 from correlator.errors import ConnectionLost
 from correlator.events import Headers, Message
@@ -36,7 +36,7 @@ class _Taken(msgspec.Struct, frozen=True, gc=False):
     """A message that the broker waits to hear about; `number` is its place in the order of handing out."""
 
     number: int
-    at: Position
+    at: PulsarPosition
     redeliveries: int
     message: Message
 
@@ -64,38 +64,43 @@ class PulsarSource:
     Args:
         where: the receiver, for messages.
         broker: how the broker is spoken to.
-        place: what is taken from.
+        subscription: what it takes from.
         receiver: its bounds.
         selector: what is handed out; `None` for everything.
     """
 
     def __init__(
-        self, where: str, broker: Broker, place: Place, receiver: ReceiverSettings, selector: Selector | None
+        self,
+        where: str,
+        broker: PulsarBroker,
+        subscription: PulsarSubscription,
+        receiver: ReceiverSettings,
+        selector: Selector | None,
     ) -> None:
         self._where = where
         self._broker = broker
-        self._place = place
+        self._subscription = subscription
         self._selector = selector
         self._most = receiver.max_batch_size
         self._most_bytes = receiver.max_batch_bytes
         self._ahead = max(1, min(self._most // 10, _MOST_AHEAD))
-        self._link: Link | None = None
+        self._link: PulsarLink | None = None
         self._consumer: pulsar.Consumer | None = None
         self._schemas: Schemas | None = None
-        self._waiting: Waiting[_Taken] | None = None
+        self._waiting: PriorityBuffer[_Taken] | None = None
         self._forget()
 
     def connect(self) -> None:
         """Subscribe anew: what is not acknowledged comes again, oldest first."""
         self.close()
-        self._link = Link(self._where, self._broker)
+        self._link = PulsarLink(self._where, self._broker)
         try:
             self._link.open()
-            self._consumer = self._link.subscribe(self._place, self._ahead)
-            if self._place.use_schema:
+            self._consumer = self._link.subscribe(self._subscription, self._ahead)
+            if self._subscription.use_schema:
                 self._schemas = Schemas(self._where, self._broker, self._link)
             if self._broker.priority_mapping:
-                self._waiting = Waiting(self._most + self._ahead * self._parts(self._link))
+                self._waiting = PriorityBuffer(self._most + self._ahead * self._parts(self._link))
         except BaseException:
             self.close()
             raise
@@ -126,7 +131,7 @@ class PulsarSource:
         """
         with self._speaking() as consumer:
             released = self._released(tokens)
-            if not self._place.is_shared:
+            if not self._subscription.is_shared:
                 self._returned += [_delivered_again(taken) for taken in released]
                 self._returned.sort(key=lambda taken: taken.number)
                 return
@@ -165,7 +170,7 @@ class PulsarSource:
         try:
             yield self._connected()
         except pulsar.PulsarException as error:
-            raise lost(self._where, of_name(error), self._place.topic, self._broker) from error
+            raise lost(self._where, of_name(error), self._subscription.topic, self._broker) from error
 
     def _released(self, tokens: Sequence[int]) -> list[_Taken]:
         return [taken for token in tokens for taken in self._held.pop(token, ())]
@@ -175,11 +180,11 @@ class PulsarSource:
         del self._returned[: len(again)]
         return again
 
-    def _parts(self, link: Link) -> int:
+    def _parts(self, link: PulsarLink) -> int:
         """How many topics, or partitions, have messages waiting in the client; of a pattern nobody knows."""
-        if self._place.pattern:
+        if self._subscription.pattern:
             return 1
-        return sum(len(link.partitions(topic)) for topic in self._place.topics or [self._place.topic])
+        return sum(len(link.partitions(topic)) for topic in self._subscription.topics or [self._subscription.topic])
 
     def _foremost(self, consumer: pulsar.Consumer, room: int, timeout_s: float) -> list[_Taken]:
         """What comes next: by priority where that has an effect, otherwise in the order of the broker."""
@@ -241,7 +246,7 @@ class PulsarSource:
         if self._selector is None or self._selector.matches(taken.message):
             return True
         self._unselected += 1
-        if self._place.leaves_others:
+        if self._subscription.leaves_others:
             self._return(taken)
         else:
             consumer.acknowledge(self._unsettled.acknowledged(taken.at))
@@ -249,7 +254,7 @@ class PulsarSource:
 
     def _return(self, taken: _Taken) -> None:
         """The client itself waits for the shortest delay before it tells the broker."""
-        backoff = self._place.backoff
+        backoff = self._subscription.backoff
         further_s = backoff.delay_s(taken.redeliveries) - backoff.min_delay_s
         self._unsettled.given_back(taken.at, time.monotonic() + further_s)
 

@@ -15,7 +15,7 @@ MOST_REMEMBERED = 10_000
 _T = TypeVar("_T")
 
 
-class Position(NamedTuple):
+class PulsarPosition(NamedTuple):
     """Where a message lies; `batch_index` is below 0 for one that has an entry to itself."""
 
     ledger: int
@@ -50,13 +50,13 @@ class Unsettled(Generic[_T]):
 
     def __init__(self, *, taken_back: bool) -> None:
         self._taken_back = taken_back
-        self._held: dict[Position, _T] = {}
-        self._done: dict[Position, None] = {}
-        self._broken_up: dict[Position, None] = {}
-        self._leaving: dict[Position, _T] = {}
-        self._due: list[tuple[float, Position]] = []
+        self._held: dict[PulsarPosition, _T] = {}
+        self._done: dict[PulsarPosition, None] = {}
+        self._broken_up: dict[PulsarPosition, None] = {}
+        self._leaving: dict[PulsarPosition, _T] = {}
+        self._due: list[tuple[float, PulsarPosition]] = []
 
-    def arrived(self, at: Position, name: _T) -> Arrival:
+    def arrived(self, at: PulsarPosition, name: _T) -> Arrival:
         """What has come; what is new is held from now on."""
         self._leaving.pop(at, None)
         if at in self._done:
@@ -68,13 +68,13 @@ class Unsettled(Generic[_T]):
         self._held[at] = name
         return Arrival.STILL_HELD if was_held else Arrival.NEW
 
-    def acknowledged(self, at: Position) -> _T:
+    def acknowledged(self, at: PulsarPosition) -> _T:
         """It is done; by which name."""
         if at.batch_index >= 0:
             _remember(self._done, at)
         return self._held.pop(at)
 
-    def given_back(self, at: Position, due: float) -> None:
+    def given_back(self, at: PulsarPosition, due: float) -> None:
         """It goes back, not before `due`."""
         if at.batch_index >= 0:
             _remember(self._broken_up, _entry(at))
@@ -93,7 +93,7 @@ class Unsettled(Generic[_T]):
                 yield self._leaving.pop(at)
 
 
-def _remember(known: dict[Position, None], at: Position) -> None:
+def _remember(known: dict[PulsarPosition, None], at: PulsarPosition) -> None:
     """As the newest."""
     known.pop(at, None)
     known[at] = None
@@ -101,5 +101,5 @@ def _remember(known: dict[Position, None], at: Position) -> None:
         del known[next(iter(known))]
 
 
-def _entry(at: Position) -> Position:
+def _entry(at: PulsarPosition) -> PulsarPosition:
     return at._replace(batch_index=-1)

@@ -19,7 +19,7 @@ _MANAGEMENT_PORT, _MANAGEMENT_TLS_PORT = 15672, 15671
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Broker(Server):
+class RabbitBroker(Server):
     """A server that speaks AMQP 0-9-1; one that is silent is given up after twice `heartbeat_s`, plus 5 s.
 
     Attributes:
@@ -60,13 +60,13 @@ class Broker(Server):
         )
 
 
-def broker(where: str, options: Mapping[str, Any]) -> Broker:
+def broker(where: str, options: Mapping[str, Any]) -> RabbitBroker:
     """The server that the options of a connection describe. Raises `ConfigError`."""
     check_options(where, options, OPTIONS)
-    default = Broker()
+    default = RabbitBroker()
     server = server_fields(where, options, default, _TLS_PORT)
     management_port = _MANAGEMENT_TLS_PORT if server["tls"] else default.management_port
-    return Broker(
+    return RabbitBroker(
         **server,
         topic_exchange=text_option(where, options, "topic_exchange", default.topic_exchange),
         queue_type=queue_type_option(where, options, default.queue_type),

@@ -6,9 +6,9 @@ AMQP knows no way to look. `basic.get` would do without consumers, and leaves a 
 import time
 from collections.abc import Sequence
 
-from connectors.rabbitmq.broker import Broker
-from connectors.rabbitmq.link import Link
-from connectors.rabbitmq.places import Place
+from connectors.rabbitmq.broker import RabbitBroker
+from connectors.rabbitmq.destinations import RabbitDestination
+from connectors.rabbitmq.link import RabbitLink
 from connectors.rabbitmq.source import RabbitSource
 from correlator.events import Message
 from correlator.settings import ReceiverSettings
@@ -22,17 +22,17 @@ _LOOK_AGAIN_S = 0.05
 _PIECE = 1000
 
 
-def copies(where: str, broker: Broker, queue: str, limit: int) -> Sequence[Message]:
+def copies(where: str, broker: RabbitBroker, queue: str, limit: int) -> Sequence[Message]:
     """The oldest messages that no consumer holds. Raises `ConnectionLost`, E7010 for a queue that is not there."""
-    place = Place(queue=queue, declare=False)
-    ready = _ready(where, broker, place)
+    destination = RabbitDestination(queue=queue, declare=False)
+    ready = _ready(where, broker, destination)
     left = min(limit, ready)
     messages: list[Message] = []
     sources: list[RabbitSource] = []
     try:
         while left:
             share = min(left, MOST_HELD)
-            source = RabbitSource(where, broker, place, _holding(queue, share))
+            source = RabbitSource(where, broker, destination, _holding(queue, share))
             sources.append(source)
             source.connect()
             taken = _taken(source, share, broker.timeout_s)
@@ -41,23 +41,23 @@ def copies(where: str, broker: Broker, queue: str, limit: int) -> Sequence[Messa
     finally:
         for source in sources:
             source.close()
-    _wait_until_given_back(where, broker, place, ready)
+    _wait_until_given_back(where, broker, destination, ready)
     return messages
 
 
-def _wait_until_given_back(where: str, broker: Broker, place: Place, ready: int) -> None:
+def _wait_until_given_back(where: str, broker: RabbitBroker, destination: RabbitDestination, ready: int) -> None:
     """A quorum queue hears of closed connections a little later. Others may have taken something: not for long."""
     deadline = time.monotonic() + _QUIET_S
-    while _ready(where, broker, place) < ready and time.monotonic() < deadline:
+    while _ready(where, broker, destination) < ready and time.monotonic() < deadline:
         time.sleep(_LOOK_AGAIN_S)
 
 
-def _ready(where: str, broker: Broker, place: Place) -> int:
+def _ready(where: str, broker: RabbitBroker, destination: RabbitDestination) -> int:
     """How many messages no consumer holds."""
-    link = Link(where, broker)
+    link = RabbitLink(where, broker)
     try:
         link.open()
-        return int(link.ask(place.queue_declaration(passive=True)).method.message_count)
+        return int(link.ask(destination.queue_declaration(passive=True)).method.message_count)
     finally:
         link.close()
 

@@ -8,7 +8,7 @@ found by its message id (traps T38 and T43).
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from connectors.rabbitmq.places import Route
+from connectors.rabbitmq.destinations import Route
 from correlator.errors import SendRejected
 
 MOST_OUTSTANDING = 1000
@@ -17,7 +17,7 @@ MOST_OUTSTANDING_BYTES = 8 * 1024 * 1024
 """Bytes of their bodies; a larger message goes alone."""
 
 
-class Parcel(NamedTuple):
+class RabbitPublication(NamedTuple):
     """A message ready to be published.
 
     Attributes:
@@ -31,7 +31,7 @@ class Parcel(NamedTuple):
     where: str
 
 
-class Flight:
+class BatchInFlight:
     """A batch on its way, over one channel after another. Owned by the I/O thread until it is over.
 
     Args:
@@ -45,7 +45,7 @@ class Flight:
         cautious: whether only one message may be outstanding: the next channel that is closed is closed because of it.
     """
 
-    def __init__(self, count: int, prepare: Callable[[int], Parcel | SendRejected]) -> None:
+    def __init__(self, count: int, prepare: Callable[[int], RabbitPublication | SendRejected]) -> None:
         self.results: list[SendRejected | None] = [None] * count
         self.cautious = False
         self._prepare = prepare
@@ -65,10 +65,10 @@ class Flight:
     def begin_channel(self, published: int) -> None:
         """Everything unsettled is published on this channel, on which so many messages were published before."""
         self._ahead = sorted(self._unsettled, reverse=True)
-        for place in self._ahead:
-            self.results[place] = None  # what was returned on another channel may be routed on this one
+        for index in self._ahead:
+            self.results[index] = None  # what was returned on another channel may be routed on this one
         self._outstanding: dict[int, int] = {}
-        self._parcels: dict[int, Parcel] = {}
+        self._publications: dict[int, RabbitPublication] = {}
         self._published = published
         self._bytes = 0
 
@@ -78,47 +78,47 @@ class Flight:
         When there were more, one of them is the cause; what is unsettled goes one by one from now on.
         """
         if self.cautious:
-            for place in self._outstanding.values():
-                self._reject(place, SendRejected(code, self._parcels[place].where, text))
+            for index in self._outstanding.values():
+                self._reject(index, SendRejected(code, self._publications[index].where, text))
         self.cautious = True
 
-    def next(self) -> Iterator[Parcel]:
+    def next(self) -> Iterator[RabbitPublication]:
         """What may be published now, in order; each counts as published when it is handed out."""
         while self._ahead and self._has_room():
-            place = self._ahead.pop()
-            parcel = self._prepare(place)
-            if isinstance(parcel, SendRejected):
-                self._reject(place, parcel)
+            index = self._ahead.pop()
+            publication = self._prepare(index)
+            if isinstance(publication, SendRejected):
+                self._reject(index, publication)
                 continue
             self._published += 1
-            self._outstanding[self._published] = place
-            self._parcels[place] = parcel
-            self._bytes += len(parcel.body)
-            yield parcel
+            self._outstanding[self._published] = index
+            self._publications[index] = publication
+            self._bytes += len(publication.body)
+            yield publication
 
     def confirmed(self, tag: int, *, multiple: bool) -> None:
         """The server has them."""
-        for place, _ in self._take(tag, multiple=multiple):
-            self._unsettled.discard(place)
+        for index, _ in self._take(tag, multiple=multiple):
+            self._unsettled.discard(index)
 
     def refused(self, tag: int, *, multiple: bool) -> None:
         """The server does not take them."""
-        for place, parcel in self._take(tag, multiple=multiple):
+        for index, publication in self._take(tag, multiple=multiple):
             what = "the broker refused it (nack): a queue is full, or has failed"
-            self._reject(place, SendRejected("E8102", parcel.where, what))
+            self._reject(index, SendRejected("E8102", publication.where, what))
 
     def returned(self, message_id: str | None, text: str) -> None:
         """The server found no queue for it; it will be confirmed all the same, and be refused nevertheless."""
-        for place in self._outstanding.values():
-            parcel = self._parcels[place]
-            if parcel.message_id == message_id and self.results[place] is None:
-                self.results[place] = _unrouted(parcel, text)
+        for index in self._outstanding.values():
+            publication = self._publications[index]
+            if publication.message_id == message_id and self.results[index] is None:
+                self.results[index] = _unrouted(publication, text)
                 return
 
-    def _reject(self, place: int, why: SendRejected) -> None:
-        if self.results[place] is None:
-            self.results[place] = why
-        self._unsettled.discard(place)
+    def _reject(self, index: int, why: SendRejected) -> None:
+        if self.results[index] is None:
+            self.results[index] = why
+        self._unsettled.discard(index)
 
     def _has_room(self) -> bool:
         if not self._outstanding:
@@ -126,7 +126,7 @@ class Flight:
         full = len(self._outstanding) >= MOST_OUTSTANDING or self._bytes >= MOST_OUTSTANDING_BYTES
         return not (self.cautious or full)
 
-    def _take(self, tag: int, *, multiple: bool) -> list[tuple[int, Parcel]]:
+    def _take(self, tag: int, *, multiple: bool) -> list[tuple[int, RabbitPublication]]:
         """What a confirm is about, no more outstanding."""
         tags = [tag]
         if multiple:
@@ -135,14 +135,14 @@ class Flight:
                 if one > tag:
                     break
                 tags.append(one)
-        places = [self._outstanding.pop(one) for one in tags if one in self._outstanding]
-        taken = [(place, self._parcels.pop(place)) for place in places]
-        self._bytes -= sum(len(parcel.body) for _, parcel in taken)
+        indexes = [self._outstanding.pop(one) for one in tags if one in self._outstanding]
+        taken = [(index, self._publications.pop(index)) for index in indexes]
+        self._bytes -= sum(len(publication.body) for _, publication in taken)
         return taken
 
 
-def _unrouted(parcel: Parcel, text: str) -> SendRejected:
-    route = parcel.route
+def _unrouted(publication: RabbitPublication, text: str) -> SendRejected:
+    route = publication.route
     to = f"no queue is bound to exchange '{route.exchange}' for '{route.routing_key}'"
     what = to if route.exchange else f"there is no queue '{route.routing_key}'"
-    return SendRejected("E8101", parcel.where, f"the message was not routed: {what} ({text})")
+    return SendRejected("E8101", publication.where, f"the message was not routed: {what} ({text})")

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from connectors.rabbitmq.broker import broker
 from connectors.rabbitmq.browsing import copies
+from connectors.rabbitmq.destinations import destination_of_receiver, destination_of_sender
 from connectors.rabbitmq.examination import examine
-from connectors.rabbitmq.places import place_of_receiver, place_of_sender
 from connectors.rabbitmq.sink import RabbitSink
 from connectors.rabbitmq.source import RabbitSource
 from correlator.connector import NO_SUCH_DESTINATION, Features
@@ -39,18 +39,18 @@ class RabbitConnection:
     def source(self, receiver: ReceiverSettings) -> RabbitSource:
         """A consumer of the queue, or of the receiver's own queue of the topic."""
         return RabbitSource(
-            f"receivers.{receiver.id}", self._broker, place_of_receiver(receiver, self._broker), receiver
+            f"receivers.{receiver.id}", self._broker, destination_of_receiver(receiver, self._broker), receiver
         )
 
     def sink(self, sender: SenderSettings) -> RabbitSink:
         """A publisher."""
         where = f"senders.{sender.id}"
-        place = place_of_sender(sender, self._broker)
+        destination = destination_of_sender(sender, self._broker)
         is_topic = sender.destination is not None and sender.destination.startswith("topic:")
         return RabbitSink(
             where,
             self._broker,
-            place,
+            destination,
             sender,
             text=flag_option(where, sender.options, "text"),
             mandatory=flag_option(where, sender.options, "mandatory", default=not is_topic),
@@ -63,11 +63,11 @@ class RabbitConnection:
         afterwards they are marked as redelivered. Without other consumers their order stays. Raises `UsageError` for
         anything but a queue that is there, `ConnectionLost` when the server cannot be reached.
         """
-        place = check_destination(self._where, destination)
-        if place.kind != "queue":
+        parsed = check_destination(self._where, destination)
+        if parsed.kind != "queue":
             raise UsageError("E2110", destination, "only queues can be browsed")
         try:
-            return copies(self._where, self._broker, place.name, limit)
+            return copies(self._where, self._broker, parsed.name, limit)
         except ConnectionLost as error:
             if error.code != NO_SUCH_DESTINATION:
                 raise

@@ -5,10 +5,10 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from connectors.rabbitmq.frames import Delivery
+from connectors.rabbitmq.frames import RabbitDelivery
 
 
-class Token(NamedTuple):
+class ChunkToken(NamedTuple):
     """What acknowledges a chunk: delivery tags mean something on their own channel only (trap T41)."""
 
     generation: int
@@ -23,7 +23,7 @@ class Settlement(NamedTuple):
     multiple: bool
 
 
-class Ledger:
+class UnsettledTags:
     """Which deliveries of one channel are settled, so that one cumulative frame never settles more than was asked for.
 
     Tags of a channel count its deliveries from 1. Owned by the receiver's thread.
@@ -33,7 +33,7 @@ class Ledger:
         self._lowest = 1
         self._settled_later: dict[int, int] = {}
 
-    def settle(self, tokens: Sequence[Token]) -> list[Settlement]:
+    def settle(self, tokens: Sequence[ChunkToken]) -> list[Settlement]:
         """The frames that settle these chunks and nothing else; as few as that needs."""
         single: list[Settlement] = []
         through = 0
@@ -59,10 +59,10 @@ class Inbox:
     """
 
     def __init__(self) -> None:
-        self._waiting: deque[Delivery] = deque()
+        self._waiting: deque[RabbitDelivery] = deque()
         self._stirred = threading.Event()
 
-    def put(self, delivery: Delivery) -> None:
+    def put(self, delivery: RabbitDelivery) -> None:
         """One more."""
         self._waiting.append(delivery)
         self._stirred.set()
@@ -71,13 +71,13 @@ class Inbox:
         """End a wait although nothing came."""
         self._stirred.set()
 
-    def take(self, most: int, most_bytes: int, timeout_s: float) -> list[Delivery]:
+    def take(self, most: int, most_bytes: int, timeout_s: float) -> list[RabbitDelivery]:
         """The next ones in order, waiting for the first; their bodies have at most so many bytes, or it is only one."""
         if not self._waiting:
             self._stirred.clear()
             if not self._waiting:
                 self._stirred.wait(timeout_s)
-        taken: list[Delivery] = []
+        taken: list[RabbitDelivery] = []
         size = 0
         while self._waiting and len(taken) < most:
             size += len(self._waiting[0].body)

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from connectors.rabbitmq import management
-from connectors.rabbitmq.broker import Broker
-from connectors.rabbitmq.link import Link
+from connectors.rabbitmq.broker import RabbitBroker
+from connectors.rabbitmq.destinations import RabbitDestination, destination_of_receiver, destination_of_sender
+from connectors.rabbitmq.link import RabbitLink
 from connectors.rabbitmq.management import Queue
-from connectors.rabbitmq.places import Place, place_of_receiver, place_of_sender
 from correlator.connector import NO_SUCH_DESTINATION
 from correlator.errors import ConfigError, ConnectionLost, CorrelatorError, quoted
 from correlator.settings import ReceiverSettings, SenderSettings
@@ -18,19 +18,19 @@ class _Part(NamedTuple):
     """A receiver or a sender, and the queue that it takes from or publishes to."""
 
     where: str
-    place: Place
+    destination: RabbitDestination
     reliable: bool
     held_by_application: bool
 
 
 def examine(
-    where: str, broker: Broker, receivers: Sequence[ReceiverSettings], senders: Sequence[SenderSettings]
+    where: str, broker: RabbitBroker, receivers: Sequence[ReceiverSettings], senders: Sequence[SenderSettings]
 ) -> Iterator[CorrelatorError]:
     """Findings in the order of the parts; the first one alone when the server cannot be reached.
 
     Queues are looked for, never declared; of one that is not there and would be made, its configured arguments count.
     """
-    link = Link(where, broker)
+    link = RabbitLink(where, broker)
     deadline = time.monotonic() + management.COLLECTING_S
     try:
         link.open()
@@ -42,50 +42,52 @@ def examine(
         link.close()
 
 
-def _parts(broker: Broker, receivers: Sequence[ReceiverSettings], senders: Sequence[SenderSettings]) -> Iterator[_Part]:
+def _parts(
+    broker: RabbitBroker, receivers: Sequence[ReceiverSettings], senders: Sequence[SenderSettings]
+) -> Iterator[_Part]:
     for receiver in receivers:
         yield _Part(
             f"receivers.{receiver.id}",
-            place_of_receiver(receiver, broker),
+            destination_of_receiver(receiver, broker),
             receiver.reliability != "BEST_EFFORT",
             receiver.reliability == "APP_CONTROLLED",
         )
     for sender in senders:
-        place = place_of_sender(sender, broker)
-        if place is not None and place.queue:
+        destination = destination_of_sender(sender, broker)
+        if destination is not None and destination.queue:
             reliable = sender.persistent or sender.reliability != "BEST_EFFORT"
-            yield _Part(f"senders.{sender.id}", place, reliable, held_by_application=False)
+            yield _Part(f"senders.{sender.id}", destination, reliable, held_by_application=False)
 
 
-def _findings(part: _Part, broker: Broker, link: Link, deadline: float) -> Iterator[CorrelatorError]:
-    place = part.place
+def _findings(part: _Part, broker: RabbitBroker, link: RabbitLink, deadline: float) -> Iterator[CorrelatorError]:
+    destination = part.destination
     missing = _refused(part, link, passive=True)
-    if missing is not None and (missing.code != NO_SUCH_DESTINATION or not place.declare):
+    if missing is not None and (missing.code != NO_SUCH_DESTINATION or not destination.declare):
         yield missing
         return
     if missing is not None:
-        yield from _losses(part, Queue(place.durable, management.rules_of(place.arguments)), broker)
+        yield from _losses(part, Queue(destination.durable, management.rules_of(destination.arguments)), broker)
         return
-    unlike = _refused(part, link, passive=False) if place.declare else None
+    unlike = _refused(part, link, passive=False) if destination.declare else None
     if unlike is not None:
         yield unlike
     try:
-        queue = management.queue_of(broker, place.queue, deadline)
+        queue = management.queue_of(broker, destination.queue, deadline)
     except OSError as error:
-        what = f"arguments and policies of queue {quoted(place.queue)} cannot be seen: {error}"
+        what = f"arguments and policies of queue {quoted(destination.queue)} cannot be seen: {error}"
         todo = "Enable the plugin rabbitmq_management, give the user the tag monitoring, set management_port"
         yield ConfigError("W7031", part.where, what, "", todo)
         return
     if not queue.policy_known:
-        what = f"the policy of queue {quoted(place.queue)} cannot be seen: the server collects no statistics"
+        what = f"the policy of queue {quoted(destination.queue)} cannot be seen: the server collects no statistics"
         yield ConfigError("W7031", part.where, what)
     yield from _losses(part, queue, broker)
 
 
-def _refused(part: _Part, link: Link, *, passive: bool) -> ConnectionLost | None:
+def _refused(part: _Part, link: RabbitLink, *, passive: bool) -> ConnectionLost | None:
     """Why the queue is not there, or cannot be declared as configured; changes nothing where it is there."""
     try:
-        link.ask(part.place.queue_declaration(passive=passive))
+        link.ask(part.destination.queue_declaration(passive=passive))
     except ConnectionLost as error:
         if not link.connected:
             raise
@@ -94,9 +96,9 @@ def _refused(part: _Part, link: Link, *, passive: bool) -> ConnectionLost | None
     return None
 
 
-def _losses(part: _Part, queue: Queue, broker: Broker) -> Iterator[ConfigError]:
+def _losses(part: _Part, queue: Queue, broker: RabbitBroker) -> Iterator[ConfigError]:
     """What takes messages away."""
-    name, rules = quoted(part.place.queue), queue.rules
+    name, rules = quoted(part.destination.queue), queue.rules
     dead = rules.get("dead-letter-exchange")
     fate = "they are lost" if dead is None else f"they go to exchange {quoted(dead)}"
     if part.reliable and not queue.durable:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from pika import exceptions
 
-from connectors.rabbitmq.broker import Broker
-from connectors.rabbitmq_server import Fault, of_credentials, of_user, of_virtual_host, reason
+from connectors.rabbitmq.broker import RabbitBroker
+from connectors.rabbitmq_server import ConnectionFault, of_credentials, of_user, of_virtual_host, reason
 from correlator.connector import NO_SUCH_DESTINATION
 from correlator.errors import quoted
 
@@ -21,7 +21,7 @@ _PRECONDITION = 406
 
 
 @dataclass(frozen=True, slots=True)
-class ChannelFault(Fault):
+class ChannelFault(ConnectionFault):
     """Why the server closed a channel.
 
     Attributes:
@@ -33,10 +33,10 @@ class ChannelFault(Fault):
     reply_text: str = ""
 
 
-def of_opening(error: BaseException, broker: Broker, answer: bytes) -> Fault:
+def of_opening(error: BaseException, broker: RabbitBroker, answer: bytes) -> ConnectionFault:
     """Why a connection could not be made; `answer` is what the server said instead of AMQP."""
     if answer:
-        return Fault(
+        return ConnectionFault(
             "E7005",
             f"{broker.address} does not speak AMQP 0-9-1 (answered {quoted(answer.decode('latin-1'))})",
             "",
@@ -49,17 +49,19 @@ def of_opening(error: BaseException, broker: Broker, answer: bytes) -> Fault:
     cause = _cause(error)
     if isinstance(cause, ssl.SSLError):
         return of_credentials(cause, broker.address)
-    return Fault("E7001", f"cannot connect to {broker.address} ({_reason(cause)})")
+    return ConnectionFault("E7001", f"cannot connect to {broker.address} ({_reason(cause)})")
 
 
-def of_closing(error: BaseException, broker: Broker) -> Fault:
+def of_closing(error: BaseException, broker: RabbitBroker) -> ConnectionFault:
     """Why an open connection ended."""
     if isinstance(error, exceptions.AMQPHeartbeatTimeout):
         what = f"nothing was heard from {broker.address} for more than {broker.heartbeat_s} s"
-        return Fault("E7022", what)
+        return ConnectionFault("E7022", what)
     if isinstance(error, exceptions.ConnectionClosed):
-        return Fault("E7001", f"{broker.address} closed the connection ({error.reply_code} {error.reply_text})")
-    return Fault("E7001", f"the connection to {broker.address} was lost ({_reason(_cause(error))})")
+        return ConnectionFault(
+            "E7001", f"{broker.address} closed the connection ({error.reply_code} {error.reply_text})"
+        )
+    return ConnectionFault("E7001", f"the connection to {broker.address} was lost ({_reason(_cause(error))})")
 
 
 def of_channel(error: exceptions.ChannelClosed) -> ChannelFault:

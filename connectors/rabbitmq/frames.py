@@ -21,7 +21,7 @@ LARGEST_IN_ONE_PIECE = 64 * 1024
 """Bytes of a body up to which a delivery is waited for as a whole: what is received is put together again and again."""
 
 
-class Delivery(NamedTuple):
+class RabbitDelivery(NamedTuple):
     """A message as it came, with its properties still encoded."""
 
     tag: int
@@ -56,13 +56,13 @@ def _frame(kind: int, channel: int, payload: bytes) -> bytes:
     return b"%b%b%b" % (_FRAME.pack(kind, channel, len(payload)), payload, _END)
 
 
-def small_deliveries(buffer: bytes) -> tuple[list[Delivery], int, bool]:
+def small_deliveries(buffer: bytes) -> tuple[list[RabbitDelivery], int, bool]:
     """The deliveries at the beginning of what was received, each of at most three frames.
 
     Returns them, where they end, and whether more bytes must come for the next one. What is larger, or anything else,
     ends them.
     """
-    found: list[Delivery] = []
+    found: list[RabbitDelivery] = []
     offset = 0
     while _is_delivery(buffer, offset):
         try:
@@ -76,7 +76,7 @@ def small_deliveries(buffer: bytes) -> tuple[list[Delivery], int, bool]:
     return found, offset, False
 
 
-def _small_delivery(buffer: bytes, offset: int) -> tuple[Delivery | None, int]:
+def _small_delivery(buffer: bytes, offset: int) -> tuple[RabbitDelivery | None, int]:
     """The delivery that begins here and where it ends; `None` when it has another form, or ends behind the buffer.
 
     Raises `struct.error` when too little of it is there to tell.
@@ -100,7 +100,7 @@ def _small_delivery(buffer: bytes, offset: int) -> tuple[Delivery | None, int]:
         return None, end
     consumer_tag = offset + _FRAME.size + len(_BASIC_DELIVER)
     tag, redelivered = _TAG.unpack_from(buffer, consumer_tag + 1 + buffer[consumer_tag])
-    return Delivery(tag, redelivered, buffer[properties], buffer[body]), end
+    return RabbitDelivery(tag, redelivered, buffer[properties], buffer[body]), end
 
 
 def _is_delivery(buffer: bytes, offset: int) -> bool:

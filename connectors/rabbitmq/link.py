@@ -15,10 +15,10 @@ from typing import Any
 from pika import SelectConnection, exceptions, frame, spec
 from pika.adapters.select_connection import IOLoop
 
-from connectors.rabbitmq.broker import Broker
+from connectors.rabbitmq.broker import RabbitBroker
 from connectors.rabbitmq.failures import of_channel, of_closing, of_opening
-from connectors.rabbitmq.frames import FRAME_OVERHEAD, Delivery, largest_properties, small_deliveries
-from connectors.rabbitmq_server import NOT_CONNECTED, Fault, of_credentials
+from connectors.rabbitmq.frames import FRAME_OVERHEAD, RabbitDelivery, largest_properties, small_deliveries
+from connectors.rabbitmq_server import NOT_CONNECTED, ConnectionFault, of_credentials
 from correlator.processes import keep
 
 CLOSE_TIMEOUT_S = 5.0
@@ -41,7 +41,7 @@ class _Wire(SelectConnection):  # type: ignore[misc]  # pika has no types
         answer: the first bytes of a server that speaks something else.
     """
 
-    deliver: Callable[[Delivery], None]
+    deliver: Callable[[RabbitDelivery], None]
     answer = b""
 
     def cut(self) -> None:
@@ -92,7 +92,7 @@ class _Wire(SelectConnection):  # type: ignore[misc]  # pika has no types
         return end, frame.Header(channel, body_size, buffer[_BEFORE_PROPERTIES : end - _BEHIND])
 
 
-class Link:
+class RabbitLink:
     """A connection and its channel. Owned by one thread, that of its source or sink.
 
     Args:
@@ -110,11 +110,11 @@ class Link:
     def __init__(
         self,
         where: str,
-        broker: Broker,
+        broker: RabbitBroker,
         changed: Callable[[], None] = lambda: None,
-        deliver: Callable[[Delivery], None] = lambda _: None,
+        deliver: Callable[[RabbitDelivery], None] = lambda _: None,
     ) -> None:
-        self.fault: Fault | None = NOT_CONNECTED
+        self.fault: ConnectionFault | None = NOT_CONNECTED
         self.connected = False
         self.blocked = ""
         self._where = where
@@ -161,7 +161,7 @@ class Link:
             return answer.result(self._broker.timeout_s + 1)  # pika's own time-out for connecting comes first
         except TimeoutError:
             what = f"{self._broker.address} did not answer within {self._broker.timeout_s:g} s"
-            self.fault = Fault("E7023", what)
+            self.fault = ConnectionFault("E7023", what)
             raise self.fault.error(self._where) from None
         finally:
             with self._lock:
@@ -254,9 +254,9 @@ class Link:
         self._end(of_closing(error, self._broker))
 
     def _on_large_delivery(self, _: Any, method: Any, properties: bytes, body: bytes) -> None:
-        self._deliver(Delivery(method.delivery_tag, method.redelivered, properties, body))
+        self._deliver(RabbitDelivery(method.delivery_tag, method.redelivered, properties, body))
 
-    def _end(self, fault: Fault) -> None:
+    def _end(self, fault: ConnectionFault) -> None:
         self.connected = False
         self._fail(fault)
         self._loop.stop()
@@ -269,7 +269,7 @@ class Link:
         self.blocked = ""
         self._changed()
 
-    def _fail(self, fault: Fault) -> None:
+    def _fail(self, fault: ConnectionFault) -> None:
         """The channel is of no use any more: all who wait hear why."""
         self.fault = fault
         self._channel = None
@@ -297,7 +297,7 @@ class Link:
             self._fail(of_channel(error))
 
     def _on_cancelled(self, _: Any) -> None:
-        self._fail(Fault("E7018", "the server ended the consumer: its queue was deleted, or has moved"))
+        self._fail(ConnectionFault("E7018", "the server ended the consumer: its queue was deleted, or has moved"))
 
     def _perform(self, request: Request, answer: "Future[Any] | None") -> None:
         def reply(result: Any = None) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from connectors.rabbitmq.broker import Broker
+from connectors.rabbitmq.broker import RabbitBroker
 from connectors.rabbitmq_server import reason
 from correlator.errors import quoted
 
@@ -31,7 +31,7 @@ class Queue(NamedTuple):
     policy_known: bool = True
 
 
-def queue_of(broker: Broker, name: str, deadline: float) -> Queue:
+def queue_of(broker: RabbitBroker, name: str, deadline: float) -> Queue:
     """A queue that is there, asked until its policy is known, or until the (monotonic) deadline.
 
     Raises `OSError`, whose text says why the API cannot be asked.
@@ -58,7 +58,7 @@ def rules_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {name.removeprefix("x-"): value for name, value in arguments.items()}
 
 
-def _get(broker: Broker, path: str) -> Any:
+def _get(broker: RabbitBroker, path: str) -> Any:
     where, context = (broker.host, broker.management_port), broker.tls_context()
     connection = (
         http.client.HTTPConnection(*where, timeout=broker.timeout_s)

@@ -5,7 +5,7 @@ from typing import Any
 
 from pika import spec
 
-from connectors.rabbitmq.confirms import Flight
+from connectors.rabbitmq.confirms import BatchInFlight
 from connectors.rabbitmq.frames import publication
 from connectors.rabbitmq.wire import decode_fields
 
@@ -23,29 +23,29 @@ class Publisher:
         self._channel = channel
         self._over = over
         self._published = 0
-        self._flight: Flight | None = None
+        self._flight: BatchInFlight | None = None
         channel.add_on_return_callback(self._on_return)
         channel.confirm_delivery(self._on_confirm, callback=ready)
 
-    def fly(self, flight: Flight) -> None:
+    def publish(self, flight: BatchInFlight) -> None:
         """Publish what is unsettled of a flight; the one before is over."""
         self._flight = flight
         flight.begin_channel(self._published)
         self._go_on(flight)
 
-    def _go_on(self, flight: Flight) -> None:
+    def _go_on(self, flight: BatchInFlight) -> None:
         number, frame_max = self._channel.channel_number, self._channel.connection.params.frame_max
         pieces = [
             publication(
                 number,
-                parcel.route.exchange,
-                parcel.route.routing_key,
-                parcel.properties,
-                parcel.body,
+                one.route.exchange,
+                one.route.routing_key,
+                one.properties,
+                one.body,
                 frame_max,
-                mandatory=parcel.route.mandatory,
+                mandatory=one.route.mandatory,
             )
-            for parcel in flight.next()
+            for one in flight.next()
         ]
         if pieces:
             self._published += len(pieces)

@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
-from connectors.rabbitmq.broker import Broker
-from connectors.rabbitmq.confirms import Flight, Parcel
+from connectors.rabbitmq.broker import RabbitBroker
+from connectors.rabbitmq.confirms import BatchInFlight, RabbitPublication
 from connectors.rabbitmq.content import encode
+from connectors.rabbitmq.destinations import RabbitDestination, Route, route_to
 from connectors.rabbitmq.failures import ChannelFault
-from connectors.rabbitmq.link import Link
-from connectors.rabbitmq.places import Place, Route, route_to
+from connectors.rabbitmq.link import RabbitLink
 from connectors.rabbitmq.publisher import Publisher
-from connectors.rabbitmq_server import Fault
+from connectors.rabbitmq_server import ConnectionFault
 from correlator.connector import TAKES_NOTHING
 from correlator.errors import ConnectionLost, SendRejected, quoted
 from correlator.events import Outgoing
@@ -33,22 +33,29 @@ class RabbitSink:
     """
 
     def __init__(
-        self, where: str, broker: Broker, place: Place | None, sender: SenderSettings, *, text: bool, mandatory: bool
+        self,
+        where: str,
+        broker: RabbitBroker,
+        destination: RabbitDestination | None,
+        sender: SenderSettings,
+        *,
+        text: bool,
+        mandatory: bool,
     ) -> None:
         self._where = where
         self._broker = broker
-        self._place = place
-        self._own = sender.destination
+        self._destination = destination
+        self._own_name = sender.destination
         self._text = text
         self._mandatory = mandatory
         self._durable = sender.reliability != "BEST_EFFORT"
         self._life = uuid.uuid4().hex
         self._route = lru_cache(maxsize=256)(self._find_route)
-        self._link: Link | None = None
+        self._link: RabbitLink | None = None
         self._largest_properties = 0
         self._publisher: Publisher | None = None
         self._stirred = threading.Event()
-        self._flight: Flight | None = None
+        self._flight: BatchInFlight | None = None
         self._batch: Sequence[Outgoing] = ()
 
     def connect(self) -> None:
@@ -57,12 +64,12 @@ class RabbitSink:
             self._await_unblocked(self._link, self._flight)
             return
         self.close()
-        self._link = link = Link(self._where, self._broker, self._stirred.set)
+        self._link = link = RabbitLink(self._where, self._broker, self._stirred.set)
         try:
             link.open()
             self._largest_properties = link.largest_properties
-            if self._place is not None:
-                self._place.declare_on(link)
+            if self._destination is not None:
+                self._destination.declare_on(link)
             self._confirm_on(link)
         except BaseException:
             self.close()
@@ -86,7 +93,7 @@ class RabbitSink:
         self._link = None
         self._flight = None
 
-    def _connected(self) -> Link:
+    def _connected(self) -> RabbitLink:
         if self._link is None:
             raise ConnectionLost("E7001", self._where, "not connected")
         return self._link
@@ -95,17 +102,17 @@ class RabbitSink:
         link = self._connected()
         link.check()
         now_ms = time.time_ns() // 1_000_000
-        flight = Flight(len(batch), lambda place: self._parcel(batch[place], now_ms))
+        flight = BatchInFlight(len(batch), lambda index: self._publication(batch[index], now_ms))
         self._flight, self._batch = flight, batch
         self._publish(link, flight)
         return self._arrived(link, flight)
 
-    def _publish(self, link: Link, flight: Flight) -> None:
+    def _publish(self, link: RabbitLink, flight: BatchInFlight) -> None:
         publisher = self._publisher
         assert publisher is not None
-        link.tell(lambda _: publisher.fly(flight))
+        link.tell(lambda _: publisher.publish(flight))
 
-    def _arrived(self, link: Link, flight: Flight) -> Sequence[SendRejected | None]:
+    def _arrived(self, link: RabbitLink, flight: BatchInFlight) -> Sequence[SendRejected | None]:
         """The results, once there is one for each message."""
         try:
             self._await(link, flight)
@@ -116,7 +123,7 @@ class RabbitSink:
         self._flight = None
         return flight.results
 
-    def _await(self, link: Link, flight: Flight) -> None:
+    def _await(self, link: RabbitLink, flight: BatchInFlight) -> None:
         settled = flight.settled
         while not flight.over:
             moved = self._stirred.wait(self._broker.timeout_s)
@@ -132,7 +139,7 @@ class RabbitSink:
                 raise ConnectionLost("E7023", self._where, what)
             settled = flight.settled
 
-    def _await_unblocked(self, link: Link, flight: Flight) -> None:
+    def _await_unblocked(self, link: RabbitLink, flight: BatchInFlight) -> None:
         deadline = time.monotonic() + self._broker.timeout_s
         while link.blocked and link.fault is None and not flight.over:
             left = deadline - time.monotonic()
@@ -143,7 +150,7 @@ class RabbitSink:
             self._stirred.clear()
         self._stirred.set()  # whoever waits for something else must look again
 
-    def _go_on_after(self, fault: Fault, link: Link, flight: Flight) -> None:
+    def _go_on_after(self, fault: ConnectionFault, link: RabbitLink, flight: BatchInFlight) -> None:
         """A channel that was closed because of one message must not keep back the others."""
         if not (isinstance(fault, ChannelFault) and link.connected):
             raise fault.error(self._where)
@@ -153,7 +160,7 @@ class RabbitSink:
         self._confirm_on(link)
         self._publish(link, flight)
 
-    def _confirm_on(self, link: Link) -> None:
+    def _confirm_on(self, link: RabbitLink) -> None:
         def begin(channel: Any, ready: Callable[..., None]) -> None:
             self._publisher = Publisher(channel, self._stirred.set, ready)
 
@@ -161,7 +168,7 @@ class RabbitSink:
 
     # --- messages, in the I/O thread ---
 
-    def _parcel(self, outgoing: Outgoing, now_ms: int) -> Parcel | SendRejected:
+    def _publication(self, outgoing: Outgoing, now_ms: int) -> RabbitPublication | SendRejected:
         where = f"message {outgoing.sequence}:{outgoing.source}"
         route = self._route(outgoing.destination)
         if route is None:
@@ -176,11 +183,11 @@ class RabbitSink:
             left = self._largest_properties
             what = f"its properties have {len(properties)} bytes, and the server's frame_max leaves {left}"
             return SendRejected("E8106", where, what)
-        return Parcel(route, properties, outgoing.message.body, message_id, where)
+        return RabbitPublication(route, properties, outgoing.message.body, message_id, where)
 
     def _find_route(self, destination: str) -> Route | None:
-        place = self._place
-        if place is not None and destination == self._own:
-            return Route(place.exchange, place.routing_key, self._mandatory)
+        own = self._destination
+        if own is not None and destination == self._own_name:
+            return Route(own.exchange, own.routing_key, self._mandatory)
         parsed = parse_destination(destination)
         return None if parsed is None else route_to(parsed, self._broker)

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from connectors.rabbitmq.broker import Broker
+from connectors.rabbitmq.broker import RabbitBroker
 from connectors.rabbitmq.content import decode
-from connectors.rabbitmq.deliveries import Inbox, Ledger, Settlement, Token
-from connectors.rabbitmq.link import Link
-from connectors.rabbitmq.places import Place
+from connectors.rabbitmq.deliveries import ChunkToken, Inbox, Settlement, UnsettledTags
+from connectors.rabbitmq.destinations import RabbitDestination
+from connectors.rabbitmq.link import RabbitLink
 from correlator.connector import NO_SUCH_DESTINATION, Chunk
 from correlator.errors import ConnectionLost
 from correlator.settings import ReceiverSettings
@@ -27,17 +27,19 @@ class RabbitSource:
         stale: tokens of an earlier channel that were to be acknowledged or rejected, and were not.
     """
 
-    def __init__(self, where: str, broker: Broker, place: Place, receiver: ReceiverSettings) -> None:
+    def __init__(
+        self, where: str, broker: RabbitBroker, destination: RabbitDestination, receiver: ReceiverSettings
+    ) -> None:
         self.stale = 0
         self._where = where
         self._broker = broker
-        self._place = place
+        self._destination = destination
         self._prefetch = min(receiver.max_batch_size, _MOST_PREFETCHED)
         self._most_bytes = receiver.max_batch_bytes
         self._generation = 0
-        self._link: Link | None = None
+        self._link: RabbitLink | None = None
         self._inbox = Inbox()
-        self._ledger = Ledger()
+        self._ledger = UnsettledTags()
         self._proof: Future[Any] | None = None
         self._was_there = False
 
@@ -48,13 +50,13 @@ class RabbitSource:
         was in it is lost, and nobody should have to find that out alone.
         """
         self.close()
-        self._inbox, self._ledger = Inbox(), Ledger()
+        self._inbox, self._ledger = Inbox(), UnsettledTags()
         self._generation += 1
-        self._link = link = Link(self._where, self._broker, self._inbox.stir, self._inbox.put)
+        self._link = link = RabbitLink(self._where, self._broker, self._inbox.stir, self._inbox.put)
         try:
             link.open()
             self._declare(link)
-            link.consume(self._place.queue, self._prefetch)
+            link.consume(self._destination.queue, self._prefetch)
         except BaseException:
             self.close()
             raise
@@ -65,10 +67,10 @@ class RabbitSource:
         deliveries = self._inbox.take(max_messages, self._most_bytes, timeout_s)
         if not deliveries:
             return Chunk((), None)
-        token = Token(self._generation, deliveries[0].tag, deliveries[-1].tag)
+        token = ChunkToken(self._generation, deliveries[0].tag, deliveries[-1].tag)
         return Chunk([decode(one.properties, one.body, redelivered=one.redelivered) for one in deliveries], token)
 
-    def acknowledge(self, tokens: Sequence[Token]) -> None:
+    def acknowledge(self, tokens: Sequence[ChunkToken]) -> None:
         """One cumulative acknowledgement, where the chunks are the oldest ones that are held.
 
         The server does not answer to it. So an answer to a question behind it is awaited, at the next call: then the
@@ -79,9 +81,9 @@ class RabbitSource:
             link.finish(self._proof)
         settlements = self._settle(tokens)
         link.tell(lambda channel: [channel.basic_ack(tag, multiple) for tag, multiple in settlements])
-        self._proof = link.begin(self._place.queue_declaration(passive=True))
+        self._proof = link.begin(self._destination.queue_declaration(passive=True))
 
-    def reject(self, tokens: Sequence[Token]) -> None:
+    def reject(self, tokens: Sequence[ChunkToken]) -> None:
         """Give chunks back; a quorum queue gives them again behind what it has sent ahead, or behind all it has."""
         link = self._connected()
         settlements = self._settle(tokens)
@@ -94,28 +96,28 @@ class RabbitSource:
         self._link = None
         self._proof = None
 
-    def _connected(self) -> Link:
+    def _connected(self) -> RabbitLink:
         if self._link is None:
             raise ConnectionLost("E7001", self._where, "not connected")
         self._link.check()
         return self._link
 
-    def _settle(self, tokens: Sequence[Token]) -> list[Settlement]:
+    def _settle(self, tokens: Sequence[ChunkToken]) -> list[Settlement]:
         present = [token for token in tokens if token.generation == self._generation]
         self.stale += len(tokens) - len(present)
         return self._ledger.settle(present)
 
-    def _declare(self, link: Link) -> None:
-        lost = self._was_there and self._place.declare and not self._is_there(link)
-        self._place.declare_on(link)
+    def _declare(self, link: RabbitLink) -> None:
+        lost = self._was_there and self._destination.declare and not self._is_there(link)
+        self._destination.declare_on(link)
         self._was_there = True
         if lost:
-            what = f"queue '{self._place.queue}' was gone and has been declared again; what was in it is lost"
+            what = f"queue '{self._destination.queue}' was gone and has been declared again; what was in it is lost"
             raise ConnectionLost("W7020", self._where, what)
 
-    def _is_there(self, link: Link) -> bool:
+    def _is_there(self, link: RabbitLink) -> bool:
         try:
-            link.ask(self._place.queue_declaration(passive=True))
+            link.ask(self._destination.queue_declaration(passive=True))
         except ConnectionLost as error:
             if error.code != NO_SUCH_DESTINATION:
                 raise

@@ -11,7 +11,7 @@ OPTIONS = (*SERVER_OPTIONS, "declare")
 _PORT, _TLS_PORT = 5552, 5551
 
 
-class Address(NamedTuple):
+class NodeAddress(NamedTuple):
     """Where a node listens for the stream protocol."""
 
     host: str
@@ -22,7 +22,7 @@ class Address(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Broker(Server):
+class StreamBroker(Server):
     """A server that speaks the stream protocol; one that is silent is given up after twice `heartbeat_s`.
 
     Attributes:
@@ -34,16 +34,16 @@ class Broker(Server):
     declare: bool = True
 
     @property
-    def address(self) -> Address:
+    def address(self) -> NodeAddress:
         """The configured node; others of its cluster tell theirs."""
-        return Address(self.host, self.port)
+        return NodeAddress(self.host, self.port)
 
 
-def broker(where: str, options: Mapping[str, Any]) -> Broker:
+def broker(where: str, options: Mapping[str, Any]) -> StreamBroker:
     """The server that the options of a connection describe. Raises `ConfigError`."""
     check_options(where, options, OPTIONS)
-    default = Broker()
-    return Broker(
+    default = StreamBroker()
+    return StreamBroker(
         **server_fields(where, options, default, _TLS_PORT),
         declare=flag_option(where, options, "declare", default=default.declare),
     )

@@ -28,7 +28,7 @@ class Packed(bytes):
     why: str
 
 
-class Batch(NamedTuple):
+class PackedBatch(NamedTuple):
     """Messages that a producer has packed into one entry.
 
     Attributes:
@@ -47,15 +47,15 @@ class Batch(NamedTuple):
         try:
             return _messages(_content(self), self.number)
         except (ValueError, struct.error, zlib.error) as error:
-            return [_unreadable(place, self, error) for place in range(self.number)]
+            return [_unreadable(index, self, error) for index in range(self.number)]
 
 
-def entries_of(data: bytes, count: int) -> list[list[bytes] | Batch]:
+def entries_of(data: bytes, count: int) -> list[list[bytes] | PackedBatch]:
     """So many entries: messages that follow one another, and batches.
 
     Raises `ValueError` or `struct.error` for entries that the server cannot have written.
     """
-    entries: list[list[bytes] | Batch] = []
+    entries: list[list[bytes] | PackedBatch] = []
     messages: list[bytes] = []
     at = 0
     for _ in range(count):
@@ -70,14 +70,14 @@ def entries_of(data: bytes, count: int) -> list[list[bytes] | Batch]:
             kind, number, size, packed_size = _BATCH.unpack_from(data, at)
             begin = at + _BATCH.size
             at = begin + packed_size
-            entries.append(Batch((kind & _COMPRESSION) >> 4, number, size, data[begin:at]))
+            entries.append(PackedBatch((kind & _COMPRESSION) >> 4, number, size, data[begin:at]))
             messages = []
         if at > len(data):
             raise ValueError("an entry ends behind its chunk")
     return entries
 
 
-def _content(batch: Batch) -> bytes:
+def _content(batch: PackedBatch) -> bytes:
     unpack = _UNPACK.get(batch.compression)
     if unpack is None:
         kind = _KINDS.get(batch.compression, f"compression {batch.compression}")
@@ -110,8 +110,8 @@ def _messages(content: bytes, number: int) -> list[bytes]:
     return messages
 
 
-def _unreadable(place: int, batch: Batch, error: Exception) -> Packed:
-    made = Packed(b"" if place else batch.packed)
-    of = f"message {place + 1} of a batch of {batch.number} that cannot be unpacked ({error})"
-    made.why = f"{of}; the first one has its bytes" if place else of
+def _unreadable(index: int, batch: PackedBatch, error: Exception) -> Packed:
+    made = Packed(b"" if index else batch.packed)
+    of = f"message {index + 1} of a batch of {batch.number} that cannot be unpacked ({error})"
+    made.why = f"{of}; the first one has its bytes" if index else of
     return made

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from connectors.rabbitmq_stream.broker import broker
-from connectors.rabbitmq_stream.places import place_of_receiver, place_of_sender, stream_of
+from connectors.rabbitmq_stream.destinations import destination_of_receiver, destination_of_sender, stream_of
 from connectors.rabbitmq_stream.sink import StreamSink
 from connectors.rabbitmq_stream.source import StreamSource
 from correlator.connector import NO_SUCH_DESTINATION, Features, Order
@@ -27,12 +27,12 @@ class StreamConnection:
 
     def source(self, receiver: ReceiverSettings) -> StreamSource:
         """A reader of the stream, which shares its messages with nobody."""
-        place = place_of_receiver(receiver, self._broker)
-        return StreamSource(f"receivers.{receiver.id}", self._broker, place, receiver)
+        destination = destination_of_receiver(receiver, self._broker)
+        return StreamSource(f"receivers.{receiver.id}", self._broker, destination, receiver)
 
     def sink(self, sender: SenderSettings) -> StreamSink:
         """A publisher."""
-        return StreamSink(f"senders.{sender.id}", self._broker, place_of_sender(sender, self._broker))
+        return StreamSink(f"senders.{sender.id}", self._broker, destination_of_sender(sender, self._broker))
 
     def browse(self, destination: str, limit: int) -> Sequence[Message]:
         """Copies of the oldest messages that the stream still holds; nobody notices.

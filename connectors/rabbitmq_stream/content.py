@@ -39,7 +39,7 @@ _NOT_SENT = frozenset({OFFSET, CONTENT_TYPE, CONTENT_ENCODING})
 _BODIES = (DATA, SEQUENCE, VALUE)
 
 
-class Place(NamedTuple):
+class EntryOffset(NamedTuple):
     """Where a message lies.
 
     Attributes:
@@ -117,26 +117,26 @@ def _symbol(properties: Mapping[str, PropertyValue], name: str) -> Symbol | None
     return Symbol(value)
 
 
-def decode(encoded: bytes, place: Place, *, wants_id: bool, wants_source: bool) -> Message:
+def decode(encoded: bytes, at: EntryOffset, *, wants_id: bool, wants_source: bool) -> Message:
     """What lies in the stream, as its receiver sees it; what is no message of AMQP 1.0 is a body as a whole, marked.
 
     Args:
         encoded: the entry of the stream.
-        place: where it lies.
+        at: where the entry lies.
         wants_id: whether a message without a property `uniqueMessageId` gets one, made of its place.
         wants_source: the same for `messageSourceId`.
     """
     message = readable(
-        lambda: _decoded(_sections(encoded), place),
-        lambda: Message(bytes(encoded), {}, None, None, Headers(message_id=place.unique_id, timestamp=place.timestamp)),
+        lambda: _decoded(_sections(encoded), at),
+        lambda: Message(bytes(encoded), {}, None, None, Headers(message_id=at.unique_id, timestamp=at.timestamp)),
         "entry of the stream",
     )
     properties = message.properties
     if wants_id:
-        properties.setdefault(UNIQUE_ID, place.unique_id)
+        properties.setdefault(UNIQUE_ID, at.unique_id)
     if wants_source:
-        properties.setdefault(SOURCE_ID, place.stream)
-    properties[OFFSET] = place.offset
+        properties.setdefault(SOURCE_ID, at.stream)
+    properties[OFFSET] = at.offset
     return message
 
 
@@ -146,7 +146,7 @@ def _sections(encoded: bytes) -> list[Section]:
     return decode_sections(encoded)
 
 
-def _decoded(sections: Sequence[Section], place: Place) -> Message:
+def _decoded(sections: Sequence[Section], at: EntryOffset) -> Message:
     header: Sequence[Any] = ()
     standard: Sequence[Any] = ()
     properties: dict[str, PropertyValue] = {}
@@ -158,7 +158,7 @@ def _decoded(sections: Sequence[Section], place: Place) -> Message:
         elif code == APPLICATION_PROPERTIES:
             properties = {name: one if type(one) in SIMPLE else _plain(one) for name, one in value.items()}
     described = _Header(*_padded(header, 3)), _Standard(*_padded(standard, 11))
-    return _message(_body(sections), properties, *described, place)
+    return _message(_body(sections), properties, *described, at)
 
 
 class _Header(NamedTuple):
@@ -188,14 +188,14 @@ def _padded(values: Sequence[Any], width: int) -> Sequence[Any]:
 
 
 def _message(
-    body: bytes, properties: dict[str, PropertyValue], header: _Header, standard: _Standard, place: Place
+    body: bytes, properties: dict[str, PropertyValue], header: _Header, standard: _Standard, at: EntryOffset
 ) -> Message:
     if standard.content_type is not None:
         properties[CONTENT_TYPE] = _identifier(standard.content_type)
     if standard.content_encoding is not None:
         properties[CONTENT_ENCODING] = _identifier(standard.content_encoding)
     headers = Headers(
-        message_id=place.unique_id if standard.message_id is None else _identifier(standard.message_id),
+        message_id=at.unique_id if standard.message_id is None else _identifier(standard.message_id),
         correlation_id=_identifier(standard.correlation_id),
         reply_to=destination_of(_identifier(standard.reply_to)),
         type=_identifier(standard.subject),
@@ -203,7 +203,7 @@ def _message(
         persistent=header.durable if isinstance(header.durable, bool) else None,
         time_to_live_ms=_number(header.ttl),
         expiration=_number(standard.expiry),
-        timestamp=place.timestamp if standard.creation_time is None else _number(standard.creation_time),
+        timestamp=at.timestamp if standard.creation_time is None else _number(standard.creation_time),
     )
     return Message(body, properties, _identifier(standard.group_id), None, headers)
 

@@ -5,13 +5,13 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from connectors.rabbitmq_stream.chunk import Batch
+from connectors.rabbitmq_stream.chunk import PackedBatch
 
 MOST_CREDITS = 10
 """Chunks that may be under way."""
 
 
-class Run(NamedTuple):
+class EntryRun(NamedTuple):
     """Entries of a stream that follow one another.
 
     Attributes:
@@ -33,17 +33,17 @@ class Run(NamedTuple):
         """Their bytes."""
         return sum(map(len, self.entries))
 
-    def part(self, begin: int, end: int) -> "Run":
+    def part(self, begin: int, end: int) -> "EntryRun":
         """The entries from one offset up to another."""
-        return Run(begin, self.timestamp, self.entries[begin - self.first : end - self.first])
+        return EntryRun(begin, self.timestamp, self.entries[begin - self.first : end - self.first])
 
 
 class PackedRun(NamedTuple):
-    """Messages that a producer has packed, as `Run`."""
+    """Messages that a producer has packed, as `EntryRun`."""
 
     first: int
     timestamp: int
-    batch: Batch
+    batch: PackedBatch
 
     @property
     def end(self) -> int:
@@ -55,15 +55,15 @@ class PackedRun(NamedTuple):
         """The bytes that wait."""
         return len(self.batch.packed)
 
-    def unpacked(self) -> Run:
+    def unpacked(self) -> EntryRun:
         """The messages."""
-        return Run(self.first, self.timestamp, self.batch.unpack())
+        return EntryRun(self.first, self.timestamp, self.batch.unpack())
 
 
-class Taken(NamedTuple):
+class TakenRuns(NamedTuple):
     """What was taken; `reached` tells that nothing more lies before the offset where to stop."""
 
-    runs: list[Run]
+    runs: list[EntryRun]
     reached: bool
 
 
@@ -93,7 +93,7 @@ class Feed:
         self._credits = 0
         self._last_chunk = (most, most_bytes)
         self.first_chunk: range | None = None
-        self._waiting: deque[Run | PackedRun] = deque()
+        self._waiting: deque[EntryRun | PackedRun] = deque()
         self._count = 0
         self._bytes = 0
         self._stirred = threading.Condition()
@@ -104,7 +104,7 @@ class Feed:
         """Bytes of the entries that wait."""
         return self._bytes
 
-    def put(self, chunk: Sequence[Run | PackedRun]) -> None:
+    def put(self, chunk: Sequence[EntryRun | PackedRun]) -> None:
         """A chunk."""
         runs = [run for run in chunk if run.end > run.first]
         count, size = sum(run.end - run.first for run in runs), sum(run.size for run in runs)
@@ -141,19 +141,19 @@ class Feed:
         """Whether nothing waits."""
         return not self._waiting
 
-    def take(self, start: int, until: int | None, most: int, timeout_s: float) -> Taken:
+    def take(self, start: int, until: int | None, most: int, timeout_s: float) -> TakenRuns:
         """The next entries in order from one offset up to another, waiting for the first.
 
         They have at most `most_bytes` together, or it is only one. What lies before `start` is dropped.
         """
-        taken: list[Run] = []
+        taken: list[EntryRun] = []
         size = 0
         with self._stirred:
             self._drop_before(start)
             self._stirred.wait_for(lambda: self._ended or self._next_from(start), timeout_s)
             while most > 0 and self._next_from(start):
                 if until is not None and self._waiting[0].first >= until:
-                    return Taken(taken, reached=True)
+                    return TakenRuns(taken, reached=True)
                 run = self._unpack()
                 end = min(run.end, run.first + most, run.end if until is None else until)
                 end, size = self._fitting(run, end, size, first=not taken)
@@ -161,7 +161,7 @@ class Feed:
                     break
                 taken.append(self._cut(end))
                 most -= end - run.first
-        return Taken(taken, reached=False)
+        return TakenRuns(taken, reached=False)
 
     def _next_from(self, start: int) -> bool:
         self._drop_before(start)
@@ -174,7 +174,7 @@ class Feed:
             else:
                 self._remove()
 
-    def _fitting(self, run: Run, end: int, size: int, *, first: bool) -> tuple[int, int]:
+    def _fitting(self, run: EntryRun, end: int, size: int, *, first: bool) -> tuple[int, int]:
         """How far the entries fit into the bytes of one batch, and the bytes with them."""
         for at in range(end - run.first):
             larger = size + len(run.entries[at])
@@ -183,7 +183,7 @@ class Feed:
             size = larger
         return end, size
 
-    def _cut(self, end: int) -> Run:
+    def _cut(self, end: int) -> EntryRun:
         """Take the entries up to an offset out of the first run."""
         run = self._unpack()
         part = run if end == run.end else run.part(run.first, end)
@@ -193,7 +193,7 @@ class Feed:
         self._remove()
         return part
 
-    def _unpack(self) -> Run:
+    def _unpack(self) -> EntryRun:
         """The first run, unpacked if it was not."""
         run = self._waiting[0]
         if isinstance(run, PackedRun):

@@ -18,14 +18,14 @@ from typing import Any, TypeVar
 from rstream import exceptions, schema
 from rstream.client import Client
 
-from connectors.rabbitmq_server import NOT_CONNECTED, Fault, of_credentials
-from connectors.rabbitmq_stream.broker import Address, Broker
+from connectors.rabbitmq_server import NOT_CONNECTED, ConnectionFault, of_credentials
+from connectors.rabbitmq_stream.broker import NodeAddress, StreamBroker
+from connectors.rabbitmq_stream.destinations import StreamDestination
 from connectors.rabbitmq_stream.failures import (
     of_foreign,
     of_opening,
     of_refusal,
 )
-from connectors.rabbitmq_stream.places import Place
 from correlator.connector import NO_SUCH_DESTINATION
 from correlator.errors import quoted
 from correlator.processes import keep
@@ -63,7 +63,11 @@ class Wire(Client):
     """
 
     def __init__(
-        self, broker: Broker, address: Address, tls: ssl.SSLContext | None, lost: Callable[[Fault], None]
+        self,
+        broker: StreamBroker,
+        address: NodeAddress,
+        tls: ssl.SSLContext | None,
+        lost: Callable[[ConnectionFault], None],
     ) -> None:
         super().__init__(
             *address,
@@ -85,10 +89,10 @@ class Wire(Client):
         return self.server_properties is None and self._conn is not None and bool(self._conn._buffer)  # noqa: SLF001
 
     @property
-    def advertised(self) -> Address:
+    def advertised(self) -> NodeAddress:
         """By which address the node calls itself."""
         properties = self.server_properties or {}
-        return Address(properties.get("advertised_host", ""), int(properties.get("advertised_port", 0)))
+        return NodeAddress(properties.get("advertised_host", ""), int(properties.get("advertised_port", 0)))
 
     def fileno(self) -> int:
         """The descriptor of its socket, -1 when it has none."""
@@ -135,7 +139,7 @@ class Wire(Client):
         except Exception as error:  # noqa: BLE001  # whatever it is, the owner must hear of it
             reason = str(error) or type(error).__name__
         await asyncio.sleep(_LAST_ANSWERS_S)
-        self._lost(Fault("E7001", f"the connection to {self._address} was lost ({self._said or reason})"))
+        self._lost(ConnectionFault("E7001", f"the connection to {self._address} was lost ({self._said or reason})"))
 
     async def _heartbeat_sender(self) -> None:
         while self._heartbeat_s and self.is_connection_alive():
@@ -143,13 +147,13 @@ class Wire(Client):
             await asyncio.sleep(self._heartbeat_s)
             if time.monotonic() - self._last_heartbeat > 2 * self._heartbeat_s:
                 what = f"nothing was heard from {self._address} for more than {2 * self._heartbeat_s} s"
-                self._lost(Fault("E7022", what))
+                self._lost(ConnectionFault("E7022", what))
 
     def _on_close(self, close: schema.Close) -> None:
         self._said = f"the server closed it: {close.reason} ({close.code})"
 
 
-class Link:
+class StreamLink:
     """A connection. Owned by one thread, that of its source or sink.
 
     Args:
@@ -161,8 +165,8 @@ class Link:
         fault: why the connection cannot be used; `None` while it can.
     """
 
-    def __init__(self, where: str, broker: Broker, changed: Callable[[], None] = lambda: None) -> None:
-        self.fault: Fault | None = None
+    def __init__(self, where: str, broker: StreamBroker, changed: Callable[[], None] = lambda: None) -> None:
+        self.fault: ConnectionFault | None = None
         self._where = where
         self._broker = broker
         self._changed = changed
@@ -181,11 +185,11 @@ class Link:
         self._running.wait()
         self.finish(self._submit(lambda: self._connect(self._broker.address), ""))
 
-    def open_at(self, place: Place) -> None:
+    def open_at(self, destination: StreamDestination) -> None:
         """Make the stream if it is to be made, and go to the node that leads it. Raises `ConnectionLost`."""
-        if place.declare:
-            self.ask(lambda wire: _declare(wire, place), place.stream)
-        self.ask(lambda wire: self._go_to_leader(wire, place.stream), place.stream)
+        if destination.declare:
+            self.ask(lambda wire: _declare(wire, destination), destination.stream)
+        self.ask(lambda wire: self._go_to_leader(wire, destination.stream), destination.stream)
 
     def exists(self, stream: str) -> bool:
         """Whether there is such a stream. Raises `ConnectionLost`."""
@@ -210,9 +214,9 @@ class Link:
             result.cancel()
             raise self.silent().error(self._where) from None
 
-    def silent(self) -> Fault:
+    def silent(self) -> ConnectionFault:
         """The fault of a server that does not answer in time."""
-        self.fault = self.fault or Fault(
+        self.fault = self.fault or ConnectionFault(
             "E7023", f"{self._broker.address} did not answer within {self._broker.timeout_s} s"
         )
         return self.fault
@@ -234,7 +238,7 @@ class Link:
 
     # --- the I/O thread's side ---
 
-    def fail(self, fault: Fault) -> None:
+    def fail(self, fault: ConnectionFault) -> None:
         """The connection is of no use any more: all who wait hear why."""
         if self.fault is None:
             self.fault = fault
@@ -252,7 +256,7 @@ class Link:
         await self._closing.wait()
         await self._hang_up()
 
-    async def _connect(self, address: Address) -> None:
+    async def _connect(self, address: NodeAddress) -> None:
         try:
             tls = self._broker.tls_context()
             password = self._broker.current_password()
@@ -274,8 +278,8 @@ class Link:
             leader, _ = await wire.query_leader_and_replicas(Utf8(stream))
         except exceptions.LeaderNotAvailable:
             what = "the stream has no leader at present"
-            raise Fault(NO_SUCH_DESTINATION, what).error(self._where) from None
-        address = Address(leader.host, leader.port)
+            raise ConnectionFault(NO_SUCH_DESTINATION, what).error(self._where) from None
+        address = NodeAddress(leader.host, leader.port)
         if address != wire.advertised:
             await self._hang_up()
             await self._connect(address)
@@ -309,15 +313,15 @@ class Link:
                 await asyncio.wait_for(wire.close(), CLOSE_TIMEOUT_S)
         await wire.cut()
 
-    def _on_lost(self, fault: Fault) -> None:
+    def _on_lost(self, fault: ConnectionFault) -> None:
         if self._wire is not None:
             self.fail(of_foreign(self._broker.address) if self._wire.is_foreign else fault)
 
     def _on_stream_changed(self, update: schema.MetadataUpdate) -> None:
         stream = update.metadata_info.stream
-        self.fail(Fault("E7018", f"the stream {quoted(stream)} was deleted, or has moved to another node"))
+        self.fail(ConnectionFault("E7018", f"the stream {quoted(stream)} was deleted, or has moved to another node"))
 
 
-async def _declare(wire: Wire, place: Place) -> None:
+async def _declare(wire: Wire, destination: StreamDestination) -> None:
     with contextlib.suppress(exceptions.StreamAlreadyExists):
-        await wire.create_stream(Utf8(place.stream), dict(place.arguments))
+        await wire.create_stream(Utf8(destination.stream), dict(destination.arguments))

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from rstream import exceptions, schema
 
-from connectors.rabbitmq_server import Fault
+from connectors.rabbitmq_server import ConnectionFault
 from connectors.rabbitmq_stream.link import Utf8, Wire
 from correlator.errors import SendRejected
 
@@ -27,7 +27,7 @@ _FULL_FRAME = 128 * 1024
 _MOST_PUBLISHERS = 200
 
 
-class Parcel(NamedTuple):
+class StreamPublication(NamedTuple):
     """A message ready to be published.
 
     Attributes:
@@ -43,7 +43,7 @@ class Parcel(NamedTuple):
     where: str
 
 
-class Flight:
+class BatchInFlight:
     """A batch on its way. Written by the I/O thread; `settled` may be read by any.
 
     Attributes:
@@ -51,14 +51,14 @@ class Flight:
         settled: messages that are confirmed or refused; grows while the server works.
     """
 
-    def __init__(self, count: int, prepare: Callable[[int], Parcel | SendRejected]) -> None:
+    def __init__(self, count: int, prepare: Callable[[int], StreamPublication | SendRejected]) -> None:
         self.results: list[SendRejected | None] = [None] * count
         self.settled = 0
         self.prepare = prepare
 
-    def reject(self, place: int, why: SendRejected) -> None:
+    def reject(self, index: int, why: SendRejected) -> None:
         """It does not leave."""
-        self.results[place] = why
+        self.results[index] = why
         self.settled += 1
 
 
@@ -86,7 +86,7 @@ class Publishing:
         fail: ends it.
     """
 
-    def __init__(self, wire: Wire, fail: Callable[[Fault], None]) -> None:
+    def __init__(self, wire: Wire, fail: Callable[[ConnectionFault], None]) -> None:
         self._wire = wire
         self._fail = fail
         self._full_frame = min(_FULL_FRAME, wire.frame_max or _FULL_FRAME) - FRAME_OVERHEAD
@@ -95,37 +95,37 @@ class Publishing:
         self._outstanding: dict[tuple[int, int], int] = {}
         self._bytes = 0
         self._moved = asyncio.Event()
-        self._flight: Flight | None = None
+        self._flight: BatchInFlight | None = None
         wire.add_handler(schema.PublishConfirm, self._on_confirm, name="confirm")
         wire.add_handler(schema.PublishError, self._on_error, name="error")
 
-    async def fly(self, flight: Flight) -> None:
+    async def publish(self, flight: BatchInFlight) -> None:
         """Publish a batch, and return when everything of it is settled."""
         self._flight = flight
-        refused: dict[str, Fault] = {}  # the same for all messages of the batch, whatever happens meanwhile
-        for place in range(len(flight.results)):
-            parcel = flight.prepare(place)
-            if isinstance(parcel, SendRejected):
-                flight.reject(place, parcel)
+        refused: dict[str, ConnectionFault] = {}  # the same for all messages of the batch, whatever happens meanwhile
+        for index in range(len(flight.results)):
+            publication = flight.prepare(index)
+            if isinstance(publication, SendRejected):
+                flight.reject(index, publication)
                 continue
-            publisher = await self._publisher(parcel, refused)
+            publisher = await self._publisher(publication, refused)
             if publisher is None:
-                fault = refused[parcel.stream]
-                flight.reject(place, SendRejected(fault.code, parcel.where, fault.what, fault.allowed, fault.todo))
+                fault = refused[publication.stream]
+                flight.reject(index, SendRejected(fault.code, publication.where, fault.what, fault.allowed, fault.todo))
                 continue
-            await self._publish(publisher, parcel)
+            await self._publish(publisher, publication)
         await self._send_frames()
         await self._until(lambda: not self._outstanding)
 
-    async def _publish(self, publisher: _Publisher, parcel: Parcel) -> None:
-        size = len(parcel.content) + MESSAGE_OVERHEAD
+    async def _publish(self, publisher: _Publisher, publication: StreamPublication) -> None:
+        size = len(publication.content) + MESSAGE_OVERHEAD
         if publisher.frame_bytes + size > self._full_frame:
             await self._send_frame(publisher)
         if self._outstanding and not self._has_room(size):
             await self._send_frames()
             await self._until(lambda: not self._outstanding or self._has_room(size))
-        publisher.number = parcel.number if parcel.name else publisher.number + 1
-        publisher.frame.append(schema.Message(publisher.number, None, parcel.content))
+        publisher.number = publication.number if publication.name else publisher.number + 1
+        publisher.frame.append(schema.Message(publisher.number, None, publication.content))
         publisher.frame_bytes += size
         self._outstanding[publisher.id, publisher.number] = size
         self._bytes += size
@@ -147,24 +147,28 @@ class Publishing:
             self._moved.clear()
             await self._moved.wait()
 
-    async def _publisher(self, parcel: Parcel, refused: dict[str, Fault]) -> _Publisher | None:
+    async def _publisher(
+        self, publication: StreamPublication, refused: dict[str, ConnectionFault]
+    ) -> _Publisher | None:
         """The publisher of a message; `None` where there is none, and `refused` says why."""
-        known = self._publishers.get((parcel.stream, parcel.name))
-        if known is not None or parcel.stream in refused:
-            return None if parcel.stream in refused else known
+        known = self._publishers.get((publication.stream, publication.name))
+        if known is not None or publication.stream in refused:
+            return None if publication.stream in refused else known
         if not self._free:
             await self._give_up_oldest()
-        publisher = _Publisher(self._free.popleft(), parcel.name)
+        publisher = _Publisher(self._free.popleft(), publication.name)
         try:
-            await self._wire.declare_publisher(Utf8(parcel.stream), Utf8(parcel.name), publisher.id)
+            await self._wire.declare_publisher(Utf8(publication.stream), Utf8(publication.name), publisher.id)
         except exceptions.StreamDoesNotExist:
-            refused[parcel.stream] = Fault("E8101", f"there is no stream '{parcel.stream}'")
+            refused[publication.stream] = ConnectionFault("E8101", f"there is no stream '{publication.stream}'")
         except exceptions.AccessRefused:
-            refused[parcel.stream] = Fault("E8107", f"the user may not publish to the stream '{parcel.stream}'")
-        if parcel.stream in refused:
+            refused[publication.stream] = ConnectionFault(
+                "E8107", f"the user may not publish to the stream '{publication.stream}'"
+            )
+        if publication.stream in refused:
             self._free.append(publisher.id)
             return None
-        self._publishers[parcel.stream, parcel.name] = publisher
+        self._publishers[publication.stream, publication.name] = publisher
         return publisher
 
     async def _give_up_oldest(self) -> None:
@@ -185,4 +189,4 @@ class Publishing:
 
     def _on_error(self, error: schema.PublishError) -> None:
         codes: Sequence[int] = sorted({one.response_code for one in error.errors})
-        self._fail(Fault("E7025", f"the server did not store a message (codes {', '.join(map(str, codes))})"))
+        self._fail(ConnectionFault("E7025", f"the server did not store a message (codes {', '.join(map(str, codes))})"))

@@ -4,11 +4,17 @@ import time
 import uuid
 from collections.abc import Sequence
 
-from connectors.rabbitmq_stream.broker import Broker
+from connectors.rabbitmq_stream.broker import StreamBroker
 from connectors.rabbitmq_stream.content import encode
-from connectors.rabbitmq_stream.link import Link, Wire
-from connectors.rabbitmq_stream.places import LONGEST_NAME, Place, stream_of
-from connectors.rabbitmq_stream.publisher import FRAME_OVERHEAD, MESSAGE_OVERHEAD, Flight, Parcel, Publishing
+from connectors.rabbitmq_stream.destinations import LONGEST_NAME, StreamDestination, stream_of
+from connectors.rabbitmq_stream.link import StreamLink, Wire
+from connectors.rabbitmq_stream.publisher import (
+    FRAME_OVERHEAD,
+    MESSAGE_OVERHEAD,
+    BatchInFlight,
+    Publishing,
+    StreamPublication,
+)
 from correlator.errors import ConnectionLost, SendRejected, quoted
 from correlator.events import Outgoing
 
@@ -23,23 +29,23 @@ class StreamSink:
     of a sink.
     """
 
-    def __init__(self, where: str, broker: Broker, place: Place | None) -> None:
+    def __init__(self, where: str, broker: StreamBroker, destination: StreamDestination | None) -> None:
         self._where = where
         self._broker = broker
-        self._place = place
+        self._destination = destination
         self._largest = 0
         self._life = uuid.uuid4().hex
-        self._link: Link | None = None
+        self._link: StreamLink | None = None
         self._publishing: Publishing | None = None
 
     def connect(self) -> None:
         """Connect, and make the sender's stream if it is to be made."""
         self.close()
-        self._link = link = Link(self._where, self._broker)
+        self._link = link = StreamLink(self._where, self._broker)
         try:
             link.open()
-            if self._place is not None:
-                link.open_at(self._place)
+            if self._destination is not None:
+                link.open_at(self._destination)
             link.ask(self._begin, "")
         except BaseException:
             self.close()
@@ -52,8 +58,8 @@ class StreamSink:
             raise ConnectionLost("E7001", self._where, "not connected")
         link.check()
         now_ms = time.time_ns() // 1_000_000
-        flight = Flight(len(batch), lambda place: self._parcel(batch[place], now_ms))
-        over = link.begin(lambda _: publishing.fly(flight), "")
+        flight = BatchInFlight(len(batch), lambda index: self._publication(batch[index], now_ms))
+        over = link.begin(lambda _: publishing.publish(flight), "")
         settled = -1
         while settled < flight.settled:
             settled = flight.settled
@@ -82,7 +88,7 @@ class StreamSink:
 
     # --- messages, in the I/O thread ---
 
-    def _parcel(self, outgoing: Outgoing, now_ms: int) -> Parcel | SendRejected:
+    def _publication(self, outgoing: Outgoing, now_ms: int) -> StreamPublication | SendRejected:
         where = f"message {outgoing.sequence}:{outgoing.source}"
         stream = stream_of(outgoing.destination)
         if stream is None:
@@ -98,4 +104,4 @@ class StreamSink:
         if self._largest and len(content) > self._largest:
             what = f"the message has {len(content)} bytes, and the server's stream.frame_max leaves {self._largest}"
             return SendRejected("E8106", where, what)
-        return Parcel(stream, outgoing.source, outgoing.sequence, content, where)
+        return StreamPublication(stream, outgoing.source, outgoing.sequence, content, where)

@@ -8,15 +8,14 @@ from concurrent.futures import Future
 from rstream import exceptions, schema
 from rstream.constants import OffsetType
 
-from connectors.progress import Progress
-from connectors.rabbitmq_server import Fault
-from connectors.rabbitmq_stream.broker import Broker
-from connectors.rabbitmq_stream.chunk import Batch, entries_of
-from connectors.rabbitmq_stream.content import SOURCE_ID, UNIQUE_ID, decode
-from connectors.rabbitmq_stream.content import Place as MessagePlace
-from connectors.rabbitmq_stream.feed import Feed, PackedRun, Run
-from connectors.rabbitmq_stream.link import Link, Utf8, Wire
-from connectors.rabbitmq_stream.places import Place, Start
+from connectors.progress import ReadProgress
+from connectors.rabbitmq_server import ConnectionFault
+from connectors.rabbitmq_stream.broker import StreamBroker
+from connectors.rabbitmq_stream.chunk import PackedBatch, entries_of
+from connectors.rabbitmq_stream.content import SOURCE_ID, UNIQUE_ID, EntryOffset, decode
+from connectors.rabbitmq_stream.destinations import StartOffset, StreamDestination
+from connectors.rabbitmq_stream.feed import EntryRun, Feed, PackedRun
+from connectors.rabbitmq_stream.link import StreamLink, Utf8, Wire
 from correlator.connector import Chunk
 from correlator.errors import ConnectionLost
 from correlator.events import Message
@@ -36,22 +35,24 @@ class StreamSource:
     taken is dropped, since it comes again.
     """
 
-    def __init__(self, where: str, broker: Broker, place: Place, receiver: ReceiverSettings) -> None:
+    def __init__(
+        self, where: str, broker: StreamBroker, destination: StreamDestination, receiver: ReceiverSettings
+    ) -> None:
         self._where = where
         self._broker = broker
-        self._place = place
-        self._stream = Utf8(place.stream)
+        self._destination = destination
+        self._stream = Utf8(destination.stream)
         self._name = Utf8(receiver.subscription)
         self._most = receiver.max_batch_size
         self._most_bytes = receiver.max_batch_bytes
         templates = (receiver.unique_message_id, receiver.message_source_id)
         self._wants_id = any(f"property.{UNIQUE_ID}" in template for template in templates)
         self._wants_source = any(f"property.{SOURCE_ID}" in template for template in templates)
-        self._link: Link | None = None
+        self._link: StreamLink | None = None
         self._feed = self._new_feed(0, 0)
-        self._progress = Progress(0)
+        self._progress = ReadProgress(0)
         self._proof: tuple[int, Future[int]] | None = None
-        self._unreadable: Fault | None = None
+        self._unreadable: ConnectionFault | None = None
         self._was_there = False
 
     @property
@@ -68,8 +69,8 @@ class StreamSource:
         link = self._open()
         try:
             position = self._begin(link)
-            self._progress = Progress(position)
-            self._subscribe(link, Start("offset", position))
+            self._progress = ReadProgress(position)
+            self._subscribe(link, StartOffset("offset", position))
         except BaseException:
             self.close()
             raise
@@ -77,11 +78,11 @@ class StreamSource:
     def peek(self, limit: int) -> Sequence[Message]:
         """The first messages of the stream, whatever is acknowledged, and without a trace; to be closed then."""
         link = self._open()
-        last = self._chunk_at(link, Start("last"))
+        last = self._chunk_at(link, StartOffset("last"))
         if last is None:
             return ()
-        self._progress = Progress(0)
-        self._subscribe(link, Start("first"))
+        self._progress = ReadProgress(0)
+        self._subscribe(link, StartOffset("first"))
         messages: list[Message] = []
         while len(messages) < limit and self._feed.position < last.stop:
             chunk = self.receive(limit - len(messages), self._broker.timeout_s)
@@ -97,7 +98,7 @@ class StreamSource:
         most = min(max_messages, self._most - progress.held)
         start, until = progress.next()
         if self._feed.position > start:
-            self._subscribe(link, Start("offset", start))
+            self._subscribe(link, StartOffset("offset", start))
         runs, reached = self._feed.take(start, until, most, timeout_s)
         self._ask_for_more(link)
         if runs:
@@ -133,9 +134,9 @@ class StreamSource:
         self._link = None
         self._proof = None
 
-    def _open(self) -> Link:
+    def _open(self) -> StreamLink:
         self.close()
-        self._link = link = Link(self._where, self._broker, lambda: self._feed.end())  # noqa: PLW0108  # of that time
+        self._link = link = StreamLink(self._where, self._broker, lambda: self._feed.end())  # noqa: PLW0108  # of that time
         try:
             link.open()
             self._declare(link)
@@ -145,15 +146,15 @@ class StreamSource:
             raise
         return link
 
-    def _connected(self) -> Link:
+    def _connected(self) -> StreamLink:
         if self._link is None:
             raise ConnectionLost("E7001", self._where, "not connected")
         self._link.check()
         return self._link
 
-    def _declare(self, link: Link) -> None:
-        lost = self._was_there and self._place.declare and not link.exists(self._stream)
-        link.open_at(self._place)
+    def _declare(self, link: StreamLink) -> None:
+        lost = self._was_there and self._destination.declare and not link.exists(self._stream)
+        link.open_at(self._destination)
         self._was_there = True
         if lost:
             what = f"the stream '{self._stream}' was gone and has been made again; what was in it is lost"
@@ -161,12 +162,12 @@ class StreamSource:
 
     # --- offsets ---
 
-    def _begin(self, link: Link) -> int:
+    def _begin(self, link: StreamLink) -> int:
         """Where to read on. A place that only the moment tells is stored at once: it is the same at the next start."""
         stored = link.ask(self._stored, self._stream)
         if stored is not None:
             return (stored + 1) % _OFFSETS
-        start = self._place.start
+        start = self._destination.start
         if start.kind in ("first", "offset"):
             return start.number
         position = self._find(link, start)
@@ -180,15 +181,15 @@ class StreamSource:
         except exceptions.OffsetNotFound:
             return None
 
-    def _find(self, link: Link, start: Start) -> int:
+    def _find(self, link: StreamLink, start: StartOffset) -> int:
         if start.kind == "timestamp" and (chunk := self._chunk_at(link, start)):
             return chunk.start
-        chunk = self._chunk_at(link, Start("last"))
+        chunk = self._chunk_at(link, StartOffset("last"))
         if chunk is None:
             return 0
         return chunk.start if start.kind == "last" else chunk.stop
 
-    def _chunk_at(self, link: Link, start: Start) -> range | None:
+    def _chunk_at(self, link: StreamLink, start: StartOffset) -> range | None:
         """The offsets of the chunk that a subscription would begin with; `None` when there is none yet."""
         self._subscribe(link, start)
         link.ask(self._settle, self._stream)
@@ -199,7 +200,7 @@ class StreamSource:
         await wire.stream_exists(self._stream)
         await wire.settle()
 
-    def _store(self, link: Link, position: int) -> "tuple[int, Future[int]]":
+    def _store(self, link: StreamLink, position: int) -> "tuple[int, Future[int]]":
         """Store the offset before the position, and ask for it; before the first one lies the largest number."""
         offset = (position - 1) % _OFFSETS
 
@@ -209,7 +210,7 @@ class StreamSource:
 
         return offset, link.begin(store, self._stream)
 
-    def _await_proof(self, link: Link) -> None:
+    def _await_proof(self, link: StreamLink) -> None:
         if self._proof is None:
             return
         (offset, proof), self._proof = self._proof, None
@@ -224,7 +225,7 @@ class StreamSource:
     def _new_feed(self, subscription: int, position: int) -> Feed:
         return Feed(subscription % _SUBSCRIPTIONS, position, self._most, self._most_bytes)
 
-    def _subscribe(self, link: Link, start: Start) -> None:
+    def _subscribe(self, link: StreamLink, start: StartOffset) -> None:
         """Begin again at another place."""
         before = self._feed
         self._feed = feed = self._new_feed(before.subscription + 1, start.number if start.kind == "offset" else 0)
@@ -248,39 +249,39 @@ class StreamSource:
             runs = _runs(chunk)
         except (ValueError, struct.error) as error:
             what = f"the chunk at offset {chunk.chunk_first_offset} of '{self._stream}' cannot be read ({error})"
-            self._unreadable = Fault("E7028", what, "", "The server's files may be damaged: look at its log")
+            self._unreadable = ConnectionFault("E7028", what, "", "The server's files may be damaged: look at its log")
             feed.end()  # what lies before it is handed out first
             return
         feed.put(runs)
         if more := feed.room():
             await wire.credit(feed.subscription, more)
 
-    def _ask_for_more(self, link: Link) -> None:
+    def _ask_for_more(self, link: StreamLink) -> None:
         feed = self._feed
         if more := feed.room():
             link.begin(lambda wire: wire.credit(feed.subscription, more), self._stream)
 
-    def _chunk(self, runs: Sequence[Run]) -> Chunk:
+    def _chunk(self, runs: Sequence[EntryRun]) -> Chunk:
         messages: list[Message] = []
         for first, timestamp, entries in runs:
             for offset, entry in enumerate(entries, first):
-                place = MessagePlace(self._place.stream, offset, timestamp)
-                messages.append(decode(entry, place, wants_id=self._wants_id, wants_source=self._wants_source))
+                at = EntryOffset(self._destination.stream, offset, timestamp)
+                messages.append(decode(entry, at, wants_id=self._wants_id, wants_source=self._wants_source))
         return Chunk(messages, self._progress.take(runs[-1].end, len(messages)))
 
 
-def _runs(chunk: schema.Deliver) -> list[Run | PackedRun]:
-    runs: list[Run | PackedRun] = []
+def _runs(chunk: schema.Deliver) -> list[EntryRun | PackedRun]:
+    runs: list[EntryRun | PackedRun] = []
     at = chunk.chunk_first_offset
     for entries in entries_of(chunk.data, chunk.num_entries):
-        if isinstance(entries, Batch):
+        if isinstance(entries, PackedBatch):
             runs.append(PackedRun(at, chunk.timestamp, entries))
         else:
-            runs.append(Run(at, chunk.timestamp, entries))
+            runs.append(EntryRun(at, chunk.timestamp, entries))
         at = runs[-1].end
     return runs
 
 
-def _specified(start: Start) -> schema.OffsetSpec:
+def _specified(start: StartOffset) -> schema.OffsetSpec:
     kind = OffsetType[start.kind.upper()]
     return schema.OffsetSpec.from_params(kind, start.number if start.kind in ("offset", "timestamp") else None)

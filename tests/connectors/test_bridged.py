@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from connectors.pulsar import content as pulsar
 from connectors.pulsar.bodies import Char, Single, read_map, read_stream, write_map, write_stream
-from connectors.pulsar.unsettled import Position
+from connectors.pulsar.unsettled import PulsarPosition
 from connectors.rabbitmq import content as rabbitmq
 from connectors.rabbitmq.wire import Fields, decode_fields, encode_fields
 from connectors.rabbitmq_stream import content as stream
@@ -43,7 +43,7 @@ def in_pulsar(message, *, text=False):
 
 def from_pulsar(properties=None, content=b"body"):
     return pulsar.decode(
-        pulsar.Received(content, properties or {}, None, NOW, NOW, 0, Position(1, 2, -1, -1)), NAMESPACE
+        pulsar.Received(content, properties or {}, None, NOW, NOW, 0, PulsarPosition(1, 2, -1, -1)), NAMESPACE
     )
 
 

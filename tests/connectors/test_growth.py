@@ -41,15 +41,15 @@ def stored(connection: Connection, source: str, *sequences: int) -> int:
     """How many of these messages were new."""
     ledger.subscribe(connection, "queue:out", "")
     last = connection.execute(select(destinations.c.last_number)).scalar_one()
-    ledger.store(connection, "queue:out", [ledger.Entry(source, one, b"x") for one in sequences], 0)
+    ledger.store(connection, "queue:out", [ledger.NewMessage(source, one, b"x") for one in sequences], 0)
     return int(connection.execute(select(destinations.c.last_number)).scalar_one()) - int(last)
 
 
 def test_lives_leave_a_bounded_number_of_rows(connection):
-    ledger.store(connection, "topic:out", [ledger.Entry("steady", 7, b"x")], 0)
+    ledger.store(connection, "topic:out", [ledger.NewMessage("steady", 7, b"x")], 0)
     for life in range(LIVES):
         source = ledger.of_one_life(f"host:1:{life}:S01")
-        ledger.store(connection, "topic:out", [ledger.Entry(source, 1, b"x")], 0)
+        ledger.store(connection, "topic:out", [ledger.NewMessage(source, 1, b"x")], 0)
         assert rows(connection) <= ledger.MOST_LIVES + 1
     numbers = connection.execute(select(senders.c.source, senders.c.last_sequence)).all()
     assert ("steady", 7) in [tuple(row) for row in numbers]

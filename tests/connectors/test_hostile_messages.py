@@ -7,7 +7,7 @@ import pytest
 
 from connectors.embedded import content as embedded
 from connectors.pulsar import content as pulsar
-from connectors.pulsar.unsettled import Position
+from connectors.pulsar.unsettled import PulsarPosition
 from connectors.rabbitmq import content as rabbitmq
 from connectors.rabbitmq.wire import Fields, encode_fields
 from connectors.rabbitmq_stream import content as stream
@@ -44,7 +44,7 @@ def from_stream(encoded):
 
 
 def from_pulsar(**properties):
-    received = pulsar.Received(b"body", properties, None, 0, 0, 0, Position(1, 2, -1, -1))
+    received = pulsar.Received(b"body", properties, None, 0, 0, 0, PulsarPosition(1, 2, -1, -1))
     message = pulsar.decode(received, "public/default")
     assert stored(message) == message
     return message

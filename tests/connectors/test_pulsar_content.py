@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connectors.pulsar.bodies import write_map, write_stream
-from connectors.pulsar.content import Received, decode, encode
-from connectors.pulsar.unsettled import Position
+from connectors.pulsar.content import PulsarMessage, decode, encode
+from connectors.pulsar.unsettled import PulsarPosition
 from correlator.events import LONGEST_LIFE_MS, UNREADABLE, Headers, Message, Outgoing
 
 NOW = 1_700_000_000_123
-PLACE = Position(12, 3, -1, -1)
+PLACE = PulsarPosition(12, 3, -1, -1)
 NAMESPACE = "public/default"
 GOLDEN = {
     one["tag"]: one
@@ -78,11 +78,13 @@ def encoded(outgoing, *, text=False, durable=False, now_ms=NOW, namespace=NAMESP
 def arrived(sent, *, redeliveries=0):
     """What was sent, as a client hands it over: Pulsar does not tell an empty key from none."""
     content, properties, key, event_timestamp = sent
-    return Received(content, properties, key or "", event_timestamp, NOW + 5, redeliveries, PLACE)
+    return PulsarMessage(content, properties, key or "", event_timestamp, NOW + 5, redeliveries, PLACE)
 
 
 def received(properties=None, *, content=b"body", key=None, event_timestamp=NOW, redeliveries=0):
-    return decode(Received(content, properties or {}, key, event_timestamp, NOW + 5, redeliveries, PLACE), NAMESPACE)
+    return decode(
+        PulsarMessage(content, properties or {}, key, event_timestamp, NOW + 5, redeliveries, PLACE), NAMESPACE
+    )
 
 
 def there_and_back(message=None, **of_message):
@@ -415,7 +417,7 @@ def test_s3_3_what_is_as_usual_is_not_written():
 
 @pytest.mark.parametrize(("batch_index", "expected"), [(-1, "ID:12:3:0"), (0, "ID:12:3:0:0"), (7, "ID:12:3:0:7")])
 def test_a_message_without_an_id_has_that_of_its_place(batch_index, expected):
-    message = decode(Received(b"", {}, "", NOW, NOW, 0, Position(12, 3, batch_index, 0)), NAMESPACE)
+    message = decode(PulsarMessage(b"", {}, "", NOW, NOW, 0, PulsarPosition(12, 3, batch_index, 0)), NAMESPACE)
     assert message.headers.message_id == expected
 
 
@@ -697,7 +699,9 @@ OF_JAVA = {
 def of_java(tag):
     one = GOLDEN[tag]
     content = None if one["content"] is None else bytes.fromhex(one["content"])
-    return Received(content, one["properties"], one["key"], one["event_timestamp"], one["publish_timestamp"], 0, PLACE)
+    return PulsarMessage(
+        content, one["properties"], one["key"], one["event_timestamp"], one["publish_timestamp"], 0, PLACE
+    )
 
 
 def test_all_messages_of_the_java_client_are_here():
@@ -756,7 +760,7 @@ def test_s3_1_s3_8_a_message_of_the_java_client_is_passed_on_as_it_was(tag):
 def test_s3_2_whatever_the_properties_are_a_message_is_made(properties, types, system, content, key, times):
     """And all that is in it is either of its type, or the text that it was."""
     sent = {**properties, **{f"{name}_jsmtype": types for name in properties}, **system}
-    message = decode(Received(content, sent, key, *times, 0, PLACE), NAMESPACE)
+    message = decode(PulsarMessage(content, sent, key, *times, 0, PLACE), NAMESPACE)
     assert message.body == (content or b"")
     visible = {name for name in properties if name not in {*SYSTEM_NAMES, *OUR_NAMES} and not name.endswith("_jsmtype")}
     assert visible <= set(message.properties)

@@ -7,7 +7,7 @@ import pytest
 from pulsar import Result
 
 from connectors.pulsar import flight as flights
-from connectors.pulsar.flight import MOST_OUTSTANDING, MOST_OUTSTANDING_BYTES, Flight
+from connectors.pulsar.flight import MOST_OUTSTANDING, MOST_OUTSTANDING_BYTES, BatchInFlight
 
 LONG_S = 60.0
 SHORT_S = 0.05
@@ -15,7 +15,7 @@ SHORT_S = 0.05
 
 @pytest.fixture
 def flight():
-    return Flight()
+    return BatchInFlight()
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_a_message_larger_than_all_room_goes_alone(flight, waiting):
 
 def test_the_last_confirm_ends_the_batch(flight, waiting):
     begin(flight, 3)
-    future = waiting(flight.land, LONG_S)
+    future = waiting(flight.finish, LONG_S)
     settle(flight, 2)
     assert not future.done()
     settle(flight, 1)
@@ -92,7 +92,7 @@ def test_the_last_confirm_ends_the_batch(flight, waiting):
 
 def test_a_failure_ends_it_at_once(flight, waiting):
     begin(flight, 3)
-    future = waiting(flight.land, LONG_S)
+    future = waiting(flight.finish, LONG_S)
     settle(flight, 1, result=Result.ProducerFenced)
     assert future.result(LONG_S / 2) is False
     assert flight.failure == "ProducerFenced"
@@ -103,14 +103,14 @@ def test_a_message_that_is_too_large_is_no_failure(flight):
     begin(flight, 2)
     settle(flight, 1, result=Result.MessageTooBig)
     settle(flight, 1)
-    assert flight.land(SHORT_S)
+    assert flight.finish(SHORT_S)
     assert (flight.too_large, flight.failure) == ({0}, "")
 
 
 def test_silence_ends_it(flight):
     begin(flight, 2)
     settle(flight, 1)
-    assert flight.land(SHORT_S) is False
+    assert flight.finish(SHORT_S) is False
     assert flight.failure == ""
 
 
@@ -126,7 +126,7 @@ def test_the_time_counts_from_the_last_confirm(flight, monkeypatch):
         return original(reached, 0)
 
     monkeypatch.setattr(flight._moved, "wait_for", settled_meanwhile)
-    assert flight.land(SHORT_S)
+    assert flight.finish(SHORT_S)
 
 
 def test_there_is_never_more_than_the_bounds(flight):
@@ -145,6 +145,6 @@ def test_there_is_never_more_than_the_bounds(flight):
             assert flight.begin(1, LONG_S)
             most = max(most, flight._outstanding)
             left.release()
-        assert flight.land(LONG_S)
+        assert flight.finish(LONG_S)
         assert [one.result(LONG_S) for one in clients] == [None, None]
     assert 0 < most <= flights.MOST_OUTSTANDING

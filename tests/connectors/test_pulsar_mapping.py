@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.pulsar.priorities import LINEAR, MAPPINGS, NON_LINEAR, Waiting, partition_of
+from connectors.pulsar.priorities import LINEAR, MAPPINGS, NON_LINEAR, PriorityBuffer, partition_of
 
 PRIORITIES = range(10)
 SHARES = [share / 1000 for share in range(1000)]
@@ -65,7 +65,7 @@ def test_s4_5_a_higher_priority_has_no_lower_partition(priority, share, partitio
 
 
 def waiting(priorities, most):
-    made = Waiting(most)
+    made = PriorityBuffer(most)
     for number, priority in enumerate(priorities):
         made.add((priority, number), priority, 1)
     return made
@@ -83,7 +83,7 @@ def test_s4_5_of_what_may_wait_the_higher_goes_first_and_of_one_priority_the_ear
 @given(st.lists(st.integers(-1, 11), max_size=300), st.integers(1, 20))
 def test_s4_5_nothing_waits_for_ever(priorities, most):
     """Given one that leaves for each that comes, however high these are."""
-    among, left = Waiting(most), []
+    among, left = PriorityBuffer(most), []
     for number, priority in enumerate(priorities):
         among.add((priority, number), priority, 1)
         if among.room == 0:
@@ -95,7 +95,7 @@ def test_s4_5_nothing_waits_for_ever(priorities, most):
 
 
 def test_s4_5_what_leaves_together_is_bounded_by_number_and_bytes():
-    among = Waiting(4)
+    among = PriorityBuffer(4)
     for name, size in (("a", 5), ("b", 6), ("c", 1)):
         among.add(name, 4, size)
     assert (len(among), among.room, among.size) == (3, 1, 12)

@@ -8,8 +8,8 @@ import pytest
 
 from connectors.messaging import ConnectionFactory
 from connectors.pulsar import PulsarConnection
-from connectors.pulsar.broker import Address, Broker, broker
-from connectors.pulsar.places import place_of_receiver, topic_of, way_of_sender
+from connectors.pulsar.broker import BrokerAddress, PulsarBroker, broker
+from connectors.pulsar.destinations import route_of_sender, subscription_of_receiver, topic_of
 from correlator.configuration import EngineFile, read_text
 from correlator.errors import ConfigError
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
@@ -124,11 +124,11 @@ def test_options_of_connections(options, text):
 
 def test_a_service_url_may_name_several_brokers():
     made = broker("c", {"service_url": "pulsar+ssl://one,two:7000,[::1]:1/"})
-    assert made.addresses == [Address("one", 6651), Address("two", 7000), Address("::1", 1)]
+    assert made.addresses == [BrokerAddress("one", 6651), BrokerAddress("two", 7000), BrokerAddress("::1", 1)]
 
 
 def test_a_token_is_shown_nowhere():
-    assert "topsecret" not in repr(Broker(token="topsecret"))
+    assert "topsecret" not in repr(PulsarBroker(token="topsecret"))
 
 
 def test_repeats_are_dropped_where_the_option_says_so():
@@ -313,22 +313,25 @@ def test_options_of_senders(destination, options, text):
     ],
 )
 def test_destinations_are_topics(destination, topic):
-    assert topic_of(destination, Broker(namespace="a/b")) == topic
+    assert topic_of(destination, PulsarBroker(namespace="a/b")) == topic
 
 
 def test_s1_8_several_topics():
-    made = place_of_receiver(receiver("queue:multi:a,persistent://t/n/b:mine"), Broker())
-    assert (made.topics, made.subscription) == (["persistent://public/default/a", "persistent://t/n/b"], "mine")
-    made = place_of_receiver(receiver("queue:multi:persistent://t/n/b,a"), Broker())
-    assert (made.topics, made.subscription) == (["persistent://t/n/b", "persistent://public/default/a"], "jms-queue")
-    assert place_of_receiver(receiver("topic:regex:a.*"), Broker()).pattern == "persistent://public/default/a.*"
+    made = subscription_of_receiver(receiver("queue:multi:a,persistent://t/n/b:mine"), PulsarBroker())
+    assert (made.topics, made.name) == (["persistent://public/default/a", "persistent://t/n/b"], "mine")
+    made = subscription_of_receiver(receiver("queue:multi:persistent://t/n/b,a"), PulsarBroker())
+    assert (made.topics, made.name) == (["persistent://t/n/b", "persistent://public/default/a"], "jms-queue")
+    assert (
+        subscription_of_receiver(receiver("topic:regex:a.*"), PulsarBroker()).pattern
+        == "persistent://public/default/a.*"
+    )
     whole = "persistent://t/n/a.*"
-    assert place_of_receiver(receiver(f"topic:regex:{whole}"), Broker()).pattern == whole
+    assert subscription_of_receiver(receiver(f"topic:regex:{whole}"), PulsarBroker()).pattern == whole
 
 
 def test_s2_1_the_topic_of_dead_letters_is_in_the_namespace_of_the_connection():
     policy = {"max_redeliver_count": 1, "dead_letter_topic": "dead"}
-    made = place_of_receiver(receiver("queue:q", dead_letter_policy=policy), Broker(namespace="a/b"))
+    made = subscription_of_receiver(receiver("queue:q", dead_letter_policy=policy), PulsarBroker(namespace="a/b"))
     assert made.dead_letters.dead_letter_topic == "persistent://a/b/dead"
 
 
@@ -337,8 +340,8 @@ def test_the_receivers_of_the_page_can_be_made():
     loaded = read_text(text, EngineFile, connectors={"pulsar"})
     assert loaded.warnings == ()
     made = PulsarConnection("events", loaded.settings.connections["events"])
-    places = [made.source(one) and place_of_receiver(one, Broker()) for one in loaded.settings.receivers]
-    assert [place.subscription for place in places] == ["all", "accounts", "jms-queue"]
+    places = [made.source(one) and subscription_of_receiver(one, PulsarBroker()) for one in loaded.settings.receivers]
+    assert [place.name for place in places] == ["all", "accounts", "jms-queue"]
     made.close()
 
 
@@ -448,23 +451,23 @@ def test_s4_4_lint_warns_of_a_delay_that_readers_of_a_topic_do_not_keep_to(desti
 
 def test_s1_1_names_of_subscriptions():
     """`clientId_name` where there is a client id, as in JMS."""
-    assert place_of_receiver(receiver("topic:t", subscription="s"), Broker(client_id="c1")).subscription == "c1_s"
-    assert place_of_receiver(receiver("topic:t", subscription="s"), Broker()).subscription == "s"
-    assert place_of_receiver(receiver("topic:t"), Broker()).subscription == "r"
+    assert subscription_of_receiver(receiver("topic:t", subscription="s"), PulsarBroker(client_id="c1")).name == "c1_s"
+    assert subscription_of_receiver(receiver("topic:t", subscription="s"), PulsarBroker()).name == "s"
+    assert subscription_of_receiver(receiver("topic:t"), PulsarBroker()).name == "r"
 
 
 def test_s1_7_queues_and_topics_differ_by_their_subscriptions():
-    queue = place_of_receiver(receiver("queue:q"), Broker(client_id="c1"))
-    assert (queue.subscription, queue.subscription_type) == ("jms-queue", "shared")
-    topic = place_of_receiver(receiver("topic:q"), Broker())
+    queue = subscription_of_receiver(receiver("queue:q"), PulsarBroker(client_id="c1"))
+    assert (queue.name, queue.subscription_type) == ("jms-queue", "shared")
+    topic = subscription_of_receiver(receiver("topic:q"), PulsarBroker())
     assert (topic.topic, topic.subscription_type) == (queue.topic, "exclusive")
-    other = place_of_receiver(receiver("queue:q", queue_subscription="other"), Broker())
-    assert other.subscription == "other"
+    other = subscription_of_receiver(receiver("queue:q", queue_subscription="other"), PulsarBroker())
+    assert other.name == "other"
 
 
 def test_s1_11_a_subscription_begins_at_the_earliest_message():
-    assert place_of_receiver(receiver("topic:t"), Broker()).initial_position == "earliest"
+    assert subscription_of_receiver(receiver("topic:t"), PulsarBroker()).initial_position == "earliest"
 
 
 def test_a_sender_needs_no_destination():
-    assert way_of_sender(sender(None), Broker()).topic is None
+    assert route_of_sender(sender(None), PulsarBroker()).topic is None

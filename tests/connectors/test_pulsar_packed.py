@@ -80,7 +80,7 @@ class Sent:
         return self.redeliveries
 
 
-class Broker:
+class PackingBroker:
     """The broker, its client, and the consumer.
 
     Attributes:
@@ -140,7 +140,7 @@ class Broker:
 def check(monkeypatch, seed, selector=None):
     """One schedule. Raises `AssertionError` for a backlog that stays, and for a message that is done twice."""
     random = Random(seed)
-    broker = Broker(random)
+    broker = PackingBroker(random)
     monkeypatch.setattr(source, "Link", lambda *_: broker)
     monkeypatch.setattr(source, "time", SimpleNamespace(monotonic=lambda: broker.now))
     settings = ReceiverSettings(

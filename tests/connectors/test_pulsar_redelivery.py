@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from connectors.pulsar.redelivery import Backoff
-from connectors.pulsar.unsettled import MOST_REMEMBERED, Arrival, Position, Unsettled
+from connectors.pulsar.redelivery import RedeliveryBackoff
+from connectors.pulsar.unsettled import MOST_REMEMBERED, Arrival, PulsarPosition, Unsettled
 from correlator.events import Message, Outgoing
 from correlator.settings import ReceiverSettings, SenderSettings
 from correlator.testing.contract import PATIENCE_S, bodies, take, tokens
@@ -142,13 +142,13 @@ def test_s2_2_what_is_held_too_long_comes_to_another_consumer(pulsar: PulsarServ
 
 
 def test_s2_3_a_backoff_grows_and_has_an_end():
-    backoff = Backoff(min_delay_s=0.1, max_delay_s=5, multiplier=10)
+    backoff = RedeliveryBackoff(min_delay_s=0.1, max_delay_s=5, multiplier=10)
     assert [backoff.delay_s(count) for count in (0, 1, 2, 10**9)] == [0.1, 1.0, 5.0, 5.0]
-    assert Backoff(min_delay_s=1, max_delay_s=1, multiplier=1).delay_s(7) == 1
+    assert RedeliveryBackoff(min_delay_s=1, max_delay_s=1, multiplier=1).delay_s(7) == 1
 
 
 def at(entry, batch_index=-1):
-    return Position(1, entry, batch_index, -1)
+    return PulsarPosition(1, entry, batch_index, -1)
 
 
 def unsettled(*positions, taken_back=False):

@@ -22,8 +22,8 @@ import pytest
 from pulsar.schema import AvroSchema, BytesSchema, Integer, JsonSchema, Record, Schema, String, StringSchema
 
 from connectors.pulsar import schemas
-from connectors.pulsar.avro import MOST_GROWTH, Refused, decoder
-from connectors.pulsar.link import Link
+from connectors.pulsar.avro import MOST_GROWTH, SchemaRefused, decoder
+from connectors.pulsar.link import PulsarLink
 from connectors.pulsar.schemas import taken_apart
 from correlator import Engine, Message, Monitor, on
 from correlator.errors import ConfigError
@@ -341,7 +341,7 @@ SCALE = "its decimals have another scale than one of 0 to their digits"
     ],
 )
 def test_decimals_are_bounded(its_type, problem):
-    with pytest.raises(Refused, match=f"^{problem}$"):
+    with pytest.raises(SchemaRefused, match=f"^{problem}$"):
         decoder(json.dumps({"type": "array", "items": its_type}))
 
 
@@ -351,8 +351,10 @@ def test_decimals_are_bounded(its_type, problem):
 def test_each_message_is_read_with_the_version_that_it_was_written_with(pulsar: PulsarServer, namespace, monkeypatch):
     """Several of one version in each entry, and versions taking turns; each version is asked for once."""
     asked = []
-    ask = Link.schema
-    monkeypatch.setattr(Link, "schema", lambda link, topic, version: asked.append(version) or ask(link, topic, version))
+    ask = PulsarLink.schema
+    monkeypatch.setattr(
+        PulsarLink, "schema", lambda link, topic, version: asked.append(version) or ask(link, topic, version)
+    )
     topic = pulsar.name()
     older, newer = {"id": 1}, {"item": "pen", "id": 2}
     batches = [(avro(ONE), older, older, older), (avro(TWO), newer, newer)]
@@ -474,8 +476,10 @@ def test_a_schema_that_the_registry_no_longer_has(pulsar: PulsarServer):
 
 def test_a_schema_that_the_registry_does_not_have_is_asked_for_once(pulsar: PulsarServer, monkeypatch):
     asked = []
-    ask = Link.schema
-    monkeypatch.setattr(Link, "schema", lambda link, topic, version: asked.append(version) or ask(link, topic, version))
+    ask = PulsarLink.schema
+    monkeypatch.setattr(
+        PulsarLink, "schema", lambda link, topic, version: asked.append(version) or ask(link, topic, version)
+    )
     topic = pulsar.name()
     produce(pulsar, topic_of(topic), (avro(ONE), *({"id": number} for number in range(50))))
     pulsar.request("DELETE", f"schemas/{NAMESPACE}/{topic}/schema?force=true")
@@ -540,7 +544,7 @@ TOO_LONG = "its JSON may be too long"
     ],
 )
 def test_a_schema_with_which_few_bytes_take_much_is_refused(definition, problem):
-    with pytest.raises(Refused, match=f"^{problem}$"):
+    with pytest.raises(SchemaRefused, match=f"^{problem}$"):
         decoder(json.dumps(definition))
 
 

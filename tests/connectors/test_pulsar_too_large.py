@@ -12,7 +12,7 @@ from tests.connectors.rabbit import codes
 TRIES = 3
 
 
-class Broker:
+class DeduplicatingBroker:
     """Confirms what has a number above the last one, and stores it; confirms all else. Refuses what is too large.
 
     It is the sink's link and its producer as well.
@@ -52,7 +52,7 @@ class Broker:
 
 @pytest.fixture
 def broker(monkeypatch):
-    made = Broker()
+    made = DeduplicatingBroker()
     monkeypatch.setattr(sink, "Link", made)
     return made
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from connectors.rabbitmq.link import Link
+from connectors.rabbitmq.link import RabbitLink
 from connectors.rabbitmq.sink import RabbitSink
 from connectors.rabbitmq.source import RabbitSource
 from correlator import Reliability
@@ -23,7 +23,7 @@ from tests.connectors.rabbitmq_campaign import lines, rounds, traffic
 from tests.connectors.rabbitmq_campaign.figures import Figures, Result
 from tests.connectors.rabbitmq_campaign.lines import Line
 from tests.connectors.rabbitmq_campaign.rounds import campaign, one_round
-from tests.connectors.rabbitmq_campaign.traffic import BOARD, Kind, Place, Role, Round
+from tests.connectors.rabbitmq_campaign.traffic import BOARD, Kind, RabbitSite, Role, Round
 from tests.harness import mutants
 from tests.rabbit_server import RabbitServer
 
@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.rabbitmq, pytest.mark.campaign]
 
 @pytest.fixture
 def place(rabbit: RabbitServer, tmp_path):
-    return Place(rabbit=rabbit, directory=tmp_path, queues=(rabbit.queue(), rabbit.queue()), patience_s=LONG_S)
+    return RabbitSite(rabbit=rabbit, directory=tmp_path, queues=(rabbit.queue(), rabbit.queue()), patience_s=LONG_S)
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ def test_a_source_that_does_not_wait_for_the_commit_is_found(impatient, monkeypa
     def consume(self, queue, prefetch):
         self.ask(lambda channel, reply: channel.basic_consume(queue, print, auto_ack=True, callback=reply))
 
-    monkeypatch.setattr(Link, "consume", consume)
+    monkeypatch.setattr(RabbitLink, "consume", consume)
     monkeypatch.setattr(RabbitSource, "acknowledge", lambda self, tokens: None)
     assert has_lost(impatient)
 

@@ -3,9 +3,9 @@
 import pytest
 
 from connectors.rabbitmq import confirms
-from connectors.rabbitmq.confirms import Flight, Parcel
-from connectors.rabbitmq.deliveries import Delivery, Inbox, Ledger, Settlement, Token
-from connectors.rabbitmq.places import Route
+from connectors.rabbitmq.confirms import BatchInFlight, RabbitPublication
+from connectors.rabbitmq.deliveries import ChunkToken, Delivery, Inbox, Settlement, UnsettledTags
+from connectors.rabbitmq.destinations import Route
 from correlator.errors import SendRejected
 
 ROUTE = Route("", "q", mandatory=True)
@@ -13,7 +13,9 @@ REFUSAL = SendRejected("E8110", "message 0:", "no")
 
 
 def flight(*sizes):
-    return Flight(len(sizes), lambda at: Parcel(ROUTE, b"", bytes(sizes[at]), f"id {at}", f"message {at}"))
+    return BatchInFlight(
+        len(sizes), lambda at: RabbitPublication(ROUTE, b"", bytes(sizes[at]), f"id {at}", f"message {at}")
+    )
 
 
 def published(one):
@@ -77,8 +79,8 @@ def test_a_return_for_nothing_that_is_outstanding_changes_nothing():
 
 
 def test_what_cannot_be_published_is_settled_when_it_is_its_turn():
-    items = [REFUSAL, Parcel(ROUTE, b"", b"", "id", "m"), REFUSAL]
-    one = Flight(3, items.__getitem__)
+    items = [REFUSAL, RabbitPublication(ROUTE, b"", b"", "id", "m"), REFUSAL]
+    one = BatchInFlight(3, items.__getitem__)
     assert published(one) == ["id"]
     assert one.settled == 2
     one.confirmed(1, multiple=False)
@@ -87,8 +89,8 @@ def test_what_cannot_be_published_is_settled_when_it_is_its_turn():
 
 
 def test_a_flight_of_nothing_is_over():
-    assert Flight(0, [].__getitem__).over
-    one = Flight(1, [REFUSAL].__getitem__)
+    assert BatchInFlight(0, [].__getitem__).over
+    one = BatchInFlight(1, [REFUSAL].__getitem__)
     assert not published(one)
     assert one.over
 
@@ -160,7 +162,7 @@ def test_t43_a_late_confirm_of_a_closed_channel_settles_nothing():
 
 
 def token(first, last):
-    return Token(1, first, last)
+    return ChunkToken(1, first, last)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +179,7 @@ def token(first, last):
     ],
 )
 def test_a_cumulative_acknowledgement_covers_what_was_asked_for_and_no_more(calls, frames):
-    ledger = Ledger()
+    ledger = UnsettledTags()
     assert [ledger.settle(tokens) for tokens in calls] == [
         [Settlement(tag, multiple) for tag, multiple in frame] for frame in frames
     ]

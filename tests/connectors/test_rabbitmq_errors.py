@@ -10,7 +10,7 @@ import pika
 import pytest
 
 from connectors.rabbitmq import RabbitConnection
-from connectors.rabbitmq.link import Link
+from connectors.rabbitmq.link import RabbitLink
 from correlator.errors import UsageError
 from correlator.settings import ConnectionSettings
 from correlator.testing.contract import PATIENCE_S, bodies, take, tokens
@@ -375,7 +375,7 @@ def closed_by_the_other_side(end):
 
 
 def test_a_link_that_was_never_opened_can_be_closed(rabbit: RabbitServer):
-    link = Link("test", rabbit.connection()._broker)
+    link = RabbitLink("test", rabbit.connection()._broker)
     link.close()
 
 

@@ -3,7 +3,7 @@
 import pytest
 from pika import frame, spec
 
-from connectors.rabbitmq.frames import LARGEST_IN_ONE_PIECE, Delivery, publication, small_deliveries
+from connectors.rabbitmq.frames import LARGEST_IN_ONE_PIECE, RabbitDelivery, publication, small_deliveries
 from connectors.rabbitmq.wire import Fields, encode_fields
 
 PROPERTIES = encode_fields(Fields(message_id="ID:1"))
@@ -46,8 +46,8 @@ def test_deliveries_are_read_up_to_what_is_something_else():
     data = delivered(1, b"a") + delivered(2, b"", redelivered=True) + beat + delivered(3, b"c")
     found, end, is_waiting = small_deliveries(data)
     assert found == [
-        Delivery(1, redelivered=False, properties=PROPERTIES, body=b"a"),
-        Delivery(2, redelivered=True, properties=PROPERTIES, body=b""),
+        RabbitDelivery(1, redelivered=False, properties=PROPERTIES, body=b"a"),
+        RabbitDelivery(2, redelivered=True, properties=PROPERTIES, body=b""),
     ]
     assert data[end:].startswith(beat)
     assert not is_waiting

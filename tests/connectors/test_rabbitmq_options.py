@@ -3,8 +3,8 @@
 import pytest
 
 from connectors.rabbitmq import RabbitConnection
-from connectors.rabbitmq.broker import Broker
-from connectors.rabbitmq.places import Route, place_of_receiver, place_of_sender, route_to
+from connectors.rabbitmq.broker import RabbitBroker
+from connectors.rabbitmq.destinations import Route, destination_of_receiver, destination_of_sender, route_to
 from correlator.errors import ConfigError
 from correlator.options import Destination
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
@@ -55,7 +55,7 @@ def test_a_password_is_shown_nowhere():
     with pytest.raises(ConfigError) as raised:
         connection(password={"topsecret": 1})
     assert "topsecret" not in str(raised.value)
-    assert "topsecret" not in repr(Broker(password="topsecret"))
+    assert "topsecret" not in repr(RabbitBroker(password="topsecret"))
 
 
 def test_texts_of_placeholders_are_numbers_where_numbers_are_wanted():
@@ -111,29 +111,29 @@ def test_options_of_senders(destination, options, code):
     assert raised.value.code == code
 
 
-BROKER = Broker(queue_type="quorum", topic_exchange="news")
+BROKER = RabbitBroker(queue_type="quorum", topic_exchange="news")
 
 
 def test_a_queue():
-    place = place_of_receiver(receiver("queue:a", arguments={"x-max-length": 1}), BROKER)
+    place = destination_of_receiver(receiver("queue:a", arguments={"x-max-length": 1}), BROKER)
     assert (place.queue, place.exchange, place.declare, place.durable) == ("a", "", True, True)
     assert place.arguments == {"x-queue-type": "quorum", "x-max-length": 1}
-    assert place_of_sender(sender("queue:a"), Broker()).arguments == {}
+    assert destination_of_sender(sender("queue:a"), RabbitBroker()).arguments == {}
 
 
 def test_a_topic_has_a_queue_for_each_receiver():
-    place = place_of_receiver(receiver("topic:a.*"), BROKER)
+    place = destination_of_receiver(receiver("topic:a.*"), BROKER)
     assert (place.queue, place.exchange, place.exchange_type, place.routing_key) == ("a.*:r", "news", "topic", "a.*")
-    assert place_of_receiver(receiver("topic:a", queue="mine"), BROKER).queue == "mine"
-    published = place_of_sender(sender("topic:a"), BROKER)
+    assert destination_of_receiver(receiver("topic:a", queue="mine"), BROKER).queue == "mine"
+    published = destination_of_sender(sender("topic:a"), BROKER)
     assert (published.queue, published.exchange, published.routing_key) == ("", "news", "a")
 
 
 def test_a_queue_behind_an_exchange():
     options = {"exchange": "x", "routing_key": "k", "exchange_type": "fanout"}
-    place = place_of_receiver(receiver("queue:a", **options), Broker())
+    place = destination_of_receiver(receiver("queue:a", **options), RabbitBroker())
     assert (place.queue, place.exchange, place.exchange_type, place.routing_key) == ("a", "x", "fanout", "k")
-    place = place_of_sender(sender("queue:a", **options), Broker())
+    place = destination_of_sender(sender("queue:a", **options), RabbitBroker())
     assert (place.queue, place.exchange, place.routing_key) == ("", "x", "k")
 
 

@@ -5,7 +5,7 @@ import struct
 
 import pytest
 
-from connectors.rabbitmq_stream.chunk import MOST_UNPACKED_BYTES, Batch, Packed, entries_of
+from connectors.rabbitmq_stream.chunk import MOST_UNPACKED_BYTES, Packed, PackedBatch, entries_of
 from connectors.rabbitmq_stream.feed import Feed, PackedRun
 
 NONE, GZIP, ZSTD = 0x80, 0x90, 0xC0
@@ -28,7 +28,7 @@ def zipped(*messages):
 def messages_of(data, count):
     """The messages of all entries, one for each offset."""
     entries = entries_of(data, count)
-    return [one for entry in entries for one in (entry.unpack() if isinstance(entry, Batch) else entry)]
+    return [one for entry in entries for one in (entry.unpack() if isinstance(entry, PackedBatch) else entry)]
 
 
 def test_messages_and_batches_in_order():
@@ -87,7 +87,7 @@ def test_t57_of_all_batches_that_wait_one_is_unpacked():
 def test_batches_that_are_not_wanted_are_not_unpacked(monkeypatch):
     feed = Feed(1, 0, most=100, most_bytes=1000)
     feed.put([PackedRun(0, 0, *entries_of(zipped(b"1", b"2"), 1)), PackedRun(2, 0, *entries_of(zipped(b"3"), 1))])
-    monkeypatch.setattr(Batch, "unpack", None)
+    monkeypatch.setattr(PackedBatch, "unpack", None)
     assert feed.take(3, None, 10, 0.0) == ([], False)
     assert feed.waiting_bytes == 0
     assert feed.position == 3

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rstream import AMQPMessage, Header, Properties, amqp_decoder
 
-from connectors.progress import Progress
-from connectors.rabbitmq_stream.content import Place, decode, encode
-from connectors.rabbitmq_stream.feed import MOST_CREDITS, Feed, Run
+from connectors.progress import ReadProgress
+from connectors.rabbitmq_stream.content import EntryOffset, decode, encode
+from connectors.rabbitmq_stream.feed import MOST_CREDITS, EntryRun, Feed
 from correlator.events import Headers, Message, Outgoing
 
-PLACE = Place("s", 7, 1000)
+PLACE = EntryOffset("s", 7, 1000)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20) | st.just("long ä" * 50)
 VALUES = (
     st.none()
@@ -164,7 +164,7 @@ def test_what_cannot_be_carried(message):
 
 
 def test_positions_move_over_what_is_acknowledged_in_any_order():
-    progress = Progress(10)
+    progress = ReadProgress(10)
     one, two, three = progress.take(12, 2), progress.take(20, 5), progress.take(21, 1)
     assert not progress.acknowledge([two, three])
     assert (progress.position, progress.held) == (10, 2)
@@ -184,12 +184,12 @@ def test_credits_are_given_for_what_fits():
     feed = Feed(1, 0, most=100, most_bytes=1000)
     assert feed.room() == 1
     assert feed.room() == 0
-    feed.put([Run(0, 0, [b"x"] * 20)])
+    feed.put([EntryRun(0, 0, [b"x"] * 20)])
     assert feed.room() == 4  # 80 more entries, 20 in a chunk
-    feed.put([Run(20, 0, [b"x" * 100] * 9)])
+    feed.put([EntryRun(20, 0, [b"x" * 100] * 9)])
     assert feed.room() == 0
-    feed.put([Run(29, 0, [b"x" * 500])])
-    feed.put([Run(30, 0, [b"x"])])
+    feed.put([EntryRun(29, 0, [b"x" * 500])])
+    feed.put([EntryRun(30, 0, [b"x"])])
     assert feed.room() == 0
     assert [run.end for run in feed.take(0, None, 29, 0.0).runs] == [20, 29]
     assert feed.room() == MOST_CREDITS - 1  # one is still out
@@ -198,10 +198,10 @@ def test_credits_are_given_for_what_fits():
 
 def test_chunks_are_cut_where_bytes_or_places_demand_it():
     feed = Feed(1, 0, most=100, most_bytes=100)
-    feed.put([Run(5, 0, [b"x" * 60, b"x" * 40, b"x", b"x" * 200, b"x"])])
+    feed.put([EntryRun(5, 0, [b"x" * 60, b"x" * 40, b"x", b"x" * 200, b"x"])])
     taken = [feed.take(0, None, 100, 0.0).runs[0] for _ in range(4)]
     assert [(run.first, run.end) for run in taken] == [(5, 7), (7, 8), (8, 9), (9, 10)]
-    feed.put([Run(20, 0, [b"a", b"b", b"c"])])
+    feed.put([EntryRun(20, 0, [b"a", b"b", b"c"])])
     runs, reached = feed.take(12, 22, 100, 0.0)
     assert ([run.entries for run in runs], reached) == ([[b"a", b"b"]], True)
     assert feed.take(12, 22, 100, 0.0) == ([], True)

@@ -16,7 +16,7 @@ from rstream import schema
 from rstream.client import Client
 
 from connectors.rabbitmq_stream import StreamConnection
-from connectors.rabbitmq_stream.broker import Address
+from connectors.rabbitmq_stream.broker import NodeAddress
 from connectors.rabbitmq_stream.link import Wire
 from correlator import Engine, Message, Monitor, on
 from correlator.errors import ConnectionLost
@@ -294,7 +294,7 @@ def test_the_node_that_leads_the_stream_is_gone_to(rabbit: RabbitServer, monkeyp
     """Where the node that was reached calls itself by another address than the leader's."""
     stream = rabbit.queue()
     send(rabbit, stream, b"1")
-    monkeypatch.setattr(Wire, "advertised", Address("another.node", 5552))
+    monkeypatch.setattr(Wire, "advertised", NodeAddress("another.node", 5552))
     with (
         FaultProxy(rabbit.stream_port) as proxy,
         opened(rabbit.stream_connection(port=proxy.port).source(receiver(stream))) as source,

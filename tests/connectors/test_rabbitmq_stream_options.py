@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 import pytest
 
 from connectors.rabbitmq_stream import StreamConnection
-from connectors.rabbitmq_stream.broker import Broker
-from connectors.rabbitmq_stream.places import Start, place_of_receiver, place_of_sender
+from connectors.rabbitmq_stream.broker import StreamBroker
+from connectors.rabbitmq_stream.destinations import StartOffset, destination_of_receiver, destination_of_sender
 from correlator.core.admission import refuse_beside
 from correlator.errors import ConfigError
 from correlator.reliability import Reliability
@@ -55,7 +55,7 @@ def test_tls_has_a_port_of_its_own():
 
 
 def test_a_password_is_shown_nowhere():
-    assert "topsecret" not in repr(Broker(password="topsecret"))
+    assert "topsecret" not in repr(StreamBroker(password="topsecret"))
 
 
 @pytest.mark.parametrize(
@@ -111,26 +111,28 @@ def test_options_of_senders(destination, options, code):
 @pytest.mark.parametrize(
     ("given", "start"),
     [
-        ("first", Start("first")),
-        ("last", Start("last")),
-        ("next", Start("next")),
-        (0, Start("offset", 0)),
-        ("17", Start("offset", 17)),
-        ("2026-01-31T12:00:00Z", Start("timestamp", 1769860800000)),
-        ("2026-01-31T13:00:00+01:00", Start("timestamp", 1769860800000)),
-        (datetime(2026, 1, 31, 12, tzinfo=UTC), Start("timestamp", 1769860800000)),
+        ("first", StartOffset("first")),
+        ("last", StartOffset("last")),
+        ("next", StartOffset("next")),
+        (0, StartOffset("offset", 0)),
+        ("17", StartOffset("offset", 17)),
+        ("2026-01-31T12:00:00Z", StartOffset("timestamp", 1769860800000)),
+        ("2026-01-31T13:00:00+01:00", StartOffset("timestamp", 1769860800000)),
+        (datetime(2026, 1, 31, 12, tzinfo=UTC), StartOffset("timestamp", 1769860800000)),
     ],
 )
 def test_where_reading_begins(given, start):
-    assert place_of_receiver(receiver(offset=given), Broker()).start == start
+    assert destination_of_receiver(receiver(offset=given), StreamBroker()).start == start
 
 
 def test_a_stream_and_its_arguments():
-    place = place_of_receiver(receiver(arguments={"max-age": "7D", "max-length-bytes": 1000}), Broker(declare=False))
-    assert (place.stream, place.declare, place.start) == ("q", False, Start("first"))
+    place = destination_of_receiver(
+        receiver(arguments={"max-age": "7D", "max-length-bytes": 1000}), StreamBroker(declare=False)
+    )
+    assert (place.stream, place.declare, place.start) == ("q", False, StartOffset("first"))
     assert place.arguments == {"max-age": "7D", "max-length-bytes": "1000"}
-    assert place_of_sender(sender(declare=True), Broker(declare=False)).declare
-    assert place_of_sender(sender(None), Broker()) is None
+    assert destination_of_sender(sender(declare=True), StreamBroker(declare=False)).declare
+    assert destination_of_sender(sender(None), StreamBroker()) is None
 
 
 def reading(name, **settings):

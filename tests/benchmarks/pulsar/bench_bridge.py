@@ -19,8 +19,8 @@ from typing import Any
 
 import pulsar
 
+from connectors.pulsar.destinations import QUEUE_SUBSCRIPTION
 from connectors.pulsar.flight import MOST_OUTSTANDING
-from connectors.pulsar.places import QUEUE_SUBSCRIPTION
 from correlator import Engine, Message, Monitor, Reliability, on
 from correlator.events import Outgoing
 from correlator.settings import CheckpointSettings, EngineSettings, MonitorSettings, ReceiverSettings, SenderSettings

@@ -23,8 +23,8 @@ from typing import Any
 import pulsar
 
 from connectors.pulsar import PulsarConnection
+from connectors.pulsar.destinations import QUEUE_SUBSCRIPTION
 from connectors.pulsar.flight import MOST_OUTSTANDING
-from connectors.pulsar.places import QUEUE_SUBSCRIPTION
 from correlator import Reliability
 from correlator.events import Message, Outgoing
 from correlator.settings import ReceiverSettings, SenderSettings

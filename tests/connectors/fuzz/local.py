@@ -40,7 +40,7 @@ class EmbeddedFeed:
         contents = [*(self._hostile() for _ in range(hostile)), _encode(Message(last))]
         link = open_link(self._store)
         with link.transaction() as connection:
-            entries = [ledger.Entry("", 0, content) for content in contents]
+            entries = [ledger.NewMessage("", 0, content) for content in contents]
             ledger.store(connection, self.destination, entries, time.time_ns() // 1_000_000)
         link.close()
         return len(contents)

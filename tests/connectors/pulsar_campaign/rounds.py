@@ -8,14 +8,22 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from connectors.pulsar.places import QUEUE_SUBSCRIPTION
+from connectors.pulsar.destinations import QUEUE_SUBSCRIPTION
 from correlator.errors import CorrelatorError
 from tests.connectors.campaign.board import Board, Stalled
 from tests.connectors.campaign.verdict import counts_in, judge
 from tests.connectors.pulsar_campaign.bridge import NAME, SOURCE, TARGET
 from tests.connectors.pulsar_campaign.figures import Figures, Result
 from tests.connectors.pulsar_campaign.storage import stored_in
-from tests.connectors.pulsar_campaign.traffic import BridgeEnded, Control, Kind, Place, Round, Traffic, fresh_place
+from tests.connectors.pulsar_campaign.traffic import (
+    BridgeEnded,
+    Control,
+    Kind,
+    PulsarSite,
+    Round,
+    Traffic,
+    fresh_place,
+)
 from tests.pulsar_server import PulsarServer
 
 PATIENCE_S = 150.0
@@ -81,7 +89,7 @@ def plan(seed: int, wanted: dict[Kind, int]) -> Iterator[Round]:
             yield Round(seed=next(seeds), kind=kind, kills=min(kills - first, KILLS_OF_A_ROUND[kind]))
 
 
-def one_round(place: Place, this: Round, figures: Figures) -> None:
+def one_round(place: PulsarSite, this: Round, figures: Figures) -> None:
     """All kills of the round, and the comparison at its end."""
     begin = time.monotonic()
     rng = random.Random(this.seed)
@@ -102,7 +110,7 @@ def one_round(place: Place, this: Round, figures: Figures) -> None:
     figures.seconds += time.monotonic() - begin
 
 
-def kill_often(place: Place, this: Round, rng: random.Random, figures: Figures, board: Board) -> None:
+def kill_often(place: PulsarSite, this: Round, rng: random.Random, figures: Figures, board: Board) -> None:
     """The broker or the bridge is killed and started again, after a drawn number of orders has come through."""
     traffic = Traffic(place, this, rng, board)
     kill = place.pulsar.restart if this.kind is Kind.BROKER else traffic.bridge.restart
@@ -119,7 +127,7 @@ def kill_often(place: Place, this: Round, rng: random.Random, figures: Figures, 
         figures.add_traffic(traffic)
 
 
-def run_undisturbed(place: Place, this: Round, rng: random.Random, figures: Figures, board: Board) -> None:
+def run_undisturbed(place: PulsarSite, this: Round, rng: random.Random, figures: Figures, board: Board) -> None:
     """The bridge goes on, with one more order behind what was left."""
     traffic = Traffic(place, this, rng, board)
     traffic.publisher.finish()
@@ -128,12 +136,12 @@ def run_undisturbed(place: Place, this: Round, rng: random.Random, figures: Figu
     figures.add_traffic(traffic)
 
 
-def unacknowledged(place: Place) -> int:
+def unacknowledged(place: PulsarSite) -> int:
     """What the broker would give to the next bridge."""
     return int(place.pulsar.subscriptions(SOURCE, place.namespace)[QUEUE_SUBSCRIPTION]["msgBacklog"])
 
 
-def differences(place: Place, this: Round, figures: Figures, board: Board) -> list[str]:
+def differences(place: PulsarSite, this: Round, figures: Figures, board: Board) -> list[str]:
     """Hold the state of the bridge, and what both topics store, against the orders that were begun."""
     state = judge(counts_in(place.store, NAME), board.begun)
     outbound = stored_in(place.pulsar.url, place.topic(TARGET))

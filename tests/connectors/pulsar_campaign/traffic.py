@@ -76,7 +76,7 @@ class Round:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class PulsarSite:
     """Where a round happens.
 
     Attributes:
@@ -108,11 +108,11 @@ class Place:
         return f"persistent://{self.namespace}/{name}"
 
 
-def fresh_place(pulsar: PulsarServer, this: Round, directory: Path, patience_s: float) -> Place:
+def fresh_place(pulsar: PulsarServer, this: Round, directory: Path, patience_s: float) -> PulsarSite:
     """A namespace in which nothing that is acknowledged is thrown away."""
     namespace = pulsar.namespace(deduplication=this.deduplication)
     pulsar.request("POST", f"namespaces/{namespace}/retention", _KEEP_ALL)
-    return Place(
+    return PulsarSite(
         pulsar=pulsar,
         namespace=namespace,
         deduplication=this.deduplication,
@@ -128,7 +128,7 @@ class Bridge:
         counters: of the receivers and senders of those that have ended in order.
     """
 
-    def __init__(self, place: Place, this: Round) -> None:
+    def __init__(self, place: PulsarSite, this: Round) -> None:
         self.counters: list[dict[str, Any]] = []
         self._place = place
         self._arguments = (json.dumps(place.options), place.store, this.reliability.value)
@@ -197,7 +197,7 @@ class Traffic:
         board: the orders of the round; what has come through is stored in the topic `out`.
     """
 
-    def __init__(self, place: Place, this: Round, rng: random.Random, board: Board) -> None:
+    def __init__(self, place: PulsarSite, this: Round, rng: random.Random, board: Board) -> None:
         self.board = board
         self.bridge = Bridge(place, this)
         destination = f"queue:{SOURCE}"

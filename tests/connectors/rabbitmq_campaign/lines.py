@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from correlator.testing.network import AtByte, Cut, Direction, Fault, FaultProxy, Injection
 from tests.connectors.campaign.board import Stalled
 from tests.connectors.rabbit import opened, receiver, sender
-from tests.connectors.rabbitmq_campaign.traffic import Place, Role, Round
+from tests.connectors.rabbitmq_campaign.traffic import RabbitSite, Role, Round
 
 LONGEST_UNCUT_S = 2.0
 HANDSHAKES_CUT = 0.2
@@ -101,7 +101,7 @@ class Line:
 
 
 @contextlib.contextmanager
-def lines(place: Place, this: Round, rng: random.Random) -> Iterator[list[Line]]:
+def lines(place: RabbitSite, this: Round, rng: random.Random) -> Iterator[list[Line]]:
     """One for each connection, with its share of the cuts."""
     made: list[Line] = []
     shares = [len(range(at, this.faults, len(Role))) for at in range(len(Role))]
@@ -115,7 +115,7 @@ def lines(place: Place, this: Round, rng: random.Random) -> Iterator[list[Line]]
             line.proxy.close()
 
 
-def handshake_of(place: Place, this: Round, role: Role) -> dict[Direction, int]:
+def handshake_of(place: RabbitSite, this: Round, role: Role) -> dict[Direction, int]:
     """How many bytes pass until a connection can be used. Declares its queue, too."""
     queue = place.queues[role in (Role.FORWARDING_SENDER, Role.COUNTING_RECEIVER)]
     with FaultProxy(place.rabbit.port) as proxy:

@@ -18,7 +18,7 @@ from tests.connectors.campaign.board import Stalled
 from tests.connectors.campaign.verdict import counts_in, judge
 from tests.connectors.rabbitmq_campaign.figures import Figures, Result
 from tests.connectors.rabbitmq_campaign.lines import lines
-from tests.connectors.rabbitmq_campaign.traffic import BOARD, Kind, Place, Role, Round, Traffic
+from tests.connectors.rabbitmq_campaign.traffic import BOARD, Kind, RabbitSite, Role, Round, Traffic
 from tests.rabbit_server import RabbitServer
 
 PATIENCE_S = 150.0
@@ -61,7 +61,9 @@ def campaign(
         figures = result.controls.setdefault(this.kind, Figures()) if this.is_control else result.figures
         made = directory / f"round{number}"
         made.mkdir()
-        place = Place(rabbit=rabbit, directory=made, queues=(rabbit.queue(), rabbit.queue()), patience_s=patience_s)
+        place = RabbitSite(
+            rabbit=rabbit, directory=made, queues=(rabbit.queue(), rabbit.queue()), patience_s=patience_s
+        )
         one_round(place, this, figures)
         if figures.violations:
             shutil.copytree(rabbit.directory / "log", made / "log")
@@ -95,7 +97,7 @@ def plan(result: Result, kills: int, cuts: int) -> Iterator[Round]:
             yield Round(seed=seed, kind=kind, faults=min(left, at_once), queue_type=queue_type)
 
 
-def one_round(place: Place, this: Round, figures: Figures) -> None:
+def one_round(place: RabbitSite, this: Round, figures: Figures) -> None:
     """Fresh queues and stores, all faults of the round, and the comparison at its end."""
     begin = time.monotonic()
     rng = random.Random(this.seed)
@@ -126,7 +128,7 @@ def one_round(place: Place, this: Round, figures: Figures) -> None:
     figures.seconds += time.monotonic() - begin
 
 
-def kill_often(place: Place, this: Round, rng: random.Random, figures: Figures) -> None:
+def kill_often(place: RabbitSite, this: Round, rng: random.Random, figures: Figures) -> None:
     """The server is killed and started again, each time after a drawn number of orders has come to a drawn place."""
     traffic = Traffic(place, this, dict.fromkeys(Role, place.rabbit.port), rng)
     try:
@@ -145,7 +147,7 @@ def kill_often(place: Place, this: Round, rng: random.Random, figures: Figures) 
         figures.add_traffic(traffic)
 
 
-def cut_often(place: Place, this: Round, rng: random.Random, figures: Figures) -> None:
+def cut_often(place: RabbitSite, this: Round, rng: random.Random, figures: Figures) -> None:
     """Every connection is cut, and the next one, until there were enough cuts."""
     with lines(place, this, rng) as all_lines:
         traffic = Traffic(place, this, {line.role: line.proxy.port for line in all_lines}, rng)
@@ -162,7 +164,7 @@ def cut_often(place: Place, this: Round, rng: random.Random, figures: Figures) -
                 figures.add_line(line)
 
 
-def run_undisturbed(place: Place, this: Round, rng: random.Random, figures: Figures) -> None:
+def run_undisturbed(place: RabbitSite, this: Round, rng: random.Random, figures: Figures) -> None:
     """The same engines go on, with one more order behind what was left."""
     traffic = Traffic(place, this, dict.fromkeys(Role, place.rabbit.port), rng)
     traffic.publisher.finish()
@@ -171,7 +173,7 @@ def run_undisturbed(place: Place, this: Round, rng: random.Random, figures: Figu
     figures.add_traffic(traffic)
 
 
-def waiting(place: Place) -> dict[str, int]:
+def waiting(place: RabbitSite) -> dict[str, int]:
     """How many messages lie in queues that are not empty, while nobody consumes."""
     with place.rabbit.channel() as channel:
         counts = {queue: channel.queue_declare(queue, passive=True).method.message_count for queue in place.queues}

@@ -125,7 +125,7 @@ class Round:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class RabbitSite:
     """Where a round happens.
 
     Attributes:
@@ -146,7 +146,12 @@ class Place:
 
 
 def engine_of(
-    place: Place, name: str, monitor: type[Monitor], ports: Mapping[Role, int], this: Round, reliability: Reliability
+    place: RabbitSite,
+    name: str,
+    monitor: type[Monitor],
+    ports: Mapping[Role, int],
+    this: Round,
+    reliability: Reliability,
 ) -> Engine:
     """One of the two: each of its connections has a port of its own."""
     source = place.queues[name == "counting"]
@@ -187,7 +192,7 @@ def engine_of(
 class Traffic:
     """A publisher and two engines at work. Owned by the thread of the round."""
 
-    def __init__(self, place: Place, this: Round, ports: Mapping[Role, int], rng: random.Random) -> None:
+    def __init__(self, place: RabbitSite, this: Round, ports: Mapping[Role, int], rng: random.Random) -> None:
         forwarding, counting = Reliability.EXACTLY_ONCE, this.counting
         self.engines = (
             engine_of(place, "forwarding", Forwards, ports, this, forwarding),

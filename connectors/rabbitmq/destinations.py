@@ -8,8 +8,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from connectors.rabbitmq.broker import Broker, queue_type_option
-from connectors.rabbitmq.link import Link, Request
+from connectors.rabbitmq.broker import RabbitBroker, queue_type_option
+from connectors.rabbitmq.link import RabbitLink, Request
 from connectors.rabbitmq.wire import SHORTEST_UNUSABLE
 from correlator.errors import ConfigError, quoted
 from correlator.options import Destination, check_destination, check_options, flag_option, is_name, text_option
@@ -38,7 +38,7 @@ class Route(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class RabbitDestination:
     """What a receiver takes from, or a sender publishes to.
 
     Attributes:
@@ -56,7 +56,7 @@ class Place:
     durable: bool = True
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
-    def declare_on(self, link: Link) -> None:
+    def declare_on(self, link: RabbitLink) -> None:
         """Make what is missing, or look whether it is there. Raises `ConnectionLost`, E7010 for what is not."""
         if self.exchange:
             self._declare_exchange(link)
@@ -73,7 +73,7 @@ class Place:
             self.queue, passive=passive, durable=self.durable, arguments=dict(self.arguments), callback=reply
         )
 
-    def _declare_exchange(self, link: Link) -> None:
+    def _declare_exchange(self, link: RabbitLink) -> None:
         link.ask(
             lambda channel, reply: channel.exchange_declare(
                 self.exchange,
@@ -85,7 +85,7 @@ class Place:
         )
 
 
-def place_of_receiver(receiver: ReceiverSettings, broker: Broker) -> Place:
+def destination_of_receiver(receiver: ReceiverSettings, broker: RabbitBroker) -> RabbitDestination:
     """Raises `ConfigError`."""
     where = f"receivers.{receiver.id}"
     options = receiver.options
@@ -94,10 +94,10 @@ def place_of_receiver(receiver: ReceiverSettings, broker: Broker) -> Place:
     own = destination.name if destination.kind == "queue" else f"{destination.name}:{receiver.subscription}"
     if "queue" in options and destination.kind == "queue":
         raise ConfigError("E1022", f"{where}.queue", "is for topics", "", "Name the queue in destination")
-    return _place(where, options, destination, broker, queue=text_option(where, options, "queue", own))
+    return _made(where, options, destination, broker, queue=text_option(where, options, "queue", own))
 
 
-def place_of_sender(sender: SenderSettings, broker: Broker) -> Place | None:
+def destination_of_sender(sender: SenderSettings, broker: RabbitBroker) -> RabbitDestination | None:
     """`None` for a sender without a destination of its own. Raises `ConfigError`."""
     where = f"senders.{sender.id}"
     check_options(where, sender.options, SENDER_OPTIONS)
@@ -106,10 +106,10 @@ def place_of_sender(sender: SenderSettings, broker: Broker) -> Place | None:
         return None
     destination = _destination(where, sender.destination)
     to_queue = destination.kind == "queue" and "exchange" not in sender.options
-    return _place(where, sender.options, destination, broker, queue=destination.name if to_queue else "")
+    return _made(where, sender.options, destination, broker, queue=destination.name if to_queue else "")
 
 
-def route_to(destination: Destination, broker: Broker) -> Route | None:
+def route_to(destination: Destination, broker: RabbitBroker) -> Route | None:
     """How a message reaches a destination that its sender was not configured for; `None` where nothing can."""
     if not _is_short(destination.name):
         return None
@@ -118,14 +118,16 @@ def route_to(destination: Destination, broker: Broker) -> Route | None:
     return Route(broker.topic_exchange, destination.name, mandatory=False)
 
 
-def _place(where: str, options: Mapping[str, Any], destination: Destination, broker: Broker, *, queue: str) -> Place:
+def _made(
+    where: str, options: Mapping[str, Any], destination: Destination, broker: RabbitBroker, *, queue: str
+) -> RabbitDestination:
     topic = destination.kind == "topic"
     own_exchange = broker.topic_exchange if topic else ""
     exchange = text_option(where, options, "exchange") if "exchange" in options else own_exchange
     _refuse_useless(where, options, () if exchange else _OF_EXCHANGES, "has no meaning without an exchange")
     _refuse_useless(where, options, () if queue else _OF_QUEUES, "is about a queue, and the sender goes to an exchange")
     routing_key = text_option(where, options, "routing_key", destination.name) if exchange else queue
-    return Place(
+    return RabbitDestination(
         queue=_short(f"{where}.queue", queue),
         exchange=_short(f"{where}.exchange", exchange),
         exchange_type=_exchange_type(where, options, "topic" if topic else "direct"),
@@ -151,7 +153,7 @@ def _exchange_type(where: str, options: Mapping[str, Any], default: str) -> str:
     return value
 
 
-def _arguments(where: str, options: Mapping[str, Any], broker: Broker) -> Mapping[str, Any]:
+def _arguments(where: str, options: Mapping[str, Any], broker: RabbitBroker) -> Mapping[str, Any]:
     """Those of the queue, named and valued as the server documents them."""
     given = options.get("arguments", {})
     if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):

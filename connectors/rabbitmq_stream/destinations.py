@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
-from connectors.rabbitmq_stream.broker import Broker
+from connectors.rabbitmq_stream.broker import StreamBroker
 from correlator.errors import ConfigError, quoted
 from correlator.options import check_destination, check_options, flag_option, parse_destination
 from correlator.settings import ReceiverSettings, SenderSettings
@@ -20,7 +20,7 @@ _LARGEST_OFFSET = 2**64 - 2
 _OFFSETS = "first, last, next, a number from 0 on, or a time such as 2026-01-31T12:00:00Z"
 
 
-class Start(NamedTuple):
+class StartOffset(NamedTuple):
     """Where a receiver begins that has acknowledged nothing yet.
 
     Attributes:
@@ -32,7 +32,7 @@ class Start(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class StreamDestination:
     """What a receiver reads, or a sender publishes to.
 
     Attributes:
@@ -43,10 +43,10 @@ class Place:
     stream: str
     declare: bool = True
     arguments: Mapping[str, str] = field(default_factory=dict)
-    start: Start = field(default_factory=Start)
+    start: StartOffset = field(default_factory=StartOffset)
 
 
-def place_of_receiver(receiver: ReceiverSettings, broker: Broker) -> Place:
+def destination_of_receiver(receiver: ReceiverSettings, broker: StreamBroker) -> StreamDestination:
     """Raises `ConfigError`."""
     where = f"receivers.{receiver.id}"
     check_options(where, receiver.options, RECEIVER_OPTIONS)
@@ -54,15 +54,15 @@ def place_of_receiver(receiver: ReceiverSettings, broker: Broker) -> Place:
         what = f"{quoted(receiver.subscription)} cannot be the name of stored offsets"
         todo = "Set durable_topic_subscription_name"
         raise ConfigError("E1022", where, what, f"At most {LONGEST_NAME} bytes of UTF-8", todo)
-    return _place(where, receiver.destination, receiver.options, broker, _start(where, receiver.options))
+    return _made(where, receiver.destination, receiver.options, broker, _start(where, receiver.options))
 
 
-def place_of_sender(sender: SenderSettings, broker: Broker) -> Place | None:
+def destination_of_sender(sender: SenderSettings, broker: StreamBroker) -> StreamDestination | None:
     """`None` for a sender without a destination of its own. Raises `ConfigError`."""
     where = f"senders.{sender.id}"
     check_options(where, sender.options, SENDER_OPTIONS)
     if sender.destination is not None:
-        return _place(where, sender.destination, sender.options, broker, Start())
+        return _made(where, sender.destination, sender.options, broker, StartOffset())
     for name in sender.options:
         what = "is about the sender's destination, and it has none"
         raise ConfigError("E1022", f"{where}.{name}", what)
@@ -75,13 +75,15 @@ def stream_of(destination: str) -> str | None:
     return parsed.name if parsed is not None and parsed.kind == "queue" and _is_short(parsed.name) else None
 
 
-def _place(where: str, destination: str, options: Mapping[str, Any], broker: Broker, start: Start) -> Place:
+def _made(
+    where: str, destination: str, options: Mapping[str, Any], broker: StreamBroker, start: StartOffset
+) -> StreamDestination:
     check_destination(where, destination)
     stream = stream_of(destination)
     if stream is None:
         allowed = f"Use queue:NAME, NAME of at most {LONGEST_NAME} bytes of UTF-8"
         raise ConfigError("E1215", f"{where}.destination", f"{quoted(destination)} is no stream", allowed)
-    return Place(
+    return StreamDestination(
         stream=stream,
         declare=flag_option(where, options, "declare", default=broker.declare),
         arguments=_arguments(where, options),
@@ -93,18 +95,18 @@ def _is_short(name: str) -> bool:
     return bool(name.strip()) and len(name.encode()) <= LONGEST_NAME
 
 
-def _start(where: str, options: Mapping[str, Any]) -> Start:
+def _start(where: str, options: Mapping[str, Any]) -> StartOffset:
     value = options.get("offset", "first")
     if value in ("first", "last", "next"):
-        return Start(value)
+        return StartOffset(value)
     if isinstance(value, str) and value.isdecimal():  # a placeholder is always a text
         value = int(value)
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LARGEST_OFFSET:
-        return Start("offset", value)
+        return StartOffset("offset", value)
     moment = _moment(value)
     if moment is None:
         raise ConfigError("E1022", f"{where}.offset", f"{quoted(value)} is not allowed", f"Use {_OFFSETS}")
-    return Start("timestamp", int(moment.timestamp() * 1000))
+    return StartOffset("timestamp", int(moment.timestamp() * 1000))
 
 
 def _moment(value: object) -> datetime | None:

@@ -11,12 +11,12 @@ from datetime import timedelta
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
-from connectors.pulsar.broker import Broker
+from connectors.pulsar.broker import PulsarBroker
 from connectors.pulsar.redelivery import (
     DEAD_LETTERS,
     DELAY,
-    Backoff,
     DeadLetterPolicy,
+    RedeliveryBackoff,
     backoff_of,
     dead_letter_policy_of,
 )
@@ -56,7 +56,7 @@ _FULL_NAME = re.compile(r"persistent://[\w=:.-]+/[\w=:.-]+/(.+)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class PulsarSubscription:
     """What a receiver takes from.
 
     Attributes:
@@ -73,10 +73,10 @@ class Place:
     """
 
     topic: str
-    subscription: str
+    name: str
     subscription_type: str
     initial_position: str
-    backoff: Backoff = field(default_factory=Backoff)
+    backoff: RedeliveryBackoff = field(default_factory=RedeliveryBackoff)
     dead_letters: DeadLetterPolicy | None = None
     leaves_others: bool = False
     topics: Sequence[str] = ()
@@ -91,7 +91,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class PulsarRoute:
     """How a sender sends.
 
     Attributes:
@@ -106,17 +106,17 @@ class Way:
     queue_subscription: str
     delivery_delay: timedelta | None
 
-    def place_of_queue(self, topic: str) -> Place:
+    def subscription_of_queue(self, topic: str) -> PulsarSubscription:
         """Where receivers of a queue take from."""
-        return Place(
+        return PulsarSubscription(
             topic=topic,
-            subscription=self.queue_subscription,
+            name=self.queue_subscription,
             subscription_type=_QUEUE_TYPE,
             initial_position=_POSITIONS[0],
         )
 
 
-def place_of_receiver(receiver: ReceiverSettings, broker: Broker) -> Place:
+def subscription_of_receiver(receiver: ReceiverSettings, broker: PulsarBroker) -> PulsarSubscription:
     """Raises `ConfigError`."""
     where = f"receivers.{receiver.id}"
     check_options(where, receiver.options, RECEIVER_OPTIONS)
@@ -138,12 +138,12 @@ def place_of_receiver(receiver: ReceiverSettings, broker: Broker) -> Place:
         what = "what is not selected would come to this receiver again and again, which has its key to itself"
         raise ConfigError("E1220", f"{where}.selector", what, "", f"Set {_DROPS}, or subscription_type {SHARED}")
     own = _queue_subscription(where, receiver.options) if queue else own_subscription(receiver.subscription, broker)
-    return Place(
+    return PulsarSubscription(
         topic=taken.topic,
         topics=taken.topics,
         pattern=taken.pattern,
         discovery_s=_discovery_s(where, receiver.options),
-        subscription=taken.subscription or own,
+        name=taken.subscription or own,
         subscription_type=type_,
         initial_position=choice_option(where, receiver.options, "initial_position", _POSITIONS, _POSITIONS[0]),
         backoff=backoff_of(where, receiver.options),
@@ -153,11 +153,11 @@ def place_of_receiver(receiver: ReceiverSettings, broker: Broker) -> Place:
     )
 
 
-def way_of_sender(sender: SenderSettings, broker: Broker) -> Way:
+def route_of_sender(sender: SenderSettings, broker: PulsarBroker) -> PulsarRoute:
     """Raises `ConfigError`."""
     where = f"senders.{sender.id}"
     check_options(where, sender.options, SENDER_OPTIONS)
-    return Way(
+    return PulsarRoute(
         topic=None if sender.destination is None else _checked_topic(where, sender.destination, broker),
         text=flag_option(where, sender.options, "text"),
         queue_subscription=_queue_subscription(where, sender.options),
@@ -165,7 +165,7 @@ def way_of_sender(sender: SenderSettings, broker: Broker) -> Way:
     )
 
 
-def topic_of(destination: str, broker: Broker) -> str | None:
+def topic_of(destination: str, broker: PulsarBroker) -> str | None:
     """The full name of its topic; `None` for anything that is none.
 
     A name with a slash would be one of Pulsar's first version, in another namespace.
@@ -185,7 +185,7 @@ def is_queue(destination: str) -> bool:
     return destination.startswith("queue:")
 
 
-def own_subscription(name: str, broker: Broker) -> str:
+def own_subscription(name: str, broker: PulsarBroker) -> str:
     """What the broker calls a subscription of a topic (rule S1.1)."""
     return f"{broker.client_id}_{name}" if broker.client_id else name
 
@@ -199,7 +199,7 @@ class _Taken(NamedTuple):
     subscription: str = ""
 
 
-def _taken_from(where: str, text: str, broker: Broker) -> _Taken:
+def _taken_from(where: str, text: str, broker: PulsarBroker) -> _Taken:
     destination = check_destination(where, text)
     virtual = _VIRTUAL.fullmatch(destination.name)
     if virtual is None:
@@ -211,7 +211,7 @@ def _taken_from(where: str, text: str, broker: Broker) -> _Taken:
     return _Taken(text, topics=[_checked_topic(where, name, broker) for name in names], subscription=subscription)
 
 
-def _pattern(where: str, text: str, pattern: str, broker: Broker) -> str:
+def _pattern(where: str, text: str, pattern: str, broker: PulsarBroker) -> str:
     if not pattern:
         raise ConfigError("E1215", f"{where}.destination", f"{quoted(text)} has no regular expression")
     try:
@@ -253,7 +253,7 @@ def _discovery_s(where: str, options: Mapping[str, Any]) -> int:
     return _DISCOVERY_S if given is None else int(given)
 
 
-def _checked_topic(where: str, destination: str, broker: Broker) -> str:
+def _checked_topic(where: str, destination: str, broker: PulsarBroker) -> str:
     check_destination(where, destination)
     topic = topic_of(destination, broker)
     if topic is None:
@@ -263,7 +263,7 @@ def _checked_topic(where: str, destination: str, broker: Broker) -> str:
 
 
 def _dead_letters(
-    where: str, options: Mapping[str, Any], own: Sequence[str], broker: Broker
+    where: str, options: Mapping[str, Any], own: Sequence[str], broker: PulsarBroker
 ) -> DeadLetterPolicy | None:
     """With the full name of its topic, which the client would look for in another namespace."""
     policy = dead_letter_policy_of(where, options)

@@ -17,7 +17,7 @@ Forks. A forked child must not use a connection that its parent has opened. In t
 raises `UsageError` E2050 (`correlator.processes.Maker`), and `close` leaves the connection of the parent open.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -245,8 +245,13 @@ class Browsable(Protocol):
     `correlator browse` and browsers of sessions call it.
     """
 
-    def browse(self, destination: str, limit: int) -> Sequence[Message]:
+    def browse(self, destination: str, limit: int, options: Mapping[str, Any] = {}, /) -> Sequence[Message]:
         """Copies of the oldest messages, at most `limit`; messages that consumers hold at present may be missing.
+
+        Args:
+            destination: the queue.
+            limit: most messages to return.
+            options: of a receiver or sender of the queue, as configured; they may say where its messages are.
 
         Raises `UsageError` E2110 if the destination is not a queue, E2027 if the broker knows that there is no such
         queue; `ConnectionLost` if the broker cannot be reached.

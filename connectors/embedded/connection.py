@@ -1,9 +1,10 @@
 """The connector's entry point: checks the options, opens nothing."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import Connection, inspect
 
@@ -69,7 +70,7 @@ class EmbeddedConnection:
             check_destination(where, sender.destination)
         return EmbeddedSink(where, self._store, lasting=sender.reliability != "BEST_EFFORT")
 
-    def browse(self, destination: str, limit: int) -> Sequence[Message]:
+    def browse(self, destination: str, limit: int, _options: Mapping[str, Any] = {}) -> Sequence[Message]:
         """Copies of the oldest messages of a queue, also of those that a consumer holds; removes and changes nothing.
 
         Raises `UsageError` for anything but a queue, `ConnectionLost` when the broker's database cannot be read.

@@ -1,17 +1,18 @@
 """The connector's entry point: checks the options, opens nothing."""
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from connectors.pulsar import clients
 from connectors.pulsar.advice import REDELIVERY_OPTIONS, advice
 from connectors.pulsar.broker import broker
 from connectors.pulsar.browsing import copies
 from connectors.pulsar.destinations import (
-    QUEUE_SUBSCRIPTION,
     is_queue,
     own_subscription,
+    queue_subscription,
     route_of_sender,
     subscription_of_receiver,
     topic_of,
@@ -80,18 +81,19 @@ class PulsarConnection:
         route = route_of_sender(sender, self._broker)
         return PulsarSink(f"senders.{sender.id}", self._broker, route, sender, self._id)
 
-    def browse(self, destination: str, limit: int) -> Sequence[Message]:
-        """Copies of the oldest messages that the queue's subscription has not acknowledged, also of those held now.
+    def browse(self, destination: str, limit: int, options: Mapping[str, Any] = {}) -> Sequence[Message]:
+        """Copies of the oldest messages that the queue's subscription has not acknowledged, held ones included.
 
-        Nothing is taken or marked. Needs `web_service_url`: only there the broker tells what is acknowledged. Raises
-        `UsageError` E2014 without it, E2110 for what is not a queue, E2027 for one that is not there;
-        `ConnectionLost` when the broker cannot be reached.
+        The option `queue_subscription` names the subscription. Nothing is taken or marked. Only the REST interface
+        tells which messages are acknowledged. Raises `UsageError` E2014 without `web_service_url`, E2110 if the
+        destination is not a queue, E2027 if there is no such queue; `ConnectionLost` if the broker cannot be reached.
         """
         topic = topic_of(destination, self._broker) if is_queue(destination) else None
         if topic is None:
             raise UsageError("E2110", destination, "only queues can be browsed")
         self._check_rest("E2014", "cannot show messages")
-        return copies(self._where, self._broker, topic, QUEUE_SUBSCRIPTION, limit)
+        subscription = queue_subscription(self._where, options)
+        return copies(self._where, self._broker, topic, subscription, limit)
 
     def unsubscribe(self, topic: str, subscription: str) -> None:
         """See `connector.Unsubscribable`. Raises `UsageError` E7511 without `web_service_url`."""

@@ -137,7 +137,7 @@ def subscription_of_receiver(receiver: ReceiverSettings, broker: PulsarBroker) -
     if receiver.selector is not None and leaves_others and type_ == KEY_SHARED:
         what = "what is not selected would come to this receiver again and again, which has its key to itself"
         raise ConfigError("E1220", f"{where}.selector", what, "", f"Set {_DROPS}, or subscription_type {SHARED}")
-    own = _queue_subscription(where, receiver.options) if queue else own_subscription(receiver.subscription, broker)
+    own = queue_subscription(where, receiver.options) if queue else own_subscription(receiver.subscription, broker)
     return PulsarSubscription(
         topic=taken.topic,
         topics=taken.topics,
@@ -160,7 +160,7 @@ def route_of_sender(sender: SenderSettings, broker: PulsarBroker) -> PulsarRoute
     return PulsarRoute(
         topic=None if sender.destination is None else _checked_topic(where, sender.destination, broker),
         text=flag_option(where, sender.options, "text"),
-        queue_subscription=_queue_subscription(where, sender.options),
+        queue_subscription=queue_subscription(where, sender.options),
         delivery_delay=_delivery_delay(where, sender.options),
     )
 
@@ -295,5 +295,6 @@ def _uses_schema(where: str, options: Mapping[str, Any]) -> bool:
     return uses
 
 
-def _queue_subscription(where: str, options: Mapping[str, Any]) -> str:
+def queue_subscription(where: str, options: Mapping[str, Any]) -> str:
+    """The name of the subscription of a queue. Raises `ConfigError` E1022."""
     return text_option(where, options, _OF_QUEUES, QUEUE_SUBSCRIPTION)

@@ -1,6 +1,7 @@
 """The connector's entry point: checks the options, opens nothing."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from connectors.rabbitmq.broker import broker
 from connectors.rabbitmq.browsing import copies
@@ -56,7 +57,7 @@ class RabbitConnection:
             mandatory=flag_option(where, sender.options, "mandatory", default=not is_topic),
         )
 
-    def browse(self, destination: str, limit: int) -> Sequence[Message]:
+    def browse(self, destination: str, limit: int, _options: Mapping[str, Any] = {}) -> Sequence[Message]:
         """Copies of the oldest messages that no consumer holds.
 
         They are taken and given back, since the protocol knows no other way: others do not see them meanwhile, and

@@ -1,6 +1,7 @@
 """The connector's entry point: checks the options, opens nothing."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from connectors.rabbitmq_stream.broker import broker
 from connectors.rabbitmq_stream.destinations import destination_of_receiver, destination_of_sender, stream_of
@@ -34,7 +35,7 @@ class StreamConnection:
         """A publisher."""
         return StreamSink(f"senders.{sender.id}", self._broker, destination_of_sender(sender, self._broker))
 
-    def browse(self, destination: str, limit: int) -> Sequence[Message]:
+    def browse(self, destination: str, limit: int, _options: Mapping[str, Any] = {}) -> Sequence[Message]:
         """Copies of the oldest messages that the stream still holds; nobody notices.
 
         Raises `UsageError` for anything but a stream that is there, `ConnectionLost` when the server cannot be reached.

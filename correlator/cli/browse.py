@@ -1,7 +1,7 @@
 """`correlator browse`: shows copies of messages in a queue, and leaves the queue unchanged."""
 
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
 
 import typer
 
@@ -44,7 +44,7 @@ def browse(
     with telling(loaded.secrets.redact):
         broker = _browsable(connection, loaded.settings)
         place = loaded.settings.destinations.get(destination, destination)
-        messages = broker.browse(place, limit)
+        messages = broker.browse(place, limit, _options(connection, place, loaded.settings))
         if not messages and isinstance(broker, ListsQueues):
             _refuse_unknown(place, broker.queues())
         write_table(f"Messages in {place}", COLUMNS, [_row(one, whole=json) for one in messages], as_json=json)
@@ -56,6 +56,15 @@ def _browsable(name: str, settings: PipelineFile) -> Browsable:
         kind = settings.connections[name].type
         raise UsageError("E2014", f"connections.{name}", f"type '{kind}' cannot show messages")
     return made
+
+
+def _options(connection: str, place: str, settings: PipelineFile) -> Mapping[str, Any]:
+    """The options of the first receiver, or else sender, of the queue; empty if the file has none."""
+    for one in (*settings.receivers, *settings.senders):
+        at = one.destination and settings.destinations.get(one.destination, one.destination)
+        if (one.connection, at) == (connection, place):
+            return one.options
+    return {}
 
 
 def _refuse_unknown(place: str, queues: Sequence[str]) -> None:

@@ -315,7 +315,7 @@ class MemoryConnection:
         self._ends.append(sink)
         return sink
 
-    def browse(self, destination: str, limit: int) -> Sequence[Message]:
+    def browse(self, destination: str, limit: int, _options: Mapping[str, Any] = {}) -> Sequence[Message]:
         """The oldest messages of a queue that no consumer holds; see `connector.Browsable`."""
         with self._broker.changed:
             self._broker.check_up(f"connections.{self._name}")

@@ -1,12 +1,16 @@
 """Sessions over a real broker: the rows that hold over every broker, and what is its own."""
 
+import json
+
 import pytest
 
 from connectors.messaging import AcknowledgeMode
 from connectors.pulsar import PulsarConnection
+from correlator.cli import main
 from correlator.errors import ConnectionLost, UsageError
 from correlator.events import Message, Outgoing
-from correlator.settings import SenderSettings
+from correlator.settings import ReceiverSettings, SenderSettings
+from correlator.testing.contract import PATIENCE_S
 from tests.connectors import test_messaging
 from tests.connectors.rabbit import opened
 from tests.connectors.test_messaging import OverEveryBroker, World, bodies, numbered, receive, rest, send
@@ -19,8 +23,12 @@ INDIVIDUAL = AcknowledgeMode.CLIENT_INDIVIDUAL
 
 
 def world_of(pulsar: PulsarServer, **options):
-    web = {"web_service_url": f"http://127.0.0.1:{pulsar.web_port}"}
+    web = {"web_service_url": web_of(pulsar)}
     return World(PulsarConnection, {**pulsar.options, **web, **options}, queues=pulsar.name)
+
+
+def web_of(pulsar: PulsarServer) -> str:
+    return f"http://127.0.0.1:{pulsar.web_port}"
 
 
 class TestOverPulsar(OverEveryBroker):
@@ -127,6 +135,34 @@ def test_a_queue_that_nobody_has_received_from_is_shown_as_a_whole(pulsar: Pulsa
     with opened(pulsar.connection().sink(SenderSettings(id="s", connection="pulsar"))) as sink:
         assert not any(sink.send([Outgoing(1, "", f"topic:{topic}", Message(b"1"))]))
     assert bodies(connection.create_session().create_browser(f"queue:{topic}").enumerate()) == ["1"]
+
+
+def test_browse_looks_at_the_subscription_that_the_file_names(pulsar: PulsarServer, tmp_path, capsys):
+    topic, mine = pulsar.name(), {"queue_subscription": "mine"}
+    part = {"id": "r", "connection": "broker", "reliability": "AT_LEAST_ONCE", "destination": "orders", "options": mine}
+    connections = {"broker": {"type": "pulsar", **pulsar.options, "web_service_url": web_of(pulsar)}}
+    file = tmp_path / "engine.yaml"
+    file.write_text(
+        json.dumps(
+            {
+                "version": 1,
+                "name": "n",
+                "store": f"sqlite:///{tmp_path}/x.db",
+                "connections": connections,
+                "destinations": {"orders": f"queue:{topic}"},
+                "receivers": [part],
+            }
+        )
+    )
+    settings = SenderSettings(id="s", connection="broker", options=mine)
+    with opened(pulsar.connection().sink(settings)) as sink:
+        assert not any(sink.send([Outgoing(at, "", f"queue:{topic}", Message(b"%d" % at)) for at in (1, 2)]))
+    receiver = ReceiverSettings(id="r", connection="broker", destination=f"queue:{topic}", options=mine)
+    with opened(pulsar.connection().source(receiver)) as source:
+        source.acknowledge([source.receive(1, PATIENCE_S).token])
+        drained(pulsar, topic, "mine", 1)
+    assert main.execute(["browse", str(file), "broker", "orders", "--json"]) == 0
+    assert [json.loads(line)["body"] for line in capsys.readouterr().out.splitlines()] == ["2"]
 
 
 @pytest.mark.parametrize("destination", ["topic:t", "queue:regex:a.*", "queue:multi:a,b"])

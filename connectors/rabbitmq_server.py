@@ -1,4 +1,4 @@
-"""A RabbitMQ server, whichever protocol is spoken with it: its options, and what can be wrong with reaching it."""
+"""Options and faults of RabbitMQ servers that are the same for both protocols, AMQP 0-9-1 and streams."""
 
 import ssl
 from collections.abc import Mapping
@@ -21,12 +21,12 @@ class PasswordUnknown(OSError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """Where it is and how it is spoken to.
+    """Address, credentials and time-outs of a server.
 
     Attributes:
-        password_file: holds the password, in the place of `password`, where it may change: a token that expires.
-        heartbeat_s: silence after which either side asks whether the other is still there.
-        timeout_s: longest wait for any answer: to connect, to declare, for the next confirm.
+        password_file: file with the password, instead of `password`; for a password that changes, as a token does.
+        heartbeat_s: after so long a silence either side sends a heartbeat.
+        timeout_s: the longest wait for any answer: to a connect, a declaration, for the next confirm.
     """
 
     host: str = "127.0.0.1"
@@ -43,7 +43,7 @@ class Server:
     timeout_s: int
 
     def current_password(self) -> str:
-        """The password as it is now. Reads its file anew; raises `PasswordUnknown`."""
+        """The present password. Reads its file anew each time; raises `PasswordUnknown`."""
         if not self.password_file:
             return self.password
         try:
@@ -52,7 +52,7 @@ class Server:
             raise PasswordUnknown(f"password_file {self.password_file} cannot be read: {reason(error)}") from error
 
     def tls_context(self) -> ssl.SSLContext | None:
-        """`None` without TLS. Reads the files of certificates anew, so that renewed ones count; raises `OSError`."""
+        """`None` without TLS. Reads the files with certificates anew each time; raises `OSError`."""
         if not self.tls:
             return None
         context = ssl.create_default_context(cafile=self.ca_file or None)
@@ -62,7 +62,7 @@ class Server:
 
 
 def server_fields(where: str, options: Mapping[str, Any], default: Server, tls_port: int) -> dict[str, Any]:
-    """The fields of `Server` that the options of a connection describe. Raises `ConfigError`."""
+    """The fields of `Server` from the options of a connection. Raises `ConfigError` if one is wrong."""
     tls = flag_option(where, options, "tls")
     for name in _TLS_FILES:
         if name in options and not tls:
@@ -84,7 +84,7 @@ def server_fields(where: str, options: Mapping[str, Any], default: Server, tls_p
 
 @dataclass(frozen=True, slots=True)
 class ConnectionFault:
-    """Why a connection or channel cannot be used any more, or a request was refused."""
+    """Why a connection or channel cannot be used any more, or why the server has refused a request."""
 
     code: str
     what: str
@@ -92,7 +92,7 @@ class ConnectionFault:
     todo: str = ""
 
     def error(self, where: str) -> ConnectionLost:
-        """A new error of the port."""
+        """The fault as an error of the port."""
         return ConnectionLost(self.code, where, self.what, self.allowed, self.todo)
 
 
@@ -100,25 +100,25 @@ NOT_CONNECTED = ConnectionFault("E7001", "not connected")
 
 
 def of_user(server: Server) -> ConnectionFault:
-    """Name and password are not those of a user."""
+    """The server has refused user or password."""
     return ConnectionFault("E7002", f"user {quoted(server.user)} was refused", "", "Check user and password")
 
 
 def of_virtual_host(server: Server) -> ConnectionFault:
-    """It is not there for this user."""
+    """The virtual host does not exist, or the user may not use it."""
     host, user = quoted(server.virtual_host), quoted(server.user)
     return ConnectionFault("E7004", f"virtual host {host} does not exist, or user {user} may not use it")
 
 
 def of_credentials(error: OSError, address: object) -> ConnectionFault:
-    """A file of ours that cannot be used, or a certificate that the server shows."""
+    """A file with password or certificates cannot be used, or the certificate of the server is refused."""
     if isinstance(error, PasswordUnknown):
         return ConnectionFault("E7002", str(error))
     return ConnectionFault("E7016", f"no TLS with {address}: {reason(error)}")
 
 
 def reason(error: BaseException) -> str:
-    """The shortest that says why a connection failed."""
+    """The shortest text that says why a connection failed."""
     if isinstance(error, TimeoutError):
         return "timed out"
     if isinstance(error, ssl.SSLError):
@@ -129,7 +129,7 @@ def reason(error: BaseException) -> str:
 
 
 def address_of(reply_to: str | None) -> str | None:
-    """A destination as the address that clients of RabbitMQ reply to: `queue:NAME` is NAME. Raises `ValueError`."""
+    """The `reply_to` of RabbitMQ's clients for a destination: NAME for `queue:NAME`. Raises `ValueError` without NAME."""
     if reply_to is None:
         return None
     address = reply_to.removeprefix("queue:")
@@ -139,7 +139,7 @@ def address_of(reply_to: str | None) -> str | None:
 
 
 def destination_of(address: str | None) -> str | None:
-    """The other way round; an address without a name is none."""
+    """The destination for a `reply_to` of RabbitMQ's clients; `None` if it has no name."""
     if address is None or address in _NO_ADDRESSES:
         return None
     return address if address.startswith("topic:") else f"queue:{address}"

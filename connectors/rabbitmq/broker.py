@@ -1,4 +1,4 @@
-"""The address of a server and how it is spoken to, from the options of a connection."""
+"""The options of a connection: address of the server, credentials, TLS, time-outs, defaults of declarations."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from correlator.options import check_options, flag_option, text_option, whole_op
 
 QueueType = Literal["", "classic", "quorum"]
 QUEUE_TYPES: tuple[QueueType, ...] = ("", "classic", "quorum")
-"""The empty one is the default of the server."""
+"""The empty type stands for the default of the server."""
 OPTIONS = (*SERVER_OPTIONS, "topic_exchange", "queue_type", "declare", "management_port", "consumer_timeout_s")
 _PORT, _TLS_PORT = 5672, 5671
 _MANAGEMENT_PORT, _MANAGEMENT_TLS_PORT = 15672, 15671
@@ -20,14 +20,14 @@ _MANAGEMENT_PORT, _MANAGEMENT_TLS_PORT = 15672, 15671
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RabbitBroker(Server):
-    """A server that speaks AMQP 0-9-1; one that is silent is given up after twice `heartbeat_s`, plus 5 s.
+    """A server that speaks AMQP 0-9-1. A silent server is given up after twice `heartbeat_s`, plus 5 s.
 
     Attributes:
-        topic_exchange: where `topic:NAME` is published, under the routing key NAME.
-        queue_type: of queues that are declared, where receiver or sender say nothing.
-        declare: whether queues and exchanges are declared, where receiver or sender say nothing.
-        management_port: where the management API listens, with TLS if the server does so for AMQP.
-        consumer_timeout_s: how long the server lets a consumer hold messages.
+        topic_exchange: the exchange for `topic:NAME`, with the routing key NAME.
+        queue_type: type of declared queues, unless receiver or sender name one.
+        declare: whether queues and exchanges are declared, unless receiver or sender say otherwise.
+        management_port: port of the management API, which uses TLS if AMQP does.
+        consumer_timeout_s: the longest time for which the server lets a consumer hold messages.
     """
 
     port: int = _PORT
@@ -40,11 +40,11 @@ class RabbitBroker(Server):
 
     @property
     def address(self) -> str:
-        """Where it is, for messages."""
+        """HOST:PORT, for messages."""
         return f"{self.host}:{self.port}"
 
     def parameters(self) -> pika.ConnectionParameters:
-        """For pika. Reads the files of password and certificates anew, so that renewed ones count; raises `OSError`."""
+        """Parameters for pika. Reads the files with password and certificates anew each time; raises `OSError`."""
         context = self.tls_context()
         return pika.ConnectionParameters(
             host=self.host,
@@ -61,7 +61,7 @@ class RabbitBroker(Server):
 
 
 def broker(where: str, options: Mapping[str, Any]) -> RabbitBroker:
-    """The server that the options of a connection describe. Raises `ConfigError`."""
+    """Make a broker from the options of a connection. Raises `ConfigError` if one is wrong."""
     check_options(where, options, OPTIONS)
     default = RabbitBroker()
     server = server_fields(where, options, default, _TLS_PORT)

@@ -1,6 +1,6 @@
-"""Copies of what is in a queue: consumers take it, and give it back to its place.
+"""Copies of the messages of a queue: consumers take the messages, and closing their connections gives them back.
 
-AMQP knows no way to look. `basic.get` would do without consumers, and leaves a quorum queue in another order.
+AMQP has no way to look into a queue. `basic.get` needs no consumer, but leaves a quorum queue in another order.
 """
 
 import time
@@ -14,16 +14,17 @@ from correlator.events import Message
 from correlator.settings import ReceiverSettings
 
 MOST_HELD = 10_000
-"""Messages that one consumer holds, while another takes what lies behind them: a quorum queue is silent for seconds
-before it gives 20,000 to one. Each has room for its share and no more, or it would get what the others give back."""
+"""Messages that one consumer takes; the next consumer takes the messages behind them. A quorum queue would need seconds
+to deliver 20,000 messages to one consumer. The prefetch of each consumer is its share and no more, or it would get
+messages that others give back."""
 _QUIET_S = 2.0
-"""Silence after which what is still missing is taken to be with other consumers."""
+"""If nothing comes for so long, other consumers are taken to hold the missing messages."""
 _LOOK_AGAIN_S = 0.05
 _PIECE = 1000
 
 
 def copies(where: str, broker: RabbitBroker, queue: str, limit: int) -> Sequence[Message]:
-    """The oldest messages that no consumer holds. Raises `ConnectionLost`, E7010 for a queue that is not there."""
+    """The oldest messages that no consumer holds. Raises `ConnectionLost`, E7010 if there is no such queue."""
     destination = RabbitDestination(queue=queue, declare=False)
     ready = _ready(where, broker, destination)
     left = min(limit, ready)
@@ -46,14 +47,14 @@ def copies(where: str, broker: RabbitBroker, queue: str, limit: int) -> Sequence
 
 
 def _wait_until_given_back(where: str, broker: RabbitBroker, destination: RabbitDestination, ready: int) -> None:
-    """A quorum queue hears of closed connections a little later. Others may have taken something: not for long."""
+    """A quorum queue notices closed connections a little later. Do not wait long: other consumers may take messages."""
     deadline = time.monotonic() + _QUIET_S
     while _ready(where, broker, destination) < ready and time.monotonic() < deadline:
         time.sleep(_LOOK_AGAIN_S)
 
 
 def _ready(where: str, broker: RabbitBroker, destination: RabbitDestination) -> int:
-    """How many messages no consumer holds."""
+    """The number of messages that no consumer holds."""
     link = RabbitLink(where, broker)
     try:
         link.open()
@@ -67,7 +68,7 @@ def _holding(queue: str, share: int) -> ReceiverSettings:
 
 
 def _taken(source: RabbitSource, share: int, first_s: float) -> list[Message]:
-    """What comes, the first message within `first_s`: a large one takes its time."""
+    """Up to `share` messages; waits `first_s` for the first one, since a large message takes its time."""
     messages: list[Message] = []
     while len(messages) < share:
         chunk = source.receive(min(_PIECE, share - len(messages)), _QUIET_S if messages else first_s)

@@ -1,8 +1,8 @@
-"""Which message each confirm settles. Pure: told what happened, says what is settled and what may be published next.
+"""Finds out which message each publisher confirm settles, and which message may be published next. Pure.
 
-A publication has no answer of its own. The server counts those of a channel from 1 and confirms, or refuses, a number
-or all numbers up to one. An unroutable message is returned *before* it is confirmed and without its number, so it is
-found by its message id (traps T38 and T43).
+The server numbers the publications of a channel from 1. A confirm (`ack`) or refusal (`nack`) has one number, or means
+all numbers up to one. The server returns an unroutable message *before* it confirms it, and without its number, so the
+message id tells which one it is (traps T38 and T43).
 """
 
 from collections.abc import Callable, Iterator
@@ -12,17 +12,13 @@ from connectors.rabbitmq.destinations import Route
 from correlator.errors import SendRejected
 
 MOST_OUTSTANDING = 1000
-"""Messages published and not confirmed."""
+"""Most messages that are published and not confirmed."""
 MOST_OUTSTANDING_BYTES = 8 * 1024 * 1024
-"""Bytes of their bodies; a larger message goes alone."""
+"""Most bytes of their bodies together; a larger message goes alone."""
 
 
 class RabbitPublication(NamedTuple):
-    """A message ready to be published.
-
-    Attributes:
-        where: how messages of errors call it.
-    """
+    """A message that is ready to be published; `where` names it in errors."""
 
     route: Route
     properties: bytes
@@ -32,17 +28,17 @@ class RabbitPublication(NamedTuple):
 
 
 class BatchInFlight:
-    """A batch on its way, over one channel after another. Owned by the I/O thread until it is over.
+    """A batch that is being published, perhaps over several channels. Owned by the I/O thread until it is over.
 
     Args:
-        count: messages in it.
-        prepare: what is to be published for the message at a place of the batch, or why it cannot be. Asked when it is
-            its turn, so that only what is outstanding is held twice.
+        count: messages in the batch.
+        prepare: encodes the message with this index in the batch, or returns why the message is refused. It is called
+            when it is the message's turn, so that only outstanding messages are in memory twice.
 
     Attributes:
-        results: `None` for what the server has, or has not yet refused.
-        settled: messages that are confirmed or refused; grows while the server works.
-        cautious: whether only one message may be outstanding: the next channel that is closed is closed because of it.
+        results: one for each message: `None` unless it is refused.
+        settled: number of messages that are confirmed or refused; it grows while the server works.
+        cautious: only one message may be outstanding, so that it is the cause if the server closes the channel.
     """
 
     def __init__(self, count: int, prepare: Callable[[int], RabbitPublication | SendRejected]) -> None:
@@ -54,16 +50,16 @@ class BatchInFlight:
 
     @property
     def over(self) -> bool:
-        """Whether every message is settled."""
+        """Whether every message is confirmed or refused."""
         return not self._unsettled
 
     @property
     def settled(self) -> int:
-        """Messages that are settled."""
+        """Number of messages that are confirmed or refused."""
         return len(self.results) - len(self._unsettled)
 
     def begin_channel(self, published: int) -> None:
-        """Everything unsettled is published on this channel, on which so many messages were published before."""
+        """Publish all unsettled messages on another channel. `published`: number of earlier messages on that channel."""
         self._ahead = sorted(self._unsettled, reverse=True)
         for index in self._ahead:
             self.results[index] = None  # what was returned on another channel may be routed on this one
@@ -73,9 +69,9 @@ class BatchInFlight:
         self._bytes = 0
 
     def channel_closed(self, code: str, text: str) -> None:
-        """The server closed the channel: because of the only message that was outstanding, which is refused then.
+        """The server has closed the channel because of one message.
 
-        When there were more, one of them is the cause; what is unsettled goes one by one from now on.
+        If only one message was outstanding, it is refused. Otherwise the unsettled messages go one by one from now on.
         """
         if self.cautious:
             for index in self._outstanding.values():
@@ -83,7 +79,7 @@ class BatchInFlight:
         self.cautious = True
 
     def next(self) -> Iterator[RabbitPublication]:
-        """What may be published now, in order; each counts as published when it is handed out."""
+        """The messages that may be published now, in order. A message counts as published as soon as it is returned."""
         while self._ahead and self._has_room():
             index = self._ahead.pop()
             publication = self._prepare(index)
@@ -97,18 +93,18 @@ class BatchInFlight:
             yield publication
 
     def confirmed(self, tag: int, *, multiple: bool) -> None:
-        """The server has them."""
+        """The server has stored these messages."""
         for index, _ in self._take(tag, multiple=multiple):
             self._unsettled.discard(index)
 
     def refused(self, tag: int, *, multiple: bool) -> None:
-        """The server does not take them."""
+        """The server refuses these messages."""
         for index, publication in self._take(tag, multiple=multiple):
             what = "the broker refused it (nack): a queue is full, or has failed"
             self._reject(index, SendRejected("E8102", publication.where, what))
 
     def returned(self, message_id: str | None, text: str) -> None:
-        """The server found no queue for it; it will be confirmed all the same, and be refused nevertheless."""
+        """The server found no queue for a message. The message is refused, although the server will confirm it."""
         for index in self._outstanding.values():
             publication = self._publications[index]
             if publication.message_id == message_id and self.results[index] is None:
@@ -127,7 +123,7 @@ class BatchInFlight:
         return not (self.cautious or full)
 
     def _take(self, tag: int, *, multiple: bool) -> list[tuple[int, RabbitPublication]]:
-        """What a confirm is about, no more outstanding."""
+        """Remove the messages that a confirm settles from the outstanding ones; returns their indexes."""
         tags = [tag]
         if multiple:
             tags = []

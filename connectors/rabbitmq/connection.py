@@ -1,4 +1,4 @@
-"""The connector's entry point: checks the options, opens nothing."""
+"""The entry point of the connector `rabbitmq`: checks options; makes sources and sinks."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,17 +16,17 @@ from correlator.options import check_destination, flag_option
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
 
 MISSED_HEARTBEATS = 3
-"""A server looks once in each heartbeat interval whether anything came, and gives a client up after two intervals
-without: at the latest three after the last sign of life."""
+"""Heartbeat intervals after which a server has surely given up a silent client: it checks once in each interval, and gives
+up after two intervals without a frame."""
 SPARE_S = 5
-"""Until what a lost consumer held waits again."""
+"""Time until the unacknowledged messages of a lost consumer are back in the queue."""
 
 
 class RabbitConnection:
-    """A RabbitMQ server; its options, and those of receivers and senders, stand in docs/rabbitmq.md.
+    """A RabbitMQ server. docs/rabbitmq.md lists its options and those of receivers and senders.
 
-    Each source and each sink has a connection of its own: a server that takes no messages at present stops reading from
-    the connections that publish, and would stop reading acknowledgements, too.
+    Each source and each sink has a link of its own: a server that blocks publishers reads nothing from their AMQP
+    connections, so acknowledgements on the same connection would not arrive.
     """
 
     def __init__(self, name: str, settings: ConnectionSettings) -> None:
@@ -60,9 +60,10 @@ class RabbitConnection:
     def browse(self, destination: str, limit: int, _options: Mapping[str, Any] = {}) -> Sequence[Message]:
         """Copies of the oldest messages that no consumer holds.
 
-        They are taken and given back, since the protocol knows no other way: others do not see them meanwhile, and
-        afterwards they are marked as redelivered. Without other consumers their order stays. Raises `UsageError` for
-        anything but a queue that is there, `ConnectionLost` when the server cannot be reached.
+        Consumes the messages and gives them back, since the protocol has no other way: meanwhile other consumers do not
+        see them, and afterwards they are marked as redelivered. They keep their order if there is no other consumer.
+        Raises `UsageError` E2110 if the destination is not a queue, E2027 if there is no such queue; `ConnectionLost`
+        if the server cannot be reached.
         """
         parsed = check_destination(self._where, destination)
         if parsed.kind != "queue":
@@ -77,8 +78,8 @@ class RabbitConnection:
     def examine(
         self, receivers: Sequence[ReceiverSettings], senders: Sequence[SenderSettings]
     ) -> Sequence[CorrelatorError]:
-        """What the server would do to their messages that nobody expects; see docs/rabbitmq.md. Changes nothing."""
+        """Findings about queues at the server that delete or take back messages; see docs/rabbitmq.md. Changes nothing."""
         return list(examine(self._where, self._broker, receivers, senders))
 
     def close(self) -> None:
-        """Nothing is shared."""
+        """Do nothing: sources and sinks share nothing."""

@@ -1,7 +1,7 @@
-"""A message as RabbitMQ carries it, and back: what becomes a property, a header, a body (docs/rabbitmq.md).
+"""Converts messages to the properties and headers of RabbitMQ, and back (docs/rabbitmq.md).
 
-Written so that RabbitMQ's own JMS client reads it: a header without a value, or a message without a priority, would
-make that client fail and lose the message.
+RabbitMQ's own JMS client must be able to read the result: a header without a value, or a message without a priority,
+would make that client fail and lose the message.
 """
 
 from collections.abc import Mapping
@@ -23,11 +23,11 @@ TYPE = "JMSType"
 MESSAGE_ID = "JMSMessageID"
 CORRELATION_ID = "JMSCorrelationID"
 BODY_KINDS = ("TextMessage", "BytesMessage")
-"""Values of the header `JMSType` by which the JMS client tells text from bytes."""
+"""Values of the header `JMSType`: for the JMS client they mean that the body is text, or bytes."""
 PROPERTIES = "amqp_properties"
-"""Property with the whole encoded properties of a message, where they cannot be decoded."""
+"""Property with all encoded properties of a message, if they cannot be decoded."""
 _OF_JMS = ("JMSDeliveryMode", "JMSPriority", "JMSExpiration")
-"""Headers in which the JMS client repeats what AMQP properties say."""
+"""Headers in which the JMS client repeats AMQP properties."""
 _AS_PROPERTIES = {
     "amqp_content_type": "content_type",
     "amqp_content_encoding": "content_encoding",
@@ -37,7 +37,7 @@ COUNT = "x-delivery-count"
 _OF_OTHERS = frozenset(
     {"x-death", COUNT, "x-acquired-count", "x-stream-offset", MESSAGE_ID, CORRELATION_ID, *_OF_JMS, *_AS_PROPERTIES}
 )
-"""Properties that do not become headers: RabbitMQ or the JMS client writes them, or AMQP has a place for them."""
+"""Properties that do not become headers: RabbitMQ or the JMS client sets them, or they are AMQP properties."""
 _BEGINNINGS_OF_OTHERS = ("x-first-death-", "x-last-death-")
 _ROUTING = ("CC", "BCC")
 """Headers by which a message tells RabbitMQ to copy it to other queues."""
@@ -50,17 +50,17 @@ _NO_HEADERS = Headers()
 
 
 def encode(outgoing: Outgoing, message_id: str, now_ms: int, *, text: bool, durable: bool) -> bytes:
-    """The properties of a message on its way out.
+    """The encoded properties of a message to be sent.
 
     Args:
         outgoing: the message.
-        message_id: that of AMQP and of JMS.
+        message_id: the message id for AMQP and JMS.
         now_ms: the time of sending, in milliseconds since the epoch.
-        text: whether the body is text, for readers that tell text from bytes.
-        durable: whether the message is persistent whatever it says itself.
+        text: whether the body is text, for readers that distinguish text and bytes.
+        durable: whether the message is persistent even if its headers say otherwise.
 
-    Raises `ValueError` for what RabbitMQ could not carry, or would refuse together with all messages behind it;
-    `TypeError` or `AttributeError` for a message whose parts are not of their types.
+    Raises `ValueError` if RabbitMQ cannot carry the message, or would refuse it together with all later messages;
+    `TypeError` or `AttributeError` if a part of the message has a wrong type.
     """
     message = outgoing.message
     if not isinstance(message.body, bytes):
@@ -92,7 +92,7 @@ def encode(outgoing: Outgoing, message_id: str, now_ms: int, *, text: bool, dura
 
 
 def _kind(headers: Headers, *, text: bool) -> str:
-    """What the JMS client takes the body for; it shows the type of a message only where that is no text."""
+    """The kind of body for the JMS client, which shows the type of a message only if its body is not text."""
     if text:
         return BODY_KINDS[0]
     return BODY_KINDS[1] if headers.type is None or headers.type in BODY_KINDS else headers.type
@@ -116,7 +116,7 @@ def _table(properties: Mapping[str, PropertyValue]) -> dict[str, Any]:
             continue
         if value is None:
             nulls.append(name)
-        elif name != MESSAGE_KIND or value != TEXT:  # the header for the JMS client tells that
+        elif name != MESSAGE_KIND or value != TEXT:  # the header for the JMS client says so
             table[name] = value
     if nulls:
         table[NULLS] = nulls
@@ -124,7 +124,7 @@ def _table(properties: Mapping[str, PropertyValue]) -> dict[str, Any]:
 
 
 def _expiration(time_to_live_ms: int | None) -> str | None:
-    if not time_to_live_ms:  # 0 is for ever, and would be never for RabbitMQ
+    if not time_to_live_ms:  # 0 means that it never expires; for RabbitMQ it would mean at once
         return None
     if not 0 <= time_to_live_ms <= _LONGEST_LIFE_MS:
         raise ValueError(f"a time to live of {time_to_live_ms} ms is not between 0 and {_LONGEST_LIFE_MS}")
@@ -132,9 +132,9 @@ def _expiration(time_to_live_ms: int | None) -> str | None:
 
 
 def decode(encoded: bytes, body: bytes, *, redelivered: bool) -> Message:
-    """A delivery as its receiver sees it; properties that cannot be read become one property, so that nothing is lost.
+    """The message of a delivery. If its properties cannot be decoded, one property holds their bytes.
 
-    `expiration` stays unset: the broker takes out what has expired, by its own clock and from the time of its arrival.
+    The header `expiration` stays unset: the broker itself removes expired messages, by its own clock.
     """
     return readable(
         lambda: _message(decode_fields(encoded), body, redelivered=redelivered),
@@ -172,7 +172,7 @@ def _message(fields: Fields, body: bytes, *, redelivered: bool) -> Message:
 
 
 def _take_text(table: dict[str, Any], name: str) -> str | None:
-    """Take a header out of the table if it is a text; what another client means by anything else stays a property."""
+    """Remove a header from the table if it is a text; any other value comes from another client, and stays a property."""
     return table.pop(name) if isinstance(table.get(name), str) else None
 
 
@@ -187,7 +187,7 @@ def _properties(fields: Fields, table: dict[str, Any]) -> dict[str, PropertyValu
 
 
 def _plain(value: Any) -> PropertyValue:
-    """A header that a property cannot be: arrays and tables become JSON, decimals text."""
+    """The value of a header that no property can have: arrays and tables become JSON, decimals become text."""
     return str(value) if isinstance(value, Decimal) else msgspec.json.encode(value).decode()
 
 

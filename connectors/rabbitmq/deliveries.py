@@ -1,4 +1,4 @@
-"""What a channel has delivered: on its way to the receiver's thread, and until it is acknowledged."""
+"""Deliveries of a channel: passes them to the receiver's thread, and keeps track of their acknowledgement."""
 
 import threading
 from collections import deque
@@ -9,7 +9,10 @@ from connectors.rabbitmq.frames import RabbitDelivery
 
 
 class ChunkToken(NamedTuple):
-    """What acknowledges a chunk: delivery tags mean something on their own channel only (trap T41)."""
+    """The token of a chunk: its delivery tags, and the number of their channel, since each channel has its own tags.
+
+    See trap T41.
+    """
 
     generation: int
     first: int
@@ -17,16 +20,16 @@ class ChunkToken(NamedTuple):
 
 
 class Settlement(NamedTuple):
-    """One frame: settles the message of this tag, or everything up to it that is not settled."""
+    """One `basic.ack` or `basic.nack`: for the message of this tag, or for all unsettled messages up to it."""
 
     tag: int
     multiple: bool
 
 
 class UnsettledTags:
-    """Which deliveries of one channel are settled, so that one cumulative frame never settles more than was asked for.
+    """The unsettled delivery tags of one channel: a cumulative frame must never settle more than the given chunks.
 
-    Tags of a channel count its deliveries from 1. Owned by the receiver's thread.
+    The deliveries of a channel have the tags 1, 2, 3 and so on. Owned by the receiver's thread.
     """
 
     def __init__(self) -> None:
@@ -34,7 +37,7 @@ class UnsettledTags:
         self._settled_later: dict[int, int] = {}
 
     def settle(self, tokens: Sequence[ChunkToken]) -> list[Settlement]:
-        """The frames that settle these chunks and nothing else; as few as that needs."""
+        """The fewest frames that settle exactly these chunks."""
         single: list[Settlement] = []
         through = 0
         for token in sorted(tokens):
@@ -53,9 +56,9 @@ class UnsettledTags:
 
 
 class Inbox:
-    """Deliveries between the I/O thread, which puts, and the receiver's, which takes.
+    """Deliveries that wait for the receiver's thread; the I/O thread puts them in.
 
-    It holds at most what the consumer's prefetch count lets the server send unacknowledged.
+    The consumer's prefetch count bounds them.
     """
 
     def __init__(self) -> None:
@@ -63,16 +66,16 @@ class Inbox:
         self._stirred = threading.Event()
 
     def put(self, delivery: RabbitDelivery) -> None:
-        """One more."""
+        """Add a delivery. Called by the I/O thread."""
         self._waiting.append(delivery)
         self._stirred.set()
 
     def stir(self) -> None:
-        """End a wait although nothing came."""
+        """Wake the receiver's thread although nothing has come."""
         self._stirred.set()
 
     def take(self, most: int, most_bytes: int, timeout_s: float) -> list[RabbitDelivery]:
-        """The next ones in order, waiting for the first; their bodies have at most so many bytes, or it is only one."""
+        """The next deliveries in order; waits for the first one. A body beyond `most_bytes` comes alone."""
         if not self._waiting:
             self._stirred.clear()
             if not self._waiting:

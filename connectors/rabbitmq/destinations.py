@@ -1,7 +1,7 @@
-"""Where a destination lies in RabbitMQ: its queue, its exchange, and how they are declared.
+"""Maps destinations to queues and exchanges of RabbitMQ, and declares them.
 
-`queue:NAME` is the queue NAME, published to through the default exchange. `topic:NAME` is the routing key NAME of a
-topic exchange; each receiver of it has a durable queue of its own, bound by that key.
+`queue:NAME` is the queue NAME; senders reach it through the default exchange. `topic:NAME` is the routing key NAME of a
+topic exchange; each receiver of the topic has a durable queue of its own, bound by this key.
 """
 
 from collections.abc import Collection, Mapping
@@ -22,15 +22,11 @@ RECEIVER_OPTIONS = (*_BOTH, "queue")
 SENDER_OPTIONS = (*_BOTH, "mandatory", "text")
 _EXCHANGE_TYPES = ("direct", "topic", "fanout", "headers")
 _PREDECLARED = "amq."
-"""Beginning of the exchanges that every server has, and that nobody may declare."""
+"""Names of exchanges that every server has, and that nobody may declare, begin so."""
 
 
 class Route(NamedTuple):
-    """How a message is published.
-
-    Attributes:
-        mandatory: whether it is refused when no queue gets it.
-    """
+    """Where a message is published; `mandatory`: the server refuses it if no queue gets it."""
 
     exchange: str
     routing_key: str
@@ -39,13 +35,13 @@ class Route(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RabbitDestination:
-    """What a receiver takes from, or a sender publishes to.
+    """The queue and the exchange of a receiver's or sender's destination.
 
     Attributes:
-        queue: its name; "" for a sender that publishes to an exchange.
-        exchange: "" where the queue is reached by the default exchange.
-        declare: whether queue, exchange and binding are made where they are missing; otherwise they must be there.
-        arguments: of the queue, with its type.
+        queue: name of the queue; "" for a sender that publishes to an exchange.
+        exchange: name of the exchange; "" for the default exchange.
+        declare: whether missing queue, exchange and binding are made; otherwise they must exist.
+        arguments: of the queue, its type included.
     """
 
     queue: str = ""
@@ -57,7 +53,7 @@ class RabbitDestination:
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
     def declare_on(self, link: RabbitLink) -> None:
-        """Make what is missing, or look whether it is there. Raises `ConnectionLost`, E7010 for what is not."""
+        """Make queue, exchange and binding, or check that they exist. Raises `ConnectionLost`, E7010 if one is missing."""
         if self.exchange:
             self._declare_exchange(link)
         if self.queue:
@@ -68,7 +64,7 @@ class RabbitDestination:
             )
 
     def queue_declaration(self, *, passive: bool) -> Request:
-        """Make the queue as described, or only ask about it; the server answers how many messages it has."""
+        """The request that declares the queue, or if `passive` only asks; the answer has its number of messages."""
         return lambda channel, reply: channel.queue_declare(
             self.queue, passive=passive, durable=self.durable, arguments=dict(self.arguments), callback=reply
         )
@@ -86,7 +82,7 @@ class RabbitDestination:
 
 
 def destination_of_receiver(receiver: ReceiverSettings, broker: RabbitBroker) -> RabbitDestination:
-    """Raises `ConfigError`."""
+    """The queue that a receiver consumes from. Raises `ConfigError` for a wrong destination or option."""
     where = f"receivers.{receiver.id}"
     options = receiver.options
     check_options(where, options, RECEIVER_OPTIONS)
@@ -98,7 +94,7 @@ def destination_of_receiver(receiver: ReceiverSettings, broker: RabbitBroker) ->
 
 
 def destination_of_sender(sender: SenderSettings, broker: RabbitBroker) -> RabbitDestination | None:
-    """`None` for a sender without a destination of its own. Raises `ConfigError`."""
+    """The queue or exchange of a sender, `None` if it has no destination. Raises `ConfigError` as for a receiver."""
     where = f"senders.{sender.id}"
     check_options(where, sender.options, SENDER_OPTIONS)
     if sender.destination is None:
@@ -110,7 +106,7 @@ def destination_of_sender(sender: SenderSettings, broker: RabbitBroker) -> Rabbi
 
 
 def route_to(destination: Destination, broker: RabbitBroker) -> Route | None:
-    """How a message reaches a destination that its sender was not configured for; `None` where nothing can."""
+    """The route to a destination that a single message names; `None` if RabbitMQ cannot have such a name."""
     if not _is_short(destination.name):
         return None
     if destination.kind == "queue":
@@ -154,7 +150,7 @@ def _exchange_type(where: str, options: Mapping[str, Any], default: str) -> str:
 
 
 def _arguments(where: str, options: Mapping[str, Any], broker: RabbitBroker) -> Mapping[str, Any]:
-    """Those of the queue, named and valued as the server documents them."""
+    """The arguments of the queue, with names and values as RabbitMQ documents them."""
     given = options.get("arguments", {})
     if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
         raise ConfigError("E1022", f"{where}.arguments", "is not a mapping", "As in {x-max-length: 1000}")

@@ -1,4 +1,4 @@
-"""What a server would do to the messages of receivers and senders that nobody expects (`correlator doctor`)."""
+"""Finds settings of queues at the server that delete or take back messages unexpectedly (`correlator doctor`)."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ from correlator.settings import ReceiverSettings, SenderSettings
 
 
 class _Part(NamedTuple):
-    """A receiver or a sender, and the queue that it takes from or publishes to."""
+    """A receiver or a sender, and its queue."""
 
     where: str
     destination: RabbitDestination
@@ -26,9 +26,9 @@ class _Part(NamedTuple):
 def examine(
     where: str, broker: RabbitBroker, receivers: Sequence[ReceiverSettings], senders: Sequence[SenderSettings]
 ) -> Iterator[CorrelatorError]:
-    """Findings in the order of the parts; the first one alone when the server cannot be reached.
+    """Findings in the order of the parts. If the server cannot be reached, the error is the last finding.
 
-    Queues are looked for, never declared; of one that is not there and would be made, its configured arguments count.
+    Declares no queue. If a queue does not exist yet, its configured arguments are examined.
     """
     link = RabbitLink(where, broker)
     deadline = time.monotonic() + management.COLLECTING_S
@@ -85,7 +85,7 @@ def _findings(part: _Part, broker: RabbitBroker, link: RabbitLink, deadline: flo
 
 
 def _refused(part: _Part, link: RabbitLink, *, passive: bool) -> ConnectionLost | None:
-    """Why the queue is not there, or cannot be declared as configured; changes nothing where it is there."""
+    """The error if the queue does not exist, or exists with other arguments; `None` otherwise. Changes nothing."""
     try:
         link.ask(part.destination.queue_declaration(passive=passive))
     except ConnectionLost as error:
@@ -97,7 +97,7 @@ def _refused(part: _Part, link: RabbitLink, *, passive: bool) -> ConnectionLost 
 
 
 def _losses(part: _Part, queue: Queue, broker: RabbitBroker) -> Iterator[ConfigError]:
-    """What takes messages away."""
+    """Findings about settings of the queue that delete or take back messages."""
     name, rules = quoted(part.destination.queue), queue.rules
     dead = rules.get("dead-letter-exchange")
     fate = "they are lost" if dead is None else f"they go to exchange {quoted(dead)}"

@@ -1,4 +1,4 @@
-"""What pika and the server say, as the errors that cross the port: one code for each thing the user can do about it."""
+"""Turns errors of pika and of the server into faults: one code for each thing that the user can do about it."""
 
 import re
 import ssl
@@ -22,19 +22,14 @@ _PRECONDITION = 406
 
 @dataclass(frozen=True, slots=True)
 class ChannelFault(ConnectionFault):
-    """Why the server closed a channel.
-
-    Attributes:
-        reply_code: what it closed it with.
-        reply_text: its words for it.
-    """
+    """Why the server has closed a channel, with its reply code and reply text."""
 
     reply_code: int = 0
     reply_text: str = ""
 
 
 def of_opening(error: BaseException, broker: RabbitBroker, answer: bytes) -> ConnectionFault:
-    """Why a connection could not be made; `answer` is what the server said instead of AMQP."""
+    """Why a connection could not be made; `answer`: the first bytes of a server that does not speak AMQP."""
     if answer:
         return ConnectionFault(
             "E7005",
@@ -53,7 +48,7 @@ def of_opening(error: BaseException, broker: RabbitBroker, answer: bytes) -> Con
 
 
 def of_closing(error: BaseException, broker: RabbitBroker) -> ConnectionFault:
-    """Why an open connection ended."""
+    """Why an open connection has ended."""
     if isinstance(error, exceptions.AMQPHeartbeatTimeout):
         what = f"nothing was heard from {broker.address} for more than {broker.heartbeat_s} s"
         return ConnectionFault("E7022", what)
@@ -65,7 +60,7 @@ def of_closing(error: BaseException, broker: RabbitBroker) -> ConnectionFault:
 
 
 def of_channel(error: exceptions.ChannelClosed) -> ChannelFault:
-    """Why the server closed a channel."""
+    """Why the server has closed a channel."""
     code, text = error.reply_code, error.reply_text
     code_of_ours, what, todo = _of_reply(code, text)
     return ChannelFault(code_of_ours, what, "", todo, code, text)

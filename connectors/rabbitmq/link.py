@@ -1,9 +1,9 @@
-"""One AMQP connection with an I/O thread of its own, and one channel on it.
+"""The link of a source or sink to RabbitMQ: one AMQP connection with one channel, and an I/O thread of its own.
 
-Everything of pika is touched in that thread only. It answers heartbeats whatever the owner's thread does meanwhile. The
-owner hands requests over and waits for their answers, never longer than the broker's `timeout_s`. A link that has a
-fault is of no use any more: its owner closes it and makes another one. Only a channel that the server closed may be
-opened again on the same connection (`open_channel`), which gives delivery tags a new generation.
+Only the I/O thread uses objects of pika. It answers heartbeats while the owner's thread is busy. The owner passes
+requests to it and waits for the answers, at most `timeout_s`. After a fault the owner closes the link and makes another
+one. There is one exception: if the server has closed only the channel, `open_channel` opens another one on the same
+connection. Delivery tags then begin at 1 again.
 """
 
 import struct
@@ -28,33 +28,33 @@ _BODY_SIZE = struct.Struct(">Q")
 _BEFORE_BODY_SIZE, _BEFORE_PROPERTIES, _BEHIND = 11, 19, 1
 
 Request = Callable[[Any, Callable[..., None]], object]
-"""Called in the I/O thread with the channel and what takes the answer."""
+"""Called in the I/O thread with the channel, and with the function to call with the answer."""
 
 
 class _Wire(SelectConnection):  # type: ignore[misc]  # pika has no types
-    """A connection of pika that reads deliveries and writes publications itself (`frames`).
+    """A connection of pika that decodes deliveries and sends publications by `frames`, without pika.
 
-    It leaves the properties of messages encoded, and keeps what no AMQP server would say.
+    It leaves the properties of messages encoded.
 
     Attributes:
-        deliver: takes the deliveries of the only consumer.
-        answer: the first bytes of a server that speaks something else.
+        deliver: called with each delivery of the only consumer.
+        answer: the first bytes from a server that does not speak AMQP.
     """
 
     deliver: Callable[[RabbitDelivery], None]
     answer = b""
 
     def cut(self) -> None:
-        """End it without a word to the server."""
+        """End the connection without telling the server."""
         self._terminate_stream(exceptions.StreamLostError("given up"))
 
     def fileno(self) -> int:
-        """The descriptor of its socket, -1 when it has none."""
+        """The descriptor of the socket, -1 if there is none."""
         sock = None if self._transport is None else self._transport._sock  # noqa: SLF001
         return -1 if sock is None else int(sock.fileno())
 
     def write(self, frames: bytes) -> None:
-        """Send frames."""
+        """Send encoded frames."""
         self._output_marshaled_frames([frames])
 
     def _on_data_available(self, data_in: bytes) -> None:
@@ -72,7 +72,7 @@ class _Wire(SelectConnection):  # type: ignore[misc]  # pika has no types
             self._process_frame(read)
 
     def _check_waiting(self) -> None:
-        """What is waited for ends: a delivery that is read as a whole has three frames, each of a size agreed on."""
+        """Bound the buffer: a delivery that is decoded here has three frames of at most the agreed size."""
         most = 3 * (self.params.frame_max + FRAME_OVERHEAD)
         if len(self._frame_buffer) > most:
             raise exceptions.InvalidFrameError(f"a frame of more than {self.params.frame_max} bytes")
@@ -93,18 +93,18 @@ class _Wire(SelectConnection):  # type: ignore[misc]  # pika has no types
 
 
 class RabbitLink:
-    """A connection and its channel. Owned by one thread, that of its source or sink.
+    """An AMQP connection and its channel. Owned by one thread, that of its source or sink.
 
     Args:
         where: the receiver or sender, for messages.
         broker: the server.
-        changed: called in the I/O thread when there is a fault, or `blocked` has changed.
-        deliver: called in the I/O thread with each delivery that `consume` brings.
+        changed: called in the I/O thread after a fault, and when `blocked` has changed.
+        deliver: called in the I/O thread with each delivery, after `consume`.
 
     Attributes:
-        fault: why the channel cannot be used; `None` while it can.
-        connected: whether the connection stands, though the channel may be closed.
-        blocked: why the server takes no messages at present, "" while it does.
+        fault: the reason why the channel cannot be used; `None` while it can.
+        connected: whether the connection is open; its channel may be closed nevertheless.
+        blocked: the reason why the server accepts no messages at present; "" while it does.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class RabbitLink:
     # --- the owner's side ---
 
     def open(self) -> None:
-        """Connect and open the channel. Raises `ConnectionLost`; to be closed then, too."""
+        """Connect and open the channel. Raises `ConnectionLost`; the owner has to close the link in that case, too."""
         opened = self._awaited()
         self._opened = opened
         self._thread.start()
@@ -140,23 +140,23 @@ class RabbitLink:
         self.open_channel()
 
     def open_channel(self) -> None:
-        """Open a channel, the first one or one in the place of a closed one. Raises `ConnectionLost`."""
+        """Open the first channel, or a new one after the server has closed it. Raises `ConnectionLost`."""
         opened = self._awaited()
         self._post(lambda: self._open_channel(opened))
         self.finish(opened)
 
     def ask(self, request: Request) -> Any:
-        """Do what has an answer, and wait for it. Raises `ConnectionLost`, also when the server refuses it."""
+        """Make a request and wait for its answer. Raises `ConnectionLost`, also if the server refuses the request."""
         return self.finish(self.begin(request))
 
     def begin(self, request: Request) -> Future[Any]:
-        """Do what has an answer; `finish` waits for it. Raises `ConnectionLost` without a connection."""
+        """Make a request; `finish` waits for its answer. Raises `ConnectionLost` if there is no connection."""
         answer = self._awaited()
         self._post(lambda: self._perform(request, answer))
         return answer
 
     def finish(self, answer: "Future[Any]") -> Any:
-        """The answer. Raises `ConnectionLost`."""
+        """Wait for the answer to a request. Raises `ConnectionLost`."""
         try:
             return answer.result(self._broker.timeout_s + 1)  # pika's own time-out for connecting comes first
         except TimeoutError:
@@ -168,29 +168,29 @@ class RabbitLink:
                 self._answers.discard(answer)
 
     def consume(self, queue: str, prefetch: int) -> None:
-        """Begin to take, at most so many messages unacknowledged. Raises `ConnectionLost`."""
+        """Begin to consume with this prefetch count. Raises `ConnectionLost`."""
         self.ask(lambda channel, reply: channel.basic_qos(prefetch_count=prefetch, callback=reply))
         self.ask(lambda channel, reply: channel.basic_consume(queue, self._on_large_delivery, callback=reply))
 
     def tell(self, action: Callable[[Any], object]) -> None:
-        """Do what has no answer. Raises `ConnectionLost` without a connection; what fails later is a fault."""
+        """Make a request without an answer. Raises `ConnectionLost` without a connection; a later failure is a fault."""
         self.check()
         self._post(lambda: self._perform(lambda channel, _: action(channel), None))
 
     @property
     def largest_properties(self) -> int:
-        """Bytes that the encoded properties of a message may have, by what was agreed on when it was opened."""
+        """The most bytes that the encoded properties of a message may have, by the frame size agreed with the server."""
         assert self._wire is not None
         return largest_properties(self._wire.params.frame_max)
 
     def check(self) -> None:
-        """Raises `ConnectionLost` when there is a fault."""
+        """Raises `ConnectionLost` after a fault."""
         fault = self.fault
         if fault is not None:
             raise fault.error(self._where)
 
     def close(self) -> None:
-        """Close channel and connection, in order and behind all that was asked; cut them when that takes too long."""
+        """Close channel and connection after all earlier requests; cut the connection if that takes too long."""
         if self._thread.ident is None:
             self._loop.close()
             return
@@ -270,7 +270,7 @@ class RabbitLink:
         self._changed()
 
     def _fail(self, fault: ConnectionFault) -> None:
-        """The channel is of no use any more: all who wait hear why."""
+        """Give up the channel: every outstanding request fails with this fault."""
         self.fault = fault
         self._channel = None
         with self._lock:
@@ -292,7 +292,7 @@ class RabbitLink:
             channel.add_on_cancel_callback(self._on_cancelled)
 
     def _on_channel_closed(self, _: Any, error: BaseException) -> None:
-        """A channel that the server closed; one that ends with its connection is told by that."""
+        """The server has closed the channel. If the whole connection ends, `_on_close` handles it."""
         if isinstance(error, exceptions.ChannelClosedByBroker):
             self._fail(of_channel(error))
 

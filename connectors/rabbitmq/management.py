@@ -1,4 +1,4 @@
-"""The server's management API: tells of queues what AMQP does not, their arguments and policies."""
+"""Asks the server's management API for the arguments and policies of queues, which AMQP does not show."""
 
 import http.client
 import json
@@ -13,17 +13,17 @@ from connectors.rabbitmq_server import reason
 from correlator.errors import quoted
 
 COLLECTING_S = 12.0
-"""The server looks at its queues every 5 s; before that it does not say which policy a new one has."""
+"""The longest wait for the policy of a new queue: the server collects statistics of its queues every 5 s."""
 _LARGEST_ANSWER = 1 << 20
 _POLICY = "effective_policy_definition"
 
 
 class Queue(NamedTuple):
-    """A queue as it is, or as it would be declared.
+    """The properties of a queue at the server, or of one that would be declared.
 
     Attributes:
-        rules: what its arguments and its policy say, by the names that policies use: `max-length`, not `x-max-length`.
-        policy_known: whether the server has told of a policy or of none; it does not where it collects no statistics.
+        rules: its arguments and its policy under the names that policies use: `max-length`, not `x-max-length`.
+        policy_known: whether the server has reported the policy; it does not if it collects no statistics.
     """
 
     durable: bool
@@ -32,9 +32,9 @@ class Queue(NamedTuple):
 
 
 def queue_of(broker: RabbitBroker, name: str, deadline: float) -> Queue:
-    """A queue that is there, asked until its policy is known, or until the (monotonic) deadline.
+    """The properties of an existing queue; asks until its policy is known, or until the (monotonic) deadline.
 
-    Raises `OSError`, whose text says why the API cannot be asked.
+    Raises `OSError`; its text says why the API gives no answer.
     """
     address = f"{broker.host}:{broker.management_port}"
     wanted = f"columns=durable,arguments,{_POLICY}"
@@ -54,7 +54,7 @@ def queue_of(broker: RabbitBroker, name: str, deadline: float) -> Queue:
 
 
 def rules_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of a queue under the names that policies have for them."""
+    """Arguments of a queue under the names that policies use."""
     return {name.removeprefix("x-"): value for name, value in arguments.items()}
 
 

@@ -1,4 +1,4 @@
-"""A channel in confirm mode, which publishes one flight after another. Lives in the I/O thread of its link."""
+"""A channel in confirm mode that publishes one batch after the other. Used by the I/O thread of its link only."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,11 +11,11 @@ from connectors.rabbitmq.wire import decode_fields
 
 
 class Publisher:
-    """One channel.
+    """Publishes batches on a channel.
 
     Args:
-        channel: just opened.
-        over: called when a flight is over.
+        channel: an open channel.
+        over: called when every message of a batch is confirmed or refused.
         ready: called when the channel is in confirm mode.
     """
 
@@ -28,7 +28,7 @@ class Publisher:
         channel.confirm_delivery(self._on_confirm, callback=ready)
 
     def publish(self, flight: BatchInFlight) -> None:
-        """Publish what is unsettled of a flight; the one before is over."""
+        """Publish the unsettled messages of a batch. The batch before must be settled."""
         self._flight = flight
         flight.begin_channel(self._published)
         self._go_on(flight)

@@ -1,4 +1,4 @@
-"""The sink: publishes a batch with many confirms outstanding, and tells for each message what became of it."""
+"""The sink of RabbitMQ: publishes batches with publisher confirms."""
 
 import threading
 import time
@@ -22,14 +22,14 @@ from correlator.options import parse_destination
 from correlator.settings import SenderSettings
 
 _REFUSED_BY_CLOSING = {404: "E8103", 403: "E8107"}
-"""Codes for a message that the server closes the channel for, by the number that it gives; E8106 for all others."""
+"""The code of a message for which the server closes the channel, by the server's reply code; E8106 for other codes."""
 
 
 class RabbitSink:
-    """Publishes with confirms, and mandatory where a message must reach a queue.
+    """Publishes with publisher confirms, and with the flag `mandatory` where a message must reach a queue.
 
-    A server that takes nothing at present (an alarm) is waited for: `send` raises `ConnectionLost` after the time-out,
-    so that the engine can tell and can stop, but the batch stays under way and is not published twice.
+    While the server blocks publishers (a memory or disk alarm), `send` raises `ConnectionLost` after the time-out, so
+    that the engine can report it and can stop. The batch stays in flight meanwhile, and is not published twice.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class RabbitSink:
         self._batch: Sequence[Outgoing] = ()
 
     def connect(self) -> None:
-        """Connect and declare; or wait for the server to take what is under way."""
+        """Connect and declare; or, if a batch is still in flight, wait until the server accepts messages."""
         if self._flight is not None and self._link is not None and self._link.fault is None:
             self._await_unblocked(self._link, self._flight)
             return
@@ -87,7 +87,7 @@ class RabbitSink:
         return self._send(batch)
 
     def close(self) -> None:
-        """Let go; what is not confirmed may have arrived."""
+        """Close the connection. Unconfirmed messages may have arrived."""
         if self._link is not None:
             self._link.close()
         self._link = None
@@ -151,7 +151,7 @@ class RabbitSink:
         self._stirred.set()  # whoever waits for something else must look again
 
     def _go_on_after(self, fault: ConnectionFault, link: RabbitLink, flight: BatchInFlight) -> None:
-        """A channel that was closed because of one message must not keep back the others."""
+        """Go on after the server has closed the channel because of one message; any other fault is raised."""
         if not (isinstance(fault, ChannelFault) and link.connected):
             raise fault.error(self._where)
         what = f"the broker refused it: {fault.reply_text} ({fault.reply_code})"

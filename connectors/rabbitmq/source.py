@@ -1,4 +1,4 @@
-"""The source: one consumer, whose prefetch count is the receiver's batch, acknowledged batch by batch."""
+"""The source of RabbitMQ: one consumer, with the receiver's `max_batch_size` as its prefetch count."""
 
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -14,17 +14,17 @@ from correlator.errors import ConnectionLost
 from correlator.settings import ReceiverSettings
 
 _MOST_PREFETCHED = 65_535
-"""What the protocol can express."""
+"""The largest prefetch count of the protocol."""
 
 
 class RabbitSource:
-    """Takes from a queue.
+    """Consumes from a queue.
 
-    Whatever ends the consumer, the channel or the connection is raised by the next call as `ConnectionLost`; what was
-    delivered until then and not taken is dropped, since it comes again.
+    When the consumer, the channel or the connection has ended, the next call raises `ConnectionLost`. The source drops
+    deliveries that it has not returned by then, since the server redelivers them.
 
     Attributes:
-        stale: tokens of an earlier channel that were to be acknowledged or rejected, and were not.
+        stale: number of tokens of an earlier channel that `acknowledge` and `reject` have ignored.
     """
 
     def __init__(
@@ -44,10 +44,10 @@ class RabbitSource:
         self._was_there = False
 
     def connect(self) -> None:
-        """Connect, declare what is to be declared, and consume.
+        """Connect, declare what the options ask for, and consume.
 
-        A queue that was there before and is gone is declared again, if it is to be declared, and W7020 raised: what
-        was in it is lost, and nobody should have to find that out alone.
+        If the queue existed at an earlier call and is gone, the source declares it again and raises `ConnectionLost`
+        W7020, so that the loss of its messages is reported.
         """
         self.close()
         self._inbox, self._ledger = Inbox(), UnsettledTags()
@@ -71,10 +71,10 @@ class RabbitSource:
         return Chunk([decode(one.properties, one.body, redelivered=one.redelivered) for one in deliveries], token)
 
     def acknowledge(self, tokens: Sequence[ChunkToken]) -> None:
-        """One cumulative acknowledgement, where the chunks are the oldest ones that are held.
+        """Acknowledge the chunks; with one cumulative frame if they are the oldest ones.
 
-        The server does not answer to it. So an answer to a question behind it is awaited, at the next call: then the
-        server has read the one before.
+        The server does not answer an acknowledgement. So the source sends a request behind it, and the next call waits
+        for the answer: it shows that the server has read the acknowledgement.
         """
         link = self._connected()
         if self._proof is not None:
@@ -84,13 +84,13 @@ class RabbitSource:
         self._proof = link.begin(self._destination.queue_declaration(passive=True))
 
     def reject(self, tokens: Sequence[ChunkToken]) -> None:
-        """Give chunks back; a quorum queue gives them again behind what it has sent ahead, or behind all it has."""
+        """Give the chunks back; a quorum queue redelivers them behind prefetched messages, or behind all messages."""
         link = self._connected()
         settlements = self._settle(tokens)
         link.tell(lambda channel: [channel.basic_nack(tag, multiple, requeue=True) for tag, multiple in settlements])
 
     def close(self) -> None:
-        """Close the channel behind the acknowledgements; what is not acknowledged comes again to the next consumer."""
+        """Close the connection after the acknowledgements; the next consumer gets the unacknowledged messages."""
         if self._link is not None:
             self._link.close()
         self._link = None

@@ -1,6 +1,7 @@
-"""The properties of a message as AMQP 0-9-1 writes them: which are there, and a table of typed headers.
+"""Encodes and decodes the properties of a message in AMQP 0-9-1, with its table of typed headers.
 
-Own code, since pika cannot send a float and cuts received ones to whole numbers. Knows bytes only: no broker, no pika.
+This is own code, since pika cannot send floats and truncates received ones to whole numbers. It handles bytes only, and
+knows neither the broker nor pika.
 """
 
 import math
@@ -12,11 +13,11 @@ from typing import Any, NamedTuple
 from connectors.singles import shortest
 
 SHORTEST_UNUSABLE = 256
-"""Bytes from which on a short string (names, ids, keys of tables) cannot be written."""
+"""A short string (a name, an id, a key of a table) of so many bytes or more cannot be encoded."""
 
 
 class Fields(NamedTuple):
-    """The basic properties, in the order of the protocol; `None` is absent."""
+    """The basic properties, in the order of the protocol; an absent one is `None`."""
 
     content_type: str | None = None
     content_encoding: str | None = None
@@ -35,7 +36,7 @@ class Fields(NamedTuple):
 
 
 def encode_fields(fields: Fields) -> bytes:
-    """The flags and the properties that are there. Raises `ValueError` for what the protocol cannot carry."""
+    """Encode the properties that are present. Raises `ValueError` if the protocol cannot carry one."""
     flags = 0
     pieces = [b""]
     for (flag, write, _), value in zip(_FORMS, fields, strict=True):
@@ -47,9 +48,9 @@ def encode_fields(fields: Fields) -> bytes:
 
 
 def decode_fields(encoded: bytes) -> Fields:
-    """What `encode_fields` wrote, or another client; time stamps in headers become milliseconds.
+    """Decode the properties from any client; time stamps in headers become milliseconds.
 
-    Raises `ValueError`, `IndexError` or `struct.error` for anything else.
+    Raises `ValueError`, `IndexError` or `struct.error` for bytes that are not encoded properties.
     """
     flags = int.from_bytes(encoded[:2], "big")
     offset = 2
@@ -185,7 +186,7 @@ def _read_value(encoded: bytes, offset: int) -> tuple[Any, int]:
 
 
 def _read_long(kind: int, encoded: bytes, offset: int, end: int) -> Any:
-    """Text where it is UTF-8, else the bytes; or the values of an array."""
+    """A text if the bytes are UTF-8, otherwise the bytes; or the values of an array."""
     if kind != ord("A"):
         content = encoded[offset:end]
         if kind == ord("x"):
@@ -208,4 +209,4 @@ _FORM_OF_KIND: Mapping[str, tuple[Callable[[Any], bytes], Callable[[bytes, int],
     "T": (_seconds, _read_seconds),
 }
 _FORMS = [(1 << (15 - place), *_FORM_OF_KIND[kind]) for place, kind in enumerate("sstbbssssTssss")]
-"""For each property its flag, and how it is written and read."""
+"""The flag of each property, and its functions for encoding and decoding."""

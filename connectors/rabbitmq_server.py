@@ -129,7 +129,10 @@ def reason(error: BaseException) -> str:
 
 
 def address_of(reply_to: str | None) -> str | None:
-    """The `reply_to` of RabbitMQ's clients for a destination: NAME for `queue:NAME`. Raises `ValueError` without NAME."""
+    """The `reply_to` of RabbitMQ's clients for a destination: NAME for `queue:NAME`.
+
+    Raises `ValueError` without NAME.
+    """
     if reply_to is None:
         return None
     address = reply_to.removeprefix("queue:")

@@ -59,7 +59,7 @@ class BatchInFlight:
         return len(self.results) - len(self._unsettled)
 
     def begin_channel(self, published: int) -> None:
-        """Publish all unsettled messages on another channel. `published`: number of earlier messages on that channel."""
+        """Publish all unsettled messages on another channel, which has published so many messages before."""
         self._ahead = sorted(self._unsettled, reverse=True)
         for index in self._ahead:
             self.results[index] = None  # what was returned on another channel may be routed on this one

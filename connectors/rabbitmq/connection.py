@@ -16,8 +16,8 @@ from correlator.options import check_destination, flag_option
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
 
 MISSED_HEARTBEATS = 3
-"""Heartbeat intervals after which a server has surely given up a silent client: it checks once in each interval, and gives
-up after two intervals without a frame."""
+"""Heartbeat intervals after which a server has surely given up a silent client: it checks once in each interval, and
+gives the client up after two intervals without a frame."""
 SPARE_S = 5
 """Time until the unacknowledged messages of a lost consumer are back in the queue."""
 
@@ -78,7 +78,10 @@ class RabbitConnection:
     def examine(
         self, receivers: Sequence[ReceiverSettings], senders: Sequence[SenderSettings]
     ) -> Sequence[CorrelatorError]:
-        """Findings about queues at the server that delete or take back messages; see docs/rabbitmq.md. Changes nothing."""
+        """Findings about queues at the server that delete or take back messages; see docs/rabbitmq.md.
+
+        Changes nothing.
+        """
         return list(examine(self._where, self._broker, receivers, senders))
 
     def close(self) -> None:

@@ -172,7 +172,10 @@ def _message(fields: Fields, body: bytes, *, redelivered: bool) -> Message:
 
 
 def _take_text(table: dict[str, Any], name: str) -> str | None:
-    """Remove a header from the table if it is a text; any other value comes from another client, and stays a property."""
+    """Remove a header from the table if it is a text.
+
+    Any other value comes from another client: it stays a property.
+    """
     return table.pop(name) if isinstance(table.get(name), str) else None
 
 

@@ -53,7 +53,10 @@ class RabbitDestination:
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
     def declare_on(self, link: RabbitLink) -> None:
-        """Make queue, exchange and binding, or check that they exist. Raises `ConnectionLost`, E7010 if one is missing."""
+        """Make queue, exchange and binding, or check that they exist.
+
+        Raises `ConnectionLost`, E7010 if one is missing.
+        """
         if self.exchange:
             self._declare_exchange(link)
         if self.queue:

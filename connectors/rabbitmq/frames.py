@@ -19,8 +19,8 @@ _BASIC = 60
 FRAME_OVERHEAD = _FRAME.size + len(_END)
 _TAG = struct.Struct(">Q?")
 LARGEST_IN_ONE_PIECE = 64 * 1024
-"""The largest body, in bytes, of a delivery that is decoded here. A larger one would be copied again and again until its
-last bytes have come, so pika reads it frame by frame."""
+"""The largest body, in bytes, of a delivery that is decoded here. pika reads a larger one frame by frame: here each
+read from the socket would copy it again until its last bytes have come."""
 
 
 class RabbitDelivery(NamedTuple):

@@ -173,13 +173,13 @@ class RabbitLink:
         self.ask(lambda channel, reply: channel.basic_consume(queue, self._on_large_delivery, callback=reply))
 
     def tell(self, action: Callable[[Any], object]) -> None:
-        """Make a request without an answer. Raises `ConnectionLost` without a connection; a later failure is a fault."""
+        """Make a request without an answer; a failure becomes a fault later. Raises `ConnectionLost` after a fault."""
         self.check()
         self._post(lambda: self._perform(lambda channel, _: action(channel), None))
 
     @property
     def largest_properties(self) -> int:
-        """The most bytes that the encoded properties of a message may have, by the frame size agreed with the server."""
+        """The most bytes that the encoded properties of a message may have: the server limits the size of a frame."""
         assert self._wire is not None
         return largest_properties(self._wire.params.frame_max)
 

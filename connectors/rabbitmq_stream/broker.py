@@ -1,4 +1,4 @@
-"""The address of a server and how it is spoken to, from the options of a connection."""
+"""The options of a connection: address of the server, credentials, TLS, time-outs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ _PORT, _TLS_PORT = 5552, 5551
 
 
 class NodeAddress(NamedTuple):
-    """Where a node listens for the stream protocol."""
+    """Host and port on which a node listens for the stream protocol."""
 
     host: str
     port: int
@@ -23,10 +23,10 @@ class NodeAddress(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamBroker(Server):
-    """A server that speaks the stream protocol; one that is silent is given up after twice `heartbeat_s`.
+    """A server that speaks the stream protocol. A silent server is given up after twice `heartbeat_s`.
 
     Attributes:
-        declare: whether streams are made where they are missing, where receiver or sender say nothing.
+        declare: whether missing streams are made, unless receiver or sender say otherwise.
     """
 
     port: int = _PORT
@@ -35,12 +35,12 @@ class StreamBroker(Server):
 
     @property
     def address(self) -> NodeAddress:
-        """The configured node; others of its cluster tell theirs."""
+        """The configured node. The other nodes of a cluster advertise their addresses."""
         return NodeAddress(self.host, self.port)
 
 
 def broker(where: str, options: Mapping[str, Any]) -> StreamBroker:
-    """The server that the options of a connection describe. Raises `ConfigError`."""
+    """Make a broker from the options of a connection. Raises `ConfigError` if one is wrong."""
     check_options(where, options, OPTIONS)
     default = StreamBroker()
     return StreamBroker(

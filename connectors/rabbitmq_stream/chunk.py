@@ -1,7 +1,7 @@
-"""The entries of a chunk of a stream: messages, and batches of messages that a producer has packed into one. Pure.
+"""Decodes the entries of a chunk: single messages, and batches that a producer has packed into one entry. Pure.
 
-Own code, since rstream unpacks whatever size it becomes, and numbers the messages of a batch by what is in it: the
-server numbers them by what its producer has said.
+This is own code for two reasons. rstream unpacks a batch of any size. And it numbers the messages of a batch by its
+content, while the server numbers them by the count that the producer has stated.
 """
 
 import struct
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 MOST_UNPACKED_BYTES = 64 * 1024 * 1024
-"""Of one batch. A producer's frame has a megabyte, and may hold thousands of batches."""
+"""Most unpacked bytes of one batch. A frame of one megabyte may hold thousands of batches."""
 _PACKED, _COMPRESSION = 0x80, 0x70
 _SIZE = struct.Struct(">I")
 _BATCH = struct.Struct(">BHII")
@@ -19,10 +19,10 @@ _KINDS = {2: "snappy", 3: "lz4", 4: "zstd"}
 
 
 class Packed(bytes):
-    """What stands for a message of a batch that cannot be unpacked: for the first one, all bytes of the batch.
+    """Stands for a message of a batch that cannot be unpacked; the first one has all bytes of the batch.
 
     Attributes:
-        why: says so.
+        why: the reason.
     """
 
     why: str
@@ -32,9 +32,9 @@ class PackedBatch(NamedTuple):
     """Messages that a producer has packed into one entry.
 
     Attributes:
-        number: how many; each has an offset.
-        size: their bytes when unpacked, as the producer has said.
-        packed: what the entry holds.
+        number: how many messages; each has an offset of its own.
+        size: unpacked bytes that the producer has stated.
+        packed: the content of the entry.
     """
 
     compression: int
@@ -43,7 +43,7 @@ class PackedBatch(NamedTuple):
     packed: bytes
 
     def unpack(self) -> list[bytes]:
-        """The messages; `Packed` ones when they cannot be unpacked."""
+        """The messages; `Packed` objects if the batch cannot be unpacked."""
         try:
             return _messages(_content(self), self.number)
         except (ValueError, struct.error, zlib.error) as error:
@@ -51,9 +51,9 @@ class PackedBatch(NamedTuple):
 
 
 def entries_of(data: bytes, count: int) -> list[list[bytes] | PackedBatch]:
-    """So many entries: messages that follow one another, and batches.
+    """Decode `count` entries: lists of consecutive messages, and packed batches.
 
-    Raises `ValueError` or `struct.error` for entries that the server cannot have written.
+    Raises `ValueError` or `struct.error` if the server cannot have written them.
     """
     entries: list[list[bytes] | PackedBatch] = []
     messages: list[bytes] = []
@@ -91,7 +91,7 @@ def _content(batch: PackedBatch) -> bytes:
 
 
 def _unzipped(packed: bytes, size: int) -> bytes:
-    """At most one byte more than it should have."""
+    """Unpack at most `size` bytes and one more, which shows that there are too many."""
     return zlib.decompressobj(_GZIP).decompress(packed, size + 1)
 
 

@@ -1,4 +1,4 @@
-"""The connector's entry point: checks the options, opens nothing."""
+"""The entry point of the connector `rabbitmq_stream`: checks options; makes sources and sinks."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,9 +15,9 @@ from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSett
 
 
 class StreamConnection:
-    """A RabbitMQ server with the stream plugin; the options stand in docs/rabbitmq-streams.md.
+    """A RabbitMQ server with the stream plugin. docs/rabbitmq-streams.md lists the options.
 
-    Each source and each sink has a connection of its own, to the node that leads its stream.
+    Each source and each sink has a link of its own, to the node that leads its stream.
     """
 
     features = Features(order=Order.POSITION, deduplicates_sends=True, shares=False)
@@ -27,7 +27,7 @@ class StreamConnection:
         self._broker = broker(self._where, settings.options)
 
     def source(self, receiver: ReceiverSettings) -> StreamSource:
-        """A reader of the stream, which shares its messages with nobody."""
+        """A reader of the stream. Readers do not share messages: each gets all of them."""
         destination = destination_of_receiver(receiver, self._broker)
         return StreamSource(f"receivers.{receiver.id}", self._broker, destination, receiver)
 
@@ -36,9 +36,10 @@ class StreamConnection:
         return StreamSink(f"senders.{sender.id}", self._broker, destination_of_sender(sender, self._broker))
 
     def browse(self, destination: str, limit: int, _options: Mapping[str, Any] = {}) -> Sequence[Message]:
-        """Copies of the oldest messages that the stream still holds; nobody notices.
+        """Copies of the oldest messages that the stream still holds. Changes nothing.
 
-        Raises `UsageError` for anything but a stream that is there, `ConnectionLost` when the server cannot be reached.
+        Raises `UsageError` E2110 if the destination is not a queue, E2027 if there is no such stream; `ConnectionLost`
+        if the server cannot be reached.
         """
         check_destination(self._where, destination)
         stream = stream_of(destination)
@@ -58,4 +59,4 @@ class StreamConnection:
             source.close()
 
     def close(self) -> None:
-        """Nothing is shared."""
+        """Do nothing: sources and sinks share nothing."""

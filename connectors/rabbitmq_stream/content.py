@@ -1,4 +1,4 @@
-"""A message as a stream holds it, and back: what becomes a property, a section, a body (docs/rabbitmq-streams.md)."""
+"""Converts messages to the AMQP 1.0 sections that a stream holds, and back (docs/rabbitmq-streams.md)."""
 
 import uuid
 from collections.abc import Mapping, Sequence
@@ -29,9 +29,9 @@ from correlator.connector import SIMPLE, readable
 from correlator.events import Headers, Message, Outgoing, PropertyValue
 
 OFFSET = "x-stream-offset"
-"""Property with the offset of a received message; not sent on."""
+"""Property with the offset of a received message. Sinks do not send it."""
 UNIQUE_ID, SOURCE_ID = "uniqueMessageId", "messageSourceId"
-"""Properties of the default templates: set for messages that come without."""
+"""Properties that the default templates of unique ids use; the source sets them if a message does not have them."""
 CONTENT_TYPE, CONTENT_ENCODING = "amqp_content_type", "amqp_content_encoding"
 _NO_HEADERS = Headers()
 _HIGHEST_PRIORITY = 255
@@ -40,7 +40,7 @@ _BODIES = (DATA, SEQUENCE, VALUE)
 
 
 class EntryOffset(NamedTuple):
-    """Where a message lies.
+    """The offset of an entry in a stream.
 
     Attributes:
         timestamp: when its chunk was written, in milliseconds since the epoch.
@@ -52,19 +52,19 @@ class EntryOffset(NamedTuple):
 
     @property
     def unique_id(self) -> str:
-        """The same at every reading; another one in a stream that has been deleted and made again."""
+        """An id of the entry: the same at each reading, and another one after the stream was deleted and made again."""
         return f"{self.offset}-{self.timestamp}:{self.stream}"
 
 
 def encode(outgoing: Outgoing, message_id: str, now_ms: int) -> bytes:
-    """A message on its way out.
+    """Encode a message.
 
     Args:
         outgoing: the message.
-        message_id: that of AMQP.
+        message_id: the message id for AMQP.
         now_ms: the time of sending, in milliseconds since the epoch.
 
-    Raises `ValueError`, `TypeError` or `AttributeError` for what AMQP 1.0 cannot carry.
+    Raises `ValueError`, `TypeError` or `AttributeError` if AMQP 1.0 cannot carry the message.
     """
     message = outgoing.message
     if not isinstance(message.body, bytes):
@@ -85,7 +85,7 @@ def _encoded_header(headers: Headers) -> bytes:
         (
             headers.persistent,
             None if headers.priority is None else Octet(min(headers.priority, _HIGHEST_PRIORITY)),
-            Unsigned(headers.time_to_live_ms) if headers.time_to_live_ms else None,  # 0 is for ever
+            Unsigned(headers.time_to_live_ms) if headers.time_to_live_ms else None,  # 0 means that it never expires
         ),
     )
 
@@ -118,13 +118,13 @@ def _symbol(properties: Mapping[str, PropertyValue], name: str) -> Symbol | None
 
 
 def decode(encoded: bytes, at: EntryOffset, *, wants_id: bool, wants_source: bool) -> Message:
-    """What lies in the stream, as its receiver sees it; what is no message of AMQP 1.0 is a body as a whole, marked.
+    """The message of an entry. An entry that is no message of AMQP 1.0 becomes a body as a whole, and is marked.
 
     Args:
-        encoded: the entry of the stream.
+        encoded: the content of the entry.
         at: where the entry lies.
-        wants_id: whether a message without a property `uniqueMessageId` gets one, made of its place.
-        wants_source: the same for `messageSourceId`.
+        wants_id: whether a message without the property `uniqueMessageId` gets one, made of its offset.
+        wants_source: whether a message without the property `messageSourceId` gets the name of the stream.
     """
     message = readable(
         lambda: _decoded(_sections(encoded), at),
@@ -209,7 +209,7 @@ def _message(
 
 
 def _body(sections: Sequence[tuple[int, Any]]) -> bytes:
-    """The bytes of the data sections; texts and bytes of a value as they are, all else as JSON."""
+    """The bytes of the data sections; a text or bytes of a value section as they are, any other value as JSON."""
     parts = [value for code, value in sections if code in _BODIES]
     if not parts:
         raise ValueError("there is no body")
@@ -223,7 +223,7 @@ def _body(sections: Sequence[tuple[int, Any]]) -> bytes:
 
 
 def _plain(value: Any) -> PropertyValue:
-    """What a property cannot be: identifiers become texts, lists and maps JSON."""
+    """The value of a property that a `Message` cannot have: UUIDs become text, lists and maps become JSON."""
     return str(value) if isinstance(value, uuid.UUID) else msgspec.json.encode(value).decode()
 
 

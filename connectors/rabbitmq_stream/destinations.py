@@ -1,4 +1,4 @@
-"""Which stream a destination is, how it is made, and where reading begins."""
+"""Maps destinations to streams, and checks the options that say how a stream is made and where reading begins."""
 
 import re
 from collections.abc import Mapping
@@ -14,16 +14,17 @@ from correlator.settings import ReceiverSettings, SenderSettings
 SENDER_OPTIONS = ("declare", "arguments")
 RECEIVER_OPTIONS = (*SENDER_OPTIONS, "offset")
 LONGEST_NAME = 255
-"""Bytes of the names of streams, publishers and subscriptions."""
+"""Most bytes of the name of a stream, publisher or subscription."""
 _LEADER_LOCATORS = ("client-local", "balanced", "least-leaders", "random")
 _LARGEST_OFFSET = 2**64 - 2
 _OFFSETS = "first, last, next, a number from 0 on, or a time such as 2026-01-31T12:00:00Z"
 
 
 class StartOffset(NamedTuple):
-    """Where a receiver begins that has acknowledged nothing yet.
+    """Where a receiver begins if it has acknowledged nothing yet.
 
     Attributes:
+        kind: the unit of `number`, or a place that needs no number.
         number: the offset, or the time in milliseconds since the epoch.
     """
 
@@ -33,11 +34,12 @@ class StartOffset(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamDestination:
-    """What a receiver reads, or a sender publishes to.
+    """The stream of a receiver's or sender's destination.
 
     Attributes:
-        declare: whether the stream is made where it is missing; otherwise it must be there.
-        arguments: of the stream that is made.
+        declare: whether a missing stream is made; otherwise it must exist.
+        arguments: for making the stream.
+        start: where a receiver begins.
     """
 
     stream: str
@@ -47,7 +49,7 @@ class StreamDestination:
 
 
 def destination_of_receiver(receiver: ReceiverSettings, broker: StreamBroker) -> StreamDestination:
-    """Raises `ConfigError`."""
+    """The stream that a receiver reads. Raises `ConfigError` for a wrong destination or option."""
     where = f"receivers.{receiver.id}"
     check_options(where, receiver.options, RECEIVER_OPTIONS)
     if len(receiver.subscription.encode()) > LONGEST_NAME:
@@ -58,7 +60,7 @@ def destination_of_receiver(receiver: ReceiverSettings, broker: StreamBroker) ->
 
 
 def destination_of_sender(sender: SenderSettings, broker: StreamBroker) -> StreamDestination | None:
-    """`None` for a sender without a destination of its own. Raises `ConfigError`."""
+    """The stream of a sender, `None` if it has no destination. Raises `ConfigError` as for a receiver."""
     where = f"senders.{sender.id}"
     check_options(where, sender.options, SENDER_OPTIONS)
     if sender.destination is not None:
@@ -70,7 +72,7 @@ def destination_of_sender(sender: SenderSettings, broker: StreamBroker) -> Strea
 
 
 def stream_of(destination: str) -> str | None:
-    """The stream of `queue:NAME`; `None` for anything that no stream can be."""
+    """The stream of `queue:NAME`; `None` for a topic, and for a name that no stream can have."""
     parsed = parse_destination(destination)
     return parsed.name if parsed is not None and parsed.kind == "queue" and _is_short(parsed.name) else None
 
@@ -99,7 +101,7 @@ def _start(where: str, options: Mapping[str, Any]) -> StartOffset:
     value = options.get("offset", "first")
     if value in ("first", "last", "next"):
         return StartOffset(value)
-    if isinstance(value, str) and value.isdecimal():  # a placeholder is always a text
+    if isinstance(value, str) and value.isdecimal():  # the value of a placeholder is always a text
         value = int(value)
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LARGEST_OFFSET:
         return StartOffset("offset", value)
@@ -110,7 +112,7 @@ def _start(where: str, options: Mapping[str, Any]) -> StartOffset:
 
 
 def _moment(value: object) -> datetime | None:
-    """A time with its zone."""
+    """The time that the value names, with a time zone; `None` if it names none."""
     try:
         moment = datetime.fromisoformat(value) if isinstance(value, str) else value
     except ValueError:
@@ -119,7 +121,7 @@ def _moment(value: object) -> datetime | None:
 
 
 def _arguments(where: str, options: Mapping[str, Any]) -> Mapping[str, str]:
-    """Checked here, since the server does not answer to a value that it does not understand."""
+    """The arguments of the stream. They are checked here, since the server does not answer if it misunderstands one."""
     given = options.get("arguments", {})
     where = f"{where}.arguments"
     if not isinstance(given, Mapping):
@@ -140,4 +142,4 @@ _ARGUMENTS: Mapping[str, tuple[str, str]] = {
     "initial-cluster-size": _WHOLE,
     "queue-leader-locator": (", ".join(_LEADER_LOCATORS), "|".join(_LEADER_LOCATORS)),
 }
-"""What is allowed as the value of each, in words and as a pattern."""
+"""The allowed values of each argument, in words and as a pattern."""

@@ -1,4 +1,4 @@
-"""What rstream and the server say, as the errors that cross the port: one code for each thing the user can do."""
+"""Turns errors of rstream and of the server into faults: one code for each thing that the user can do about it."""
 
 import ssl
 
@@ -13,7 +13,7 @@ NOT_PERMITTED = "E7007"
 
 
 def of_foreign(address: NodeAddress) -> ConnectionFault:
-    """What listens speaks something else."""
+    """The server does not speak the stream protocol."""
     todo = "Look whether host and port are those of the stream plugin, and whether it needs tls: true"
     return ConnectionFault("E7005", f"{address} does not speak the stream protocol", "", todo)
 
@@ -31,7 +31,7 @@ def of_opening(error: BaseException, broker: StreamBroker, address: NodeAddress)
 
 
 def of_refusal(error: exceptions.ServerError, stream: str, broker: StreamBroker) -> ConnectionFault:
-    """Why the server does not do what it was asked to do with a stream."""
+    """Why the server has refused a request about a stream."""
     name = f"the stream {quoted(stream)}"
     if isinstance(error, exceptions.StreamDoesNotExist):
         return ConnectionFault(NO_SUCH_DESTINATION, f"{name} does not exist")

@@ -1,4 +1,4 @@
-"""What a subscription has delivered, on its way from the I/O thread to the receiver's; and how much more may come."""
+"""Passes delivered chunks from the I/O thread to the receiver's thread, and decides how many more may come."""
 
 import threading
 from collections import deque
@@ -8,14 +8,14 @@ from typing import NamedTuple
 from connectors.rabbitmq_stream.chunk import PackedBatch
 
 MOST_CREDITS = 10
-"""Chunks that may be under way."""
+"""Most chunks that the server may send ahead."""
 
 
 class EntryRun(NamedTuple):
-    """Entries of a stream that follow one another.
+    """Consecutive entries of a stream.
 
     Attributes:
-        first: the offset of the first one.
+        first: the offset of the first entry.
         timestamp: when their chunk was written, in milliseconds since the epoch.
     """
 
@@ -25,21 +25,21 @@ class EntryRun(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The offset behind the last one."""
+        """The offset behind the last entry."""
         return self.first + len(self.entries)
 
     @property
     def size(self) -> int:
-        """Their bytes."""
+        """Bytes of the entries."""
         return sum(map(len, self.entries))
 
     def part(self, begin: int, end: int) -> "EntryRun":
-        """The entries from one offset up to another."""
+        """The entries from one offset up to, and without, another."""
         return EntryRun(begin, self.timestamp, self.entries[begin - self.first : end - self.first])
 
 
 class PackedRun(NamedTuple):
-    """Messages that a producer has packed, as `EntryRun`."""
+    """Consecutive messages that their producer has packed into one entry."""
 
     first: int
     timestamp: int
@@ -47,38 +47,38 @@ class PackedRun(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The offset behind the last one."""
+        """The offset behind the last message."""
         return self.first + self.batch.number
 
     @property
     def size(self) -> int:
-        """The bytes that wait."""
+        """Bytes of the packed entry."""
         return len(self.batch.packed)
 
     def unpacked(self) -> EntryRun:
-        """The messages."""
+        """The messages, unpacked."""
         return EntryRun(self.first, self.timestamp, self.batch.unpack())
 
 
 class TakenRuns(NamedTuple):
-    """What was taken; `reached` tells that nothing more lies before the offset where to stop."""
+    """The result of `Feed.take`; `reached`: no further entry lies before the offset `until`."""
 
     runs: list[EntryRun]
     reached: bool
 
 
 class Feed:
-    """Chunks of one subscription.
+    """The waiting chunks of one subscription.
 
-    A server sends whole chunks, of any size, and one for each credit. So that what waits stays bounded, a credit is
-    given only while there is room, for as many chunks as would fit if they were like the last one. A batch is unpacked
-    when its first message is to be taken, so that of all that waits one is unpacked, whatever size it becomes.
+    The server sends one chunk, of any size, for each credit. To bound the memory, the feed gives credits only while it
+    has room, for as many chunks as would fit if they were as large as the last one. It unpacks a packed batch only when
+    the first message of that batch is taken, so at most one batch is unpacked at a time.
 
     Args:
         subscription: its number on the connection.
-        position: the offset where it begins.
-        most: entries that may wait.
-        most_bytes: their bytes.
+        position: its first offset.
+        most: most entries that may wait.
+        most_bytes: most bytes of these entries.
 
     Attributes:
         position: the lowest offset that can still come.
@@ -101,11 +101,11 @@ class Feed:
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes of the entries that wait."""
+        """Bytes of the waiting entries."""
         return self._bytes
 
     def put(self, chunk: Sequence[EntryRun | PackedRun]) -> None:
-        """A chunk."""
+        """Add a delivered chunk. Called by the I/O thread."""
         runs = [run for run in chunk if run.end > run.first]
         count, size = sum(run.end - run.first for run in runs), sum(run.size for run in runs)
         with self._stirred:
@@ -119,7 +119,7 @@ class Feed:
                 self._stirred.notify()
 
     def room(self) -> int:
-        """How many credits are to be given now; they count as given."""
+        """The number of credits to give to the server now; the feed counts them as given."""
         with self._stirred:
             left, left_bytes = self._most - self._count, self._most_bytes - self._bytes
             if left <= 0 or left_bytes <= 0:
@@ -131,20 +131,20 @@ class Feed:
             return more
 
     def end(self) -> None:
-        """Nothing more comes: end the wait."""
+        """Wake the receiver's thread for good: nothing more will come."""
         with self._stirred:
             self._ended = True
             self._stirred.notify()
 
     @property
     def empty(self) -> bool:
-        """Whether nothing waits."""
+        """Whether no entry waits."""
         return not self._waiting
 
     def take(self, start: int, until: int | None, most: int, timeout_s: float) -> TakenRuns:
-        """The next entries in order from one offset up to another, waiting for the first.
+        """The next entries in order, from the offset `start` up to `until`; waits `timeout_s` for the first entry.
 
-        They have at most `most_bytes` together, or it is only one. What lies before `start` is dropped.
+        Together they have at most `most_bytes`; a larger entry comes alone. Entries before `start` are dropped.
         """
         taken: list[EntryRun] = []
         size = 0
@@ -175,7 +175,7 @@ class Feed:
                 self._remove()
 
     def _fitting(self, run: EntryRun, end: int, size: int, *, first: bool) -> tuple[int, int]:
-        """How far the entries fit into the bytes of one batch, and the bytes with them."""
+        """The offset behind the last entry that still fits into `most_bytes`, and the bytes up to there."""
         for at in range(end - run.first):
             larger = size + len(run.entries[at])
             if larger > self._most_bytes and not (first and not at):
@@ -184,7 +184,7 @@ class Feed:
         return end, size
 
     def _cut(self, end: int) -> EntryRun:
-        """Take the entries up to an offset out of the first run."""
+        """Remove the entries up to an offset from the first run, and return them."""
         run = self._unpack()
         part = run if end == run.end else run.part(run.first, end)
         if part is not run:
@@ -194,7 +194,7 @@ class Feed:
         return part
 
     def _unpack(self) -> EntryRun:
-        """The first run, unpacked if it was not."""
+        """Unpack the first run if it is packed, and return it."""
         run = self._waiting[0]
         if isinstance(run, PackedRun):
             self._bytes -= run.size
@@ -203,7 +203,7 @@ class Feed:
         return run
 
     def _remove(self) -> None:
-        """The first run is taken, or not wanted."""
+        """Remove the first run."""
         run = self._waiting.popleft()
         self._count -= run.end - run.first
         self._bytes -= run.size

@@ -1,8 +1,8 @@
-"""One connection of the stream protocol with an I/O thread of its own, in which an event loop runs.
+"""The link of a source or sink to a stream: one connection of the stream protocol, with an I/O thread and event loop.
 
-Everything of rstream is touched in that thread only. It answers heartbeats whatever the owner's thread does meanwhile.
-The owner hands requests over and waits for their answers, never longer than the broker's `timeout_s`. A link that has a
-fault is of no use any more: its owner closes it and makes another one.
+Only the I/O thread uses objects of rstream. It answers heartbeats while the owner's thread is busy. The owner passes
+requests to it and waits for the answers, at most `timeout_s` for each. After a fault the owner closes the link and
+makes another one.
 """
 
 import asyncio
@@ -33,18 +33,18 @@ from correlator.processes import keep
 CLOSE_TIMEOUT_S = 5.0
 """How long an orderly close may take before the connection is cut."""
 _LAST_ANSWERS_S = 0.05
-"""After a connection has ended: for those who wait to take the answers that came before the end."""
+"""Time after the end of a connection until outstanding requests fail: their answers may have come before the end."""
 _DELIVERIES = 0
-"""The queue of rstream that all deliveries go through."""
+"""The number of the queue of rstream that passes deliveries on."""
 _LARGEST_FRAME = 2**31 - 1
-"""What we ask for, so that the server's own limit counts."""
+"""The largest frame that the client asks for, so that the server's own limit applies."""
 _T = TypeVar("_T")
 
-logging.getLogger("rstream").addHandler(logging.NullHandler())  # what it would print is told by errors
+logging.getLogger("rstream").addHandler(logging.NullHandler())  # errors report what it would print
 
 
 class Utf8(str):
-    """A text whose length is that of its UTF-8: rstream writes the length of a text in front of its bytes."""
+    """A text whose `len` counts bytes of UTF-8: rstream writes the length of a text in front of its bytes."""
 
     __slots__ = ()
 
@@ -53,13 +53,13 @@ class Utf8(str):
 
 
 class Wire(Client):
-    """A connection of rstream that says when it is of no use any more. Lives in the I/O thread.
+    """A connection of rstream that reports its end. Used by the I/O thread only.
 
     Args:
-        broker: how the server is spoken to.
-        address: the node.
-        tls: for TLS.
-        lost: told why, once the connection has ended.
+        broker: the options of the connection.
+        address: the node to connect to.
+        tls: `None` for no TLS.
+        lost: called with the reason when the connection has ended.
     """
 
     def __init__(
@@ -85,23 +85,23 @@ class Wire(Client):
 
     @property
     def is_foreign(self) -> bool:
-        """Whether what came, before anything else, was no frame of the protocol."""
+        """Whether the first bytes from the server were no frame of the protocol."""
         return self.server_properties is None and self._conn is not None and bool(self._conn._buffer)  # noqa: SLF001
 
     @property
     def advertised(self) -> NodeAddress:
-        """By which address the node calls itself."""
+        """The address that the node advertises."""
         properties = self.server_properties or {}
         return NodeAddress(properties.get("advertised_host", ""), int(properties.get("advertised_port", 0)))
 
     def fileno(self) -> int:
-        """The descriptor of its socket, -1 when it has none."""
+        """The descriptor of the socket, -1 if there is none."""
         writer = None if self._conn is None else self._conn._writer  # noqa: SLF001
         sock = None if writer is None else writer.get_extra_info("socket")
         return -1 if sock is None else int(sock.fileno())
 
     async def listen(self, handle: Callable[[schema.Deliver], Awaitable[None]]) -> None:
-        """Hand every delivery to the handler, one after the other."""
+        """Call the handler with each delivery, one after the other."""
 
         async def deliver(delivery: Any) -> None:
             if isinstance(delivery, asyncio.Event):
@@ -113,17 +113,17 @@ class Wire(Client):
         self.add_handler(schema.Deliver, deliver, name=str(_DELIVERIES))
 
     async def settle(self) -> None:
-        """Return when everything that has come is handled."""
+        """Return when all received deliveries are handled."""
         settled = asyncio.Event()
         await self._frames[_DELIVERIES].put(settled)
         await settled.wait()
 
     def wait_frame(self, frame_cls: Any, corr_id: int | None = None, timeout: int | None = None) -> Any:
-        """As in rstream, with our time-out."""
+        """As in rstream, with the time-out of the options."""
         return super().wait_frame(frame_cls, corr_id, timeout or self._timeout_s)
 
     async def cut(self) -> None:
-        """End it without a word to the server."""
+        """End the connection without telling the server."""
         self._is_not_closed = False
         for name in list(self._tasks):
             with contextlib.suppress(Exception):  # whatever a task has ended with
@@ -154,15 +154,15 @@ class Wire(Client):
 
 
 class StreamLink:
-    """A connection. Owned by one thread, that of its source or sink.
+    """A connection of the stream protocol. Owned by one thread, that of its source or sink.
 
     Args:
         where: the receiver or sender, for messages.
         broker: the server.
-        changed: called in the I/O thread when there is a fault.
+        changed: called in the I/O thread after a fault.
 
     Attributes:
-        fault: why the connection cannot be used; `None` while it can.
+        fault: the reason why the connection cannot be used; `None` while it can.
     """
 
     def __init__(self, where: str, broker: StreamBroker, changed: Callable[[], None] = lambda: None) -> None:
@@ -180,34 +180,34 @@ class StreamLink:
     # --- the owner's side ---
 
     def open(self) -> None:
-        """Connect. Raises `ConnectionLost`; to be closed then, too."""
+        """Connect. Raises `ConnectionLost`; the owner has to close the link in that case, too."""
         self._thread.start()
         self._running.wait()
         self.finish(self._submit(lambda: self._connect(self._broker.address), ""))
 
     def open_at(self, destination: StreamDestination) -> None:
-        """Make the stream if it is to be made, and go to the node that leads it. Raises `ConnectionLost`."""
+        """Make the stream if the options say so, and connect to its leader node. Raises `ConnectionLost`."""
         if destination.declare:
             self.ask(lambda wire: _declare(wire, destination), destination.stream)
         self.ask(lambda wire: self._go_to_leader(wire, destination.stream), destination.stream)
 
     def exists(self, stream: str) -> bool:
-        """Whether there is such a stream. Raises `ConnectionLost`."""
+        """Whether the stream exists. Raises `ConnectionLost`."""
         return self.ask(lambda wire: wire.stream_exists(Utf8(stream)), stream)
 
     def ask(self, request: Callable[[Wire], Coroutine[Any, Any, _T]], stream: str) -> _T:
-        """Do something about a stream, and wait for the result.
+        """Make a request about a stream, and wait for its result.
 
-        Raises `ConnectionLost`, also when the server refuses it.
+        Raises `ConnectionLost`, also if the server refuses the request.
         """
         return self.finish(self.begin(request, stream))
 
     def begin(self, request: Callable[[Wire], Coroutine[Any, Any, _T]], stream: str) -> "Future[_T]":
-        """Do something about a stream; `finish` waits for the result."""
+        """Make a request about a stream; `finish` waits for its result."""
         return self._submit(lambda: request(self._connected()), stream)
 
     def finish(self, result: "Future[_T]") -> _T:
-        """The result. Raises `ConnectionLost`."""
+        """Wait for the result of a request. Raises `ConnectionLost`."""
         try:
             return result.result(self._broker.timeout_s + CLOSE_TIMEOUT_S)  # each frame has a time-out of its own
         except TimeoutError:
@@ -222,12 +222,12 @@ class StreamLink:
         return self.fault
 
     def check(self) -> None:
-        """Raises `ConnectionLost` when there is a fault."""
+        """Raises `ConnectionLost` after a fault."""
         if self.fault is not None:
             raise self.fault.error(self._where)
 
     def close(self) -> None:
-        """Close the connection, in order and behind all that was asked; cut it when that takes too long."""
+        """Close the connection after all earlier requests; cut it if that takes too long."""
         if self._thread.ident is None:
             return
         self._loop.call_soon_threadsafe(self._closing.set)
@@ -239,7 +239,7 @@ class StreamLink:
     # --- the I/O thread's side ---
 
     def fail(self, fault: ConnectionFault) -> None:
-        """The connection is of no use any more: all who wait hear why."""
+        """Give up the connection: every outstanding request fails with the fault."""
         if self.fault is None:
             self.fault = fault
         for request in self._requests:

@@ -1,9 +1,9 @@
-"""One connection that publishes batches: publishers by name, frames, and which message each confirm settles.
+"""Publishes batches over one connection: declares publishers, packs messages into frames, settles confirms.
 
-Lives in the I/O thread of its link. A publisher is known to the server by stream and name, and what it publishes by its
-number: a number that is not above the highest stored one of its name is confirmed and not stored again. So numbers of
-one name must reach the server in order, and after any doubt all unconfirmed ones again, beginning with the lowest
-(trap T35): whatever goes wrong with a single message on the server's side ends the connection.
+Used by the I/O thread of a link only. The server knows a publisher by its stream and name, and its messages by their
+numbers: it confirms a number that is not above the highest stored one of that name, and does not store the message. So
+the numbers of a name must reach the server in order. After a failure all unconfirmed numbers must be sent again, the
+lowest first (trap T35). For this reason a failure of the server with any message ends the connection.
 """
 
 import asyncio
@@ -18,22 +18,22 @@ from connectors.rabbitmq_stream.link import Utf8, Wire
 from correlator.errors import SendRejected
 
 MOST_OUTSTANDING = 10_000
-"""Messages published and not confirmed."""
+"""Most messages that are published and not confirmed."""
 MOST_OUTSTANDING_BYTES = 8 * 1024 * 1024
-"""Their bytes; a larger message goes alone."""
+"""Most bytes of these messages together; a larger message goes alone."""
 FRAME_OVERHEAD, MESSAGE_OVERHEAD = 13, 12
-"""Bytes of a frame around its messages, and around each of them."""
+"""Bytes that a frame and each of its messages have beside the contents."""
 _FULL_FRAME = 128 * 1024
 _MOST_PUBLISHERS = 200
 
 
 class StreamPublication(NamedTuple):
-    """A message ready to be published.
+    """A message that is ready to be published.
 
     Attributes:
-        name: of the publisher; "" for one that the server does not know again.
-        number: its number under that name.
-        where: how messages of errors call it.
+        name: of its publisher; "" for a publisher whose repeats the server stores again.
+        number: the number of the message under that name.
+        where: names the message in errors.
     """
 
     stream: str
@@ -44,11 +44,11 @@ class StreamPublication(NamedTuple):
 
 
 class BatchInFlight:
-    """A batch on its way. Written by the I/O thread; `settled` may be read by any.
+    """A batch that is being published. The I/O thread changes it; any thread may read `settled`.
 
     Attributes:
-        results: `None` for what the server has, or has not yet confirmed.
-        settled: messages that are confirmed or refused; grows while the server works.
+        results: one for each message: `None` unless it is refused.
+        settled: number of messages that are confirmed or refused; it grows while the server works.
     """
 
     def __init__(self, count: int, prepare: Callable[[int], StreamPublication | SendRejected]) -> None:
@@ -57,17 +57,17 @@ class BatchInFlight:
         self.prepare = prepare
 
     def reject(self, index: int, why: SendRejected) -> None:
-        """It does not leave."""
+        """Refuse the message with this index; it is not published."""
         self.results[index] = why
         self.settled += 1
 
 
 class _Publisher:
-    """A name on a stream.
+    """A declared publisher: a name on a stream.
 
     Attributes:
-        number: the last one, where the caller's numbers say nothing to the server.
-        frame: what is to be sent with the next frame.
+        number: of the last message.
+        frame: messages for the next frame.
     """
 
     def __init__(self, identifier: int, name: str) -> None:
@@ -79,11 +79,11 @@ class _Publisher:
 
 
 class Publishing:
-    """What publishes on one connection.
+    """The publishers of one connection.
 
     Args:
         wire: the connection.
-        fail: ends it.
+        fail: ends the connection.
     """
 
     def __init__(self, wire: Wire, fail: Callable[[ConnectionFault], None]) -> None:
@@ -100,7 +100,7 @@ class Publishing:
         wire.add_handler(schema.PublishError, self._on_error, name="error")
 
     async def publish(self, flight: BatchInFlight) -> None:
-        """Publish a batch, and return when everything of it is settled."""
+        """Publish a batch, and return when each of its messages is confirmed or refused."""
         self._flight = flight
         refused: dict[str, ConnectionFault] = {}  # the same for all messages of the batch, whatever happens meanwhile
         for index in range(len(flight.results)):
@@ -150,7 +150,7 @@ class Publishing:
     async def _publisher(
         self, publication: StreamPublication, refused: dict[str, ConnectionFault]
     ) -> _Publisher | None:
-        """The publisher of a message; `None` where there is none, and `refused` says why."""
+        """The publisher of a message; `None` if the server refuses it, with the reason in `refused`."""
         known = self._publishers.get((publication.stream, publication.name))
         if known is not None or publication.stream in refused:
             return None if publication.stream in refused else known

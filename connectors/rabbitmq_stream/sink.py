@@ -1,4 +1,4 @@
-"""The sink: publishes under the source of each message and its number, so that a repeat is stored once."""
+"""The sink of streams: publishes under the source id and number of each message, so that a repeat is stored once."""
 
 import time
 import uuid
@@ -22,11 +22,10 @@ _NUMBERS = range(2**64)
 
 
 class StreamSink:
-    """Publishes to streams, and waits for the server's confirm of each message.
+    """Publishes to streams, and waits for the confirm of each message.
 
-    What cannot be sent is refused before it leaves, at every try alike: on a stream, a number that comes after higher
-    ones counts as a repeat (trap T35). For the same reason the size that is allowed never grows during the life
-    of a sink.
+    The sink refuses a message before it sends it, and at every try: the server would take a number that comes after
+    higher ones for a repeat (trap T35). For the same reason the allowed size never grows during the life of a sink.
     """
 
     def __init__(self, where: str, broker: StreamBroker, destination: StreamDestination | None) -> None:
@@ -39,7 +38,7 @@ class StreamSink:
         self._publishing: Publishing | None = None
 
     def connect(self) -> None:
-        """Connect, and make the sender's stream if it is to be made."""
+        """Connect, and make the sender's stream if the options say so."""
         self.close()
         self._link = link = StreamLink(self._where, self._broker)
         try:
@@ -74,7 +73,7 @@ class StreamSink:
         raise ConnectionLost("E7023", self._where, what)
 
     def close(self) -> None:
-        """Let go; what is not confirmed may have arrived."""
+        """Close the connection. Unconfirmed messages may have arrived."""
         if self._link is not None:
             self._link.close()
         self._link = self._publishing = None

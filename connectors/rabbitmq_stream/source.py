@@ -1,4 +1,4 @@
-"""The source: one subscription of a stream, whose progress the server keeps as an offset under the receiver's name."""
+"""The source of streams: one subscription. The server keeps its position, an offset under the receiver's name."""
 
 import contextlib
 import struct
@@ -26,13 +26,13 @@ _SUBSCRIPTIONS = 256
 
 
 class StreamSource:
-    """Reads a stream from where its receiver has acknowledged it.
+    """Reads a stream from the acknowledged position of its receiver.
 
-    The server keeps one offset: everything up to it is acknowledged. Where chunks are acknowledged in another order,
-    those behind the oldest one that is not come again after a reconnect.
+    The server keeps one offset: all messages up to it are acknowledged. If chunks are acknowledged in another order,
+    those behind the oldest unacknowledged chunk come again after a reconnect.
 
-    Whatever ends the connection is raised by the next call as `ConnectionLost`; what was delivered until then and not
-    taken is dropped, since it comes again.
+    When the connection has ended, the next call raises `ConnectionLost`. The source drops messages that it has not
+    returned by then, since they come again.
     """
 
     def __init__(
@@ -57,14 +57,14 @@ class StreamSource:
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes of what has been delivered and not been taken."""
+        """Bytes of delivered messages that the source has not returned yet."""
         return self._feed.waiting_bytes
 
     def connect(self) -> None:
-        """Connect, make the stream if it is to be made, and read on behind the stored offset.
+        """Connect, make the stream if the options say so, and go on behind the stored offset.
 
-        A stream that was there before and is gone is made again, if it is to be made, and W7020 raised: what was in it
-        is lost, and nobody should have to find that out alone.
+        If the stream existed at an earlier call and is gone, the source makes it again and raises `ConnectionLost`
+        W7020, so that the loss of its messages is reported.
         """
         link = self._open()
         try:
@@ -76,7 +76,7 @@ class StreamSource:
             raise
 
     def peek(self, limit: int) -> Sequence[Message]:
-        """The first messages of the stream, whatever is acknowledged, and without a trace; to be closed then."""
+        """The first messages of the stream, acknowledged or not. Changes nothing; close the source afterwards."""
         link = self._open()
         last = self._chunk_at(link, StartOffset("last"))
         if last is None:
@@ -110,10 +110,10 @@ class StreamSource:
         return Chunk((), None)
 
     def acknowledge(self, tokens: Sequence[int]) -> None:
-        """Store the offset up to which everything is acknowledged, if these chunks move it.
+        """Store the acknowledged position if these chunks move it.
 
-        The server does not answer to it. So the stored offset is asked for behind it, and the answer awaited at the
-        next call: then the server has read the one before.
+        The server does not answer a stored offset. So the source asks for the offset behind it, and the next call waits
+        for the answer: it shows that the server has stored the offset.
         """
         link = self._connected()
         self._await_proof(link)
@@ -121,12 +121,12 @@ class StreamSource:
             self._proof = self._store(link, self._progress.position)
 
     def reject(self, tokens: Sequence[int]) -> None:
-        """Read these chunks again, before anything new: a stream gives nothing back to other consumers."""
+        """Return the messages of these chunks again, before any new message. Other consumers are not concerned."""
         self._connected()
         self._progress.reject(tokens)
 
     def close(self) -> None:
-        """End the subscription behind the acknowledgements; what is not acknowledged comes again."""
+        """Close the connection after the acknowledgements; unacknowledged messages come again."""
         if self._link is not None:
             with contextlib.suppress(ConnectionLost):
                 self._await_proof(self._link)
@@ -163,7 +163,7 @@ class StreamSource:
     # --- offsets ---
 
     def _begin(self, link: StreamLink) -> int:
-        """Where to read on. A place that only the moment tells is stored at once: it is the same at the next start."""
+        """The offset to go on from. If it depends on the present end of the stream, store it for the next start."""
         stored = link.ask(self._stored, self._stream)
         if stored is not None:
             return (stored + 1) % _OFFSETS
@@ -190,18 +190,18 @@ class StreamSource:
         return chunk.start if start.kind == "last" else chunk.stop
 
     def _chunk_at(self, link: StreamLink, start: StartOffset) -> range | None:
-        """The offsets of the chunk that a subscription would begin with; `None` when there is none yet."""
+        """The offsets of the chunk at which a subscription would begin; `None` if there is no such chunk yet."""
         self._subscribe(link, start)
         link.ask(self._settle, self._stream)
         return self._feed.first_chunk
 
     async def _settle(self, wire: Wire) -> None:
-        """The server sends what there is before it answers to the next request."""
+        """Wait for the chunks that exist: the server sends them before it answers the next request."""
         await wire.stream_exists(self._stream)
         await wire.settle()
 
     def _store(self, link: StreamLink, position: int) -> "tuple[int, Future[int]]":
-        """Store the offset before the position, and ask for it; before the first one lies the largest number."""
+        """Store the offset before the position, and ask for it; before offset 0 comes the largest number."""
         offset = (position - 1) % _OFFSETS
 
         async def store(wire: Wire) -> int:
@@ -226,7 +226,7 @@ class StreamSource:
         return Feed(subscription % _SUBSCRIPTIONS, position, self._most, self._most_bytes)
 
     def _subscribe(self, link: StreamLink, start: StartOffset) -> None:
-        """Begin again at another place."""
+        """Subscribe anew, from another offset."""
         before = self._feed
         self._feed = feed = self._new_feed(before.subscription + 1, start.number if start.kind == "offset" else 0)
         self._unreadable = None

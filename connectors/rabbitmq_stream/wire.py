@@ -1,6 +1,7 @@
-"""Messages as AMQP 1.0 encodes them: sections of typed values. Knows bytes only: no broker, no rstream.
+"""Encodes and decodes messages of AMQP 1.0: sections of typed values.
 
-Own code, since the codec of rstream reads text as bytes.
+This is own code, since the codec of rstream reads text as bytes. It handles bytes only, and knows neither broker nor
+rstream.
 """
 
 import struct
@@ -23,31 +24,31 @@ Section = tuple[int, Any]
 
 
 class Symbol(str):
-    """A text that is written as a symbol."""
+    """A text that is encoded as a symbol."""
 
     __slots__ = ()
 
 
 class Milliseconds(int):
-    """A number that is written as a time: milliseconds since the epoch."""
+    """A number that is encoded as a time: milliseconds since the epoch."""
 
     __slots__ = ()
 
 
 class Unsigned(int):
-    """A number that is written as an unsigned one of 32 bits."""
+    """A number that is encoded as an unsigned number of 32 bits."""
 
     __slots__ = ()
 
 
 class Octet(int):
-    """A number that is written as an unsigned one of 8 bits."""
+    """A number that is encoded as an unsigned number of 8 bits."""
 
     __slots__ = ()
 
 
 def encode_list_section(code: int, values: Sequence[Any]) -> bytes:
-    """A section that is a list, without the absent values at its end. Raises `ValueError`."""
+    """Encode a section that is a list, without `None` values at its end. Raises `ValueError`."""
     count = len(values)
     while count and values[count - 1] is None:
         count -= 1
@@ -55,7 +56,7 @@ def encode_list_section(code: int, values: Sequence[Any]) -> bytes:
 
 
 def encode_map_section(code: int, values: Mapping[str, Any]) -> bytes:
-    """A section that is a map. Raises `ValueError`."""
+    """Encode a section that is a map. Raises `ValueError`."""
     pieces = []
     for name, value in values.items():
         pieces.append(_text(0xA1, name))
@@ -64,12 +65,12 @@ def encode_map_section(code: int, values: Mapping[str, Any]) -> bytes:
 
 
 def encode_data_section(content: bytes) -> bytes:
-    """The section of an opaque body."""
+    """Encode the section of a binary body."""
     return bytes((_DESCRIBED, _SMALL_DESCRIPTOR, DATA)) + _sized(0xA0, content)
 
 
 def _compound(small: int, pieces: Sequence[bytes]) -> bytes:
-    """A list or map; `small` is its code where 8 bits are enough for size and count, 16 more the other one."""
+    """A list or map; `small`: its code if size and count fit into 8 bits. The code for 32 bits is 16 higher."""
     content = b"".join(pieces)
     if len(content) < 255 and len(pieces) < 256:
         return bytes((small, len(content) + 1, len(pieces))) + content
@@ -104,7 +105,7 @@ def _whole_number(value: int) -> bytes:
 
 
 def _unsigned(value: int) -> bytes:
-    if 0 <= value < 2**32:  # a range would try each of its numbers, since the type is one of ours
+    if 0 <= value < 2**32:  # `in range` would compare each number, since the type is a subclass of `int`
         return struct.pack(">BI", 0x70, value)
     raise ValueError(f"{value} is not between 0 and {2**32 - 1}")
 
@@ -130,9 +131,9 @@ _WRITERS: Mapping[type, Callable[[Any], bytes]] = {
 
 
 def decode_sections(encoded: bytes) -> list[Section]:
-    """The sections of a message, in order: their codes and values; times are milliseconds, symbols texts.
+    """The codes and values of the sections of a message, in order; times become milliseconds, symbols become texts.
 
-    Raises `ValueError`, `IndexError`, `struct.error` or `RecursionError` for what is no message of AMQP 1.0.
+    Raises `ValueError`, `IndexError`, `struct.error` or `RecursionError` for bytes that are no message of AMQP 1.0.
     """
     sections: list[Section] = []
     at, end = 0, len(encoded)
@@ -203,13 +204,13 @@ def _opaque(width: int) -> Callable[[bytes, int], tuple[bytes, int]]:
 
 
 def _described(encoded: bytes, at: int) -> tuple[Any, int]:
-    """The value alone: a type of an application says nothing to others."""
+    """The value without its descriptor, which only the sending application understands."""
     _, at = _read(encoded, at)
     return _read(encoded, at)
 
 
 def _counts(encoded: bytes, at: int, width: int) -> tuple[int, int, int]:
-    """How many values follow, where they begin and where they end."""
+    """The number of values, the offset of the first one, and the offset behind the last one."""
     begin = at + width
     end = begin + int.from_bytes(encoded[at:begin], "big")
     if end > len(encoded):

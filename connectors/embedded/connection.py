@@ -1,4 +1,4 @@
-"""The connector's entry point: checks the options, opens nothing."""
+"""The entry point of the connector `embedded`: checks options; makes sources and sinks."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,14 +25,14 @@ from correlator.storage.sqlite import NO_DATABASE
 
 DEFAULT_STORE = "sqlite:///correlator-broker.db"
 NOTICES_LOST_SESSION_WITHIN_S = 35.0
-"""PostgreSQL gives up a session that says nothing, and with it the consumer's lock, within half a minute."""
+"""PostgreSQL gives up a silent session within half a minute, and frees the lock of its consumer."""
 
 
 class EmbeddedConnection:
-    """An embedded broker. Option `store`: where it keeps its messages, a `sqlite:///PATH` or `postgresql://` URL.
+    """An embedded broker. Option `store`: its database, a `sqlite:///PATH` or `postgresql://` URL.
 
-    A relative path is below the working directory. The file, and the tables in it, are made when they are missing; its
-    directory must be there.
+    A relative path is below the working directory. The broker makes a missing file, its directory and the tables, but
+    not the directories above that one.
     """
 
     features = Features(
@@ -54,7 +54,8 @@ class EmbeddedConnection:
     def source(self, receiver: ReceiverSettings) -> EmbeddedSource:
         """A consumer of the queue, or of the receiver's durable subscription.
 
-        Of a queue it takes what the selector matches; of a subscription, which is the receiver's own, everything.
+        The selector applies to a queue. From a subscription the consumer takes every message, since the subscription is
+        the receiver's own.
         """
         where = f"receivers.{receiver.id}"
         check_options(where, receiver.options, ())
@@ -71,9 +72,9 @@ class EmbeddedConnection:
         return EmbeddedSink(where, self._store, lasting=sender.reliability != "BEST_EFFORT")
 
     def browse(self, destination: str, limit: int, _options: Mapping[str, Any] = {}) -> Sequence[Message]:
-        """Copies of the oldest messages of a queue, also of those that a consumer holds; removes and changes nothing.
+        """Copies of the oldest messages of a queue, held ones included. Changes nothing.
 
-        Raises `UsageError` for anything but a queue, `ConnectionLost` when the broker's database cannot be read.
+        Raises `UsageError` E2110 if the destination is not a queue, `ConnectionLost` if the database cannot be read.
         """
         if check_destination(f"connections.{self._name}", destination).kind != "queue":
             raise UsageError("E2110", destination, "only queues can be browsed")
@@ -82,13 +83,13 @@ class EmbeddedConnection:
         return [message_of(row, destination) for row in rows]
 
     def queues(self) -> Sequence[str]:
-        """The queues that anything was ever sent to or received from; raises `ConnectionLost` as `browse`."""
+        """All queues that were ever used. Raises `ConnectionLost` as `browse`."""
         with self._looking() as connection:
             return ledger.queues(connection)
 
     @contextmanager
     def _looking(self) -> Iterator[Connection]:
-        """A look into the broker's database; raises `ConnectionLost` E7003, also when there is no broker yet."""
+        """Open the database for reading. Raises `ConnectionLost` E7003, also if there is no broker yet."""
         where = f"connections.{self._name}"
         with translated(where):
             try:
@@ -102,15 +103,15 @@ class EmbeddedConnection:
                 raise _no_broker(where, f"the broker's database {location(self._store)} is not there yet") from error
 
     def unsubscribe(self, topic: str, subscription: str) -> None:
-        """Delete a subscription; see `connector.Unsubscribable`."""
+        """Delete a subscription; see `correlator.connector.Unsubscribable`."""
         delete_subscription(f"connections.{self._name}", self._store, topic, subscription)
 
     def delete(self, destination: str) -> None:
-        """Delete a destination; see `connector.Deletable`."""
+        """Delete a destination; see `correlator.connector.Deletable`."""
         delete_destination(f"connections.{self._name}", self._store, destination)
 
     def close(self) -> None:
-        """Nothing is shared."""
+        """Do nothing: sources and sinks share nothing."""
 
 
 def _no_broker(where: str, what: str) -> ConnectionLost:
@@ -119,7 +120,7 @@ def _no_broker(where: str, what: str) -> ConnectionLost:
 
 
 def _store_url(where: str, text: str) -> str:
-    """The address, with an absolute path. Raises `ConfigError`, which does not repeat it: it may hold a password."""
+    """The URL with an absolute path. Raises `ConfigError` E1214 without the URL, since it may hold a password."""
     try:
         url = parse(text)
     except ConfigError as error:

@@ -1,4 +1,4 @@
-"""How a message lies in its row: one encoded value, decoded only for the consumer that gets it."""
+"""Encodes a message as the content of its row, and decodes it for the consumer that gets it."""
 
 import msgspec
 
@@ -6,16 +6,19 @@ from correlator.connector import readable
 from correlator.events import LONGEST_LIFE_MS, Headers, Message
 
 MAX_CONTENT_BYTES = 256 * 1024 * 1024
-"""Less than both databases can hold in a row, so that a message that is too large is refused and blocks no other."""
+"""The largest content.
+
+It is less than what both databases can hold, so the sink refuses a message that is too large.
+"""
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Message)
 
 
 def encode(message: Message) -> bytes:
-    """The message as bytes, without what only the broker sets.
+    """Encode a message without the headers that the broker sets.
 
-    Raises `ValueError` when it cannot be stored, or could not be read again: a part is of another type than it should.
+    Raises `ValueError` if the message cannot be stored or read again, because a part has a wrong type for example.
     """
     if message.headers is not None or message.destination is not None:
         message = msgspec.structs.replace(message, destination=None, headers=_of_sender(message.headers))
@@ -38,10 +41,10 @@ def _of_sender(headers: Headers | None) -> Headers | None:
 
 
 def decode(content: bytes, *, destination: str, number: int, sent_at: int, deliveries: int) -> Message:
-    """The message as its consumer sees it, with the headers that the broker sets.
+    """Decode a message, and add the headers that the broker sets.
 
-    Content that is none of ours is the body of the message as it lies there, marked: a receiver of events makes a dead
-    letter of it (E5101), and what was stored behind it is delivered.
+    Content that cannot be decoded becomes the body of a marked message: a receiver of events makes a dead letter of it
+    (E5101), and goes on with the messages behind it.
     """
     message = readable(lambda: _read(content), lambda: Message(content, {}), "content")
     sent = message.headers or Headers()
@@ -63,7 +66,7 @@ def decode(content: bytes, *, destination: str, number: int, sent_at: int, deliv
 
 
 def _read(content: bytes) -> Message:
-    """A life beyond the longest is the longest, so that the message can be sent on."""
+    """Decode the content. A time to live that is too long is shortened, so that the message can be sent on."""
     message = _decoder.decode(content)
     headers = message.headers
     if headers is None or headers.time_to_live_ms is None or headers.time_to_live_ms <= LONGEST_LIFE_MS:

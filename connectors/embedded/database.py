@@ -1,7 +1,7 @@
-"""Opens the connections of the embedded broker: every commit is durable, and transactions begin explicitly.
+"""Opens database connections of the embedded broker: every commit is durable, and transactions begin explicitly.
 
-The store of an engine has one owner (`correlator.storage.database.connect`). A broker has many users at once, so each
-of them opens a connection of its own here, without taking the lock of the database.
+The store of an engine has one owner (`correlator.storage.database.connect`). A broker has many users at the same time:
+each opens a connection of its own here, without the lock of the database.
 """
 
 import sqlite3

@@ -1,8 +1,8 @@
-"""Every statement of the embedded broker, one function per business step. Each runs inside a transaction of its caller.
+"""All SQL of the embedded broker, one function for each operation. Each runs inside a transaction of its caller.
 
-On SQLite a transaction is alone in the database. On PostgreSQL the row of the destination is locked while messages are
-stored, and the row of the subscription while messages are claimed or given back; acknowledging needs no lock, since
-nobody else touches rows that a consumer holds.
+In SQLite a transaction is alone in the database. In PostgreSQL the row of the destination is locked while messages are
+stored, and the row of the subscription while messages are claimed or given back. Acknowledging needs no lock, since
+only their consumer changes the rows of held messages.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,17 +28,17 @@ from connectors.embedded.tables import senders as senders_table
 from correlator.storage.dialects import Statement
 
 MOST_LIVES = 100
-"""Sources of one life whose numbers are kept for a destination: a BEST_EFFORT sender has a new one in each life."""
+"""Most sources of BEST_EFFORT senders whose numbers a destination keeps: such a sender has a new source in each life."""
 _ONE_LIFE = "one life: "
 
 
 def of_one_life(source: str) -> str:
-    """What a source is stored as that no later life of its sender uses: it is forgotten after others of its kind."""
+    """The stored name of a source that no later life of its sender uses, so that the broker may forget it."""
     return f"{_ONE_LIFE}{source}"
 
 
 class NewMessage(NamedTuple):
-    """A message to be stored; `source` and `sequence` tell a repeat."""
+    """A message to be stored; by `source` and `sequence` the broker recognises a repeat."""
 
     source: str
     sequence: int
@@ -46,7 +46,7 @@ class NewMessage(NamedTuple):
 
 
 class StoredMessage(NamedTuple):
-    """A message as it lies in its row."""
+    """A stored message."""
 
     number: int
     deliveries: int
@@ -55,7 +55,7 @@ class StoredMessage(NamedTuple):
 
 
 class QueuedMessage(NamedTuple):
-    """A message in its place: `consumer` holds it, 0 is nobody."""
+    """A stored message and the consumer that holds it; 0 if it waits."""
 
     consumer: int
     size: int
@@ -63,7 +63,7 @@ class QueuedMessage(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """Messages that a consumer took in one step: the token that acknowledges them."""
+    """The messages that a consumer took in one step; acknowledges them."""
 
     subscription: int
     consumer: int
@@ -74,14 +74,14 @@ class Claim(NamedTuple):
 
 
 class _There(NamedTuple):
-    """A destination, locked."""
+    """A destination whose row is locked."""
 
     id: int
     last_number: int
 
 
 def create(connection: Connection) -> int:
-    """Make the tables where they are missing; the version of the schema that is there."""
+    """Make missing tables; returns the version of the schema."""
     metadata.create_all(connection)
     version = connection.execute(select(schema.c.version)).scalar()
     if version is None:
@@ -96,7 +96,7 @@ def _insert_once(connection: Connection, table: Any) -> Any:
 
 
 def subscribe(connection: Connection, destination: str, name: str) -> int:
-    """The id of the subscription; made, with its destination, when it is new."""
+    """The id of a subscription; makes the subscription and its destination if they are new."""
     there = _locked_destination(connection, destination)
     return _subscription(connection, there.id, name)
 
@@ -126,7 +126,7 @@ def _subscription(connection: Connection, destination: int, name: str) -> int:
 
 
 def store(connection: Connection, destination: str, entries: Sequence[NewMessage], now_ms: int) -> None:
-    """Store what was not stored before, for each subscription of the destination."""
+    """Store the messages that are no repeats, for each subscription of the destination."""
     there = _locked_destination(connection, destination)
     fresh = _first_time(connection, there.id, entries)
     if not fresh:
@@ -138,7 +138,7 @@ def store(connection: Connection, destination: str, entries: Sequence[NewMessage
 
 
 def _first_time(connection: Connection, destination: int, entries: Sequence[NewMessage]) -> list[NewMessage]:
-    """The entries whose sequence is beyond the last stored one of their source; remembers the new last ones."""
+    """The messages whose sequence is above the last stored one of their source; stores the new last sequences."""
     before = _last_sequences(connection, destination, {entry.source for entry in entries if entry.source})
     last = dict(before)
     fresh = []
@@ -175,7 +175,10 @@ def _remember(connection: Connection, destination: int, source: str, sequence: i
 
 
 def _forget_other_lives(connection: Connection, destination: int, source: str) -> None:
-    """Nearly all of them have ended; who goes on is remembered again with its next message."""
+    """Forget the other sources of BEST_EFFORT senders, once there are many. Nearly all of their lives have ended.
+
+    A source whose life goes on is stored again with its next message.
+    """
     lives = (senders_table.c.destination == destination, senders_table.c.source.startswith(_ONE_LIFE))
     count = connection.execute(select(func.count()).select_from(senders_table).where(*lives)).scalar_one()
     if count > MOST_LIVES:
@@ -205,30 +208,30 @@ def _append(connection: Connection, there: _There, fresh: Sequence[NewMessage], 
 
 @cache
 def _insert_message(dialect: str) -> Statement:
-    """Compiled once for each kind of database: this is where most of the time of a batch goes."""
+    """The INSERT of messages, compiled once for each database: a batch spends most of its time here."""
     kinds: dict[str, type[Dialect]] = {"sqlite": SQLiteDialect_pysqlite, "postgresql": PGDialect_psycopg}
     return Statement(kinds[dialect](), insert(messages))
 
 
 def register(connection: Connection, subscription: int) -> int:
-    """A new consumer; its id is never used again."""
+    """Register a new consumer; returns its id, which is never used again."""
     made = insert(consumers).values(subscription=subscription, claimed_through=0).returning(consumers.c.id)
     return int(connection.execute(made).scalar_one())
 
 
 def lock_subscription(connection: Connection, subscription: int) -> None:
-    """Let nobody else claim or give back until the transaction ends."""
+    """Keep all other consumers from claiming or giving back until the transaction ends."""
     connection.execute(select(subscriptions.c.id).where(subscriptions.c.id == subscription).with_for_update())
 
 
 def other_consumers(connection: Connection, subscription: int, consumer: int) -> Sequence[int]:
-    """Everybody else who is registered on the subscription."""
+    """All other consumers that are registered on the subscription."""
     others = select(consumers.c.id).where(consumers.c.subscription == subscription, consumers.c.id != consumer)
     return [int(other) for other in connection.execute(others).scalars()]
 
 
 def retire(connection: Connection, subscription: int, consumer: int) -> None:
-    """Strike a consumer off; what it held waits again, in its place."""
+    """Remove a consumer; the messages that it holds wait again, in their old order."""
     claimed_through = connection.execute(
         select(consumers.c.claimed_through).where(consumers.c.id == consumer)
     ).scalar_one_or_none()
@@ -256,9 +259,9 @@ class Bounds(NamedTuple):
 def claim(
     connection: Connection, subscription: int, consumer: int, number: int, bounds: Bounds
 ) -> tuple[Claim, Sequence[StoredMessage]] | None:
-    """Give the oldest waiting messages to the consumer, at least one if there is any, within the bounds.
+    """Give the oldest waiting messages within the bounds to the consumer, at least one; `None` if none waits.
 
-    Called under the lock on the subscription; `number` is new for the consumer.
+    Called under the lock on the subscription. `number`: of the claim, unique for the consumer.
     """
     waiting = connection.execute(_waiting(subscription).limit(bounds.messages)).all()
     if not waiting:
@@ -274,7 +277,7 @@ def claim(
 def claim_chosen(
     connection: Connection, subscription: int, consumer: int, number: int, chosen: Sequence[int]
 ) -> tuple[Claim, Sequence[StoredMessage]]:
-    """Give these waiting messages, at least one, to the consumer; as `claim`."""
+    """Give these waiting messages, at least one, to the consumer, as `claim` does."""
     token = Claim(subscription, consumer, number, chosen[0], chosen[-1], len(chosen))
     taken = [_take(token).where(messages.c.number.in_(page)) for page in pages(chosen)]
     rows = [row for one in taken for row in connection.execute(one)]
@@ -291,21 +294,21 @@ def _note_claim(connection: Connection, token: Claim) -> None:
 
 
 PAGE = 500
-"""How many messages one statement looks at or names."""
+"""Most messages that one statement reads or names."""
 
 
 def pages(numbers: Sequence[int]) -> Iterator[Sequence[int]]:
-    """The numbers in parts of which each fits into one statement."""
+    """The numbers in parts that fit into one statement each."""
     return (numbers[at : at + PAGE] for at in range(0, len(numbers), PAGE))
 
 
 def rows_after(connection: Connection, subscription: int, number: int) -> Sequence[QueuedMessage]:
-    """The first page of messages beyond a number, held or not, in order."""
+    """The first page of messages above a number, held ones included, in order."""
     return _lying(connection, subscription, messages.c.number > number)
 
 
 def rows_among(connection: Connection, subscription: int, page: Sequence[int]) -> Sequence[QueuedMessage]:
-    """Those of these messages that are there still, held or not, in order."""
+    """The messages of a page that still exist, held ones included, in order."""
     return _lying(connection, subscription, messages.c.number.in_(page))
 
 
@@ -357,17 +360,17 @@ def _held(token: Claim) -> tuple[Any, ...]:
 
 
 def settle(connection: Connection, token: Claim) -> bool:
-    """Delete acknowledged messages; false when some were not held any more."""
+    """Delete acknowledged messages; false if the consumer did not hold all of them any more."""
     return bool(connection.execute(delete(messages).where(*_held(token))).rowcount == token.total)
 
 
 def give_back(connection: Connection, token: Claim) -> None:
-    """Let rejected messages wait again, in their place."""
+    """Let rejected messages wait again, in their old order."""
     connection.execute(update(messages).where(*_held(token)).values(consumer=0, claim=0))
 
 
 def browse(connection: Connection, destination: str, limit: int) -> Sequence[StoredMessage]:
-    """The oldest messages of a queue, held or not; changes nothing."""
+    """The oldest messages of a queue, held ones included. Changes nothing."""
     rows = connection.execute(
         select(messages.c.number, messages.c.deliveries, messages.c.sent_at, messages.c.content)
         .join(subscriptions, subscriptions.c.id == messages.c.subscription)
@@ -380,13 +383,13 @@ def browse(connection: Connection, destination: str, limit: int) -> Sequence[Sto
 
 
 def queues(connection: Connection) -> Sequence[str]:
-    """Every queue by name."""
+    """All queues, sorted."""
     wanted = select(destinations.c.name).where(destinations.c.name.startswith("queue:")).order_by(destinations.c.name)
     return connection.execute(wanted).scalars().all()
 
 
 def subscriptions_of(connection: Connection, destination: str) -> Mapping[str, int]:
-    """The subscriptions of a destination by name; until the transaction ends nobody sends to it or joins them."""
+    """The ids of the subscriptions of a destination by name; locks them and the destination."""
     there = _find_destination(connection, destination)
     if there is None:
         return {}
@@ -395,13 +398,13 @@ def subscriptions_of(connection: Connection, destination: str) -> Mapping[str, i
 
 
 def delete_subscription(connection: Connection, subscription: int) -> None:
-    """With its messages; it has no consumers any more."""
+    """Delete a subscription without consumers, and its messages."""
     connection.execute(delete(messages).where(messages.c.subscription == subscription))
     connection.execute(delete(subscriptions).where(subscriptions.c.id == subscription))
 
 
 def delete_destination(connection: Connection, destination: str) -> None:
-    """With what is known of its senders; it has no subscriptions any more."""
+    """Delete a destination without subscriptions, and the sequences of its senders."""
     there = _find_destination(connection, destination)
     if there is not None:
         connection.execute(delete(senders_table).where(senders_table.c.destination == there.id))

@@ -1,11 +1,12 @@
-"""One database connection of a source or sink, and all that differs between SQLite and PostgreSQL.
+"""The link of a source or sink to the database, with all differences between SQLite and PostgreSQL.
 
-SQLite: everybody who writes takes a gate first, a lock among the threads of the process and a lock on a file among
-processes. So nobody polls a busy database, and no two connections ever write or checkpoint the write-ahead log at the
-same instant (versions of SQLite before 3.51.3 can damage the file when they do). PostgreSQL needs no gate.
+SQLite: each writer first takes the gate, a lock among the threads of the process and a lock on a file among processes.
+So no writer polls a busy database, and no two connections write or checkpoint the write-ahead log at the same time
+(versions of SQLite before 3.51.3 can damage the file if they do). PostgreSQL needs no gate.
 
-A consumer must be known to be dead at once when its process was killed, without heartbeats: on SQLite it holds a lock
-on a file of its own, on PostgreSQL an advisory lock of its session; both are freed by the system with the process.
+Other consumers must notice at once, without heartbeats, that the process of a consumer was killed. So each consumer
+holds a lock: with SQLite on a file of its own, with PostgreSQL an advisory lock of its session. The operating system, or
+the server, frees the lock when the process ends.
 """
 
 import sqlite3
@@ -38,29 +39,29 @@ class DatabaseLink(Protocol):
     maker: Maker
 
     def transaction(self) -> AbstractContextManager[Connection]:
-        """One writing transaction: commits at the end, rolls back when an exception passes."""
+        """A writing transaction: commits at the end, rolls back after an exception."""
         ...
 
     def lock_schema(self) -> None:
-        """Within a transaction: nobody else makes tables until it ends."""
+        """Keep other connections from making tables until the transaction ends."""
         ...
 
     def announce(self, consumer: int) -> None:
-        """Within the transaction that registers the consumer: from now on others see that it lives."""
+        """Take the lock that shows that the consumer lives. Called in the transaction that registers the consumer."""
         ...
 
     def is_dead(self, consumer: int) -> bool:
-        """Within a transaction: whether the process or connection of the consumer is gone."""
+        """Whether the process or session of a consumer is gone. Called in a transaction."""
         ...
 
     def close(self) -> None:
-        """Let go; never raises. In a child that was forked since it does nothing: the parent's stays open."""
+        """Close the connection; never raises. Does nothing in a forked child, since the connection is its parent's."""
         ...
 
 
 @contextmanager
 def translated(where: str) -> Iterator[None]:
-    """Whatever the database or the file system raises becomes `ConnectionLost`."""
+    """Turn errors of the database and of the file system into `ConnectionLost` E7003."""
     try:
         yield
     except (SQLAlchemyError, StoreError, sqlite3.Error, OSError) as error:
@@ -69,7 +70,7 @@ def translated(where: str) -> Iterator[None]:
 
 
 def open_link(store: str) -> DatabaseLink:
-    """Connect and make the tables where they are missing. Raises what `translated` translates."""
+    """Connect, and make missing tables. Raises errors that `translated` turns into `ConnectionLost`."""
     link: DatabaseLink = SqliteLink(store) if is_sqlite(store) else PostgresLink(store)
     try:
         with link.transaction() as connection:
@@ -123,7 +124,7 @@ class SqliteLink:
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
-        """BEGIN IMMEDIATE to COMMIT, and the checkpoint of the log that may follow it, all behind the gate."""
+        """BEGIN IMMEDIATE to COMMIT, with the checkpoint of the log that may follow, while holding the gate."""
         with self._alone():
             with self.connection.begin():
                 yield self.connection
@@ -131,7 +132,7 @@ class SqliteLink:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Through the gate, among threads and processes."""
+        """Hold the gate, against other threads and processes. Raises `TimeoutError`."""
         deadline = time.monotonic() + GATE_TIMEOUT_S
         if not self._neighbours.gate.acquire(timeout=GATE_TIMEOUT_S):
             raise TimeoutError(f"no turn to write within {GATE_TIMEOUT_S:g} s")
@@ -146,16 +147,16 @@ class SqliteLink:
             self._neighbours.gate.release()
 
     def lock_schema(self) -> None:
-        """Behind the gate one is alone anyway."""
+        """Do nothing: the gate keeps others out."""
 
     def announce(self, consumer: int) -> None:
-        """Lock the consumer's file; the gate keeps out whoever might take it for a dead one's."""
+        """Lock the consumer's file. The gate keeps others from finding the file before it is locked."""
         self._lives.mkdir(mode=0o700, exist_ok=True)
         self._life = LockFile(self._lives / str(consumer))
         self._life.try_lock()
 
     def is_dead(self, consumer: int) -> bool:
-        """Whether nobody holds the lock on the consumer's file; a dead one's file is removed."""
+        """Whether nobody holds the lock on the consumer's file; removes the file of a dead consumer."""
         try:
             life = LockFile(self._lives / str(consumer), 0)
         except FileNotFoundError:
@@ -196,7 +197,7 @@ class PostgresLink:
             yield self.connection
 
     def lock_schema(self) -> None:
-        """Two sessions that both find a table missing would both make it, and one would fail."""
+        """Take a lock: if two sessions made the same missing table, one would fail."""
         self.connection.execute(select(func.pg_advisory_xact_lock(_lock_of("tables"))))
 
     def announce(self, consumer: int) -> None:
@@ -216,6 +217,6 @@ class PostgresLink:
 
 
 def _lock_of(what: int | str) -> ColumnElement[int]:
-    """The key of an advisory lock: those of a database are shared by all its schemas, so the schema is part of it."""
+    """The key of an advisory lock. Its name includes the schema, since all schemas of a database share the keys."""
     name = func.concat("correlator broker ", func.current_schema(), " ", str(what))
     return func.hashtextextended(name, APPLICATION_ID)

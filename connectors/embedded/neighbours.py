@@ -1,4 +1,4 @@
-"""What the threads of this process share about one broker, so that they neither collide nor poll for each other."""
+"""Objects that the threads of a process share for one broker: they wake each other, and take turns in writing."""
 
 import os
 import threading
@@ -8,7 +8,7 @@ from correlator.processes import not_forking
 
 
 class Neighbours:
-    """What the threads of this process share about one broker: the gate, and a bell that rings when messages come."""
+    """The gate of the writers of this process, and a bell that rings when messages come."""
 
     def __init__(self) -> None:
         self.gate = threading.Lock()
@@ -16,17 +16,17 @@ class Neighbours:
         self._rung = 0
 
     def ring(self) -> None:
-        """Wake everybody who waits for messages."""
+        """Wake all threads that wait for messages."""
         with self._bell:
             self._rung += 1
             self._bell.notify_all()
 
     def rung(self) -> int:
-        """How often it has rung: to be read before looking for messages."""
+        """How often the bell has rung; to be read before looking for messages."""
         return self._rung
 
     def wait(self, rung: int, timeout_s: float) -> bool:
-        """Wait until it has rung more often than `rung`; whether it did in time."""
+        """Wait until the bell has rung more often than `rung`; false if it does not within `timeout_s`."""
         with self._bell:
             return self._bell.wait_for(lambda: self._rung != rung, timeout_s)
 
@@ -36,7 +36,7 @@ _neighbours_lock = threading.Lock()
 
 
 def neighbours(store: str) -> Neighbours:
-    """The one object of this process for the broker; a forked child has its own, since its parent's may be locked."""
+    """The object of this process for a broker. A forked child has its own, since its parent's may be locked."""
     key = os.getpid(), store
     with not_forking(), _neighbours_lock:
         found = _neighbours.get(key)

@@ -1,4 +1,4 @@
-"""Deletes subscriptions and destinations that nobody consumes from."""
+"""Deletes subscriptions and destinations without consumers."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from correlator.errors import UsageError, quoted
 
 
 def delete_subscription(where: str, store: str, topic: str, name: str) -> None:
-    """See `connector.Unsubscribable`."""
+    """Delete a subscription; see `correlator.connector.Unsubscribable`."""
     with _transaction(where, store) as (link, connection):
         subscription = ledger.subscriptions_of(connection, topic).get(name)
         if subscription is None:
@@ -21,7 +21,7 @@ def delete_subscription(where: str, store: str, topic: str, name: str) -> None:
 
 
 def delete_destination(where: str, store: str, destination: str) -> None:
-    """See `connector.Deletable`."""
+    """Delete a destination; see `correlator.connector.Deletable`."""
     with _transaction(where, store) as (link, connection):
         subscriptions = ledger.subscriptions_of(connection, destination).values()
         _strike_off(link, connection, destination, list(subscriptions))
@@ -42,7 +42,7 @@ def _transaction(where: str, store: str) -> Iterator[tuple[DatabaseLink, Connect
 
 
 def _strike_off(link: DatabaseLink, connection: Connection, destination: str, subscriptions: Sequence[int]) -> None:
-    """Take the consumers away whose process is gone. Raises `UsageError` E7513 when there are others."""
+    """Remove consumers whose process is gone. Raises `UsageError` E7513 if there are other consumers."""
     for subscription in subscriptions:
         for consumer in ledger.other_consumers(connection, subscription, 0):
             if not link.is_dead(consumer):

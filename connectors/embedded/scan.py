@@ -1,8 +1,8 @@
-"""How a consumer with a selector finds its messages among those of others.
+"""Finds the messages that match the selector of a consumer.
 
-Content and selector never change, so what did not match once never will: each message is looked at once, however many
-of them stay for other consumers. What another consumer held at that moment may wait again, so it is remembered by its
-number; there are never more of these than other consumers may hold.
+Message and selector never change, so a message that did not match once never will: the scan looks at each message once,
+however many stay in the queue for other consumers. A message that another consumer held at that moment may wait again
+later, so the scan remembers its number. Other consumers bound how many these are.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,17 +13,17 @@ from connectors.embedded import ledger
 from connectors.embedded.ledger import Bounds, QueuedMessage, StoredMessage
 
 _PAGES = 10
-"""How many pages one transaction looks at: others wait for it."""
+"""Most pages that one transaction looks at, since other consumers wait for its end."""
 
 
 class Scan:
-    """What one consumer has looked at of its subscription. Owner: its thread, under the lock on the subscription.
+    """The progress of one consumer through its subscription. Used by its thread, under the lock on the subscription.
 
     Args:
-        wanted: whether a message is to be taken.
+        wanted: whether a message matches.
 
     Attributes:
-        behind: whether there was more to look at than one transaction may.
+        behind: whether the last transaction ended before it had looked at all messages.
     """
 
     def __init__(self, wanted: Callable[[StoredMessage], bool]) -> None:
@@ -33,7 +33,7 @@ class Scan:
         self._held: set[int] = set()
 
     def choose(self, connection: Connection, subscription: int, bounds: Bounds) -> list[int]:
-        """The numbers of the oldest wanted messages that nobody holds, within the bounds; looks on from last time."""
+        """The numbers of the oldest matching messages that nobody holds, within the bounds; goes on from the last call."""
         chosen: list[int] = []
         room = bounds.bytes
         for row in self._rows(connection, subscription):
@@ -50,7 +50,7 @@ class Scan:
         return chosen
 
     def start_again(self) -> None:
-        """Look at everything once more: something that was chosen was given back."""
+        """Look at all messages again, since chosen messages were given back."""
         self._through = 0
         self._held.clear()
 

@@ -1,4 +1,4 @@
-"""The sink of the embedded broker: a batch is one transaction; what it confirms is on disk."""
+"""The sink of the embedded broker: a batch is one transaction, and confirmed messages are on disk."""
 
 import time
 from collections.abc import Sequence
@@ -22,14 +22,14 @@ _is_source = lru_cache(maxsize=256)(is_name)
 
 
 class EmbeddedSink:
-    """Refuses what no database could hold, always the same messages; stores the rest once per (source, sequence).
+    """Refuses messages that no database could hold; stores each other message once by its (source, sequence).
 
-    A refused message is refused before its sequence is looked at: a later try of it is never taken for a repeat.
+    The sink refuses a message before it looks at its sequence, so it never takes a later try for a repeat.
 
     Args:
-        where: names it in messages.
+        where: the sender, for messages.
         store_url: the broker's database.
-        lasting: whether the next life of the sender goes on with its source.
+        lasting: whether the next life of the sender uses the same source.
     """
 
     def __init__(self, where: str, store_url: str, *, lasting: bool) -> None:
@@ -40,13 +40,13 @@ class EmbeddedSink:
         self._link: DatabaseLink | None = None
 
     def connect(self) -> None:
-        """Open."""
+        """Connect to the database."""
         self.close()
         with translated(self._where):
             self._link = open_link(self._store)
 
     def send(self, batch: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
-        """Store the batch, except for what is refused."""
+        """Store the batch, except for refused messages."""
         entries: dict[str, list[NewMessage]] = {}
         results = [self._prepare(out, entries) for out in batch]
         if self._link is None:
@@ -61,13 +61,13 @@ class EmbeddedSink:
         return results
 
     def close(self) -> None:
-        """Let go."""
+        """Close the connection to the database."""
         if self._link is not None:
             self._link.close()
         self._link = None
 
     def _prepare(self, out: Outgoing, entries: dict[str, list[NewMessage]]) -> SendRejected | None:
-        """File the message under its destination, or tell why it is refused."""
+        """Add the message to those of its destination; return the error if it is refused."""
         if not _is_destination(out.destination):
             what = f"{quoted(out.destination)} is not a destination"
             return self._refused(out, "E8104", what, "Use queue:NAME or topic:NAME")

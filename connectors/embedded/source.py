@@ -24,9 +24,9 @@ _DEAD_CONSUMER_CHECK_S = 0.2
 
 
 class EmbeddedSource:
-    """Claims waiting messages in order; a claim is deleted when acknowledged and waits again when given back.
+    """Claims waiting messages in order. Acknowledging deletes them; giving them back lets them wait again.
 
-    Messages of another process are found by looking, at most 50 ms apart; those of this process ring a bell.
+    The source polls for messages of other processes, at least every 50 ms. Senders of this process wake it.
     """
 
     def __init__(self, where: str, store: str, receiver: ReceiverSettings, selector: Selector | None) -> None:
@@ -44,7 +44,7 @@ class EmbeddedSource:
         self._next_check = 0.0
 
     def connect(self) -> None:
-        """Register as a consumer, after striking off those whose process is gone: what they held comes again."""
+        """Register as a consumer, and remove consumers whose process is gone: their messages come again."""
         self.close()
         self._scan = Scan(self._is_wanted) if self._selector is not None else None
         with translated(self._where):
@@ -57,7 +57,7 @@ class EmbeddedSource:
             self._strike_off_the_dead(link, connection)
 
     def receive(self, max_messages: int, timeout_s: float) -> Chunk:
-        """One claim of the oldest messages that nobody holds."""
+        """Claim the oldest messages that nobody holds."""
         limit = min(max_messages, self._receiver.max_batch_size - sum(claim.total for claim in self._claims.values()))
         deadline = time.monotonic() + timeout_s
         pause_s = _FIRST_PAUSE_S
@@ -74,7 +74,10 @@ class EmbeddedSource:
                 pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
     def acknowledge(self, tokens: Sequence[Any]) -> None:
-        """Delete these claims in one transaction. A token from before a reconnect acknowledges nothing."""
+        """Delete the messages of these claims in one transaction.
+
+        A token from before a reconnect acknowledges nothing.
+        """
         claims = [self._claims[token] for token in tokens if token in self._claims]
         with self._transaction() as (_, connection):
             held = [ledger.settle(connection, claim) for claim in claims]
@@ -86,7 +89,7 @@ class EmbeddedSource:
             )
 
     def reject(self, tokens: Sequence[Any]) -> None:
-        """Let these claims wait again, in their place."""
+        """Let the messages of these claims wait again, in their old order."""
         claims = [self._claims[token] for token in tokens if token in self._claims]
         with self._transaction() as (_, connection):
             ledger.lock_subscription(connection, self._subscription)
@@ -98,7 +101,7 @@ class EmbeddedSource:
         self._neighbours.ring()
 
     def close(self) -> None:
-        """Strike this consumer off; what it held waits again."""
+        """Remove this consumer; the messages that it holds wait again."""
         if self._link is None or self._link.maker.is_another_process:
             return
         with suppress(ConnectionLost), self._transaction() as (_, connection):
@@ -109,7 +112,7 @@ class EmbeddedSource:
 
     @contextmanager
     def _transaction(self) -> Iterator[tuple[DatabaseLink, Connection]]:
-        """A transaction of the open link; when it fails the link is closed and nothing is held any more."""
+        """A transaction of the open link. If it fails, the link is closed, and all claims are void."""
         if self._link is None:
             raise ConnectionLost("E7003", self._where, "not connected")
         self._link.maker.check(self._where)
@@ -169,7 +172,7 @@ class EmbeddedSource:
 
 
 def message_of(row: ledger.StoredMessage, destination: str) -> Message:
-    """The message of a row of the ledger."""
+    """Decode a stored message."""
     return decode(
         row.content, destination=destination, number=row.number, sent_at=row.sent_at, deliveries=row.deliveries
     )

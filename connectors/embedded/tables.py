@@ -1,9 +1,9 @@
-"""The tables of the embedded broker. A table has one owner, the ledger; nothing else speaks SQL to it.
+"""The tables of the embedded broker. Only `ledger` has SQL for them.
 
-A message is one row per subscription; a queue has exactly one subscription, named "". A row with `consumer` 0 waits,
-any other is held by that consumer until it is deleted (acknowledged) or set back to 0. Numbers are counted per
-destination inside the transaction that stores the messages, under a lock on the destination: they are in the order of
-the commits and never used again.
+Each subscription has a row of its own for a message; a queue has exactly one subscription, named "". A row with
+`consumer` 0 waits. Any other row is held by that consumer, until it is deleted (acknowledged) or set back to 0. The
+transaction that stores messages numbers them, under a lock on the destination. So numbers follow the order of commits,
+and are never used again.
 """
 
 from sqlalchemy import BigInteger, Column, ForeignKey, Integer, LargeBinary, MetaData, Table, Text, UniqueConstraint

@@ -1,4 +1,4 @@
-"""Values of a record that the receiver's templates mention as `${row.NAME}`: only those are ever looked at."""
+"""Reads the columns of a record that the receiver's templates mention as `${row.NAME}`, and no others."""
 
 import csv
 import re
@@ -11,25 +11,25 @@ import msgspec
 from correlator.errors import ConnectionLost, quoted
 from correlator.events import PropertyValue
 
-csv.field_size_limit(sys.maxsize)  # one for the whole process; how long a record may be is the reader's to say
+csv.field_size_limit(sys.maxsize)  # for the whole process; `RecordReader` bounds the size of records
 
 _MENTIONED = re.compile(r"\$\{row\.([^}]+)\}")
 
 ReadColumns = Callable[[bytes], dict[str, PropertyValue]]
-"""Gives the properties `row.NAME` of a record; a value that it does not have is left out.
+"""Returns the properties `row.NAME` of a record, without those that the record does not have.
 
-Of a record that has no columns, however it is read, each is the whole record: bytes, of which no id can be made
-(E5403).
+If a record cannot be split into columns, each property has the whole record as bytes. No id can be made of bytes
+(E5403), so the message becomes a dead letter.
 """
 
 
 def mentioned_columns(*templates: str) -> list[str]:
-    """The names in the order of their first appearance."""
+    """The mentioned names in the order of their first appearance."""
     return list(dict.fromkeys(name for template in templates for name in _MENTIONED.findall(template)))
 
 
 def csv_columns(where: str, header: bytes, names: Sequence[str]) -> ReadColumns:
-    """For records of a CSV file with this header. Raises `ConnectionLost` when the header lacks a name."""
+    """Columns of a CSV file with this header. Raises `ConnectionLost` E7015 if the header lacks a name."""
     try:
         columns = _csv_fields(header)
     except csv.Error as error:
@@ -58,7 +58,7 @@ def _csv_fields(record: bytes) -> list[str]:
 
 
 def json_columns(names: Sequence[str]) -> ReadColumns:
-    """For records that are JSON objects; of one that is not, there are no values."""
+    """Columns of JSON objects; any other record has no values."""
     fields = [f"c{at}" for at in range(len(names))]
     row = msgspec.defstruct(
         "Row", [(field, Any, None) for field in fields], rename=dict(zip(fields, names, strict=True)), gc=False

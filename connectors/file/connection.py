@@ -1,4 +1,4 @@
-"""The connector's entry point: checks the options, opens nothing."""
+"""The entry point of the connector `file`: checks options; makes sources and sinks."""
 
 import re
 from pathlib import Path
@@ -19,10 +19,10 @@ READABLE = (".csv", ".jsonl")
 class FileConnection:
     """A directory of files.
 
-    Option `path`: the directory. Option `state`: where positions and confirmed lengths are kept, `PATH/.positions` by
-    default. Receivers read `queue:NAME.csv` and `queue:NAME.jsonl` and have the option `follow`: wait for more at the
-    end of the file (false). Senders write `queue:NAME.jsonl` and have the option `mode`, the permissions of
-    files that they make ("0600").
+    Options: `path`, the directory; `state`, the directory of positions and confirmed lengths (`PATH/.positions`).
+    Receivers read `queue:NAME.csv` and `queue:NAME.jsonl`; their option `follow` (false) makes them wait for more at
+    the end of the file. Senders write `queue:NAME.jsonl`; their option `mode` ("0600") has the permissions of new
+    files.
     """
 
     features = Features(order=Order.POSITION, acknowledges_surely=True, deduplicates_sends=True, shares=False)
@@ -46,15 +46,15 @@ class FileConnection:
         where = f"senders.{sender.id}"
         check_options(where, sender.options, ("mode",))
         named = sender.destination
-        manner = WriteOptions(_mode(where, sender), sender.reliability != "BEST_EFFORT")
-        return FileSink(where, self._directory, None if named is None else _file(where, named, WRITABLE), manner)
+        options = WriteOptions(_mode(where, sender), sender.reliability != "BEST_EFFORT")
+        return FileSink(where, self._directory, None if named is None else _file(where, named, WRITABLE), options)
 
     def close(self) -> None:
-        """Nothing is shared."""
+        """Do nothing: sources and sinks share nothing."""
 
 
 def _mode(where: str, sender: SenderSettings) -> int:
-    """Permissions, as `chmod` takes them. Raises `ConfigError`."""
+    """The permissions of new files. Raises `ConfigError` E1022."""
     given = sender.options.get("mode", "0600")
     if not isinstance(given, str) or not _MODE.fullmatch(given):
         allowed = 'Three octal digits, quoted, as in "0640"; the owner can read and write: the first is 6 or 7'
@@ -63,7 +63,7 @@ def _mode(where: str, sender: SenderSettings) -> int:
 
 
 def _file(where: str, destination: str, endings: tuple[str, ...]) -> str:
-    """The name of the file. Raises `ConfigError`."""
+    """The name of the file. Raises `ConfigError` E1215 or E1216."""
     check_destination(where, destination)
     name = file_name(destination, endings)
     if name is None:

@@ -1,10 +1,10 @@
-"""One output file and the sidecar that tells how much of it was confirmed.
+"""One output file, and a sidecar with its confirmed length.
 
-A batch is appended and synced, then the sidecar is replaced: it holds the length of the file and the last sequence of
-each source. What lies in the file beyond that length was never confirmed. If it is of a process that was killed, the
-engine sends it again, in the same order and with the same bytes: so it is compared with what is sent first, and stays
-where it is the same. So the file holds each message once, in order, wherever the process was killed. What is not the
-same was written by somebody else, and nothing of it is ever cut off.
+A batch is appended and synced; then the sidecar is replaced. It holds the length of the file and the last sequence of
+each source. Bytes of the file behind that length were never confirmed. If they come from a process that was killed, the
+engine sends the same bytes again, in the same order. So the journal compares them with the first bytes that are sent,
+and keeps equal ones: the file has each message once, in order, wherever the process was killed. Other bytes come from
+another program, and the journal never cuts them off.
 """
 
 import os
@@ -26,7 +26,7 @@ from correlator.errors import ConnectionLost, quoted
 from correlator.events import Outgoing
 
 MOST_LIVES = 10
-"""Sources of one life that are kept: a BEST_EFFORT sender has a new one in each life."""
+"""Most sources of BEST_EFFORT senders that the sidecar keeps: such a sender has a new source in each life."""
 
 
 class _Written(msgspec.Struct):
@@ -39,8 +39,8 @@ class WriteOptions(NamedTuple):
     """How output files are written.
 
     Attributes:
-        mode: permissions of a file that is made.
-        sends_again: whether what was not confirmed is sent again after a crash.
+        mode: permissions of new files.
+        sends_again: whether the sender sends unconfirmed messages again after a crash.
     """
 
     mode: int
@@ -50,20 +50,20 @@ class WriteOptions(NamedTuple):
 class Journal:
     """An open output file. One owner at a time; raises `OSError` and `ConnectionLost`.
 
-    A file that is there before the first message keeps its content. One that was moved away is begun anew.
+    A file that exists before the first message keeps its content. After a file was moved away, a new one is begun.
     """
 
-    def __init__(self, where: str, directory: Directory, name: str, manner: WriteOptions) -> None:
+    def __init__(self, where: str, directory: Directory, name: str, options: WriteOptions) -> None:
         self._where = where
         self._path = path = directory.file(name)
-        self._manner = manner
+        self._options = options
         self._sidecar = directory.sidecar("written", name)
         self._lock = lock(directory.sidecar("written.lock", name), where)
         self._descriptor = -1
-        self._unconfirmed = 0  # bytes behind those that were confirmed, until it is known whose they are
+        self._unconfirmed = 0  # bytes behind the confirmed ones, until it is clear who wrote them
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._descriptor = _open(path, manner.mode)
+            self._descriptor = _open(path, options.mode)
             durable.sync_directory(path.parent)
             self._written = self._recover(path)
         except BaseException:
@@ -72,28 +72,28 @@ class Journal:
 
     @property
     def is_in_place(self) -> bool:
-        """Whether the file still has its name; one that was moved away is begun anew under that."""
+        """Whether the file still has its name. Otherwise it was moved away, and a new one is begun."""
         try:
             return os.path.samestat(self._path.stat(), os.fstat(self._descriptor))
         except FileNotFoundError:
             return False
 
     def append(self, batch: Sequence[tuple[Outgoing, bytes]]) -> None:
-        """Write the lines that were not written before; all of them are on disk when it returns."""
-        sequences = dict(self._written.sequences if self._manner.sends_again else self._written.lives)
+        """Write the lines that are not in the file yet; all lines are on disk when this returns."""
+        sequences = dict(self._written.sequences if self._options.sends_again else self._written.lives)
         lines = []
         for out, line in batch:
             if out.source:
                 if out.sequence <= sequences.get(out.source, 0):
                     continue
-                sequences.pop(out.source, None)  # the last one used is the last to be forgotten
+                sequences.pop(out.source, None)  # the source that was used last is forgotten last
                 sequences[out.source] = out.sequence
             lines.append(line)
         if lines:
             self._write(b"\n".join([*lines, b""]), sequences)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._descriptor >= 0:
             close_quietly(self._descriptor)
         self._lock.close()
@@ -107,19 +107,19 @@ class Journal:
             self._check_length(length + self._unconfirmed)
         os.fdatasync(self._descriptor)
         self._check_not_removed()
-        if self._manner.sends_again:
+        if self._options.sends_again:
             self._save(_Written(length, sequences, self._written.lives))
         else:
             self._save(_Written(length, self._written.sequences, dict(list(sequences.items())[-MOST_LIVES:])))
 
     def _without_unconfirmed(self, content: bytes) -> bytes:
-        """The part of the content that is not in the file yet."""
+        """The part of the content that is not in the file yet, after a comparison with its unconfirmed bytes."""
         size = min(self._unconfirmed, len(content))
         there = os.pread(self._descriptor, size, self._written.length)
         if not content.startswith(there):
             if all(found in (0, sent) for found, sent in zip(there, content, strict=False)):
                 self._fill_holes(content[:size])
-            elif self._manner.sends_again:
+            elif self._options.sends_again:
                 raise self._foreign()
             else:
                 self._adopt_unconfirmed()
@@ -128,7 +128,7 @@ class Journal:
         return content[size:]
 
     def _fill_holes(self, content: bytes) -> None:
-        """After a power cut what was not confirmed may have holes: zero bytes, which no line has."""
+        """Write over zero bytes: after a power cut unconfirmed bytes may be zero, and no line has such a byte."""
         descriptor = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)  # one that does not always append
         try:
             os.pwrite(descriptor, content, self._written.length)
@@ -136,7 +136,7 @@ class Journal:
             os.close(descriptor)
 
     def _adopt_unconfirmed(self) -> None:
-        """Keep what nobody sends again, whoever wrote it, and go on behind it, on a line of its own."""
+        """Keep unconfirmed bytes that nobody sends again, and go on behind them, on a new line."""
         length = self._end_line(self._written.length + self._unconfirmed)
         self._unconfirmed = 0
         self._written = _Written(length, self._written.sequences, self._written.lives)
@@ -150,14 +150,14 @@ class Journal:
         return length
 
     def _check_length(self, wanted: int) -> None:
-        """Nobody else writes while this process does: what is confirmed must lie where it is thought to."""
+        """Raises `ConnectionLost` E7029 if another program has changed the size of the file."""
         length = os.fstat(self._descriptor).st_size
         if length != wanted:
             what = f"{self._path} has {length} bytes, {wanted} were written to it: another program has changed it"
             raise ConnectionLost("E7029", self._where, what, "One program at a time writes to a file")
 
     def _check_not_removed(self) -> None:
-        """What was written to a file without a name is lost."""
+        """Raises `ConnectionLost` E7029 if the file was removed, since its content is lost then."""
         if os.fstat(self._descriptor).st_nlink == 0:
             what = f"{self._path} was removed while it was being written; a new file is begun"
             raise ConnectionLost("E7029", self._where, what, "A file may be moved away, but not removed")
@@ -179,7 +179,7 @@ class Journal:
         self._written = written
 
     def _recover(self, path: Path) -> _Written:
-        """Bring file and sidecar together."""
+        """Compare the file with its sidecar; returns the confirmed state."""
         length = os.fstat(self._descriptor).st_size
         content = read_whole(self._sidecar)
         if content is None:
@@ -202,7 +202,7 @@ class Journal:
         return written
 
     def _adopt(self, length: int) -> _Written:
-        """Begin behind what others wrote, on a line of its own; recorded before the first message is appended."""
+        """Begin behind the present content, on a new line. The sidecar is written before the first message."""
         length = self._end_line(length)
         written = _Written(length, {})
         durable.replace(self._sidecar, msgspec.json.encode(written))
@@ -210,7 +210,7 @@ class Journal:
 
 
 def _open(path: Path, mode: int) -> int:
-    """The file, made with just this mode if it is missing."""
+    """Open the file; make it with exactly this mode if it does not exist."""
     flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
     with suppress(FileExistsError):
         descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, mode)

@@ -1,4 +1,4 @@
-"""One file that a receiver has open: its records, what of them is acknowledged, and the ids of its lines."""
+"""One open file of a receiver: reads its records, keeps track of acknowledgements, and makes the ids of its lines."""
 
 import hashlib
 import os
@@ -22,14 +22,14 @@ _HISTORY_CHARACTERS = 16
 
 
 class ReadOptions(NamedTuple):
-    """How the files of a receiver are read.
+    """How a receiver reads its files.
 
     Attributes:
         where: the receiver, for messages.
-        name: of the file, in ids.
-        receiver: its settings.
+        name: the name of the file in ids.
+        receiver: the settings of the receiver.
         columns: the columns that its templates mention.
-        follow: whether a file may grow.
+        follow: whether the file may grow.
     """
 
     where: str
@@ -45,30 +45,30 @@ class ReadOptions(NamedTuple):
 
 
 class OpenedFile:
-    """Owned by the receiver's thread. Raises `OSError` and `ConnectionLost`.
+    """An open file. Owned by the receiver's thread. Raises `OSError` and `ConnectionLost`.
 
     Args:
-        reading: how.
+        options: how to read it.
         path: the file.
 
     Attributes:
-        history: a digest of the files that had the name before, "" for the first; part of all ids.
-        identity: by which it is known when it is renamed.
-        name: that it had when it was first opened.
-        ended_at: bytes that it had when a successor was found: a line without a line end is ended by that.
-        read_columns: gives the columns of a record; `None` when none are mentioned, or there is no header yet.
+        history: a digest of the files that had the name before, "" for the first file; part of all ids.
+        identity: device and inode, by which a renamed file is recognised.
+        name: the name of the file when it was first opened.
+        ended_at: its size when a successor was found, which also ends a last line without a line end; 0 before.
+        read_columns: reads the columns of a record; `None` if none are mentioned, or there is no header yet.
     """
 
-    def __init__(self, reading: ReadOptions, path: Path) -> None:
+    def __init__(self, options: ReadOptions, path: Path) -> None:
         self.history = ""
         self.name = path.name
         self.ended_at = 0
         self.read_columns: ReadColumns | None = None
-        self._reading = reading
+        self._options = options
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self.identity = Identity.of(os.fstat(self._descriptor))
         self._reader = RecordReader(
-            reading.where, self._descriptor, quotes=reading.is_csv, kept=reading.receiver.max_message_bytes + 1
+            options.where, self._descriptor, quotes=options.is_csv, kept=options.receiver.max_message_bytes + 1
         )
         self._beginning = b""
         self._progress: ReadProgress[RecordBoundary] | None = None
@@ -76,31 +76,31 @@ class OpenedFile:
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """The size in bytes."""
         return os.fstat(self._descriptor).st_size
 
     @property
     def is_removed(self) -> bool:
-        """Whether it has no name any more."""
+        """Whether the file has no name any more."""
         return os.fstat(self._descriptor).st_nlink == 0
 
     @property
     def held(self) -> int:
-        """How many messages are given out and not acknowledged."""
+        """Number of returned messages that are not acknowledged."""
         return 0 if self._progress is None else self._progress.held
 
     @property
     def next_history(self) -> str:
-        """The history of the file that follows when this one has come to its end."""
+        """The history of the next file, once this one is read to its end."""
         size = self.size
         end = os.pread(self._descriptor, _TOLD_APART_BY_BYTES, max(0, size - _TOLD_APART_BY_BYTES))
         content = b"\0".join((self.history.encode(), b"%d" % size, end))
         return hashlib.sha256(content).hexdigest()[:_HISTORY_CHARACTERS]
 
     def resume(self, positions: PositionFile, kept: Kept) -> bool:
-        """Go on where it was left. Raises `ConnectionLost` E7011 when it is another file.
+        """Go on at the kept position. Raises `ConnectionLost` E7011 if this is another file.
 
-        False when no record was acknowledged yet, so that the content does not tell whether it is another one.
+        Returns false if no record was acknowledged yet, so that the content does not show whether this is another file.
         """
         self.name, self.history, self.ended_at = kept.name or self.name, kept.history, kept.ended_at
         progress = positions.progress(kept, self._descriptor)
@@ -111,38 +111,38 @@ class OpenedFile:
         return bool(progress.done) or beginning < progress.position
 
     def begin(self) -> bool:
-        """Find the beginning; false while there is no header yet."""
+        """Find the first record; false while there is no header yet."""
         if self._progress is None and (beginning := self._begin()) is not None:
             self._progress = ReadProgress(beginning)
         return self._progress is not None
 
     def take(self, limit: int) -> tuple[Records, int] | None:
-        """The next records, and the token that acknowledges them."""
+        """The next records, and the token for their acknowledgement; `None` if there are none yet."""
         if not self.begin():
             return None
         assert self._progress is not None
-        place, until = self._progress.next()
-        self._reader.seek(place)
+        begin, until = self._progress.next()
+        self._reader.seek(begin)
         end = None if until is None else until.offset
-        is_final = not self._reading.follow or 0 < self.size <= self.ended_at
-        records = self._reader.take(limit, self._reading.receiver.max_batch_bytes, end, final=is_final)
+        is_final = not self._options.follow or 0 < self.size <= self.ended_at
+        records = self._reader.take(limit, self._options.receiver.max_batch_bytes, end, final=is_final)
         if not records.bodies:
             return None
         return records, self._progress.take(records.ends[-1], len(records.bodies))
 
     def acknowledge(self, tokens: Sequence[int]) -> None:
-        """These are done; tokens of other files change nothing."""
+        """Acknowledge the records of these tokens; ignore tokens of other files."""
         if self._progress is not None and self._progress.held:
             self._progress.acknowledge(tokens)
             self._kept = None
 
     def reject(self, tokens: Sequence[int]) -> None:
-        """These come again."""
+        """Read the records of these tokens again."""
         if self._progress is not None:
             self._progress.reject(tokens)
 
     def kept(self) -> Kept:
-        """What is acknowledged, for the sidecar."""
+        """The acknowledged position, for the sidecar."""
         if self._kept is None or self._kept.ended_at != self.ended_at:
             progress = self._progress or ReadProgress(RecordBoundary(0, 1))
             self._kept = Kept(
@@ -158,11 +158,11 @@ class OpenedFile:
         return self._kept
 
     def ids(self, records: Records) -> list[str]:
-        """An id of each line: the name, the line, and a digest that tells files of one name apart."""
-        name = self._reading.name
+        """The id of each line: name of the file, line, and a digest that distinguishes files of the same name."""
+        name = self._options.name
         if len(self._beginning) < _TOLD_APART_BY_BYTES:
             self._beginning = os.pread(self._descriptor, _TOLD_APART_BY_BYTES, 0)
-        within = bisect_left(records.ends, _TOLD_APART_BY_BYTES, key=lambda place: place.offset)
+        within = bisect_left(records.ends, _TOLD_APART_BY_BYTES, key=lambda end: end.offset)
         first = [
             f"{name}:{line}:{self._digest(end.offset)}"
             for line, end in zip(records.lines[:within], records.ends[:within], strict=True)
@@ -178,20 +178,20 @@ class OpenedFile:
 
     def _begin(self) -> RecordBoundary | None:
         """Read the header; where the first record begins, nothing while there is no header."""
-        reading, reader = self._reading, self._reader
+        options, reader = self._options, self._reader
         mark = os.pread(self._descriptor, len(BYTE_ORDER_MARK), 0)
         beginning = RecordBoundary(len(mark) if mark == BYTE_ORDER_MARK else 0, 1)
         reader.seek(beginning)
-        if not reading.is_csv:
-            self.read_columns = json_columns(reading.columns) if reading.columns else None
+        if not options.is_csv:
+            self.read_columns = json_columns(options.columns) if options.columns else None
             return beginning
-        header = reader.take(1, 1, None, final=not reading.follow)
+        header = reader.take(1, 1, None, final=not options.follow)
         if not header.bodies:
             return None
         if header.cut_from is not None:
             what = f"the header has no end within {header.cut_from} bytes"
-            raise ConnectionLost("E7014", reading.where, what, "", "Look for a quote that is not closed")
-        self.read_columns = csv_columns(reading.where, header.bodies[0], reading.columns) if reading.columns else None
+            raise ConnectionLost("E7014", options.where, what, "", "Look for a quote that is not closed")
+        self.read_columns = csv_columns(options.where, header.bodies[0], options.columns) if options.columns else None
         return header.ends[0]
 
     def _digest(self, end: int) -> str:

@@ -1,4 +1,4 @@
-"""Where the files and their sidecars are: nothing outside the configured directory is ever read or written."""
+"""Paths of files and their sidecars. The connector reads and writes nothing outside the configured directories."""
 
 import hashlib
 import os
@@ -14,17 +14,17 @@ from correlator.options import parse_destination
 from correlator.processes import LockFile
 
 _LONGEST_FILE_NAME = 180
-"""Leaves room for the endings of sidecars within the 255 bytes of a file name."""
+"""The most characters of a name without the endings of sidecars; file systems allow 255 bytes in all."""
 
 
 class Directory(NamedTuple):
-    """The directory of the connection, and the one that holds the sidecars."""
+    """The directory of the connection, and the directory of the sidecars."""
 
     path: Path
     state: Path
 
     def file(self, name: str) -> Path:
-        """The real path of the file. Raises `ConnectionLost` when a link leads out of the directory."""
+        """The real path of a file. Raises `ConnectionLost` E7013 if a link leads out of the directory."""
         real = (self.path / name).resolve()
         if not real.is_relative_to(self.path.resolve()):
             raise ConnectionLost(
@@ -37,7 +37,7 @@ class Directory(NamedTuple):
         return real
 
     def sidecar(self, ending: str, *names: str) -> Path:
-        """A file of the state directory that belongs to these names."""
+        """The sidecar for these names, a file in the directory `state`."""
         name = ".".join(quote(part, safe="") for part in names)
         if len(name) > _LONGEST_FILE_NAME:
             digest = hashlib.sha256(name.encode()).hexdigest()
@@ -46,7 +46,7 @@ class Directory(NamedTuple):
 
 
 def file_name(destination: str, endings: Collection[str]) -> str | None:
-    """The file that a destination names, `None` when it is not a plain path below a directory with such an ending."""
+    """The file that a destination names; `None` unless it is a relative path with such an ending, and no hidden parts."""
     parsed = parse_destination(destination)
     if parsed is None or parsed.kind != "queue":
         return None
@@ -56,7 +56,10 @@ def file_name(destination: str, endings: Collection[str]) -> str | None:
 
 
 def lock(path: Path, what: str) -> LockFile:
-    """Be the one owner of what a file protects until it is closed. Raises `ConnectionLost` E7012 for another one."""
+    """Take the lock on a file until it is closed.
+
+    Raises `ConnectionLost` E7012 if another receiver or sender has it.
+    """
     make_private_directory(path.parent)
     taken = LockFile(path)
     if not taken.try_lock():
@@ -68,7 +71,7 @@ def lock(path: Path, what: str) -> LockFile:
 
 
 def read_whole(path: Path) -> bytes | None:
-    """The content of a small file, `None` when it is missing."""
+    """The content of a small file; `None` if there is no such file."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
@@ -76,6 +79,6 @@ def read_whole(path: Path) -> bytes | None:
 
 
 def close_quietly(descriptor: int) -> None:
-    """Close a descriptor that nothing depends on any more."""
+    """Close a descriptor, and ignore errors."""
     with suppress(OSError):
         os.close(descriptor)

@@ -18,7 +18,7 @@ _COMPARED_BYTES = 4096
 
 
 class Extract(msgspec.Struct, frozen=True):
-    """Bytes of the file before the position, by which it is known again."""
+    """A digest of bytes before the position; it shows whether a file is still the same."""
 
     offset: int
     length: int
@@ -26,16 +26,16 @@ class Extract(msgspec.Struct, frozen=True):
 
 
 class Kept(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How far one file is read.
+    """The acknowledged position in one file.
 
     Attributes:
-        offset, line: everything before is acknowledged.
-        done: what is acknowledged beyond.
-        extracts: by which the content is known again.
-        file: by which the file is known again when it is renamed; versions without `follow` by rename wrote none.
-        name: that it had when it was first opened; earlier versions wrote none.
-        history: a digest of the files that had the name before, "" for the first.
-        ended_at: bytes that it had when the next one was begun; 0 for the newest one.
+        offset, line: all records before this boundary are acknowledged.
+        done: further acknowledged spans behind it: offset and line of their beginnings and ends.
+        extracts: digests by which the content is recognised.
+        file: device and inode, by which a renamed file is recognised; absent in sidecars of earlier versions.
+        name: the name of the file when it was first opened; absent in sidecars of earlier versions.
+        history: a digest of the files that had the name before, "" for the first file.
+        ended_at: size of the file when the next one was begun; 0 for the newest file.
     """
 
     offset: int
@@ -53,14 +53,14 @@ class _Position(Kept, frozen=True, omit_defaults=True):
 
 
 class PositionFile:
-    """The sidecar of one receiver and one name."""
+    """The sidecar with the position of one receiver in the files of one name."""
 
     def __init__(self, path: Path, where: str) -> None:
         self._path = path
         self._where = where
 
     def load(self) -> list[Kept]:
-        """The files, the oldest first; none when nothing was acknowledged yet. Raises `ConnectionLost` E7011."""
+        """The positions in all files, oldest file first; none before the first save. Raises `ConnectionLost` E7011."""
         content = read_whole(self._path)
         if content is None:
             return []
@@ -71,12 +71,12 @@ class PositionFile:
         return [*newest.earlier, newest]
 
     def save(self, files: Sequence[Kept]) -> None:
-        """Keep the positions: durable when it returns."""
+        """Replace the sidecar; it is durable when this returns."""
         *earlier, newest = files
         durable.replace(self._path, msgspec.json.encode(_Position(**msgspec.structs.asdict(newest), earlier=earlier)))
 
     def progress(self, kept: Kept, descriptor: int) -> ReadProgress[RecordBoundary]:
-        """Where to go on in the open file. Raises `ConnectionLost` E7011 when it is not the one that was read."""
+        """The progress in an open file. Raises `ConnectionLost` E7011 if it is not the file that was read."""
         if not is_same(kept, descriptor):
             raise self.refused(f"the content before line {kept.line} is not what was read before")
         return ReadProgress(
@@ -85,7 +85,7 @@ class PositionFile:
         )
 
     def refused(self, what: str) -> ConnectionLost:
-        """The file is not the one that was read before, or is no more."""
+        """The error for a file that is not the one that was read before, or that is gone."""
         return ConnectionLost(
             "E7011",
             self._where,
@@ -96,17 +96,17 @@ class PositionFile:
 
 
 def is_same(kept: Kept, descriptor: int) -> bool:
-    """Whether an open file is the one of a position, by its content."""
+    """Whether an open file has the content that a position expects."""
     return all(extract(descriptor, one.offset, one.length) == one for one in kept.extracts)
 
 
 def extracts(descriptor: int, progress: ReadProgress[RecordBoundary]) -> list[Extract]:
-    """Of the beginning, and before the last place that is acknowledged."""
+    """Digests of the beginning of the file, and of the bytes before its last acknowledged record."""
     read_through = progress.done[-1].end.offset if progress.done else progress.position.offset
     length = min(_COMPARED_BYTES, read_through)
     return [extract(descriptor, offset, length) for offset in sorted({0, read_through - length})]
 
 
 def extract(descriptor: int, offset: int, length: int) -> Extract:
-    """Of these bytes."""
+    """The digest of these bytes."""
     return Extract(offset, length, hashlib.sha256(os.pread(descriptor, length, offset)).hexdigest())

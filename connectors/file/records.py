@@ -1,11 +1,11 @@
-"""Cuts the bytes of a file into records, in blocks: most blocks hold no quote and are cut by one `split`.
+"""Splits the bytes of a file into records, in blocks: most blocks have no quote, and one `split` is enough for them.
 
-A CSV record ends at a line end outside of quotes; a quote opens only at the beginning of a field, so that a stray one
-(`a 5" pipe`) is a character like any other. Everything is counted in bytes and physical lines of the file.
+A CSV record ends at a line end outside of quotes. A quote opens only at the beginning of a field, so a stray quote
+(`a 5" pipe`) is an ordinary character. Positions are counted in bytes and in physical lines of the file.
 
-A line that is too long to be kept is cut: its beginning is the record, the rest is passed over to the line's end. So is
-a record of CSV that does not end: most likely a quote is not closed, so only its first line is passed over, and the
-lines behind it are read as if nothing had been open.
+A line that is too long is cut: its beginning is the record, and the reader skips the rest of the line. A CSV record
+without an end is cut as well. Most likely a quote is not closed, so the reader skips only its first line, and reads the
+following lines as if no quote were open.
 """
 
 import os
@@ -19,7 +19,7 @@ from correlator.errors import ConnectionLost
 
 BLOCK_BYTES = 512 * 1024
 MAX_RECORD_BYTES = 64 * 1024 * 1024
-"""What is longer and has no end yet is cut, unless the reader is to keep more."""
+"""A longer record without an end is cut, unless the reader keeps more bytes of a record."""
 _COMPARED_BYTES = 4096
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -28,16 +28,16 @@ _NEXT_QUOTED = re.compile(rb'(?:^|,)"')
 
 
 class RecordBoundary(NamedTuple):
-    """Between two records: the offset in bytes, and the physical line that begins there."""
+    """A boundary between two records: the offset in bytes, and the number of the line that begins there."""
 
     offset: int
     line: int
 
 
 class Records(NamedTuple):
-    """Records in parallel lists: bodies without line ends, their first lines, the places behind them.
+    """Records in parallel lists: bodies without line ends, numbers of their first lines, boundaries behind them.
 
-    `cut_from` is how many bytes the record had that was cut; it comes alone.
+    `cut_from`: the size of a record that was cut, in bytes; such a record comes alone.
     """
 
     bodies: Sequence[bytes]
@@ -50,13 +50,13 @@ _NONE = Records((), (), ())
 
 
 class RecordReader:
-    """Reads records from a file, from any place. Empty lines are no records.
+    """Reads records from a file, from any boundary. Empty lines are no records.
 
     Args:
         where: names the file in messages.
         descriptor: of the file.
         quotes: whether line ends may stand within quotes.
-        kept: how many bytes of a record that must be cut are kept; one that is not longer is never cut.
+        kept: the size in bytes to which a record is cut; a record of this size or smaller is never cut.
     """
 
     def __init__(self, where: str, descriptor: int, *, quotes: bool, kept: int) -> None:
@@ -68,7 +68,7 @@ class RecordReader:
         self.seek(RecordBoundary(0, 1))
 
     def seek(self, boundary: RecordBoundary) -> None:
-        """Go on from here; what was read ahead is kept when it is just there."""
+        """Go on from this boundary; records that were read ahead are kept if they begin there."""
         if getattr(self, "_boundary", None) == boundary:
             return
         self._boundary = boundary
@@ -80,13 +80,13 @@ class RecordReader:
         self._seen, self._seen_to = b"", boundary.offset
 
     def take(self, limit: int, max_bytes: int, until: int | None, *, final: bool) -> Records:
-        """Up to `limit` records and `max_bytes`, at least one if there is any before the offset `until`.
+        """The next records; at least one if there is one before the offset `until`.
 
         Args:
             limit: most records.
             max_bytes: most bytes, unless the first record alone is longer.
-            until: offset where the last record ends at the latest.
-            final: the end of the file ends the last record, with or without a line end.
+            until: the last record ends at this offset at the latest.
+            final: whether the end of the file ends a last record without a line end.
         """
         while self._next == len(self._ready.bodies):
             if not self._fill(final=final):
@@ -101,13 +101,13 @@ class RecordReader:
         return Records(ready.bodies[first:stop], ready.lines[first:stop], ready.ends[first:stop], ready.cut_from)
 
     def _fill(self, *, final: bool) -> bool:
-        """Read one block further; false at the end of the file."""
+        """Read the next block; false at the end of the file."""
         if len(self._rest) > self._most:
             self._end_at_first_line()
             return True
         size = max(
             BLOCK_BYTES, len(self._rest)
-        )  # twice as much each time, so that a long record is not cut up for ever
+        )  # twice as much each time, so that a long record is not split again and again
         offset = self._rest_boundary.offset + len(self._rest) + self._passed
         self._check_only_grown(offset)
         block = os.pread(self._descriptor, size, offset)
@@ -131,7 +131,7 @@ class RecordReader:
         return True
 
     def _end_at_first_line(self) -> None:
-        """What does not end comes as its beginning; behind its first line the file is read again."""
+        """Cut a record that does not end; go on behind its first line."""
         boundary = self._rest_boundary
         behind = RecordBoundary(boundary.offset + self._rest.index(b"\n") + 1, boundary.line + 1)
         self._ready = Records([self._rest[: self._kept]], [boundary.line], [behind], len(self._rest))
@@ -150,14 +150,14 @@ class RecordReader:
             self._end_cut(self._passed + end, line_end=1)
 
     def _end_cut(self, passed: int, *, line_end: int) -> None:
-        """The record that is cut ends here, `passed` bytes behind what is kept of it."""
+        """End the record that is cut, `passed` bytes behind its kept beginning."""
         boundary, size = self._rest_boundary, len(self._rest) + passed
         behind = RecordBoundary(boundary.offset + size + line_end, boundary.line + line_end)
         self._ready = Records([self._rest], [boundary.line], [behind], size)
         self._rest, self._rest_boundary, self._passed = b"", behind, 0
 
     def _check_only_grown(self, offset: int) -> None:
-        """What is read goes on behind what was read: that is still there, as it was."""
+        """Raises `ConnectionLost` E7011 if bytes before the offset have changed since they were read."""
         if offset != self._seen_to:
             self._seen = b""
         size = os.fstat(self._descriptor).st_size
@@ -173,21 +173,21 @@ class RecordReader:
 
 
 def whole(rest: bytes, boundary: RecordBoundary) -> tuple[Records, RecordBoundary]:
-    """The last record of a file, which has no line end; and the place behind it."""
+    """The last record of a file without a line end, and the boundary behind it."""
     body = rest.removesuffix(b"\r")
     behind = RecordBoundary(boundary.offset + len(rest), boundary.line + rest.count(b"\n"))
     return (Records([body], [boundary.line], [behind]) if body else _NONE), behind
 
 
 def cut_plain(data: bytes, boundary: RecordBoundary) -> tuple[Records, bytes, RecordBoundary]:
-    """Every line is a record; the rest without a line end, and its place."""
+    """Each line as a record; the rest without a line end; the boundary before the rest."""
     lines = data.split(b"\n")
     rest = lines.pop()
     return _records(lines, data, boundary, rest)
 
 
 def cut_quoted(data: bytes, boundary: RecordBoundary) -> tuple[Records, bytes, RecordBoundary]:
-    """As `cut_plain`, but a line end within quotes belongs to the record."""
+    """As `cut_plain`; a line end within quotes belongs to the record."""
     if b'"' not in data:
         return cut_plain(data, boundary)
     lines = data.split(b"\n")
@@ -204,7 +204,7 @@ def cut_quoted(data: bytes, boundary: RecordBoundary) -> tuple[Records, bytes, R
 
 
 def ends_within_quotes(line: bytes, *, within: bool) -> bool:
-    """Whether a quoted field is still open at the end of the line; `within`: one was open at its beginning."""
+    """Whether a quoted field is open at the end of the line; `within`: whether one was open at its beginning."""
     at = 0
     while True:
         if not within:
@@ -222,7 +222,7 @@ def ends_within_quotes(line: bytes, *, within: bool) -> bool:
 def _records(
     raw: list[bytes], data: bytes, boundary: RecordBoundary, rest: bytes
 ) -> tuple[Records, bytes, RecordBoundary]:
-    """Records of raw text without their line ends, which follow one another from `place`."""
+    """Records of consecutive raw texts without line ends, beginning at `boundary`."""
     offsets = list(accumulate([len(record) + 1 for record in raw], initial=boundary.offset))
     if len(raw) == data.count(b"\n"):
         numbers = list(range(boundary.line, boundary.line + len(raw) + 1))

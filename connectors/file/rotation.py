@@ -1,9 +1,9 @@
-"""Which file follows one that was renamed: what `logrotate` and logging libraries leave behind, by their names.
+"""Finds the file that follows a renamed one, by the names that `logrotate` and logging libraries give to files.
 
-Names tell an order in two cases. `NAME.3` is older than `NAME.2`; what has a date or time in its name is older than
-what has a later one at the same place. By any other name a file is taken for the only one that was renamed.
+Names show an order in two cases: `NAME.3` is older than `NAME.2`, and a file with a date or time in its name is older
+than a file with a later one at the same place. With any other name, a file counts as the only renamed one.
 
-Where the name is a link that moves on, the files keep their names, and the one that the link leads to has a date, too.
+If the name is a symbolic link that is moved from file to file, the files keep their names, which have dates.
 """
 
 import os
@@ -20,19 +20,19 @@ _COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".Z")
 
 
 class Identity(NamedTuple):
-    """What a file keeps when it is renamed."""
+    """Device and inode of a file, which it keeps when it is renamed."""
 
     device: int
     inode: int
 
     @classmethod
     def of(cls, status: os.stat_result) -> Self:
-        """Of what `stat` tells."""
+        """The identity in the result of `stat`."""
         return cls(status.st_dev, status.st_ino)
 
 
 def identity_of(path: Path) -> Identity | None:
-    """Of the file that has a name; `None` when there is none."""
+    """The identity of the file with this path; `None` if there is no such file."""
     try:
         return Identity.of(path.stat())
     except FileNotFoundError:
@@ -40,7 +40,7 @@ def identity_of(path: Path) -> Identity | None:
 
 
 def find(directory: Path, identity: Identity) -> Path | None:
-    """The name that a file has now, in the directory where it was."""
+    """The present path of a file in its directory; `None` if it is gone."""
     with os.scandir(directory) as entries:
         for entry in entries:
             if entry.inode() == identity.inode and identity_of(directory / entry.name) == identity:
@@ -49,9 +49,9 @@ def find(directory: Path, identity: Identity) -> Path | None:
 
 
 def following(where: str, path: Path, old: Identity) -> Path:
-    """The file that was written to after `old`, which had the name `path` before; it may have been renamed since, too.
+    """The file that was written after `old`. Both had the name `path` at first, and both may have been renamed.
 
-    Raises `ConnectionLost` E7030 when a file must be there by its number and is not, or is compressed.
+    Raises `ConnectionLost` E7030 if a file with a certain number must exist and does not, or is compressed.
     """
     renamed = find(path.parent, old)
     if renamed is None:
@@ -63,7 +63,7 @@ def following(where: str, path: Path, old: Identity) -> Path:
 
 
 def is_made_from(name: str, original: str) -> bool:
-    """Whether rotation makes a name of the other one, or they are the same: `NAME.1`, `NAME-2024`, `STEM-2024.EXT`."""
+    """Whether a name is the original one or made of it by rotation: `NAME.1`, `NAME-2024`, `STEM-2024.EXT`."""
     made = rf"{re.escape(original)}([\W_].*)?|{re.escape(Path(original).stem)}[-_.][0-9].*"
     return name == _without_compression(name) and re.fullmatch(made, name) is not None
 
@@ -108,6 +108,6 @@ def _without_compression(name: str) -> str:
 
 
 def missing(where: str, what: str) -> ConnectionLost:
-    """A file that is to be read next is not where it was."""
+    """The error for a missing file that must be read next."""
     todo = "Put it back, uncompressed, or remove the position file of the receiver to go on with the present file"
     return ConnectionLost("E7030", where, what, "Rotated files stay until they are read", todo)

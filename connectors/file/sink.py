@@ -1,4 +1,4 @@
-"""The sink of the file connector: a JSON line per message. Only bodies are written, no properties and no headers."""
+"""The sink of the file connector: writes the body of each message as a JSON line, without properties and headers."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,11 +17,11 @@ _MOST_OPEN_FILES = 64
 
 
 class FileSink:
-    """Appends to the sender's file, if it has one, and to others that single messages name as their destination."""
+    """Appends to the sender's file, if it has one, and to files that single messages name as their destination."""
 
-    def __init__(self, where: str, directory: Directory, name: str | None, manner: WriteOptions) -> None:
+    def __init__(self, where: str, directory: Directory, name: str | None, options: WriteOptions) -> None:
         self._where = where
-        self._manner = manner
+        self._options = options
         self._directory = directory
         self._name = name
         self._journals: dict[str, Journal] = {}
@@ -62,7 +62,7 @@ class FileSink:
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        """What goes wrong closes all files and becomes `ConnectionLost`."""
+        """Close all files after any error; an `OSError` becomes `ConnectionLost`."""
         try:
             yield
         except OSError as error:
@@ -80,11 +80,11 @@ class FileSink:
         if journal is None:
             if len(self._journals) >= _MOST_OPEN_FILES:
                 self._journals.pop(next(iter(self._journals))).close()
-            journal = self._journals[name] = Journal(self._where, self._directory, name, self._manner)
+            journal = self._journals[name] = Journal(self._where, self._directory, name, self._options)
         return journal
 
     def _prepare(self, out: Outgoing, lines: dict[str, list[tuple[Outgoing, bytes]]]) -> SendRejected | None:
-        """File the line under its name, or tell why it is refused."""
+        """Add the line to those of its file; return the error if the message is refused."""
         name = _writable(out.destination)
         if name is None:
             what = f"{quoted(out.destination)} is not a file to write to"
@@ -106,7 +106,7 @@ def _writable(destination: str) -> str | None:
 
 
 def one_line(body: bytes) -> bytes:
-    """The JSON text on one line, otherwise unchanged. Raises `ValueError` when it is not JSON."""
+    """The JSON text on one line, otherwise unchanged. Raises `ValueError` if it is not JSON."""
     try:
         msgspec.json.decode(body, type=msgspec.Raw)
         if not body.isascii():

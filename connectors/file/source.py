@@ -1,8 +1,8 @@
 """The source of the file connector: each record of a CSV or JSON lines file is a message.
 
-A receiver that follows its file goes on to the file that takes its name, once the old one is read to its end and all
-of it is acknowledged. The old one stays open until the next change of files: who still writes to it is still read. The
-next ones are opened as soon as they are seen, so that it does not matter what becomes of their names.
+A receiver that follows its file goes on to the next file of that name once the old file is read to its end and
+completely acknowledged. The old file stays open until the next change of files, since a program may still write to it.
+The source opens the next files as soon as it sees them, so that later renames do not matter.
 """
 
 import time
@@ -27,23 +27,23 @@ from correlator.processes import LockFile, Maker
 from correlator.settings import ReceiverSettings
 
 MOST_SUCCESSORS = 16
-"""Files that are held open until it is their turn; those behind them are found by their names when room is left."""
+"""Most files that are open before it is their turn; later files are found by their names when there is room again."""
 _LOOK_AGAIN_S = 0.05
 
 
 class FileSource:
-    """Reads from the acknowledged position to the end of the file, or for ever when it follows the file.
+    """Reads from the acknowledged position to the end of the file, or for ever if it follows the file.
 
-    Properties of a message: `file` and `line`; `row.NAME` for columns that a template of the receiver mentions; and
-    for the default templates `uniqueMessageId` (`file:line:digest`) and `messageSourceId` (`file`), by which a batch
-    that is read again after a crash is recognised.
+    Properties of a message: `file` and `line`; `row.NAME` for columns that a template of the receiver mentions; for
+    the default templates `uniqueMessageId` (`file:line:digest`) and `messageSourceId` (`file`). By these ids the engine
+    recognises messages that are read again after a crash.
 
-    The digest is of the file's first 4096 bytes, or of what there is up to the end of the line, and of the files that
-    had the name before. So the lines of the same file have the same ids however often it is read and however it grows,
-    and those of another file that takes its name have others. Only where a file takes the place of another one while no
-    position is kept may ids be the same, as far as both begin with the same 4096 bytes.
+    The digest covers the first 4096 bytes of the file, at most up to the end of the line, and the files that had the
+    name before. So the lines of a file have the same ids at each reading, also after the file has grown, and the lines
+    of the next file of that name have other ids. There is one exception: if a file replaces another one while no
+    position is kept, and both begin with the same 4096 bytes, their lines have the same ids.
 
-    A record that is too large to be kept, or of CSV that does not end, comes as its beginning, larger than
+    A record that is too large, or a CSV record without an end, is cut to its beginning, which is larger than
     `max_message_bytes`, and has the property `cut_from_bytes`: the engine makes a dead letter E5001 of it.
     """
 
@@ -55,7 +55,7 @@ class FileSource:
         self._name = name
         self._receiver = receiver
         templates = (receiver.unique_message_id, receiver.message_source_id)
-        self._reading = ReadOptions(where, name, receiver, mentioned_columns(*templates), follow)
+        self._options = ReadOptions(where, name, receiver, mentioned_columns(*templates), follow)
         self._position = PositionFile(
             directory.sidecar("position", name, receiver.subscription), str(directory.path / name)
         )
@@ -65,12 +65,13 @@ class FileSource:
         self._lock: LockFile | None = None
         self._files: list[OpenedFile] = []
         self._successors: deque[OpenedFile] = deque()
-        self._gap: ConnectionLost | None = None  # why it is not known which file comes behind these
+        self._gap: ConnectionLost | None = None  # why it is unknown which file follows
 
     def connect(self) -> None:
         """Open the file and go on at the acknowledged position.
 
-        `ConnectionLost` while the file is missing; `UsageError` E2050 in a forked child of a process that has it open.
+        Raises `ConnectionLost` while the file does not exist; `UsageError` E2050 in a forked child if its parent has
+        the file open.
         """
         if self._lock is not None:
             self._maker.check(self._where)
@@ -83,11 +84,11 @@ class FileSource:
             for one in kept[:-1]:
                 self._open_earlier(one)
             self._open_newest(kept[-1] if kept else None)
-            if self._reading.follow:
+            if self._options.follow:
                 self._save()
 
     def receive(self, max_messages: int, timeout_s: float) -> Chunk:
-        """The next records; the end is told once everything was given out, in a chunk without messages."""
+        """The next records. A chunk without messages reports the end of the file, unless the source follows it."""
         limit = min(max_messages, self._receiver.max_batch_size - sum(file.held for file in self._files))
         deadline = time.monotonic() + timeout_s
         while True:
@@ -96,7 +97,7 @@ class FileSource:
                 chunk = self._take(limit) if limit > 0 else None
             if chunk is not None:
                 return chunk
-            if limit > 0 and not self._reading.follow:
+            if limit > 0 and not self._options.follow:
                 return Chunk((), None, ended=True)
             remaining_s = deadline - time.monotonic()
             if remaining_s <= 0:
@@ -104,7 +105,7 @@ class FileSource:
             time.sleep(min(_LOOK_AGAIN_S, remaining_s))
 
     def acknowledge(self, tokens: Sequence[Any]) -> None:
-        """Move the position, durably. A token from before a reconnect acknowledges nothing."""
+        """Move the position; it is on disk when this returns. A token from before a reconnect acknowledges nothing."""
         with self._translated():
             for file in self._connected():
                 file.acknowledge(tokens)
@@ -116,7 +117,7 @@ class FileSource:
             file.reject(tokens)
 
     def close(self) -> None:
-        """Close the files; the position stays where it was acknowledged. In a forked child it does nothing."""
+        """Close the files; the acknowledged position stays. Does nothing in a forked child."""
         if self._maker.is_another_process:
             return
         for file in (*self._files, *self._successors):
@@ -129,7 +130,7 @@ class FileSource:
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        """What goes wrong closes the files and becomes `ConnectionLost`."""
+        """Close the files after any error; an `OSError` becomes `ConnectionLost`."""
         try:
             yield
         except FileNotFoundError as error:
@@ -156,20 +157,20 @@ class FileSource:
     # --- which files ---
 
     def _open_earlier(self, kept: Kept) -> None:
-        """A file that had the name before: it may have grown since. It was read to its end then, and may be gone."""
+        """Open a file that had the name before, since it may have grown. It was read to its end, and may be gone."""
         self._reopen(kept, self._directory.file(self._name))
 
     def _open_newest(self, kept: Kept | None) -> None:
-        """The file that has the name, or had it when the position was kept and was renamed since."""
+        """Open the file that has the name, or a renamed file that had it when the position was kept."""
         path = self._directory.file(self._name)
         if kept is None:
-            self._files.append(OpenedFile(self._reading, path))
+            self._files.append(OpenedFile(self._options, path))
             self._files[-1].begin()
             return
-        known = kept.file if self._reading.follow else None
+        known = kept.file if self._options.follow else None
         if known is not None and identity_of(path) != known and self._reopen(kept, path):
             return
-        file = OpenedFile(self._reading, path)
+        file = OpenedFile(self._options, path)
         self._files.append(file)
         is_certain = file.resume(self._position, kept)
         if not is_certain and known is not None and file.identity.inode != known.inode:  # devices may be numbered anew
@@ -177,11 +178,11 @@ class FileSource:
             raise self._position.refused(what)
 
     def _reopen(self, kept: Kept, path: Path) -> bool:
-        """Go on in a file that has another name now; false when it is not there, or another file may have its inode."""
+        """Go on in a renamed file; false if it is gone, or if another file may have got its inode."""
         renamed = find(path.parent, kept.file) if kept.file else None
         if renamed is None:
             return False
-        file = OpenedFile(self._reading, renamed)
+        file = OpenedFile(self._options, renamed)
         self._files.append(file)
         with suppress(ConnectionLost):
             is_certain = file.resume(self._position, kept)
@@ -191,9 +192,9 @@ class FileSource:
         return False
 
     def _look(self) -> None:
-        """Open the files that have taken the name since the last look."""
+        """Open the files that have got the name since the last look."""
         files = self._connected()
-        if not self._reading.follow:
+        if not self._options.follow:
             return
         self._gap = None
         try:
@@ -203,10 +204,10 @@ class FileSource:
                     return
                 self._successors.append(file)
         except ConnectionLost as gap:
-            self._gap = gap  # is raised when everything before it is read
+            self._gap = gap  # raised when all files before it are read
 
     def _successor(self, last: OpenedFile) -> OpenedFile | None:
-        """The file that was written to after `last`; `None` when there is none, or names change in this moment."""
+        """The file that was written after `last`; `None` if there is none, or if names are changing at this moment."""
         there = identity_of(self._directory.path / self._name)
         if there == last.identity:
             return None
@@ -217,7 +218,7 @@ class FileSource:
         path = self._directory.file(self._name)
         with suppress(FileNotFoundError), ExitStack() as undo:
             found = following(self._where, path, last.identity)
-            file = OpenedFile(self._reading, found)
+            file = OpenedFile(self._options, found)
             undo.callback(file.close)
             # Had another file been renamed before this one was opened, its name would show now.
             is_sure = following(self._where, path, last.identity) == found and not last.is_removed
@@ -227,7 +228,7 @@ class FileSource:
         return None
 
     def _go_on(self) -> bool:
-        """When another file has taken the name: end the newest one, then begin that; whether there may be records."""
+        """If another file has got the name, end the newest file and begin that one; whether there may be records."""
         if any(file.held for file in self._files):
             return False
         if not self._successors:
@@ -236,9 +237,9 @@ class FileSource:
             return False
         *earlier, newest = self._files
         if len(self._successors) == 1 and self._successors[0].size == 0:
-            return False  # who writes has not gone on to it
+            return False  # the writing program does not use it yet
         if newest.ended_at != newest.size:
-            newest.ended_at = newest.size  # what was written since the last look, and a last line without its end
+            newest.ended_at = newest.size  # records since the last look, and a last line without a line end
             return True
         file = self._successors.popleft()
         file.history = newest.next_history

@@ -14,6 +14,7 @@ from correlator.connector import Browsable, ListsQueues
 from correlator.errors import UsageError, quoted
 from correlator.events import Message
 from correlator.pipeline.spec import PipelineFile
+from correlator.settings import ReceiverSettings, SenderSettings
 
 COLUMNS = ("message_id", "timestamp", "deliveries", "key", "properties", "body")
 MOST_NAMED = 20
@@ -60,9 +61,10 @@ def _browsable(name: str, settings: PipelineFile) -> Browsable:
 
 def _options(connection: str, place: str, settings: PipelineFile) -> Mapping[str, Any]:
     """The options of the first receiver, or else sender, of the queue; empty if the file has none."""
-    for one in (*settings.receivers, *settings.senders):
-        at = one.destination and settings.destinations.get(one.destination, one.destination)
-        if (one.connection, at) == (connection, place):
+    endpoints: Sequence[ReceiverSettings | SenderSettings] = (*settings.receivers, *settings.senders)
+    for one in endpoints:
+        named = one.destination or ""
+        if (one.connection, settings.destinations.get(named, named)) == (connection, place):
             return one.options
     return {}
 

@@ -141,7 +141,7 @@ def check(monkeypatch, seed, selector=None):
     """One schedule. Raises `AssertionError` for a backlog that stays, and for a message that is done twice."""
     random = Random(seed)
     broker = PackingBroker(random)
-    monkeypatch.setattr(source, "Link", lambda *_: broker)
+    monkeypatch.setattr(source, "PulsarLink", lambda *_: broker)
     monkeypatch.setattr(source, "time", SimpleNamespace(monotonic=lambda: broker.now))
     settings = ReceiverSettings(
         id="r",

@@ -53,7 +53,7 @@ class DeduplicatingBroker:
 @pytest.fixture
 def broker(monkeypatch):
     made = DeduplicatingBroker()
-    monkeypatch.setattr(sink, "Link", made)
+    monkeypatch.setattr(sink, "PulsarLink", made)
     return made
 
 

@@ -94,7 +94,7 @@ class PulsarFeed:
 
     destination = "topic:fuzz"
     options: dict[str, Any] = {"use_schema": True}
-    patched = source, "Link"
+    patched = source, "PulsarLink"
 
     def __init__(self, random: Random, _: Path) -> None:
         self.connection = PulsarConnection("c", ConnectionSettings(type="pulsar"))

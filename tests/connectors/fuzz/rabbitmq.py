@@ -45,7 +45,7 @@ class RabbitFeed:
 
     destination = "topic:fuzz"
     options: dict[str, Any] = {}
-    patched = source, "Link"
+    patched = source, "RabbitLink"
 
     def __init__(self, random: Random, _: Path) -> None:
         self.connection = RabbitConnection("c", ConnectionSettings(type="rabbitmq"))

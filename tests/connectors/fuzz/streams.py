@@ -48,7 +48,7 @@ class StreamFeed:
 
     destination = "queue:fuzz"
     options: dict[str, Any] = {}
-    patched = source, "Link"
+    patched = source, "StreamLink"
 
     def __init__(self, random: Random, _: Path) -> None:
         self.connection = StreamConnection("c", ConnectionSettings(type="rabbitmq_stream"))

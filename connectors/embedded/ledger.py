@@ -28,7 +28,7 @@ from connectors.embedded.tables import senders as senders_table
 from correlator.storage.dialects import Statement
 
 MOST_LIVES = 100
-"""Most sources of BEST_EFFORT senders whose numbers a destination keeps: such a sender has a new source in each life."""
+"""Most sources of BEST_EFFORT senders that a destination remembers: such a sender has a new source in each life."""
 _ONE_LIFE = "one life: "
 
 

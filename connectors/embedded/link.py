@@ -5,8 +5,8 @@ So no writer polls a busy database, and no two connections write or checkpoint t
 (versions of SQLite before 3.51.3 can damage the file if they do). PostgreSQL needs no gate.
 
 Other consumers must notice at once, without heartbeats, that the process of a consumer was killed. So each consumer
-holds a lock: with SQLite on a file of its own, with PostgreSQL an advisory lock of its session. The operating system, or
-the server, frees the lock when the process ends.
+holds a lock: with SQLite on a file of its own, with PostgreSQL an advisory lock of its session. The operating system or
+the server frees the lock when the process ends.
 """
 
 import sqlite3

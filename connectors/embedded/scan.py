@@ -33,7 +33,7 @@ class Scan:
         self._held: set[int] = set()
 
     def choose(self, connection: Connection, subscription: int, bounds: Bounds) -> list[int]:
-        """The numbers of the oldest matching messages that nobody holds, within the bounds; goes on from the last call."""
+        """The numbers of the oldest matching messages that nobody holds, within the bounds; goes on from last time."""
         chosen: list[int] = []
         room = bounds.bytes
         for row in self._rows(connection, subscription):

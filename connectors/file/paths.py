@@ -46,7 +46,7 @@ class Directory(NamedTuple):
 
 
 def file_name(destination: str, endings: Collection[str]) -> str | None:
-    """The file that a destination names; `None` unless it is a relative path with such an ending, and no hidden parts."""
+    """The file that a destination names; `None` unless it is a relative path with such an ending and no hidden part."""
     parsed = parse_destination(destination)
     if parsed is None or parsed.kind != "queue":
         return None

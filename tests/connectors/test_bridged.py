@@ -33,7 +33,7 @@ def in_stream(message):
 
 
 def from_stream(encoded):
-    return stream.decode(encoded, stream.Place("s", 1, NOW), wants_id=False, wants_source=False)
+    return stream.decode(encoded, stream.EntryOffset("s", 1, NOW), wants_id=False, wants_source=False)
 
 
 def in_pulsar(message, *, text=False):
@@ -43,7 +43,7 @@ def in_pulsar(message, *, text=False):
 
 def from_pulsar(properties=None, content=b"body"):
     return pulsar.decode(
-        pulsar.Received(content, properties or {}, None, NOW, NOW, 0, PulsarPosition(1, 2, -1, -1)), NAMESPACE
+        pulsar.PulsarMessage(content, properties or {}, None, NOW, NOW, 0, PulsarPosition(1, 2, -1, -1)), NAMESPACE
     )
 
 

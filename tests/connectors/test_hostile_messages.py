@@ -13,7 +13,7 @@ from connectors.rabbitmq.wire import Fields, encode_fields
 from connectors.rabbitmq_stream import content as stream
 from correlator.events import UNREADABLE, Headers, Message, Outgoing
 
-PLACE = stream.Place("s", 7, 1000)
+PLACE = stream.EntryOffset("s", 7, 1000)
 BODY = b"\x00\x53\x75\xa0\x04body"
 
 
@@ -44,7 +44,7 @@ def from_stream(encoded):
 
 
 def from_pulsar(**properties):
-    received = pulsar.Received(b"body", properties, None, 0, 0, 0, PulsarPosition(1, 2, -1, -1))
+    received = pulsar.PulsarMessage(b"body", properties, None, 0, 0, 0, PulsarPosition(1, 2, -1, -1))
     message = pulsar.decode(received, "public/default")
     assert stored(message) == message
     return message

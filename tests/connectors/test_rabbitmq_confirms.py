@@ -4,8 +4,9 @@ import pytest
 
 from connectors.rabbitmq import confirms
 from connectors.rabbitmq.confirms import BatchInFlight, RabbitPublication
-from connectors.rabbitmq.deliveries import ChunkToken, Delivery, Inbox, Settlement, UnsettledTags
+from connectors.rabbitmq.deliveries import ChunkToken, Inbox, Settlement, UnsettledTags
 from connectors.rabbitmq.destinations import Route
+from connectors.rabbitmq.frames import RabbitDelivery
 from correlator.errors import SendRejected
 
 ROUTE = Route("", "q", mandatory=True)
@@ -188,7 +189,7 @@ def test_a_cumulative_acknowledgement_covers_what_was_asked_for_and_no_more(call
 def test_the_inbox_keeps_the_order_and_the_bounds():
     inbox = Inbox()
     for tag in range(1, 6):
-        inbox.put(Delivery(tag, redelivered=False, properties=b"", body=bytes(10)))
+        inbox.put(RabbitDelivery(tag, redelivered=False, properties=b"", body=bytes(10)))
     assert [one.tag for one in inbox.take(2, 1000, 0.0)] == [1, 2]
     assert [one.tag for one in inbox.take(9, 25, 0.0)] == [3, 4]
     assert [one.tag for one in inbox.take(9, 1, 0.0)] == [5]

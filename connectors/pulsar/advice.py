@@ -1,4 +1,4 @@
-"""Settings that work, and hardly as their author means them."""
+"""Warnings about options that work, but hardly as intended."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ REDELIVERY_OPTIONS = ("ack_timeout", "negative_ack_delay")
 
 
 def advice(endpoint: ReceiverSettings | SenderSettings) -> Iterator[Advice]:
-    """See `connector.Advising`."""
+    """Warnings about a receiver or sender; see `correlator.connector.Advising`."""
     if isinstance(endpoint, ReceiverSettings):
         yield from _of_receiver(endpoint)
     elif "delivery_delay" in endpoint.options and (endpoint.destination or "").startswith("topic:"):

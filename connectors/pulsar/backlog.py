@@ -1,4 +1,4 @@
-"""What a subscription has not acknowledged yet, as the broker's REST interface tells it: its own protocol does not."""
+"""Asks the broker's REST interface which messages a subscription has not acknowledged; its own protocol cannot say."""
 
 import re
 from collections.abc import Sequence
@@ -9,16 +9,16 @@ from connectors.pulsar.broker import PulsarBroker
 
 _RANGE = re.compile(r"\((\d+):(-?\d+)\.\.(\d+):(-?\d+)\]")
 _Entry = tuple[int, int]
-"""Ledger and entry: they grow with the topic."""
+"""Ledger and entry number; a later message has higher ones."""
 
 
 class Backlog(NamedTuple):
-    """What is left.
+    """The unacknowledged entries of a subscription.
 
     Attributes:
-        behind: everything up to this entry is acknowledged.
+        behind: all entries up to this one are acknowledged.
         last: the newest entry.
-        acknowledged: further entries, each range without its first and with its last one.
+        acknowledged: ranges of further acknowledged entries, without their first and with their last entry.
     """
 
     behind: _Entry
@@ -26,12 +26,12 @@ class Backlog(NamedTuple):
     acknowledged: Sequence[tuple[_Entry, _Entry]]
 
     def holds(self, entry: _Entry) -> bool:
-        """Whether it is not acknowledged yet."""
+        """Whether an entry is unacknowledged."""
         return self.behind < entry and not any(before < entry <= through for before, through in self.acknowledged)
 
 
 def backlog_of(where: str, broker: PulsarBroker, topic: str, subscription: str) -> Backlog | None:
-    """Of one topic or partition; everything where there is no such subscription, `None` where there is no topic.
+    """The backlog of a topic or partition: all entries if there is no such subscription, `None` if there is no topic.
 
     Raises `ConnectionLost`.
     """

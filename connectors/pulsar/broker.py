@@ -1,4 +1,4 @@
-"""The address of a broker and how it is spoken to, from the options of a connection."""
+"""The options of a connection: addresses of the broker, token, TLS, time-outs, defaults."""
 
 import re
 import ssl
@@ -22,7 +22,7 @@ from correlator.options import (
 )
 
 _TOKENS = ("token", "token_file", "password")
-"""Where a token may stand, one of them."""
+"""Options that may hold the token; only one of them may be set."""
 _SCHEME = "token:"
 OPTIONS = (
     "service_url",
@@ -39,7 +39,7 @@ OPTIONS = (
 )
 _SHORTEST_ACK_TIMEOUT_S, _LONGEST_ACK_TIMEOUT_S = 10.0, 24 * 3600.0
 _SCHEMES = {"pulsar": 6650, "pulsar+ssl": 6651}
-"""With the port of each."""
+"""The schemes of service URLs, with their default ports."""
 _SERVICE_URL = re.compile(r"([^:/]+)://([^/]+)/?")
 _WEB_SERVICE_URL = re.compile(r"https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?/?")
 _HOST = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?")
@@ -47,7 +47,7 @@ _NAMESPACE = re.compile(r"[\w=:.-]+/[\w=:.-]+", re.ASCII)
 
 
 class BrokerAddress(NamedTuple):
-    """Where a broker or proxy listens for Pulsar's own protocol."""
+    """Host and port on which a broker or proxy listens for Pulsar's binary protocol."""
 
     host: str
     port: int
@@ -58,18 +58,18 @@ class BrokerAddress(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PulsarBroker:
-    """How it is spoken to.
+    """A broker or cluster, and how to connect to it.
 
     Attributes:
-        service_url: one broker, or several of one cluster, of which any will do.
-        web_service_url: where its REST interface is, for browsing and deleting; "" for unknown.
-        namespace: `TENANT/NAMESPACE` of the destinations that name none.
-        token_file: holds the token, in the place of `token`, where it may change: a token that expires.
-        timeout_s: longest wait for any answer: to connect, to subscribe, for the next confirm.
-        deduplication: whether the namespaces are set to drop what a producer repeats.
-        client_id: begins the names of the subscriptions of topics, as JMS has it; "" for none.
-        ack_timeout_s: after so long the client gives back what is not acknowledged; `None` for never.
-        priority_mapping: to which partitions priorities go, one of `MAPPINGS`; "" where they have no effect.
+        service_url: address of one broker, or of several brokers of one cluster.
+        web_service_url: address of the REST interface, for browsing and deleting; "" if unknown.
+        namespace: `TENANT/NAMESPACE` of destinations that name none.
+        token_file: file with the token, instead of `token`; for a token that expires and is renewed.
+        timeout_s: the longest wait for any answer: to a connect, a subscription, for the next confirm.
+        deduplication: whether the namespaces drop messages that a producer repeats.
+        client_id: the beginning of the names of subscriptions of topics, as in JMS; "" for none.
+        ack_timeout_s: time after which the client gives unacknowledged messages back; `None` for never.
+        priority_mapping: how priorities are mapped to partitions, one of `MAPPINGS`; "" if they have no effect.
     """
 
     service_url: str = "pulsar://127.0.0.1:6650"
@@ -86,30 +86,33 @@ class PulsarBroker:
 
     @property
     def addresses(self) -> Sequence[BrokerAddress]:
-        """All of the service URL."""
+        """All addresses of the service URL."""
         return _addresses(self.service_url)
 
     @property
     def is_encrypted(self) -> bool:
-        """Whether TLS is spoken."""
+        """Whether the connection uses TLS."""
         return self.service_url.startswith("pulsar+ssl:")
 
     @property
     def trusted(self) -> str:
-        """The file with the certificates of the authorities that are believed."""
+        """The file with the certificates of trusted authorities."""
         return self.tls_trust_certs_file or certifi.where()
 
     def current_token(self) -> str:
-        """The token as it is now; "" for none. Reads its file anew; raises `OSError`, or `ValueError` for no text."""
+        """The present token; "" for none.
+
+        Reads its file anew each time; raises `OSError`, `ValueError` if not a text.
+        """
         return Path(self.token_file).read_text(encoding="utf-8").strip() if self.token_file else self.token
 
     def tls_context(self) -> ssl.SSLContext | None:
-        """`None` without TLS. Reads the file of certificates anew; raises `OSError`."""
+        """`None` without TLS. Reads the file with certificates anew each time; raises `OSError`."""
         return ssl.create_default_context(cafile=self.trusted) if self.is_encrypted else None
 
 
 def broker(where: str, options: Mapping[str, Any]) -> PulsarBroker:
-    """The broker that the options of a connection describe. Raises `ConfigError`."""
+    """Make a broker from the options of a connection. Raises `ConfigError` if one is wrong."""
     check_options(where, options, OPTIONS)
     default = PulsarBroker()
     made = PulsarBroker(
@@ -139,7 +142,7 @@ def broker(where: str, options: Mapping[str, Any]) -> PulsarBroker:
 
 
 def _token(where: str, options: Mapping[str, Any]) -> str:
-    """JMS has a user and a password; Pulsar's password is a token, which names its user itself (rule S5.5)."""
+    """The token. JMS has user and password: with Pulsar the password is a token, which names its user (rule S5.5)."""
     given = [name for name in _TOKENS if name in options]
     if len(given) > 1:
         raise ConfigError("E1022", f"{where}.{given[1]}", f"is of no use beside '{given[0]}'", "", "Set one of them")
@@ -156,7 +159,7 @@ def _token(where: str, options: Mapping[str, Any]) -> str:
 
 
 def _ack_timeout_s(where: str, options: Mapping[str, Any]) -> float | None:
-    """The client has no back-off for it, and takes no shorter one."""
+    """The option `ack_timeout`. The client has no back-off for it, and allows no shorter time."""
     allowed = "One duration from 10s to 24h: it does not grow"
     shortest, longest = _SHORTEST_ACK_TIMEOUT_S, _LONGEST_ACK_TIMEOUT_S
     return duration_option(where, options, "ack_timeout", allowed, lambda time_s: shortest <= time_s <= longest)
@@ -168,7 +171,7 @@ def _priority_mapping(where: str, options: Mapping[str, Any]) -> str:
 
 
 def _service_url(where: str, options: Mapping[str, Any], default: str) -> str:
-    """The error does not repeat it: who takes it for a URL of another kind writes a password into it."""
+    """The service URL. The error does not repeat it, since a user may have written a password into it."""
     url = text_option(where, options, "service_url", default)
     try:
         _addresses(url)
@@ -179,7 +182,7 @@ def _service_url(where: str, options: Mapping[str, Any], default: str) -> str:
 
 
 def _web_service_url(where: str, options: Mapping[str, Any]) -> str:
-    """The error does not repeat it, as that of the other one."""
+    """The address of the REST interface. The error does not repeat it, either."""
     url = text_option(where, options, "web_service_url")
     if not _WEB_SERVICE_URL.fullmatch(url):
         what = "is not the address of a REST interface"

@@ -1,4 +1,4 @@
-"""Copies of what is in a queue: read beside its subscription, from behind what that has acknowledged."""
+"""Copies of the messages of a queue, read without its subscription, from its first unacknowledged entry on."""
 
 import heapq
 import itertools
@@ -15,9 +15,9 @@ from correlator.events import Message
 
 
 def copies(where: str, broker: PulsarBroker, topic: str, subscription: str, limit: int) -> Sequence[Message]:
-    """The oldest messages, also those that consumers hold; of partitions together by the time of sending.
+    """The oldest messages, held ones included; those of partitions are merged by the time of sending.
 
-    Raises `ConnectionLost`, `UsageError` E2027 for a topic that is not there.
+    Raises `ConnectionLost`, `UsageError` E2027 if the topic does not exist.
     """
     link = PulsarLink(where, broker)
     try:
@@ -31,7 +31,7 @@ def copies(where: str, broker: PulsarBroker, topic: str, subscription: str, limi
 
 
 class _Part:
-    """A topic without partitions, or one of the partitions."""
+    """A partition, or a topic without partitions."""
 
     def __init__(self, where: str, broker: PulsarBroker, link: PulsarLink, topic: str) -> None:
         self._where = where
@@ -40,7 +40,7 @@ class _Part:
         self._topic = topic
 
     def messages(self, subscription: str, limit: int) -> Iterator[pulsar.Message]:
-        """What is in it now, at most so many; the broker is asked at the first one."""
+        """The unacknowledged messages, at most `limit`. Asks the broker when the first one is needed."""
         backlog = backlog_of(self._where, self._broker, self._topic, subscription)
         if backlog is None:
             raise UsageError("E2027", quoted(self._topic), "the broker has no such topic")

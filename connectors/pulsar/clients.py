@@ -1,4 +1,4 @@
-"""Which client ids the connections of this process have. The broker knows none, and nobody knows of other processes."""
+"""The client ids of the connections of this process. Pulsar knows no client ids, so other processes are not checked."""
 
 import threading
 import weakref
@@ -10,7 +10,7 @@ from correlator.settings import ConnectionSettings
 
 
 class _Claim(NamedTuple):
-    """What a connection has; those with the very same settings object count as one, as sessions of one connection."""
+    """The client id of a connection. Connections with the same settings object count as one, as sessions need it."""
 
     name: str
     settings: ConnectionSettings
@@ -27,7 +27,10 @@ _changing = threading.Lock()
 
 
 def claim(holder: object, name: str, settings: ConnectionSettings, broker: PulsarBroker) -> None:
-    """Have the client id of a broker, until `release` or the end of the holder. Raises `ConfigError` E1226."""
+    """Reserve the client id for the holder until `release`, or until the holder is deleted.
+
+    Raises `ConfigError` E1226.
+    """
     if not broker.client_id:
         return
     mine = _Claim(name, settings, broker.service_url, broker.client_id)
@@ -40,6 +43,6 @@ def claim(holder: object, name: str, settings: ConnectionSettings, broker: Pulsa
 
 
 def release(holder: object) -> None:
-    """Let others have it."""
+    """Free the client id of the holder."""
     with _changing:
         _claims.pop(holder, None)

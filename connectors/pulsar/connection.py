@@ -1,4 +1,4 @@
-"""The connector's entry point: checks the options, opens nothing."""
+"""The entry point of the connector `pulsar`: checks options; makes sources and sinks."""
 
 import uuid
 from collections.abc import Mapping, Sequence
@@ -27,22 +27,22 @@ from correlator.selector import Selector
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
 
 ACKNOWLEDGEMENTS_WRITTEN_WITHIN_S = 2.0
-"""The client keeps an acknowledgement for a tenth of a second; the broker writes them once in a second (its setting
-`managedLedgerDefaultMarkDeleteRateLimit`), and what it has not written only with a later one."""
+"""The client sends an acknowledgement after a tenth of a second. The broker writes acknowledgements once in a second
+(its setting `managedLedgerDefaultMarkDeleteRateLimit`), and one that it has left out only together with a later one."""
 
 NOTICES_LOSS_WITHIN_S = 65.0
-"""A broker asks a silent client after 30 seconds whether it is there (its setting `keepAliveIntervalSeconds`), gives it
-up after 30 more, and then lets what it held wait again."""
+"""After 30 seconds a broker sends a keep-alive to a silent client (its setting `keepAliveIntervalSeconds`). After 30
+more seconds it gives the client up, and offers its unacknowledged messages again."""
 
 
 class PulsarConnection:
-    """A Pulsar broker or cluster.
+    """A Pulsar broker or cluster. docs/pulsar.md lists its options.
 
-    Each source and each sink has a client of its own. In a process no two connections to a broker have the same
-    `client_id`, until one of them is closed; connections with the very same settings object count as one, as the
-    sessions of one connection have it. Other processes are not known of.
+    Each source and each sink has a client of its own. Two open connections of a process to the same service cannot have
+    the same `client_id`, unless they have the same settings object, as the sessions of one connection do. Other
+    processes are not checked.
 
-    Raises `ConfigError`: E1226 for a `client_id` that is in use.
+    Raises `ConfigError` for a wrong option, E1226 for a `client_id` that is in use.
     """
 
     features = Features(
@@ -63,7 +63,10 @@ class PulsarConnection:
         clients.claim(self, name, settings, self._broker)
 
     def source(self, receiver: ReceiverSettings) -> PulsarSource:
-        """A consumer of the topic. It selects where others may want the rest, and the engine where there are none."""
+        """A consumer of the topic.
+
+        It applies the selector if other consumers may want the rest; otherwise the engine does.
+        """
         where = f"receivers.{receiver.id}"
         subscription = subscription_of_receiver(receiver, self._broker)
         selects = subscription.is_shared or is_queue(receiver.destination)
@@ -71,7 +74,7 @@ class PulsarConnection:
         return PulsarSource(where, self._broker, subscription, receiver, selector)
 
     def order(self, receiver: ReceiverSettings) -> Order:
-        """Of one topic that one consumer takes from at a time, by no priority; see `connector.Ordering`."""
+        """POSITION for one topic with one consumer at a time and without priorities, otherwise ANY."""
         subscription = subscription_of_receiver(receiver, self._broker)
         mixed = subscription.is_shared or subscription.topics or subscription.pattern or self._broker.priority_mapping
         return Order.ANY if mixed else Order.POSITION
@@ -96,18 +99,18 @@ class PulsarConnection:
         return copies(self._where, self._broker, topic, subscription, limit)
 
     def unsubscribe(self, topic: str, subscription: str) -> None:
-        """See `connector.Unsubscribable`. Raises `UsageError` E7511 without `web_service_url`."""
+        """Delete a subscription; see `correlator.connector.Unsubscribable`. Raises `UsageError` E7511 as `delete`."""
         self._check_rest("E7511", "cannot delete subscriptions")
         name = own_subscription(subscription, self._broker)
         delete_subscription(self._where, self._broker, topic, self._topic(topic), name)
 
     def delete(self, destination: str) -> None:
-        """Delete a topic; see `connector.Deletable`. Raises `UsageError` E7511 without `web_service_url`."""
+        """Delete a topic; see `correlator.connector.Deletable`. Raises `UsageError` E7511 without `web_service_url`."""
         self._check_rest("E7511", "cannot delete topics")
         delete_topic(self._where, self._broker, destination, self._topic(destination))
 
     def close(self) -> None:
-        """Let others have the `client_id`."""
+        """Free the `client_id`."""
         clients.release(self)
 
     def _check_rest(self, code: str, what: str) -> None:

@@ -1,7 +1,7 @@
-"""Which topic a destination is, and under which subscription a receiver takes from it.
+"""Maps destinations to topics and subscriptions of Pulsar, and checks the options of receivers and senders.
 
-Pulsar knows topics only, and subscriptions of them. `queue:NAME` is a topic of which all receivers share one
-subscription; of `topic:NAME` each receiver has a subscription of its own.
+Pulsar has topics and subscriptions, but no queues. `queue:NAME` is a topic whose receivers share one subscription. Each
+receiver of `topic:NAME` has a subscription of its own.
 """
 
 import re
@@ -33,7 +33,7 @@ from correlator.options import (
 from correlator.settings import ReceiverSettings, SenderSettings
 
 QUEUE_SUBSCRIPTION = "jms-queue"
-"""What all receivers of a queue share, also those that are JMS clients in Java."""
+"""The subscription that all receivers of a queue share, JMS clients in Java included."""
 _OF_QUEUES = "queue_subscription"
 _DISCOVERY = "pattern_auto_discovery_period"
 _DELIVERY_DELAY = "delivery_delay"
@@ -47,7 +47,7 @@ SHARED, EXCLUSIVE, FAILOVER, KEY_SHARED = "shared", "exclusive", "failover", "ke
 _TYPES = (SHARED, EXCLUSIVE, FAILOVER, KEY_SHARED)
 _SHARING = (SHARED, KEY_SHARED)
 _QUEUE_TYPE, _OWN_TYPE = SHARED, EXCLUSIVE
-"""Where nothing else is configured."""
+"""The subscription types of queues and topics, unless the options name another one."""
 _POSITIONS = ("earliest", "latest")
 _DISCOVERY_S, _LONGEST_DISCOVERY_S = 10, 3600
 _VIRTUAL = re.compile(r"(regex|multi):(.*)", re.DOTALL)
@@ -57,19 +57,20 @@ _FULL_NAME = re.compile(r"persistent://[\w=:.-]+/[\w=:.-]+/(.+)", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PulsarSubscription:
-    """What a receiver takes from.
+    """The subscription that a receiver consumes, and the topics that it belongs to.
 
     Attributes:
-        topic: its full name; of several, what messages call them.
-        topics: all of several.
-        pattern: matches the full names of several; "" for none.
-        discovery_s: how often topics are looked for that match it.
-        subscription_type: how consumers of the subscription stand to one another.
-        initial_position: where a subscription begins that is not there yet.
-        backoff: how long what is given back stays away.
-        dead_letters: what becomes of what comes again and again; `None` for nothing.
-        leaves_others: whether what is not selected is given back for other consumers, and not acknowledged.
-        use_schema: whether bodies are read as the schema of their topic says.
+        topic: full name of the topic; if there are several, their name in messages.
+        name: of the subscription.
+        subscription_type: how its consumers share messages.
+        initial_position: where a new subscription begins.
+        backoff: how long the broker keeps back a message that was given back.
+        dead_letters: what becomes of a message that comes again and again; `None` for nothing.
+        leaves_others: whether messages that the selector does not match are given back; otherwise acknowledged.
+        topics: full names of several topics.
+        pattern: a regular expression for the full names of several topics; "" for none.
+        discovery_s: interval at which the client looks for new topics that match the pattern.
+        use_schema: whether bodies are decoded by the schema of their topic.
     """
 
     topic: str
@@ -86,19 +87,19 @@ class PulsarSubscription:
 
     @property
     def is_shared(self) -> bool:
-        """Whether several consumers take from it at the same time; the broker then counts deliveries."""
+        """Whether several consumers share the messages; the broker then counts deliveries."""
         return self.subscription_type in _SHARING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PulsarRoute:
-    """How a sender sends.
+    """How a sender sends its messages.
 
     Attributes:
-        topic: the full name of that of its own destination; `None` without one.
-        text: whether a body is text, where the message does not say of which kind it is.
-        queue_subscription: is made on each queue that is sent to, so that what nobody takes yet is kept.
-        delivery_delay: how long a message stays hidden from consumers that share a subscription; `None` for not at all.
+        topic: full name of the topic of its own destination; `None` without one.
+        text: whether a body is text, unless the message says of which kind its body is.
+        queue_subscription: the subscription that is made on each queue, so that messages without a consumer are kept.
+        delivery_delay: how long shared subscriptions do not deliver a message; `None` for no delay.
     """
 
     topic: str | None
@@ -107,7 +108,7 @@ class PulsarRoute:
     delivery_delay: timedelta | None
 
     def subscription_of_queue(self, topic: str) -> PulsarSubscription:
-        """Where receivers of a queue take from."""
+        """The subscription that receivers of a queue share."""
         return PulsarSubscription(
             topic=topic,
             name=self.queue_subscription,
@@ -117,7 +118,7 @@ class PulsarRoute:
 
 
 def subscription_of_receiver(receiver: ReceiverSettings, broker: PulsarBroker) -> PulsarSubscription:
-    """Raises `ConfigError`."""
+    """The subscription of a receiver. Raises `ConfigError` for a wrong destination or option."""
     where = f"receivers.{receiver.id}"
     check_options(where, receiver.options, RECEIVER_OPTIONS)
     taken = _taken_from(where, receiver.destination, broker)
@@ -154,7 +155,7 @@ def subscription_of_receiver(receiver: ReceiverSettings, broker: PulsarBroker) -
 
 
 def route_of_sender(sender: SenderSettings, broker: PulsarBroker) -> PulsarRoute:
-    """Raises `ConfigError`."""
+    """How a sender sends. Raises `ConfigError` for a wrong destination or option."""
     where = f"senders.{sender.id}"
     check_options(where, sender.options, SENDER_OPTIONS)
     return PulsarRoute(
@@ -186,12 +187,12 @@ def is_queue(destination: str) -> bool:
 
 
 def own_subscription(name: str, broker: PulsarBroker) -> str:
-    """What the broker calls a subscription of a topic (rule S1.1)."""
+    """The name of a receiver's subscription of a topic at the broker (rule S1.1)."""
     return f"{broker.client_id}_{name}" if broker.client_id else name
 
 
 class _Taken(NamedTuple):
-    """What a destination of a receiver says; `subscription` is "" where it names none."""
+    """The parts of a receiver's destination; `subscription` is "" if it names none."""
 
     topic: str
     topics: Sequence[str] = ()
@@ -223,7 +224,7 @@ def _pattern(where: str, text: str, pattern: str, broker: PulsarBroker) -> str:
 
 
 def _split(listed: str) -> tuple[str, str]:
-    """Names, and the subscription behind them; the colon of `persistent://` is none before a subscription."""
+    """Names, and the subscription behind the last colon; the colon of `persistent://` does not count."""
     names, _, last = listed.rpartition(":")
     return (names, last) if names and not set(",/") & set(last) else (listed, "")
 
@@ -245,7 +246,7 @@ def _delivery_delay(where: str, options: Mapping[str, Any]) -> timedelta | None:
 
 
 def _discovery_s(where: str, options: Mapping[str, Any]) -> int:
-    """The client takes whole seconds."""
+    """The discovery interval. The client allows whole seconds only."""
     allowed = "A duration of whole seconds, from 1s to 1h"
     given = duration_option(
         where, options, _DISCOVERY, allowed, lambda time_s: time_s.is_integer() and 1 <= time_s <= _LONGEST_DISCOVERY_S
@@ -265,7 +266,7 @@ def _checked_topic(where: str, destination: str, broker: PulsarBroker) -> str:
 def _dead_letters(
     where: str, options: Mapping[str, Any], own: Sequence[str], broker: PulsarBroker
 ) -> DeadLetterPolicy | None:
-    """With the full name of its topic, which the client would look for in another namespace."""
+    """The dead letter policy with the full name of its topic: the client would look in another namespace."""
     policy = dead_letter_policy_of(where, options)
     if policy is None or policy.dead_letter_topic is None:
         return policy
@@ -279,7 +280,7 @@ def _dead_letters(
 
 
 def _refuse_of_shared(where: str, options: Mapping[str, Any], type_: str) -> None:
-    """The broker counts no deliveries elsewhere, and takes nothing back."""
+    """Refuse options of shared subscriptions: with other types the broker takes back no messages and counts nothing."""
     for name in _OF_SHARED:
         if name in options:
             what = f"is of no use with subscription_type {type_}: nothing is given back to the broker"
@@ -287,7 +288,7 @@ def _refuse_of_shared(where: str, options: Mapping[str, Any], type_: str) -> Non
 
 
 def _uses_schema(where: str, options: Mapping[str, Any]) -> bool:
-    """Told before anything is received: without its reader, each record would be one that cannot be read."""
+    """The option `use_schema`. A missing package is an error here, since no record could be read without it."""
     uses = flag_option(where, options, _SCHEMA)
     if uses and find_spec("fastavro") is None:
         todo = "Install: pip install 'correlator[pulsar]'"

@@ -1,11 +1,11 @@
-"""What Pulsar's client says, as the errors that cross the port: one code for each thing the user can do."""
+"""Turns errors of Pulsar's client into errors of the port: one code for each thing that the user can do about it."""
 
 from connectors.pulsar.broker import PulsarBroker
 from correlator.connector import NO_SUCH_DESTINATION, TAKES_NOTHING
 from correlator.errors import ConnectionLost, SendRejected, quoted
 
 TOO_LARGE = "MessageTooBig"
-"""Told by the client before the message leaves, from what the broker said when it was connected to."""
+"""The client's name of the error for a message above the limit that the broker stated when the client connected."""
 
 _ALLOW = "let the broker make topics and subscriptions (allowAutoTopicCreation, allowAutoSubscriptionCreation)"
 _MAKE_IT = f"Make it, or {_ALLOW}"
@@ -29,7 +29,7 @@ _LOST = {
     "AlreadyClosed": ("E7001", "the connection is gone", ""),
     "ServiceUnitNotReady": ("E7001", "the broker is not ready for it yet", ""),
 }
-"""By the name that the client gives it: code, what is wrong, what to do."""
+"""Code, what is wrong, and what to do, by the client's name of the error."""
 _REFUSED = {
     "TopicNotFound": ("E8101", "there is no such topic or namespace"),
     "AuthorizationError": ("E8107", "the broker does not let this client send to it"),
@@ -39,23 +39,23 @@ _REFUSED = {
     "InvalidTopicName": ("E8104", "it is not the name of a topic"),
 }
 WAITED_FOR = frozenset({"TopicNotFound", "AuthorizationError"})
-"""Refusals that end when somebody makes the topic or grants the permission."""
+"""Refusals that end when an administrator makes the topic or grants the permission."""
 _FINAL = frozenset({"TopicTerminated", "InvalidTopicName"})
 """Refusals that never end."""
 
 
 def of_name(error: Exception) -> str:
-    """How the client calls it."""
+    """The client's name of an error."""
     return type(error).__name__
 
 
 def not_connected(where: str) -> ConnectionLost:
-    """Nothing was opened, or it was closed."""
+    """The error of a source or sink that is not connected."""
     return ConnectionLost("E7001", where, "not connected")
 
 
 def lost(where: str, name: str, topic: str, broker: PulsarBroker) -> ConnectionLost:
-    """A failure after which everything is opened anew."""
+    """The error after which the engine connects anew."""
     if name == "Timeout":
         return silent(where, broker)
     code, what, todo = _LOST.get(name, ("E7025", f"the client or the broker refused something ({name})", ""))
@@ -63,21 +63,21 @@ def lost(where: str, name: str, topic: str, broker: PulsarBroker) -> ConnectionL
 
 
 def silent(where: str, broker: PulsarBroker) -> ConnectionLost:
-    """No answer came in time."""
+    """The error of a broker that does not answer in time."""
     return ConnectionLost("E7023", where, f"{broker.service_url} did not answer within {broker.timeout_s} s")
 
 
 def not_subscribed(where: str, topic: str, broker: PulsarBroker) -> ConnectionLost:
-    """No answer to a subscription came in time: the client tries again, and does not tell why the broker refuses."""
+    """The error of a subscription without an answer in time: the client retries, and does not say why it is refused."""
     what = f"{quoted(topic)}: {broker.service_url} let nobody subscribe within {broker.timeout_s} s"
     return ConnectionLost("E7023", where, what, "", f"If it is up, make the subscription, or {_ALLOW}")
 
 
 def refused(where: str, name: str, topic: str, broker: PulsarBroker) -> SendRejected | None:
-    """A failure that is that of messages to this topic, whatever becomes of others; `None` for any other failure.
+    """The refusal of a message because of its topic; `None` if the failure is of another kind.
 
-    Where the broker drops repeats it must be so at every try: of a message that is refused once and let through later,
-    behind others, the broker would drop the first and only copy as a repeat (trap T35).
+    If the broker deduplicates, a message must be refused at every try. If it were refused once and sent later, behind
+    others, the broker would drop this first copy as a repeat (trap T35).
     """
     if name not in _REFUSED or (broker.deduplication and name not in _FINAL):
         return None

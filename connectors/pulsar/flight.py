@@ -1,4 +1,4 @@
-"""What is under way of one batch, between the thread that sends and the client's, which tells what became of it."""
+"""A batch in flight: shared by the thread that sends and the client's thread, which reports confirms."""
 
 import math
 import threading
@@ -8,24 +8,25 @@ from typing import Any
 from connectors.pulsar.failures import TOO_LARGE
 
 MOST_OUTSTANDING = 1000
-"""Messages sent and not confirmed."""
+"""Most messages that are sent and not confirmed."""
 MOST_OUTSTANDING_BYTES = 8 * 1024 * 1024
-"""Their bytes; a larger message goes alone."""
+"""Most bytes of these messages together; a larger message goes alone."""
 _REFILLED_BY = 10
-"""Who waits for room waits until that part of it is free: to be woken for each message costs more than to send it."""
+"""The sending thread waits until this fraction (1/N) of the outstanding messages is settled: waking it for each message
+would cost more than sending one."""
 _CONFIRMED = "Ok"
 
 
 class BatchInFlight:
-    """A batch.
+    """A batch that is being sent.
 
-    Both threads pass here for every message. So they hold no lock while none waits for the other: the client's thread
-    only adds to what the other one takes, and each of these steps is one for the interpreter.
+    Both threads use it for every message. So they take no lock unless one waits for the other: the client's thread only
+    appends to collections from which the sending thread takes, and each of these operations is atomic.
 
     Attributes:
-        confirmed: indexes of messages that the broker has.
-        too_large: indexes of messages that the client did not send for their size.
-        failure: what went wrong first, by the client's name of it; "" while nothing has.
+        confirmed: indexes of messages that the broker has stored.
+        too_large: indexes of messages that the client has refused for their size.
+        failure: the client's name of the first error; "" while there is none.
     """
 
     def __init__(self) -> None:
@@ -35,13 +36,13 @@ class BatchInFlight:
         self._outstanding = 0
         self._bytes = 0
         self._settled: deque[int] = deque()
-        """Sizes of messages that are settled and still counted as outstanding."""
+        """Sizes of settled messages that still count as outstanding."""
         self._enough: float = math.inf
-        """So many of these wake the thread that sends, while it waits."""
+        """So many settled messages wake the sending thread while it waits."""
         self._moved = threading.Condition(threading.Lock())
 
     def begin(self, size: int, timeout_s: float) -> bool:
-        """Count one more, once there is room for it. Returns as `finish`."""
+        """Wait for room, and count one more message as outstanding. Returns as `finish`."""
         if not self._has_room(size):
             self._count()
         while not self._has_room(size):
@@ -52,7 +53,7 @@ class BatchInFlight:
         return not self.failure
 
     def settle(self, index: int, size: int, result: Any, _: object) -> None:
-        """Called by the client, by a thread of its own or from within a send; must not raise."""
+        """Note the result of a message. Called by a thread of the client, or within a send; must not raise."""
         name = result.name
         if name == _CONFIRMED:
             self.confirmed.add(index)
@@ -66,9 +67,9 @@ class BatchInFlight:
                 self._moved.notify()
 
     def finish(self, timeout_s: float) -> bool:
-        """Wait until everything is settled.
+        """Wait until all messages are settled.
 
-        False when something has gone wrong: `failure` tells what, or is empty when nothing was settled for so long.
+        Returns false after an error: `failure` names it, or is empty if no message was settled within `timeout_s`.
         """
         return self._wait(self._outstanding, timeout_s)
 
@@ -78,8 +79,8 @@ class BatchInFlight:
         )
 
     def _wait(self, enough: int, timeout_s: float) -> bool:
-        """Until so many more are settled; the time counts from the last one. They count as outstanding no more."""
-        self._enough = enough  # before the look: who settles one meanwhile has not been seen, or sees this
+        """Wait until so many messages are settled; the time-out begins again with each of them."""
+        self._enough = enough  # before the check: it sees a message that is settled meanwhile, or that wakes it
         with self._moved:
             while not self._is_over(enough):
                 settled = len(self._settled)

@@ -1,8 +1,8 @@
-"""Asks a broker whether it would take this client, before the client is made.
+"""Checks whether a broker accepts a connection, before Pulsar's client is made.
 
-Whatever is wrong (nobody listens, it is a web server, the token is refused), Pulsar's client tries again and again, and
-tells after its time-out only that there was one. So the first two frames of the protocol are exchanged here: `CONNECT`,
-and `CONNECTED` or `ERROR`. They are messages of protocol buffers with a length before and around them.
+After any problem (nothing listens, a web server answers, the token is refused) Pulsar's client retries, and reports a
+time-out only. So this module exchanges the first two frames of the protocol: `CONNECT`, and `CONNECTED` or `ERROR`.
+They are messages of protocol buffers, preceded by their length and the length of the frame.
 """
 
 import socket
@@ -25,11 +25,14 @@ _FRAME = struct.Struct(">II")
 
 
 class _Foreign(Exception):
-    """What answers does not speak the protocol."""
+    """The server does not speak Pulsar's protocol."""
 
 
 def shake_hands(where: str, broker: PulsarBroker) -> None:
-    """Return when one of the addresses would take this client. Raises `ConnectionLost`: why the last one does not."""
+    """Return when one of the addresses accepts a connection.
+
+    Raises `ConnectionLost` with the problem of the last one.
+    """
     failure: ConnectionLost | None = None
     token = _token(where, broker)
     for address in broker.addresses:
@@ -79,7 +82,7 @@ def _reason(error: Exception) -> str:
 
 
 def _exchange(broker: PulsarBroker, address: BrokerAddress, token: str) -> str | None:
-    """What the broker says against it; `None` when it says nothing."""
+    """The broker's reason for refusing the connection; `None` if it accepts."""
     with socket.create_connection(address, timeout=broker.timeout_s) as connection:
         context = broker.tls_context()
         if context is None:
@@ -98,13 +101,16 @@ def _speak(connection: socket.socket, token: str) -> str | None:
         return None
     error = fields.get(_ERROR)
     if fields.get(_TYPE) != _ERROR or not isinstance(error, bytes):
-        return None  # it wants to know more than a token: the client will see
+        return None  # it asks for more than a token; the client handles that
     message = dict(_fields(error)).get(_ERROR_MESSAGE)
     return message.decode(errors="replace") if isinstance(message, bytes) else "without a reason"
 
 
 def _exactly(connection: socket.socket, size: int) -> bytes:
-    """A broker that has nothing to say closes the connection, and so do others that do not understand."""
+    """Receive so many bytes.
+
+    Raises `_Foreign` if the server closes the connection, as one without the protocol does.
+    """
     received = b""
     while len(received) < size:
         more = connection.recv(size - len(received))
@@ -139,7 +145,7 @@ def _varint(number: int) -> bytes:
 
 
 def _fields(content: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Numbers and values; ends at the first that is neither a number nor bytes. Raises `_Foreign`."""
+    """Numbers and values of fields; ends at the first value that is neither a number nor bytes. Raises `_Foreign`."""
     at = 0
     while at < len(content):
         tag, at = _read_varint(content, at)

@@ -1,7 +1,7 @@
-"""One client of Pulsar, for one source or one sink. Owned by the thread of that one.
+"""The link of a source or sink to Pulsar: a client of its own. Owned by the thread of the source or sink.
 
-The client has threads of its own, which connect again by themselves; every call here ends after `timeout_s` of its
-broker at the latest. It must not be used in a process that was forked after it was made.
+The client has threads of its own, which reconnect by themselves. Every call here ends after `timeout_s` at the latest.
+A process that was forked later must not use the client.
 """
 
 import contextlib
@@ -32,18 +32,18 @@ _POSITIONS = {"earliest": pulsar.InitialPosition.Earliest, "latest": pulsar.Init
 _READ_AHEAD = 100
 _HASHES = 2**32
 _ADVERTISED = {"jms.priority": "enabled"}
-"""What the broker shows of producers and consumers to which priorities mean something."""
+"""The property by which a producer or consumer tells the broker that it uses priorities."""
 _NOWHERE = pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)
-"""Errors tell what the client would print. A logger of Python's, called by its threads, could hang the process."""
+"""The client logs nothing, since errors report the same. Its threads could hang the process in a Python logger."""
 _T = TypeVar("_T")
 
 
 class PulsarLink:
-    """A client.
+    """A client of Pulsar.
 
     Args:
         where: the receiver or sender, for messages.
-        broker: how the broker is spoken to.
+        broker: the options of the connection.
     """
 
     def __init__(self, where: str, broker: PulsarBroker) -> None:
@@ -52,7 +52,7 @@ class PulsarLink:
         self._client: pulsar.Client | None = None
 
     def open(self) -> None:
-        """Make the client, after a look whether the broker would take it. Raises `ConnectionLost`."""
+        """Check that the broker accepts a connection, and make the client. Raises `ConnectionLost`."""
         shake_hands(self._where, self._broker)
         broker = self._broker
         has_token = bool(broker.token or broker.token_file)
@@ -68,7 +68,7 @@ class PulsarLink:
         )
 
     def subscribe(self, subscription: PulsarSubscription, waiting: int) -> pulsar.Consumer:
-        """Take from a place, with so many messages under way. Raises `ConnectionLost`."""
+        """Consume a subscription, with a receiver queue of `waiting` messages. Raises `ConnectionLost`."""
         client = self._connected()
         if subscription.pattern:
             client._client = _Discovering(client._client, subscription.discovery_s)  # noqa: SLF001
@@ -80,9 +80,9 @@ class PulsarLink:
             raise
 
     def keep(self, subscription: PulsarSubscription) -> None:
-        """Make the subscription of a place where it is missing. Takes nothing. Raises `PulsarException`.
+        """Make the subscription if it does not exist, without consuming. Raises `PulsarException`.
 
-        Where this client may not subscribe, or another one has the subscription, there is nothing to be done.
+        Does nothing if this client may not subscribe, or if another consumer has the subscription.
         """
         with contextlib.suppress(
             pulsar.exceptions.AuthorizationError,
@@ -92,13 +92,13 @@ class PulsarLink:
         ):
             try:
                 self._subscribe(subscription, 0).close()
-            except pulsar.exceptions.InvalidConfiguration:  # it has partitions: these want to send something ahead
+            except pulsar.exceptions.InvalidConfiguration:  # a topic with partitions needs a receiver queue
                 self._subscribe(subscription, 1).close()
 
     def producer(self, topic: str, name: str) -> pulsar.Producer:
-        """A producer; a message that it cannot send waits for ever, so that none behind it goes before it.
+        """A producer without a send time-out: a message that it cannot send waits, so that no later one overtakes it.
 
-        Raises `PulsarException`: what it means depends on the message.
+        Raises `PulsarException`; its meaning depends on the caller.
         """
         mapping = self._broker.priority_mapping
         return self._connected().create_producer(
@@ -111,11 +111,11 @@ class PulsarLink:
         )
 
     def partitions(self, topic: str) -> list[str]:
-        """The topic's partitions; the topic itself where it has none. Raises `ConnectionLost`."""
+        """The partitions of a topic; the topic itself if it has none. Raises `ConnectionLost`."""
         return list(self.call(topic, lambda: self._connected().get_topic_partitions(topic)))
 
     def schema(self, topic: str, version: int) -> Any:
-        """What the registry has as a version of a topic's schema; `None` for nothing. Raises `ConnectionLost`."""
+        """A version of a topic's schema from the registry; `None` if there is none. Raises `ConnectionLost`."""
         client = self._connected()._client  # noqa: SLF001  # the outer one has no such method
         try:
             return self.call(topic, lambda: client.get_schema_info(topic, version))
@@ -125,23 +125,23 @@ class PulsarLink:
             raise
 
     def reader(self, topic: str, ledger: int, entry: int) -> pulsar.Reader:
-        """Reads behind an entry, and takes nothing from any subscription. Raises `ConnectionLost`.
+        """A reader that begins behind an entry and needs no subscription. Raises `ConnectionLost`.
 
-        It asks for a hundred messages at a time: one that asked for few would wait for ever when it is given the entry
-        that it begins behind, which it drops without asking for another one.
+        It requests a hundred messages at a time. With very few it could wait for ever: the client drops the messages of
+        the entry itself without requesting others in their place.
         """
         begin = pulsar.MessageId.earliest if ledger < 0 else pulsar.MessageId(-1, ledger, entry, -1)
         return self.call(topic, lambda: self._connected().create_reader(topic, begin, receiver_queue_size=_READ_AHEAD))
 
     def call(self, topic: str, function: Callable[[], _T]) -> _T:
-        """Do something about a topic. Raises `ConnectionLost`."""
+        """Call a function that concerns a topic; an error of the client becomes `ConnectionLost`."""
         try:
             return function()
         except pulsar.PulsarException as error:
             raise lost(self._where, of_name(error), topic, self._broker) from error
 
     def close(self) -> None:
-        """Let go of everything, in order where the broker answers; never raises."""
+        """Close the client, in an orderly way if the broker answers. Never raises."""
         client, self._client = self._client, None
         if client is None:
             return
@@ -149,7 +149,7 @@ class PulsarLink:
             client.close()
         except pulsar.PulsarException:
             client.shutdown()
-        client._consumers.clear()  # noqa: SLF001  # they name the client, and keep it and its threads alive
+        client._consumers.clear()  # noqa: SLF001  # they refer to the client, and keep it and its threads alive
 
     def _connected(self) -> pulsar.Client:
         if self._client is None:
@@ -173,7 +173,7 @@ class PulsarLink:
         )
 
     def _token(self) -> str:
-        """Called by the client's threads, which an error would end together with the process."""
+        """The token. Called by threads of the client, in which an exception would end the process."""
         try:
             return self._broker.current_token()
         except (OSError, ValueError):
@@ -181,7 +181,7 @@ class PulsarLink:
 
 
 class _Discovering:
-    """The inner client, but for one number of a consumer's configuration, which the outer one does not pass on."""
+    """The inner client, with a discovery interval for patterns, which the outer client does not pass on."""
 
     def __init__(self, client: Any, discovery_s: int) -> None:
         self._client = client
@@ -204,7 +204,7 @@ def _policy(policy: DeadLetterPolicy | None) -> pulsar.ConsumerDeadLetterPolicy 
 
 
 def _router(name: str, mapping: str) -> Callable[[pulsar.Message, int], int] | None:
-    """Where a topic has partitions, each knows only its own repeats: the same message goes to the same partition."""
+    """Choose partitions. A partition recognises only its own repeats, so a message always goes to the same one."""
     if mapping:
         return lambda message, partitions: _by_priority(message, partitions, mapping)
     if name:
@@ -213,7 +213,7 @@ def _router(name: str, mapping: str) -> Callable[[pulsar.Message, int], int] | N
 
 
 def _by_priority(message: pulsar.Message, partitions: int, mapping: str) -> int:
-    """What has a key stays with it, within its priority; what has none is spread."""
+    """A partition for the priority of a message: the same for each key; messages without a key are spread."""
     properties = message.properties()
     share = _hash(message.partition_key() or properties[MESSAGE_ID]) / _HASHES
     return partition_of(int(properties.get(PRIORITY, DEFAULT_PRIORITY)), share, partitions, mapping)

@@ -1,5 +1,5 @@
-"""Priorities with an effect, as Starlight for JMS gives them one: a sender puts a message into a partition of its
-priority, and a receiver hands out what it has in memory by priority. Knows no broker and no client, and draws no lots.
+"""Priorities as in Starlight for JMS: a sender puts a message into a partition of its priority, and a receiver returns
+the messages in its memory by priority. Pure: without broker, client or chance.
 """
 
 import heapq
@@ -15,13 +15,13 @@ _T = TypeVar("_T")
 
 
 def partition_of(priority: int, share: float, partitions: int, mapping: str) -> int:
-    """A partition of this priority.
+    """A partition for this priority.
 
     Args:
-        priority: of JMS; what is above 9 counts as 9.
-        share: which one of them, from 0 to less than 1. Starlight for JMS draws it by lot.
-        partitions: how many the topic has.
-        mapping: one of `MAPPINGS`. Of up to three partitions both are the same: low, default and high.
+        priority: of JMS; above 9 counts as 9.
+        share: which of the partitions for this priority: from 0 to less than 1. Starlight for JMS chooses it at random.
+        partitions: number of partitions of the topic.
+        mapping: one of `MAPPINGS`. With up to three partitions both mean the same: low, default and high.
     """
     level = min(max(priority, 0), _HIGHEST)
     if partitions <= _FEW_PARTITIONS:
@@ -46,16 +46,16 @@ def _quarters(level: int, partitions: int) -> tuple[float, float]:
 
 
 class PriorityBuffer(Generic[_T]):
-    """What a receiver has in memory and has not handed out.
+    """Messages in the memory of a receiver that it has not returned yet.
 
-    A step of priority is worth as many places as may wait: among so many in a row the higher goes first, of one
-    priority the earlier one; and nothing is overtaken by more than nine times as many.
+    A message is ahead of all messages of a lower priority that came at most `most` messages before it for each step of
+    priority. So at most nine times `most` messages overtake a message. Within a priority the order is that of arrival.
 
     Args:
         most: how many may wait.
 
     Attributes:
-        size: of all that wait, in bytes.
+        size: bytes of all waiting messages.
     """
 
     def __init__(self, most: int) -> None:
@@ -69,18 +69,18 @@ class PriorityBuffer(Generic[_T]):
 
     @property
     def room(self) -> int:
-        """For how many more there is place."""
+        """How many more messages may wait."""
         return self._most - len(self._heap)
 
     def add(self, item: _T, priority: int, size: int) -> None:
-        """One more, behind those that came before."""
+        """Add a message, behind earlier messages of the same priority."""
         self._arrived += 1
         place = self._arrived - min(max(priority, 0), _HIGHEST) * self._most
         heapq.heappush(self._heap, (place, self._arrived, size, item))
         self.size += size
 
     def take(self, most: int, most_bytes: int) -> Iterator[_T]:
-        """The foremost, at most so many; the last of them may be the one that makes the bytes too many."""
+        """The first messages by priority, at most `most`; ends with the message that reaches `most_bytes`."""
         taken_bytes = 0
         while self._heap and most > 0 and taken_bytes < most_bytes:
             *_, size, item = heapq.heappop(self._heap)

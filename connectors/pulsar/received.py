@@ -1,4 +1,4 @@
-"""What the client gives, as a message and as the place where it lies."""
+"""Decodes messages of Pulsar's client."""
 
 from typing import Any
 
@@ -13,15 +13,15 @@ from correlator.events import Message
 
 
 def position_of(name: Any) -> PulsarPosition:
-    """Where the message lies that has this name to the client."""
+    """The position of a message id of the client."""
     return PulsarPosition(name.ledger_id(), name.entry_id(), name.batch_index(), name.partition())
 
 
 def decoded(message: pulsar.Message, at: PulsarPosition, namespace: str, schemas: Schemas | None = None) -> Message:
-    """What it says, to a connection of this namespace; `at` is its position. Raises `ConnectionLost` with schemas.
+    """Decode a message for a connection of this namespace; `at`: its position. Raises `ConnectionLost` with schemas.
 
-    What cannot be read is not in the way of other messages: properties and key that are no text are missing then, a
-    body that its schema does not show is as it was sent, and the message is marked.
+    A message that cannot be read is marked, and does not stop the others: it has no properties and no key if these are
+    no texts, and its original body if the schema does not fit.
     """
     properties, key, unreadable = _texts(message)
     shown = DecodedBody(body_of(message)) if schemas is None else schemas.shown(message, at.ledger)
@@ -45,9 +45,9 @@ def decoded(message: pulsar.Message, at: PulsarPosition, namespace: str, schemas
 
 
 def _texts(message: pulsar.Message) -> tuple[dict[str, str], str, str]:
-    """Properties and key, and what cannot be read of them.
+    """Properties and key, and the names of unreadable ones.
 
-    Clients in other languages may write bytes that are no text, which Python's cannot show.
+    Clients in other languages may write bytes that are no text; Python's client cannot return these.
     """
     try:
         return message.properties(), message.partition_key(), ""

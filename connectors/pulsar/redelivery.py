@@ -1,4 +1,4 @@
-"""How often, when and where to a broker gives a message again: what the options of a receiver say about it."""
+"""The options of receivers about redelivery and dead letters."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from correlator.errors import ConfigError, quoted
 from correlator.options import check_options, duration_option, text_option, whole_option
 
 SHORTEST_DELAY_S = 0.1
-"""The client takes no shorter one."""
+"""The client allows no shorter delay."""
 _LONGEST_DELAY_S = 24 * 3600.0
 _MOST_REDELIVERIES = 1_000_000
 _HIGHEST_POWER = 100
@@ -18,25 +18,25 @@ DELAY, DEAD_LETTERS = "negative_ack_delay", "dead_letter_policy"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedeliveryBackoff:
-    """How long a message that was given back stays away: each time longer than the time before."""
+    """The delay before the broker redelivers a message that was given back; it grows with each redelivery."""
 
     min_delay_s: float = SHORTEST_DELAY_S
     max_delay_s: float = 60.0
     multiplier: float = 2.0
 
     def delay_s(self, redeliveries: int) -> float:
-        """Of a message that has come again so many times."""
+        """The delay for a message that was redelivered so many times."""
         return float(min(self.max_delay_s, self.min_delay_s * self.multiplier ** min(redeliveries, _HIGHEST_POWER)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterPolicy:
-    """When the client sends a message elsewhere instead of taking it once more.
+    """When the client moves a message to a dead letter topic.
 
     Attributes:
-        max_redeliver_count: so many times it may come again.
-        dead_letter_topic: its name; `None` for the topic's own, with the subscription and `-DLQ` behind it.
-        initial_subscription_name: is made on that topic, so that it keeps what nobody takes yet; `None` for none.
+        max_redeliver_count: after so many redeliveries.
+        dead_letter_topic: name of the topic; `None` for TOPIC-SUBSCRIPTION-DLQ.
+        initial_subscription_name: subscription that is made on that topic, so that it keeps messages; `None` for none.
     """
 
     max_redeliver_count: int
@@ -45,7 +45,7 @@ class DeadLetterPolicy:
 
 
 def backoff_of(where: str, options: Mapping[str, Any]) -> RedeliveryBackoff:
-    """What `negative_ack_delay` says: one duration for all times, or how it grows. Raises `ConfigError`."""
+    """The option `negative_ack_delay`: one duration, or how the delay grows. Raises `ConfigError`."""
     given = options.get(DELAY)
     if given is None:
         return RedeliveryBackoff()
@@ -67,7 +67,7 @@ def backoff_of(where: str, options: Mapping[str, Any]) -> RedeliveryBackoff:
 
 
 def dead_letter_policy_of(where: str, options: Mapping[str, Any]) -> DeadLetterPolicy | None:
-    """Raises `ConfigError`."""
+    """The option `dead_letter_policy`; `None` if it is missing. Raises `ConfigError`."""
     given = options.get(DEAD_LETTERS)
     if given is None:
         return None

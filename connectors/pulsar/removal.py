@@ -1,4 +1,4 @@
-"""Deletes subscriptions and topics that nobody uses."""
+"""Deletes unused subscriptions and topics."""
 
 from connectors.pulsar import rest
 from connectors.pulsar.broker import PulsarBroker
@@ -6,7 +6,7 @@ from correlator.errors import UsageError, quoted
 
 
 def delete_subscription(where: str, broker: PulsarBroker, destination: str, topic: str, name: str) -> None:
-    """See `connector.Unsubscribable`; `name` is the one that the broker knows."""
+    """Delete a subscription; `name`: its name at the broker. See `correlator.connector.Unsubscribable`."""
     try:
         rest.ask(where, broker, "DELETE", topic, "subscription", name)
     except rest.NotThere as error:
@@ -16,7 +16,7 @@ def delete_subscription(where: str, broker: PulsarBroker, destination: str, topi
 
 
 def delete_topic(where: str, broker: PulsarBroker, destination: str, topic: str) -> None:
-    """See `connector.Deletable`. A topic with partitions goes with all of them."""
+    """Delete a topic with all its partitions; see `correlator.connector.Deletable`."""
     try:
         has_partitions = rest.ask(where, broker, "GET", topic, "partitions")["partitions"] > 0
         rest.ask(where, broker, "DELETE", topic, *(["partitions"] if has_partitions else []))

@@ -1,4 +1,4 @@
-"""The broker's REST interface, for what its own protocol does not tell or do."""
+"""Requests to the broker's REST interface, for operations that its binary protocol does not have."""
 
 import json
 import ssl
@@ -13,18 +13,18 @@ from correlator.errors import ConnectionLost
 
 
 class NotThere(Exception):
-    """There is no such topic or subscription."""
+    """The topic or subscription does not exist."""
 
 
 class InUse(Exception):
-    """Somebody consumes from it, or sends to it."""
+    """The topic or subscription has a consumer or producer."""
 
 
 _MEANINGS: dict[int, type[Exception]] = {HTTPStatus.NOT_FOUND: NotThere, HTTPStatus.PRECONDITION_FAILED: InUse}
 
 
 def ask(where: str, broker: PulsarBroker, method: str, topic: str, *rest: str) -> Any:
-    """What it answers about a topic, or what belongs to it; `None` for nothing.
+    """The answer to a request about a topic, or about a part of it; `None` for an empty answer.
 
     Raises `NotThere`, `InUse`, `ConnectionLost`.
     """
@@ -32,7 +32,7 @@ def ask(where: str, broker: PulsarBroker, method: str, topic: str, *rest: str) -
 
 
 def ask_schema(where: str, broker: PulsarBroker, topic: str, version: int) -> Any:
-    """What it answers about a version of a topic's schema, which there is. Raises `ConnectionLost`."""
+    """The answer to a request for an existing version of a topic's schema. Raises `ConnectionLost`."""
     try:
         return _ask(where, broker, "GET", "schemas", topic, "schema", str(version))
     except NotThere as error:
@@ -64,7 +64,7 @@ def _ask(where: str, broker: PulsarBroker, method: str, part: str, topic: str, *
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """A broker sends whoever asks for a topic of another one there, whatever the method."""
+    """Follows redirects with every method: a broker redirects requests about topics of another broker."""
 
     def redirect_request(self, req: urllib.request.Request, *there: Any) -> urllib.request.Request:
         *_, address = there

@@ -9,7 +9,7 @@ from correlator.cli.arguments import Target
 from correlator.cli.loading import store_and_settings
 from correlator.cli.output import write_json, write_line
 from correlator.configuration.words import did_you_mean
-from correlator.core.dedup import DuplicateDetector, Place, Sighting
+from correlator.core.dedup import DuplicateDetector, EntryPlace, Sighting
 from correlator.core.registry import default_domain
 from correlator.errors import UsageError, quoted
 from correlator.pipeline.spec import PipelineFile
@@ -74,7 +74,7 @@ def _sightings(domain: str, detectors: Mapping[str, DuplicateDetector], unique_i
 
 
 def _write(domain: str, unique_id: str, seen: Sequence[Sighting], windows: DuplicateDetectionSettings) -> None:
-    living = [one for one in seen if one.place is not Place.GONE]
+    living = [one for one in seen if one.place is not EntryPlace.GONE]
     verdict = "would be dropped as a duplicate" if living else "would be accepted"
     write_line(f"{unique_id} in domain {domain}: {verdict}")
     for one in seen:
@@ -85,20 +85,22 @@ def _write(domain: str, unique_id: str, seen: Sequence[Sighting], windows: Dupli
 
 def _place(one: Sighting) -> str:
     return {
-        Place.WINDOW: f"in the window of its source, place {one.position} of {one.of}",
-        Place.TIME_QUEUE: "in the time queue",
-        Place.HELD: "has left the windows and is held",
-        Place.GONE: "forgotten",
+        EntryPlace.WINDOW: f"in the window of its source, place {one.position} of {one.of}",
+        EntryPlace.TIME_QUEUE: "in the time queue",
+        EntryPlace.HELD: "has left the windows and is held",
+        EntryPlace.GONE: "forgotten",
     }[one.place]
 
 
 def _leaves(one: Sighting, windows: DuplicateDetectionSettings) -> str:
     after = f"until an id of after {one.time + windows.expiry_time:.3f} s enters it"
     return {
-        Place.WINDOW: f"{one.newer} newer ids of its source move it to the time queue, where it stays {after}",
-        Place.TIME_QUEUE: f"stays {after}",
-        Place.HELD: f"stays until the broker surely has the acknowledgement of batch {one.batch} of {one.receiver}",
-        Place.GONE: "its row is deleted later",
+        EntryPlace.WINDOW: f"{one.newer} newer ids of its source move it to the time queue, where it stays {after}",
+        EntryPlace.TIME_QUEUE: f"stays {after}",
+        EntryPlace.HELD: (
+            f"stays until the broker surely has the acknowledgement of batch {one.batch} of {one.receiver}"
+        ),
+        EntryPlace.GONE: "its row is deleted later",
     }[one.place]
 
 
@@ -108,7 +110,7 @@ def _as_json(
     return {
         "domain": domain,
         "id": unique_id,
-        "duplicate": any(one.place is not Place.GONE for one in seen),
+        "duplicate": any(one.place is not EntryPlace.GONE for one in seen),
         "per_source_window_size": windows.per_source_window_size,
         "expiry_time": windows.expiry_time,
         "seen": [

@@ -1,4 +1,4 @@
-"""Which receivers an engine takes: what one cannot be asked for, alone, for a pipeline, or beside others."""
+"""Which receivers an engine refuses: alone, for a pipeline, or beside other receivers."""
 
 from collections.abc import Iterable, Mapping
 
@@ -9,16 +9,16 @@ from correlator.settings import ReceiverSettings
 
 
 def selection(receiver: ReceiverSettings, where: str, *, selects: bool, shares: bool = True) -> Selector | None:
-    """What a receiver takes; `None` for everything.
+    """The selector of a receiver; `None` when it takes every message.
 
     Args:
-        receiver: with its destination behind a logical name.
+        receiver: with the destination that a logical one leads to.
         where: for messages.
-        selects: whether its broker leaves what is not taken from a queue for other consumers (`Features.selects`).
-        shares: whether the receivers of a queue share it out among them (`Features.shares`).
+        selects: whether the broker keeps messages that are not selected for other consumers (`Features.selects`).
+        shares: whether the messages of a queue are shared out among its receivers (`Features.shares`).
 
-    Raises `ConfigError`: E6003 to E6007 for a selector that cannot be read, E1220 for one on a queue where what is not
-    taken would be lost to everybody, E1222 for the name of a subscription on a queue that is shared out.
+    Raises `ConfigError`: E6003 to E6007 for a selector that cannot be read, E1220 for a selector on a queue whose
+    broker would lose messages that are not selected, E1222 for a subscription's name on a queue that is shared out.
     """
     queue = receiver.destination.startswith("queue:")
     if queue and shares and receiver.durable_topic_subscription_name is not None:
@@ -32,7 +32,7 @@ def selection(receiver: ReceiverSettings, where: str, *, selects: bool, shares: 
 
 
 def refuse_for_pipelines(receiver: ReceiverSettings, where: str) -> None:
-    """What a receiver that a pipeline names cannot be asked for; raises `ConfigError` E1207, E1068, E1069."""
+    """Refuse settings that need a monitor for a receiver that a pipeline names: `ConfigError` E1207, E1068, E1069."""
     if RECEIVING[receiver.reliability].acknowledged_by_application:
         what = "APP_CONTROLLED needs a monitor; a pipeline acknowledges nothing"
         raise ConfigError("E1207", f"{where}.reliability", what, "", "Choose another one")
@@ -52,18 +52,18 @@ def refuse_beside(
     *,
     shares: bool,
 ) -> None:
-    """What a receiver must not do beside others.
+    """Refuse a receiver that does not fit to other receivers of the same destination.
 
-    Receivers that share a topic's subscription must take the same, and know each other's repeats: what one of them
-    leaves out would be lost to the other as well. Where each receiver of a queue gets every message, two of them must
-    not know each other's ids: each would take for a repeat what the other has accepted.
+    Receivers that share the subscription of a topic must select the same messages, since the subscription gives each
+    message to one of them, and must share a duplicate detection domain. Where each receiver of a queue gets every
+    message, two of them must not share a domain: each would take the messages of the other for repeats.
 
     Args:
         receiver: as configured.
         others: receivers of the same engine.
         where: for messages.
         destinations: behind logical names.
-        shares: whether the receivers of a queue of this connection share it out among them (`Features.shares`).
+        shares: whether the messages of a queue are shared out among its receivers (`Features.shares`).
 
     Raises `ConfigError` E1224, E1225.
     """

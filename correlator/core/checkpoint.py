@@ -1,6 +1,6 @@
-"""The cut: everything that one checkpoint writes, taken at one moment, and what it releases.
+"""The cut: everything that one checkpoint writes, taken at one moment, and the sends that it releases.
 
-The order is cut, commit, release: nothing that a cut contains leaves the engine before its commit.
+The order is cut, commit, release: no send of a cut leaves the engine before the commit.
 """
 
 import hashlib
@@ -18,13 +18,14 @@ from correlator.core.unmapped import Unmapped
 from correlator.events import DeadLetter, Message
 
 LONGEST_UNSTORED_S = 10.0
-"""Engine time after which a checkpoint is taken for its sake alone, while state that lasts waits for time."""
+"""Seconds of engine time after which a checkpoint is taken only to store engine time, while a persistent monitor waits
+for a time."""
 
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
 
 
 class Cuttable(Protocol):
-    """A context of any kind, parked."""
+    """A context of any kind whose thread is stopped between two events."""
 
     name: str
     queue: InputQueue
@@ -39,17 +40,17 @@ class Cuttable(Protocol):
         ...
 
     def awaits_time(self) -> bool:
-        """Whether something that lasts waits for engine time."""
+        """Whether a persistent monitor waits for a time."""
         ...
 
 
 class Cut(msgspec.Struct, frozen=True, kw_only=True):
-    """What one checkpoint writes, before the store writer has planned where state goes.
+    """The content of one checkpoint, before the store writer has planned where state goes.
 
     Attributes:
-        commit: all but the state segments.
+        commit: everything but the state segments.
         changes: changed state.
-        settled: the progress of every outbox, to be told when this is committed.
+        settled: the progress of every outbox, which the outbox may forget after the commit.
     """
 
     commit: CheckpointCommit
@@ -57,7 +58,7 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
     settled: list[tuple[Outbox, SenderCut]]
 
     def release(self) -> None:
-        """The checkpoint is committed: its sends may leave, and what it stored need not be kept."""
+        """The checkpoint is committed: let its sends leave, and let outboxes forget the progress that it holds."""
         outboxes = {outbox.sender: outbox for outbox, _ in self.settled}
         for segment in self.commit.outbound:
             outboxes[segment.sender].release(segment)
@@ -66,7 +67,7 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Checkpoint:
-    """Numbers and digest of the lineage. Owner: the checkpointer's thread.
+    """Numbers and chained digest of the checkpoints. Owner: the checkpointer's thread.
 
     Args:
         number: the last checkpoint.
@@ -101,14 +102,14 @@ class Checkpoint:
         forced: bool = False,
         absolved: Sequence[Suspect] = (),
     ) -> Cut | None:
-        """Take the cut; `None` when there is nothing that the last checkpoint does not hold.
+        """Take the cut; `None` when the last checkpoint holds everything already.
 
         Args:
-            contexts: all contexts, parked.
-            outboxes: those of all reliable and unreliable senders.
-            routes: for each stored receiver the names of the contexts it delivers to.
+            contexts: all contexts, stopped between two events.
+            outboxes: of all senders.
+            routes: for each receiver with stored messages the names of the contexts that it delivers to.
             engine_time: seconds.
-            forced: take it even when there is nothing new but the time.
+            forced: take the cut even when only engine time has changed.
             absolved: suspects whose dead letters the contexts hold.
         """
         context_cuts = [context.cut() for context in contexts]
@@ -141,7 +142,7 @@ class Checkpoint:
         return Cut(commit=commit, changes=changes, settled=settled)
 
     def _take_state(self, contexts: Sequence[Cuttable]) -> list[StateEntry]:
-        """At most one entry for each key: what a context has changed since takes the place of what the start did."""
+        """At most one entry for each key: a change of a context replaces a change of the start."""
         begun_with, self._begun_with = self._begun_with, ()
         changes = [entry for context in contexts for entry in context.take_state()]
         newer = {(entry.owner, entry.key) for entry in changes}
@@ -166,7 +167,7 @@ class Checkpoint:
 
 
 def consumed(queues: Mapping[str, InputQueue], routes: Mapping[str, Sequence[str]]) -> dict[str, int]:
-    """For each receiver, the last number that every context it delivers to has handled, and no queue refers to."""
+    """For each receiver, the last number up to which all its contexts have handled every message."""
     needed = {name: queue.needed_from() for name, queue in queues.items()}
     done: dict[str, int] = {}
     for receiver, names in routes.items():

@@ -20,7 +20,7 @@ class IdRun(msgspec.Struct, frozen=True, gc=False, array_like=True):
         ids: unique message ids.
         sources: the source of each id.
         digests: CRC-32 of each body, to tell a repeat from a conflict (trap T19).
-        held: whether they have left the windows and are kept only until their acknowledgement is sure.
+        held: whether the ids have left the windows, and are kept only until the broker surely has the acknowledgement.
     """
 
     time: float
@@ -31,14 +31,14 @@ class IdRun(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class IdSegment(msgspec.Struct, frozen=True, gc=False):
-    """Ids that one receive transaction accepted (or repeated) in a domain; replaced by its survivors, then deleted.
+    """The ids that one transaction accepted in a domain. Cleaning replaces it by its survivors, later it is deleted.
 
     Attributes:
         domain: the duplicate detection domain.
         number: order of acceptance within the domain, never used again.
-        receiver: who received the batch.
-        batch: count of the receiver's batches so far, for pins at recovery.
-        runs: what it holds; a rewritten segment keeps its number.
+        receiver: the receiver of the batch.
+        batch: number of the batch among those of its receiver; a start pins ids by it.
+        runs: the ids by time of receipt.
     """
 
     domain: str
@@ -61,12 +61,12 @@ class ReceiveCommit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     Attributes:
         segment: the messages to deliver; `None` when all were duplicates or dead letters.
-        ids: the new id segment; `None` when there is nothing to remember.
-        rewritten: earlier id segments with only their survivors.
-        forgotten: (domain, number) of id segments with no survivor.
+        ids: the new id segment; `None` when the batch has no ids.
+        rewritten: earlier id segments, reduced to their surviving entries.
+        forgotten: (domain, number) of id segments without a surviving entry.
         dead_letters: messages of the batch that could not be mapped.
-        confirmed_batch: the receiver's last batch that the broker surely knows acknowledged.
-        receiver: who received it.
+        confirmed_batch: the receiver's last batch whose acknowledgement the broker surely has.
+        receiver: the receiver of the batch.
     """
 
     receiver: str
@@ -99,9 +99,9 @@ class OutboundSegment(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         sender: its id.
         first: number of the first message.
-        messages: each names the destination at the broker that it goes to, or none.
-        destination: at the broker, of messages that name none: where the sender sent to when they were stored. "" in
-            stores from before it was recorded: where the sender sends to now.
+        messages: a message may name its destination at the broker.
+        destination: at the broker, for messages that name none: where the sender sent to when they were stored. "" in
+            stores of versions that did not record it: then the destination is where the sender sends to now.
     """
 
     sender: str
@@ -132,7 +132,7 @@ class ContextCut(msgspec.Struct, frozen=True, gc=False, array_like=True):
     Attributes:
         context: its name.
         entered: for each receiver, the last number that has entered this context's queue.
-        queue: what waits, in order.
+        queue: the events that wait, in order.
         spawned: next instance number of each monitor class.
     """
 
@@ -152,14 +152,14 @@ class SenderCut(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class Suspect(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """Messages that a start is handling: found by the next start, they are what this one died of.
+    """Messages that a start is about to handle. If the next start finds the note, this start died of them.
 
     Attributes:
-        context: where.
-        receiver: of messages `first` to `last`; "" for an event from inside, of which both are a digest.
+        context: name of the context that handles them.
+        receiver: of messages `first` to `last`; "" for an event from inside the engine, whose digest is both numbers.
         first: first message number.
         last: last message number.
-        deaths: of processes while these were handled, as far as they were noticed before.
+        deaths: how many processes died while they handled these messages, as far as it was noted.
     """
 
     context: str
@@ -181,9 +181,9 @@ class CheckpointCommit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         state: new state segments.
         state_dropped: numbers of state segments whose living entries are all in later ones.
         outbound: sends that this checkpoint releases.
-        consumed: for each receiver, the last number of the receive log that no context needs any more.
+        consumed: for each receiver, the last number of the receive log up to which no context needs a message.
         dead_letters: messages that could not be handled or sent.
-        absolved: suspects that are among the dead letters, and need not be noted any more.
+        absolved: suspects whose notes end, since they are among the dead letters.
     """
 
     number: int
@@ -212,9 +212,9 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         domain: duplicate detection domain of a receiver, "" otherwise.
         source: messageSourceId of a reliable sender, "" otherwise.
         delivers_to: contexts of a receiver whose messages are stored, each with the number of the last message that
-            it is not given (`correlator.core.delivery`).
+            the context does not get (`correlator.core.delivery`).
         unhandled_after: number of the last message received before `unhandled` became `dead_letter`, 0 otherwise.
-        settings: its settings as JSON without secrets, to make a dynamic one again.
+        settings: its settings as JSON without secrets; a start makes dynamic parts from them.
     """
 
     id: str
@@ -238,7 +238,7 @@ class RegistryCommit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class SuspectCommit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What some contexts are about to handle (trap T26): takes the place of what was noted for them before."""
+    """Notes about what some contexts are about to handle (trap T26); they replace earlier notes about them."""
 
     contexts: Sequence[str]
     suspects: Sequence[Suspect] = ()
@@ -265,7 +265,7 @@ class Recovered(msgspec.Struct, frozen=True, kw_only=True):
         receive_log: segments in the order of their numbers for each receiver.
         outbound: segments in the order of their numbers for each sender.
         endpoints: the registry.
-        suspects: what the last start was handling when it died, each with one death more.
+        suspects: what the last start was handling when it died, with that death counted.
     """
 
     epoch: int

@@ -1,23 +1,23 @@
 """The duplicate detector of one domain: a finite memory of unique message ids (docs/rules.md, section A8).
 
-Theory of operation. Every accepted id is an *entry* in exactly one place:
+How it works. Every accepted id is an *entry* in exactly one place:
 
-- the *source window*: the newest `per_source_window_size` ids of its source (rules A8.3, A8.5, A8.6);
-- the *time queue*, shared by the domain: ids pushed out of a full source window, and the older entry of an id that
-  was seen again (rules A8.14, A8.15). An entry leaves it when it is older than the newest one *in that queue* by more
-  than `expiry_time` (rule Z5): an idle domain forgets nothing, and no clock is asked;
-- *held*: expired, but the broker may still send it again since the acknowledgement of its batch is not certain
-  (trap T16). It leaves when the acknowledgement is, or when a line is lost and the same id is held with a later
-  batch of its receiver.
+- the *source window*: the newest `per_source_window_size` ids of a source (rules A8.3, A8.5, A8.6);
+- the *time queue*, which the sources of a domain share: ids that a newer id pushed out of a full source window, and the
+  older entry of an id that came again (rules A8.14, A8.15). An entry leaves the queue when it is older than the newest
+  entry *of the queue* by more than `expiry_time` (rule Z5): an idle domain forgets nothing, and no clock is needed;
+- *held*: the entry has expired, but the broker may send its message again, since nobody knows whether the broker has
+  the acknowledgement of the batch (trap T16). The entry leaves when the broker surely has the acknowledgement, or when
+  a connection is lost and the same id is held with a later batch of its receiver.
 
-Look-up is by id over all sources of the domain (rule Z10). The order is plan, commit, apply: `plan` changes nothing, so
-that a commit that fails leaves memory as the store is.
+An id is looked up over all sources of the domain (rule Z10). The order is plan, commit, apply: `plan` changes nothing,
+so after a failed commit memory is the same as the store.
 
 The store holds the ids of a batch as one segment, and the detector is a function of the segments: `restore` replays
-them. What ends an entry always came after it, so replaying leaves it ended as long as that is still stored. Therefore
-only the oldest segments are deleted, once all their entries have ended; and when three quarters of what is stored have
-ended, all segments are cleaned in one transaction: each is replaced by its survivors, those that are held marked as
-such. Storage stays below four times the living ids, and cleaning costs less than storing did.
+them. The segment that ended an entry is always newer than the entry, so a replay ends the entry again as long as the
+newer segment is stored. Therefore segments are deleted from the oldest on, once all their entries have ended. When
+three quarters of the stored ids have ended, one transaction replaces every segment by its surviving entries, and marks
+those that are held. So the store holds at most four times the living ids, and cleaning costs less than storing did.
 
 Owner: the store writer's thread.
 """
@@ -38,13 +38,13 @@ MAX_SOURCES = 100_000
 """Sources with a window of their own; beyond it the least recent window moves to the time queue (trap T21)."""
 
 SPARSE = 4
-"""Ids stored for each living one before cleaning."""
+"""Cleaning begins when the store holds more than this many ids for each living id."""
 SLACK = 10_000
-"""Ended ids that may be stored beyond three quarters: cleaning is for many at once."""
+"""Ended ids that may be stored in addition, so that cleaning is worth its transaction."""
 
 
-class Place(IntEnum):
-    """Where an entry is."""
+class EntryPlace(IntEnum):
+    """Where the entry of an id is."""
 
     WINDOW = 0
     TIME_QUEUE = 1
@@ -52,7 +52,7 @@ class Place(IntEnum):
     GONE = 3
 
 
-_WINDOW, _TIME_QUEUE, _HELD, _GONE = Place  # an enum member costs a look-up at each use
+_WINDOW, _TIME_QUEUE, _HELD, _GONE = EntryPlace  # an enum member costs a look-up at each use
 
 
 class _Entry(msgspec.Struct, gc=False):
@@ -61,11 +61,11 @@ class _Entry(msgspec.Struct, gc=False):
     digest: int
     time: float
     segment: int
-    place: Place
+    place: EntryPlace
 
 
 class _Segment:
-    """What the store holds under one number, how much of it is alive, and how many are stored as held."""
+    """A segment of the store: how many of its entries are alive, and how many are stored as held."""
 
     __slots__ = ("batch", "entries", "held", "live", "marked", "pinned", "receiver")
 
@@ -80,12 +80,12 @@ class _Segment:
 
     @property
     def clean(self) -> bool:
-        """Whether what is stored is what lives."""
+        """Whether the store holds exactly the living entries of the segment."""
         return self.live == len(self.entries) and self.marked == len(self.held)
 
 
 class _Window:
-    """The ids of one source, oldest first; entries that moved away stay in the deque until they are passed."""
+    """The ids of one source, oldest first. An entry that has moved away stays in the deque until its turn."""
 
     __slots__ = ("live", "queue")
 
@@ -104,15 +104,15 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
     digests: list[int]
 
 
-class Plan(msgspec.Struct, frozen=True, gc=False):
-    """What the detector would do with a batch.
+class DetectionPlan(msgspec.Struct, frozen=True, gc=False):
+    """What the detector does with a batch once the plan is committed.
 
     Attributes:
-        duplicates: positions of the messages to drop (they are acknowledged all the same).
-        conflicts: those among them whose body differs from the one first seen (trap T19).
+        duplicates: positions of the messages to drop, which are acknowledged like the others.
+        conflicts: positions of duplicates whose body differs from the body first received (trap T19).
         segment: the ids to store; `None` when no message has an id.
-        rewritten: earlier segments with only their survivors.
-        forgotten: numbers of earlier segments without a survivor.
+        rewritten: earlier segments, reduced to their surviving entries.
+        forgotten: numbers of earlier segments without a surviving entry.
     """
 
     duplicates: list[int]
@@ -123,24 +123,24 @@ class Plan(msgspec.Struct, frozen=True, gc=False):
 
 
 class Sighting(msgspec.Struct, frozen=True, gc=False):
-    """One acceptance of a unique id that the store still tells of.
+    """One acceptance of a unique id that the store still holds.
 
     Attributes:
         time: engine time of receipt, seconds.
-        receiver: who received it.
-        batch: count of the receiver's batches.
-        source: its source, "" for none.
-        place: where it is.
-        position: in its window, 1 for the next one to leave; 0 elsewhere.
-        of: ids in that window; 0 elsewhere.
-        newer: ids of its source that must come before it leaves the window; 0 elsewhere.
+        receiver: the receiver that accepted it.
+        batch: number of the receiver's batch.
+        source: source of the id, "" for none.
+        place: where its entry is.
+        position: of the entry in its window, 1 for the entry that leaves next; 0 outside of a window.
+        of: number of ids in that window; 0 outside of a window.
+        newer: how many newer ids of the source push the entry out of its window; 0 outside of a window.
     """
 
     time: float
     receiver: str
     batch: int
     source: str
-    place: Place
+    place: EntryPlace
     position: int = 0
     of: int = 0
     newer: int = 0
@@ -181,13 +181,13 @@ class DuplicateDetector:
         """Whether a message with this id would be dropped."""
         return unique_id in self._entries
 
-    def place(self, unique_id: str) -> Place:
-        """Where the newest entry of an id is; `GONE` for one that is not remembered."""
+    def place(self, unique_id: str) -> EntryPlace:
+        """Where the newest entry of an id is; `GONE` for an unknown id."""
         entry = self._entries.get(unique_id)
-        return entry.place if entry else Place.GONE
+        return entry.place if entry else EntryPlace.GONE
 
     def sightings(self, unique_id: str) -> list[Sighting]:
-        """What is known of an id, oldest first; for commands, since it looks at everything."""
+        """All acceptances of an id, oldest first. Searches all entries, so it is for commands only."""
         return [
             self._sighting(entry, segment)
             for segment in self._segments.values()
@@ -205,16 +205,16 @@ class DuplicateDetector:
         return msgspec.structs.replace(found, position=at, of=len(living), newer=newer)
 
     def last_batch(self, receiver: str) -> int:
-        """The highest batch of a receiver that it has seen, 0 for none; any thread may ask."""
+        """The highest number of a batch of a receiver with ids, 0 for none. Any thread may call it."""
         return self._last_batches.get(receiver, 0)
 
-    def plan(self, candidates: Candidates, now: float, after: Sequence[Plan] = ()) -> Plan:
-        """Tell duplicates from new messages, changing nothing.
+    def plan(self, candidates: Candidates, now: float, after: Sequence[DetectionPlan] = ()) -> DetectionPlan:
+        """Recognise duplicates, and plan what to store; changes nothing.
 
         Args:
             candidates: the batch.
             now: engine time of receipt, seconds.
-            after: plans of the same transaction that are not applied yet, oldest first.
+            after: earlier plans of the same transaction, which are not applied yet, oldest first.
         """
         earlier = _ids_of(after)
         if self._all_new(candidates.ids, earlier):
@@ -223,10 +223,10 @@ class DuplicateDetector:
         else:
             duplicates, conflicts = self._duplicates(candidates, earlier)
         rewritten, forgotten = ([], []) if after else self._reclaimable()
-        return Plan(duplicates, conflicts, self._segment(candidates, now, len(after)), rewritten, forgotten)
+        return DetectionPlan(duplicates, conflicts, self._segment(candidates, now, len(after)), rewritten, forgotten)
 
-    def apply(self, plan: Plan) -> None:
-        """Remember what was planned, now that it is committed."""
+    def apply(self, plan: DetectionPlan) -> None:
+        """Remember the ids of a plan that is committed."""
         for segment in plan.rewritten:
             self._shrink(segment.number)
         for number in plan.forgotten:
@@ -236,12 +236,12 @@ class DuplicateDetector:
             self._enter(plan.segment, pinned=True)
 
     def confirm(self, receiver: str, batch: int, *, after: int = 0) -> None:
-        """The broker surely knows the batches of the receiver up to this one as acknowledged: unpin them.
+        """Unpin batches of a receiver: the broker surely has their acknowledgements.
 
         Args:
-            receiver: whose they are.
-            batch: the last of them.
-            after: the last one before them.
+            receiver: the receiver.
+            batch: number of the last batch to unpin.
+            after: number of the last batch before them that stays as it is.
         """
         for number in list(self._pinned):
             segment = self._segments[number]
@@ -249,14 +249,15 @@ class DuplicateDetector:
                 self._unpin(number, segment)
 
     def doubt(self, receiver: str, through: int) -> None:
-        """All pinned batches of the receiver up to this one may come again, and will be unpinned together.
+        """Treat the pinned batches of a receiver as one: a lost connection has left all of them in doubt together.
 
-        So of an id that came with several of them the newest entry is enough. Otherwise a broker that gives the same
-        messages at every connection, and never has their acknowledgement, would fill the store.
+        They will be unpinned together, so of an id that came with several of them the newest entry is enough. Otherwise
+        a broker that delivers the same messages at every connection, and never gets their acknowledgement, would fill
+        the store.
 
         Args:
-            receiver: whose they are.
-            through: the last of them.
+            receiver: the receiver.
+            through: number of the last batch in doubt.
         """
         if through <= self._doubtful.get(receiver, 0):
             return
@@ -272,11 +273,11 @@ class DuplicateDetector:
                 newer.update(entry.id for entry in segment.entries if entry.place is not _GONE)
 
     def restore(self, segments: Iterable[IdSegment], confirmed: Mapping[str, int]) -> None:
-        """Rebuild from the store's segments in the order of their numbers; may be called for one after the other.
+        """Rebuild the detector from stored segments, in the order of their numbers, by one call or by several.
 
         Args:
             segments: segments of this domain.
-            confirmed: for each receiver the last batch surely acknowledged; later ones are pinned.
+            confirmed: for each receiver the last batch that is surely acknowledged; ids of later batches are pinned.
         """
         for segment in segments:
             self._enter(segment, pinned=segment.batch > confirmed.get(segment.receiver, 0))
@@ -479,7 +480,7 @@ class DuplicateDetector:
         self._living -= 1
 
     def _look_up_held(self, unique_id: str) -> None:
-        """The newest entry is gone; an older one may be held for another receiver, whose redelivery may still come."""
+        """The newest entry of an id has ended; an older entry may be held for another receiver's redelivery."""
         held = self._held.get(unique_id)
         if held:
             self._entries[unique_id] = held[-1]
@@ -494,7 +495,7 @@ class DuplicateDetector:
             self._let_go(entry, segment)
 
     def _let_go(self, entry: _Entry, segment: _Segment) -> None:
-        """It is held no more."""
+        """End an entry that is held."""
         others = [other for other in self._held.pop(entry.id) if other is not entry]
         if others:
             self._held[entry.id] = others
@@ -511,10 +512,10 @@ class DuplicateDetector:
 def surely_acknowledged(
     segment: IdSegment, confirmed: Mapping[str, int], domains: Mapping[str, str]
 ) -> Mapping[str, int]:
-    """What `restore` is to take as acknowledged.
+    """The last acknowledged batches by receiver, for `restore` of one segment.
 
-    A receiver that is in the registry no more is not given these messages again, nor is one that has another domain
-    there since its logical destination leads elsewhere.
+    The whole segment counts as acknowledged where its messages cannot come again: the registry no longer has its
+    receiver, or has another domain for it, since its logical destination leads elsewhere.
 
     Args:
         segment: ids to restore.
@@ -524,7 +525,7 @@ def surely_acknowledged(
     return confirmed if domains.get(segment.receiver) == segment.domain else {segment.receiver: segment.batch}
 
 
-def _ids_of(plans: Sequence[Plan]) -> dict[str, int]:
+def _ids_of(plans: Sequence[DetectionPlan]) -> dict[str, int]:
     seen: dict[str, int] = {}
     for plan in plans:
         if plan.segment is not None:
@@ -534,10 +535,10 @@ def _ids_of(plans: Sequence[Plan]) -> dict[str, int]:
 
 
 def window_contents(detector: DuplicateDetector) -> dict[str, Any]:
-    """The detector's content for comparison and display: ids by source window, and the time queue by time."""
+    """The ids of a detector for comparison and display: by source window, and by time in the time queue."""
     return {
         "windows": {
-            source: [entry.id for entry in window.queue if entry.place is Place.WINDOW]
+            source: [entry.id for entry in window.queue if entry.place is EntryPlace.WINDOW]
             for source, window in detector._windows.items()  # noqa: SLF001
         },
         "time_queue": {

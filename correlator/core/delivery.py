@@ -1,9 +1,10 @@
-"""Which contexts a receiver delivers to, since which message, and what each of them still has to handle.
+"""Which contexts a receiver delivers to, from which message on, and what each context still has to handle.
 
-The registry records for each receiver whose messages are stored the contexts that it delivers to, each with the number
-of the last message received before. The record is committed before the receiver takes another message. So a context
-that is new, renamed or named again begins with what is received from then on, however much of the receive log slower
-contexts still need; and a configuration that takes a receiver from a context that has not handled all of it is refused.
+For each receiver whose messages are stored, the registry records the contexts that it delivers to, each with the number
+of the last message that the context does not get. The record is committed before the receiver takes another message. So
+a context that is new or renamed begins with the messages that are received from then on, however much of the receive
+log slower contexts still need. A configuration that takes a receiver away from a context with unhandled messages of the
+receiver is refused.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -35,18 +36,18 @@ class Layout(NamedTuple):
 
     @property
     def contexts(self) -> list[str]:
-        """All of them."""
+        """The names of all contexts."""
         return [*self.monitors, *self.pipelines]
 
 
 def layout_of(monitors: Iterable[MonitorSettings], pipelines: Mapping[str, Collection[str]]) -> Layout:
-    """The contexts of a configuration; one that has nothing else has the context "main"."""
+    """The contexts of a configuration; without monitors and pipelines it has the context "main"."""
     names = list(dict.fromkeys(monitor.context for monitor in monitors))
     return Layout(names if names or pipelines else ["main"], pipelines)
 
 
 class Received(NamedTuple):
-    """What a store holds of received messages.
+    """Which received messages a store holds, by their numbers.
 
     Attributes:
         contexts: of the last checkpoint.
@@ -64,16 +65,16 @@ class Received(NamedTuple):
         return max(entered, self.consumed.get(receiver, 0), self.logged.get(receiver, 0))
 
     def unhandled(self, context: str, receiver: str, after: int) -> int:
-        """Messages of a receiver that a context has still to handle; it takes those with numbers beyond `after`."""
+        """How many messages of a receiver a context still has to handle; it gets the numbers beyond `after`."""
         cut = self._cut_of(context)
         waiting = sum(run.count for run in cut.queue if run.receiver == receiver) if cut else 0
         return waiting + max(0, self.last_number(receiver) - self.entered(context, receiver, after))
 
     def entered(self, context: str, receiver: str, after: int) -> int:
-        """The last number that has entered a context's queue, or that it is not given (`after`).
+        """The last number that has entered a context's queue, at least `after`, the last one that it does not get.
 
-        A context that was told to forget a receiver, which was then not removed after all, goes on behind what every
-        context has handled.
+        If a context has forgotten a receiver whose removal was not completed, it continues behind the last message that
+        every context has handled.
         """
         cut = self._cut_of(context)
         numbers = cut.entered if cut else {}
@@ -89,7 +90,7 @@ class DeliveryDifference(Difference, frozen=True, kw_only=True):
     Attributes:
         receiver: its id.
         context: its name.
-        after: the last number that this context is not given; `None` when it is given nothing any more.
+        after: the last number that the context does not get; `None` when it gets no more messages.
     """
 
     receiver: str
@@ -103,18 +104,18 @@ def is_stored(endpoint: Endpoint) -> bool:
 
 
 def compare_deliveries(endpoints: Iterable[Endpoint], layout: Layout, received: Received) -> list[DeliveryDifference]:
-    """What each context is given of each stored receiver, against what the registry has recorded.
+    """Compare which receivers the contexts get messages of with what the registry has recorded.
 
     Args:
-        endpoints: the registry as it will be: a receiver that is new has nothing recorded.
+        endpoints: the registry as the start leaves it; nothing is recorded for a new receiver.
         layout: the contexts of the configuration.
-        received: what the store holds.
+        received: which messages the store holds.
     """
     return [one for endpoint in endpoints if is_stored(endpoint) for one in _compare(endpoint, layout, received)]
 
 
 def deliveries(differences: Iterable[DeliveryDifference]) -> dict[str, dict[str, int]]:
-    """What to record: for each receiver its contexts, each with the last number that it is not given."""
+    """What to record: for each receiver its contexts, each with the last number that the context does not get."""
     found: dict[str, dict[str, int]] = {}
     for one in differences:
         contexts = found.setdefault(one.receiver, {})
@@ -124,10 +125,10 @@ def deliveries(differences: Iterable[DeliveryDifference]) -> dict[str, dict[str,
 
 
 def recorded(endpoint: Endpoint, received: Received) -> dict[str, int]:
-    """What the registry has recorded of a receiver.
+    """The contexts that the registry has recorded for a receiver, each with the last number that it does not get.
 
-    A store from before this was recorded has nothing. There the contexts of the last checkpoint that were given
-    something count, and all contexts are given the whole receive log, as it was then.
+    A store of a version that did not record them has none. There the contexts of the last checkpoint that got messages
+    of the receiver count, and every context gets the whole receive log.
     """
     if endpoint.delivers_to:
         return endpoint.delivers_to
@@ -139,7 +140,7 @@ def recorded(endpoint: Endpoint, received: Received) -> dict[str, int]:
 
 
 def missing(context: str, receiver: str, expected: int, found: int) -> RecoveryRefused:
-    """The receive log lacks messages that a context has not handled (E4204)."""
+    """The refusal when the receive log lacks messages that a context has not handled (E4204)."""
     return RecoveryRefused(
         "E4204",
         f"context '{context}'",
@@ -202,5 +203,5 @@ def _difference(
 
 
 def with_deliveries(endpoint: Endpoint, contexts: Mapping[str, int]) -> Endpoint:
-    """The registry's entry with what it delivers to."""
+    """The registry's entry of a receiver with the contexts that it delivers to."""
     return msgspec.structs.replace(endpoint, delivers_to=dict(contexts))

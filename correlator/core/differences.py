@@ -1,6 +1,6 @@
-"""What a configuration changes about what a store holds: values that a start refuses by and that `plan` shows.
+"""Differences between a configuration and a store: a start is refused because of them, and `plan` shows them.
 
-A difference is worked out in one place, so that what `plan` says is what a start does.
+Both use the same functions, so a start does what `plan` shows.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -39,11 +39,11 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         kind: receiver, sender, monitor, context, table, pipeline, domain or instance.
         name: its name.
-        verdict: what becomes of it.
-        rule: by which a start accepts or refuses the change, as a sentence; "" where the verdict says it.
+        verdict: what a start does with it.
+        rule: the rule by which a start accepts or refuses the change, as a sentence; "" where the verdict is enough.
         changes: settings that differ.
-        note: what a start does with it, where the verdict does not say it.
-        refusals: why a start is refused, each with the way out.
+        note: what a start does with it, where the verdict is not enough.
+        refusals: why a start is refused, each with what to do.
     """
 
     kind: str
@@ -65,7 +65,7 @@ class StoredMonitorFacts(NamedTuple):
 
 
 def refuse(differences: Iterable[Difference]) -> None:
-    """Raise the refusals of all differences as one error, if there are any; the first one's class, code and place."""
+    """Raise the refusals of all differences as one error, with class, code and place of the first one."""
     refusals = [refusal for difference in differences for refusal in difference.refusals]
     if refusals:
         raise joined(refusals)
@@ -83,7 +83,8 @@ def joined(errors: Sequence[E]) -> E:
 def compare_contexts(cuts: Iterable[ContextCut], contexts: Collection[str]) -> list[Difference]:
     """Contexts of the last checkpoint, of monitors and of pipelines, against those of the configuration (E4315).
 
-    Here only events from inside the engine keep a context; `correlator.core.delivery` looks at received messages.
+    Here only waiting events from inside the engine forbid to remove a context; `correlator.core.delivery` compares
+    received messages.
     """
     found = [_compare_context(cut, contexts) for cut in cuts]
     known = {difference.name for difference in found}
@@ -110,7 +111,7 @@ def compare_monitors(
     """Persistent monitors of the store against those of the configuration (E4202, E4313, E4315).
 
     Args:
-        stored: what the store holds, spawned ones too.
+        stored: the monitors of the store, spawned ones too.
         configured: the context of each configured persistent monitor, by state name.
         contexts: of monitors.
     """
@@ -145,11 +146,11 @@ def _compare_monitor(one: StoredMonitorFacts, configured: Mapping[str, str], con
 
 
 def compare_tables(kept: Mapping[str, int], claimed: Collection[str]) -> list[Difference]:
-    """Tables of state with their numbers of keys against those that monitors have: a rename is never guessed (E4203).
+    """Tables of the store against the tables that monitors have; a start never guesses that one was renamed (E4203).
 
     Args:
         kept: keys in the store by owner.
-        claimed: owners that the restored and the fresh monitors have.
+        claimed: owners of the tables of all monitors.
     """
     return [
         Difference(

@@ -26,7 +26,7 @@ from correlator.core.commit import (
     SuspectCommit,
     Write,
 )
-from correlator.core.dedup import Candidates, DuplicateDetector, Plan
+from correlator.core.dedup import Candidates, DetectionPlan, DuplicateDetector
 from correlator.core.faults import point
 from correlator.core.mapping import Mapped
 from correlator.core.statelog import StateLog
@@ -62,7 +62,7 @@ class Group:
 
     def __init__(self, engine_time: float) -> None:
         self.engine_time = engine_time
-        self.plans: dict[str, list[Plan]] = {}
+        self.plans: dict[str, list[DetectionPlan]] = {}
 
 
 class Request(Generic[R]):

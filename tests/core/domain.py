@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from correlator.core.commit import IdSegment
-from correlator.core.dedup import Candidates, DuplicateDetector, Plan
+from correlator.core.dedup import Candidates, DetectionPlan, DuplicateDetector
 
 
 class Domain:
@@ -35,15 +35,20 @@ class Domain:
         return [unique_id for position, (unique_id, _) in enumerate(pairs) if position not in plan.duplicates]
 
     def plan(
-        self, pairs: list[tuple[str, str]], *, at: float = 0.0, receiver: str = "r", after: tuple[Plan, ...] = ()
-    ) -> Plan:
+        self,
+        pairs: list[tuple[str, str]],
+        *,
+        at: float = 0.0,
+        receiver: str = "r",
+        after: tuple[DetectionPlan, ...] = (),
+    ) -> DetectionPlan:
         """The plan for the next batch of a receiver."""
         self.batches[receiver] = batch = self.batches.get(receiver, 0) + 1
         ids, sources = [one for one, _ in pairs], [source for _, source in pairs]
         candidates = Candidates(receiver, batch, ids, sources, [hash_of(one) for one in ids])
         return self.detector.plan(candidates, at, after)
 
-    def commit(self, plan: Plan) -> None:
+    def commit(self, plan: DetectionPlan) -> None:
         """What the store writer does: one transaction, then `apply`."""
         for segment in (*plan.rewritten, *([plan.segment] if plan.segment else [])):
             self.stored[segment.number] = segment

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from correlator.core import dedup
-from correlator.core.dedup import DuplicateDetector, Place, window_contents
+from correlator.core.dedup import DuplicateDetector, EntryPlace, window_contents
 from tests.core.domain import Domain, Model, hash_of
 
 
@@ -90,10 +90,10 @@ def test_92_96_ids_are_opaque(strange):
 def test_a8_3_id_2001_of_a_source_pushes_the_first_to_the_time_queue():
     domain = Domain()
     domain.receive(*ids(2000))
-    assert domain.detector.place("m1") is Place.WINDOW
+    assert domain.detector.place("m1") is EntryPlace.WINDOW
     domain.receive("m2001")
-    assert domain.detector.place("m1") is Place.TIME_QUEUE
-    assert domain.detector.place("m2") is Place.WINDOW
+    assert domain.detector.place("m1") is EntryPlace.TIME_QUEUE
+    assert domain.detector.place("m2") is EntryPlace.WINDOW
     assert domain.receive("m1") == []
 
 
@@ -167,10 +167,10 @@ def test_a8_16_an_id_expires_relative_to_the_newest_in_the_time_queue():
     domain = Domain(window=0, expiry=120.0)
     domain.receive("old", at=0.0)
     domain.receive("edge", at=120.0)
-    assert domain.detector.place("old") is Place.TIME_QUEUE
+    assert domain.detector.place("old") is EntryPlace.TIME_QUEUE
     domain.receive("newer", at=120.5)
-    assert domain.detector.place("old") is Place.GONE
-    assert domain.detector.place("edge") is Place.TIME_QUEUE
+    assert domain.detector.place("old") is EntryPlace.GONE
+    assert domain.detector.place("edge") is EntryPlace.TIME_QUEUE
 
 
 def test_a8_16_expired_ids_are_deleted_by_the_next_transaction():
@@ -214,10 +214,10 @@ def test_an_expired_id_is_held_until_the_broker_has_the_acknowledgement():
     domain = Domain(window=10, expiry=0.0)
     batch = ids(1000)
     domain.receive(*batch, confirm=False)
-    assert domain.detector.place("m1") is Place.HELD
+    assert domain.detector.place("m1") is EntryPlace.HELD
     assert domain.receive(*batch, confirm=False) == []
     domain.confirm()
-    assert domain.detector.place("m1") is Place.GONE
+    assert domain.detector.place("m1") is EntryPlace.GONE
     assert len(domain.detector) == 10
 
 
@@ -272,7 +272,7 @@ def test_batches_are_confirmed_in_order_per_receiver():
     domain.receive("b", receiver="r2", confirm=False)
     domain.receive("c", receiver="r1", confirm=False)
     domain.detector.confirm("r1", 1)
-    assert [domain.detector.place(one) for one in "abc"] == [Place.GONE, Place.HELD, Place.HELD]
+    assert [domain.detector.place(one) for one in "abc"] == [EntryPlace.GONE, EntryPlace.HELD, EntryPlace.HELD]
 
 
 # --- storage ---
@@ -307,7 +307,7 @@ def test_what_is_held_is_held_again_after_a_restart(monkeypatch):
     domain.receive("a", receiver="doubtful", confirm=False)
     for number in range(8):
         domain.receive(f"b{number}")
-    assert domain.detector.place("a") is domain.restored().place("a") is Place.HELD
+    assert domain.detector.place("a") is domain.restored().place("a") is EntryPlace.HELD
     domain.confirm("doubtful")
     assert "a" not in domain.restored()
 
@@ -353,7 +353,7 @@ def test_unconfirmed_batches_are_pinned_again_at_a_restart():
     domain.receive("a")
     domain.receive("b", confirm=False)
     restored = domain.restored()
-    assert restored.place("b") is Place.HELD
+    assert restored.place("b") is EntryPlace.HELD
     assert "a" not in restored
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from correlator.core.commit import StateEntry, StateSegment
-from correlator.core.dedup import DuplicateDetector, Place
+from correlator.core.dedup import DuplicateDetector, EntryPlace
 from correlator.storage import inspect
 from correlator.testing.invariants.history import Rest
 from correlator.testing.simulation import inspection
@@ -53,5 +53,5 @@ def state(url: str) -> dict[str, list[dict[str, Any]]]:
 def _windows(detector: DuplicateDetector | None) -> tuple[str, ...]:
     if detector is None:
         return ()
-    windows = (Place.WINDOW, Place.TIME_QUEUE)
+    windows = (EntryPlace.WINDOW, EntryPlace.TIME_QUEUE)
     return tuple(sorted(one.id for one in detector._entries.values() if one.place in windows))

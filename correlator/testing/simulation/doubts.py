@@ -4,7 +4,7 @@
 from dataclasses import dataclass
 
 from correlator.core.acknowledgements import Sure
-from correlator.core.dedup import DuplicateDetector, Place
+from correlator.core.dedup import DuplicateDetector, EntryPlace
 from correlator.runtime.engine import Engine
 from correlator.testing.invariants.history import History, Received, Record
 
@@ -148,7 +148,7 @@ def _kept(engine: Engine, detector: DuplicateDetector) -> set[str]:
         segment = detector._segments[number]
         receiver = engine.receivers.get(segment.receiver)
         if receiver is None or not _is_sure(receiver.intake.redeliveries.sure, segment.batch):
-            kept.update(entry.id for entry in segment.entries if entry.place is not Place.GONE)
+            kept.update(entry.id for entry in segment.entries if entry.place is not EntryPlace.GONE)
     return kept
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from correlator.core.dedup import DuplicateDetector, Place
+from correlator.core.dedup import DuplicateDetector, EntryPlace
 from correlator.core.instances import Deadline, StoredMonitor, type_name
 from correlator.core.monitor import Monitor
 from correlator.core.state import StateTable
@@ -152,7 +152,7 @@ def known_ids(engine: Engine | None) -> dict[str, tuple[str, ...]]:
     """For each domain the ids in its windows, sorted; what is only held for a receiver is left out."""
     if engine is None or engine.writer is None:
         return {}
-    windows = (Place.WINDOW, Place.TIME_QUEUE)
+    windows = (EntryPlace.WINDOW, EntryPlace.TIME_QUEUE)
     return {
         domain: tuple(sorted(one.id for one in detector._entries.values() if one.place in windows))
         for domain, detector in engine.writer.detectors.items()
@@ -166,8 +166,10 @@ def _bound(detector: DuplicateDetector, windows: DuplicateDetectionSettings) -> 
     sources: dict[str, int] = {}
     for entry in entries:
         sources[entry.source] = sources.get(entry.source, 0) + 1
-    newest = max((entry.time for entry in entries if entry.place is Place.TIME_QUEUE), default=0.0)
-    young = sum(1 for entry in entries if entry.place is Place.TIME_QUEUE and expiry and entry.time >= newest - expiry)
+    newest = max((entry.time for entry in entries if entry.place is EntryPlace.TIME_QUEUE), default=0.0)
+    young = sum(
+        1 for entry in entries if entry.place is EntryPlace.TIME_QUEUE and expiry and entry.time >= newest - expiry
+    )
     pinned = sum(1 for entry in entries if entry.segment in detector._pinned)
     return sum(min(window, count) for count in sources.values()) + young + pinned
 

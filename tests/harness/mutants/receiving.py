@@ -8,7 +8,7 @@ import msgspec
 from correlator.core import admission, intake, registry
 from correlator.core.binding import ContextBinding
 from correlator.core.commit import IdRun
-from correlator.core.dedup import DuplicateDetector, Plan
+from correlator.core.dedup import DetectionPlan, DuplicateDetector
 from correlator.core.intake import Intake, ReceiverState
 from correlator.core.mapping import ReceiveMapping
 from correlator.core.redeliveries import Redeliveries
@@ -219,7 +219,7 @@ def repeat_not_renewed(patches: Patches) -> None:
 
     def make(original: Any) -> Any:
         def plan(self: Any, candidates: Any, now: Any, after: Any = ()) -> Any:
-            made: Plan = original(self, candidates, now, after)
+            made: DetectionPlan = original(self, candidates, now, after)
             if made.segment is None or not made.duplicates:
                 return made
             run = made.segment.runs[0]

@@ -1,7 +1,7 @@
-"""What a receiver's or sender's thread spends its time on, told once in an interval (rules A9.6 to A9.8).
+"""What the thread of a receiver or sender spends its time on, logged once per interval (rules A9.6 to A9.8).
 
-The thread says what it has just done, once per step of a batch and never per message, so that the measurement costs a
-look at the clock for each. Where it was not asked for, `NoBreakdown` does nothing.
+The thread names what it has just done, once per step of a batch and never per message, so the measurement costs one
+reading of the clock per step. Where the settings do not ask for it, `NoBreakdown` does nothing.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +28,7 @@ def receiver_items(reliability: Reliability) -> tuple[str, ...]:
 
 @dataclass(slots=True)
 class Batches:
-    """How many batches there were, and how many messages in all, in the smallest and in the largest."""
+    """The number of batches, and the messages of all, of the smallest and of the largest batch."""
 
     count: int = 0
     total: int = 0
@@ -36,7 +36,7 @@ class Batches:
     most: int = 0
 
     def add(self, size: int) -> None:
-        """One more."""
+        """Count a batch."""
         self.least = min(self.least, size) if self.count else size
         self.most = max(self.most, size)
         self.count += 1
@@ -47,26 +47,26 @@ class NoBreakdown:
     """Measures nothing."""
 
     def restart(self) -> None:
-        """What passed until now counts for nothing."""
+        """Count the time since the last call for nothing."""
 
     def lap(self, item: str) -> None:
-        """What passed since the last call was this."""
+        """Count the time since the last call for an item."""
 
     def lap_until(self, item: str, then: float) -> None:
-        """As `lap`, but only up to an earlier moment."""
+        """Count the time from the last call to an earlier moment for an item."""
 
     def batch(self, size: int) -> None:
-        """A batch of so many messages is done."""
+        """Count a batch of `size` messages."""
 
 
 class Breakdown(NoBreakdown):
     """Measures one thread, which owns it.
 
     Args:
-        items: what its time can be spent on.
+        items: names of what the thread can spend its time on.
         now: monotonic seconds.
-        interval: seconds that a line tells about.
-        tell: gets the line.
+        interval: seconds from one line to the next.
+        tell: gets each line.
     """
 
     def __init__(self, items: Sequence[str], now: Callable[[], float], interval: float, tell: TellText) -> None:
@@ -78,11 +78,11 @@ class Breakdown(NoBreakdown):
         self._begin(self._since)
 
     def restart(self) -> None:
-        """What passed until now counts for nothing: there was no connection."""
+        """Count the time since the last call for nothing: there was no connection."""
         self._since = self._now()
 
     def lap(self, item: str) -> None:
-        """What passed since the last call was this; tells the line when it is due."""
+        """Count the time since the last call for an item, and log the line when it is due."""
         now = self._now()
         self._spent[item] += now - self._since
         self._since = now
@@ -91,12 +91,12 @@ class Breakdown(NoBreakdown):
             self._begin(now)
 
     def lap_until(self, item: str, then: float) -> None:
-        """What passed since the last call, up to `then`, was this."""
+        """Count the time from the last call to `then` for an item."""
         self._spent[item] += then - self._since
         self._since = then
 
     def batch(self, size: int) -> None:
-        """A batch of so many messages is done."""
+        """Count a batch of `size` messages."""
         self._batches.add(size)
 
     def _begin(self, now: float) -> None:
@@ -107,7 +107,7 @@ class Breakdown(NoBreakdown):
 
 
 def breakdown_text(spent: Mapping[str, float], batches: Batches, passed: float) -> str:
-    """The line: the share of each item, throughput over the time that passed, and how large batches were."""
+    """The line: the share of each item, the throughput, and the sizes of batches."""
     total = sum(spent.values())
     shares = " ".join(f"{item}={100 * seconds / total if total else 0:.1f}%" for item, seconds in spent.items())
     mean = batches.total / batches.count if batches.count else 0

@@ -1,4 +1,4 @@
-"""The checkpoint cycle: park all contexts between two events, take the cut, let them go on, commit, release."""
+"""The checkpoint cycle: stop all contexts between two events, take the cut, let them go on, commit, release."""
 
 import threading
 from collections import deque
@@ -16,17 +16,17 @@ from correlator.runtime.status import CheckpointCounters
 from correlator.runtime.writer import CheckpointRequest, Writer
 
 FAILED_HANDLER_WAIT_S = 0.05
-"""Wait while a context holds what a failed handler left: the engine is about to stop."""
+"""Seconds to wait while a context holds what a failed handler has left: the engine is about to stop."""
 CUT_PATIENCE_S = 1.0
-"""How long one attempt waits for a handler to return before it is counted as a retry (rule A2.10)."""
+"""Seconds that one attempt waits for a handler to return before it counts as a retry (rule A2.10)."""
 
 
 class Parkable(Protocol):
-    """A context's thread, as the checkpointer sees it."""
+    """The thread of a context, as the checkpointer uses it."""
 
     lock: threading.Lock
     whole: bool
-    """Whether nothing was left half done; read under the lock. Once `False` it stays so: the engine is stopping."""
+    """Whether no handler has failed halfway; read under the lock. Once `False` it stays so: the engine is stopping."""
 
     @property
     def context(self) -> Cuttable:
@@ -42,16 +42,16 @@ class Checkpointer(Actor):
     """Takes checkpoints.
 
     Args:
-        checkpoint: the lineage.
-        contexts: the threads to park; the list may grow before a start only.
+        checkpoint: takes cuts; owned by this thread from now on.
+        contexts: the threads to stop; none is added later.
         routes: where sends go.
-        receiver_routes: for each stored receiver the contexts it delivers to.
-        writer: commits.
+        receiver_routes: for each receiver with stored messages the contexts that it delivers to.
+        writer: commits the cuts.
         interval: seconds from the end of one checkpoint to the beginning of the next.
         clock: monotonic seconds.
         engine_time: engine time.
         released: called after each release.
-        recording: is told of each cut.
+        recording: gets each cut.
 
     Attributes:
         absolved: condemned messages whose dead letters the contexts hold; appended under their locks.
@@ -97,36 +97,36 @@ class Checkpointer(Actor):
         return self._pending is not None
 
     def ask(self, *, forced: bool = False) -> int:
-        """Want a checkpoint as soon as possible; returns what `answered` will have reached when it is done.
+        """Order a checkpoint as soon as possible; returns its number, for `answered`. Any thread may call it.
 
         Args:
-            forced: take it even when only engine time has changed: the last one of a life.
+            forced: take it even when only engine time has changed, as for the last one of a life.
         """
         number = self._orders.place(forced=forced)
         self.wake()
         return number
 
     def ask_once(self) -> None:
-        """Want a checkpoint as soon as possible, unless one is asked for already; any thread."""
+        """Order a checkpoint as soon as possible, unless one is ordered already. Any thread may call it."""
         if self._orders.done:
             self.ask()
 
     def answered(self, number: int) -> bool:
-        """Whether everything up to that `ask` is durable and released."""
+        """Whether the checkpoint of that `ask`, and all before it, are durable and released."""
         return self._orders.answered >= number
 
     def wait_answered(self, number: int, timeout: float) -> bool:
-        """Wait for it; says whether it came in time, and before this thread was stopped."""
+        """Wait at most `timeout` seconds for `answered`, or until this thread is stopped; returns `answered`."""
         self._orders.wait(lambda: self.answered(number) or self.stopping, timeout)
         return self.answered(number)
 
     def stop(self) -> None:
-        """End after the current step; nobody waits for an answer any more."""
+        """End after the current step, and wake the threads that wait for an answer."""
         super().stop()
         self._orders.notify()
 
     def step(self) -> float | None:
-        """Begin a checkpoint that is due, or end one that is committed."""
+        """Begin a checkpoint that is due, or release one that is committed."""
         if self._pending is not None:
             if not self._committed:
                 return None

@@ -1,4 +1,4 @@
-"""Parts that code added in an earlier life: they come back by the rules of today, or are refused by name."""
+"""Parts that code added in an earlier life: a start makes them again, or names the parts that it refuses."""
 
 import shlex
 from collections.abc import Callable, Iterable, Iterator
@@ -21,7 +21,7 @@ def dynamic_part(endpoint: Endpoint) -> ReceiverSettings | SenderSettings:
     """The settings of a dynamic part.
 
     Raises:
-        RecoveryRefused: E4305, they have a value that no setting of this version may have.
+        RecoveryRefused: E4305, a value is one that this version does not allow.
     """
     try:
         if endpoint.kind == "receiver":
@@ -34,16 +34,16 @@ def dynamic_part(endpoint: Endpoint) -> ReceiverSettings | SenderSettings:
 def compare_stored(
     endpoints: Iterable[Endpoint], settings: EngineSettings, provided: Provided = NOTHING_PROVIDED
 ) -> list[Difference]:
-    """The dynamic parts that this configuration and this version cannot use any more (E4305), refused."""
+    """Refusals (E4305) of the dynamic parts that this configuration or this version cannot use any more."""
     return _refused(endpoints, lambda part: check_part_settings(part, settings, provided))
 
 
 def compare_made(
     endpoints: Iterable[Endpoint], settings: EngineSettings, processors: Iterable[Processor]
 ) -> list[Difference]:
-    """The dynamic parts that the connectors, or pipelines, of this configuration refuse (E4305).
+    """Refusals (E4305) of the dynamic parts that connectors or pipelines of this configuration do not accept.
 
-    All parts are made for that as a start makes them, and nothing is opened. Raises `ConfigError` for a configured one.
+    Makes all parts as a start does, and opens nothing. Raises `ConfigError` for a configured part.
     """
     clock = SystemClock()
     parts = Parts(
@@ -93,7 +93,7 @@ def _refused(
 
 @contextmanager
 def made_again(endpoint: Endpoint) -> Iterator[None]:
-    """What is wrong with a dynamic part that is made in the block is told with its name, and with what removes it.
+    """Turn a `ConfigError` of the block into a refusal that names the dynamic part and the command that removes it.
 
     Raises:
         RecoveryRefused: E4305.

@@ -1,8 +1,7 @@
-"""What the code of monitors says about itself: which events it waits for, what it calls. It is read, never run.
+"""What the code of monitors does: which events it waits for, and what it calls. The code is read, never run.
 
-What a class declares is known exactly. What its methods do is read from its source, and only what stands there plainly
-counts: where a class, a name or an argument cannot be told, the code is taken to do everything, so that nobody is
-warned of code that is right.
+What a class declares is known exactly. What its methods do is read from their source. Where a class, a name or an
+argument is not plain there, the code counts as doing everything, so that nobody is warned of correct code.
 """
 
 import ast
@@ -20,16 +19,16 @@ from correlator.core.monitor import Monitor
 _UNKNOWN: Any = object()
 _LISTENING = ("once", "on_all")
 _TELLING = (*_LISTENING, "spawn", "acknowledge_and_resume", "subscribe", "update_flow_control_window")
-"""Methods whose calls say what a monitor does; one that is passed on may be called with anything."""
+"""Methods whose calls say what a monitor does. A method that is passed on as a value may be called with anything."""
 
 
 @dataclass(slots=True)
 class Send:
-    """A `send` whose sender stands in the code.
+    """A call of `send` with a literal sender.
 
     Attributes:
         to: the sender, or `channel:NAME`.
-        event_type: what is sent, if that is made in the same place.
+        event_type: class of what is sent, if the call makes it; else `None`.
         where: file and line.
     """
 
@@ -40,16 +39,16 @@ class Send:
 
 @dataclass(slots=True)
 class Application:
-    """What the code of all monitors says.
+    """What the code of all monitors does.
 
     Attributes:
-        monitors: the classes, with those that they spawn.
+        monitors: the classes, and the classes that they spawn.
         hears: event types that they wait for.
-        acknowledges: receivers that they acknowledge; `None` among them for one that cannot be told.
+        acknowledges: receivers that they acknowledge; `None` among them stands for an unknown one.
         updates_windows: whether they update a flow control window.
-        subscriptions: channels that they subscribe; `None` among them for one that cannot be told.
-        sends: whose sender is known.
-        changes: for (class, attribute) where one of its methods changes the attribute, file and line.
+        subscriptions: channels that they subscribe to; `None` among them stands for an unknown one.
+        sends: calls of `send` with a literal sender.
+        changes: for (class, attribute) the file and line where a method of the class changes the attribute.
         told_all: whether all their code could be read; otherwise they may do anything.
     """
 
@@ -65,7 +64,7 @@ class Application:
 
 @lru_cache(maxsize=100)
 def application_of(classes: tuple[type[Monitor], ...]) -> Application:
-    """Read the code of some monitors and of those that they spawn; not to be changed by the caller."""
+    """Read the code of monitors, and of the monitors that they spawn. The caller must not change the result."""
     found = Application()
     waiting = list(classes)
     while waiting:
@@ -77,7 +76,7 @@ def application_of(classes: tuple[type[Monitor], ...]) -> Application:
 
 
 def _read(cls: type[Monitor], found: Application) -> Iterator[type[Monitor]]:
-    """Read one class; the classes that it spawns."""
+    """Read one class; returns the classes that it spawns."""
     for spec in cls.listeners:
         found.hears.update(_event_types(spec.expression))
     for base in cls.__mro__:
@@ -100,7 +99,7 @@ def _read_source(cls: type[Monitor], found: Application) -> list[type[Monitor]]:
 
 @lru_cache(maxsize=10)
 def _definitions(source: str) -> Mapping[str, Sequence[ast.ClassDef]]:
-    """The classes of a module by their qualified names; of one that is defined twice nobody knows which it is."""
+    """The classes of a module by their qualified names; a name that is defined twice has two."""
     found: dict[str, list[ast.ClassDef]] = {}
     waiting: list[tuple[ast.AST, str]] = [(ast.parse(source), "")]
     while waiting:
@@ -135,18 +134,18 @@ class _Code(ast.NodeVisitor):
         self._selves: set[str] = set()
 
     def visit_ClassDef(self, cls: ast.ClassDef) -> None:  # a name that `ast` gives
-        """What the first parameter of a method is called stands for the monitor."""
+        """The name of a method's first parameter stands for the monitor."""
         methods = [one for one in cls.body if isinstance(one, ast.FunctionDef) and not self._is_static(one)]
         first = [(*one.args.posonlyargs, *one.args.args)[:1] for one in methods]
         self._selves.update(one.arg for parameters in first for one in parameters)
         self.generic_visit(cls)
 
     def visit_Name(self, name: ast.Name) -> None:  # a name that `ast` gives
-        """The monitor itself, not one of its attributes: code that stands elsewhere may get it."""
+        """The monitor itself, not one of its attributes: code elsewhere may get it."""
         self._found.told_all &= name.id not in self._selves
 
     def visit_Attribute(self, attribute: ast.Attribute) -> None:  # a name that `ast` gives
-        """A method that is not called here; an attribute that is changed."""
+        """A method that is passed on, or an attribute that is changed."""
         if attribute.attr in _TELLING and attribute not in self._called:
             self._found.told_all = False
         if not isinstance(attribute.value, ast.Name):
@@ -155,7 +154,7 @@ class _Code(ast.NodeVisitor):
             self._found.changes.setdefault((self._cls, attribute.attr), f"{self._file}{attribute.lineno}")
 
     def visit_Call(self, call: ast.Call) -> None:  # a name that `ast` gives
-        """What is called, and with what."""
+        """A call of a method that says what a monitor does."""
         self._called.add(call.func)
         method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
         if self._resolved(call.func) is match:
@@ -186,7 +185,7 @@ class _Code(ast.NodeVisitor):
             self._found.told_all = False
 
     def _listen(self, call: ast.Call) -> None:
-        """The expression is made there of `match`, or stands under a name that is known; otherwise it may be any."""
+        """The call makes the expression with `match`, or names it; otherwise it may be any expression."""
         expression = _argument(call, 0, "expression")
         parts = list(ast.walk(expression)) if expression is not None else []
         made = any(isinstance(part, ast.Call) and self._resolved(part.func) is match for part in parts)
@@ -210,7 +209,7 @@ class _Code(ast.NodeVisitor):
             self._found.told_all = False
 
     def _resolved(self, node: ast.AST | None) -> Any:
-        """The object that a name stands for where the class stands."""
+        """The object that a name stands for in the module of the class; `_UNKNOWN` if nobody can say."""
         if isinstance(node, ast.Name):
             return self._names.get(node.id, _UNKNOWN)
         if isinstance(node, ast.Attribute) and (owner := self._resolved(node.value)) is not _UNKNOWN:

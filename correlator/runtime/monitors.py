@@ -1,4 +1,4 @@
-"""What the classes of the configured monitors rule out: asked by a start, and by those who check settings before."""
+"""Which classes of monitors an engine refuses; a start asks, and so do the commands that check a configuration."""
 
 from collections.abc import Iterable, Iterator
 
@@ -10,7 +10,7 @@ from correlator.settings import MonitorSettings
 def unfit(
     monitors: Iterable[tuple[MonitorSettings, type[Monitor]]], *, stored: bool
 ) -> Iterator[tuple[MonitorSettings, ConfigError]]:
-    """The monitors that an engine cannot have, each with why.
+    """The monitors that an engine cannot run, each with the error.
 
     Args:
         monitors: as configured, with their classes.

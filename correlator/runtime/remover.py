@@ -14,13 +14,13 @@ LOOK_AGAIN_S = 0.02
 
 
 class Remover(Actor):
-    """Carries removals through: stop taking, wait until nothing is left, checkpoint, delete from the store.
+    """Carries removals out: stop taking, wait until nothing is left, take a checkpoint, delete the part from the store.
 
     Args:
-        parts: where the parts are.
+        parts: of the engine.
         writer: `None` without persistence.
         checkpointer: `None` without persistence.
-        removed: called when a part is gone from the store.
+        removed: called with the id of a part that the store no longer has.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Remover(Actor):
         self._pending: dict[str, _Removal] = {}
 
     def begin(self, part_id: str) -> None:
-        """Stop a part from taking anything new, unless it is on its way out; one thread at a time may call it."""
+        """Begin to remove a part, unless that has begun: it takes nothing new. One thread at a time may call it."""
         if self.removing(part_id):
             return
         receiver = self._parts.receivers.get(part_id)
@@ -46,18 +46,18 @@ class Remover(Actor):
         self.wake()
 
     def removing(self, part_id: str) -> bool:
-        """Whether a part is on its way out."""
+        """Whether a part is being removed."""
         return part_id in self._pending
 
     def step(self) -> float | None:
-        """Look at every removal under way."""
+        """Advance every removal as far as possible."""
         for removal in list(self._pending.values()):
             while self._advance(removal):
                 pass
         return LOOK_AGAIN_S if self._pending else None
 
     def _advance(self, removal: "_Removal") -> bool:
-        """Go one stage on if that is possible now; says whether it was."""
+        """Go one stage on if that is possible; returns whether it was."""
         stage = removal.stage
         if stage is _Stage.EMPTYING and self._empty(removal.part_id):
             removal.asked = self._ask()
@@ -89,11 +89,11 @@ class Remover(Actor):
         return self._checkpointer is None or self._checkpointer.answered(number)
 
     def _take_leave(self, removal: "_Removal") -> None:
-        """A receiver is forgotten, then there is a checkpoint that no longer knows it, so that none can bring it back.
+        """Remove a sender from the registry before a checkpoint forgets it, and a receiver afterwards.
 
-        A sender leaves the registry first: one that came back from there would find no numbers in such a checkpoint,
-        and use those of its source again for other messages. What a checkpoint still holds of a sender that has left
-        the registry has no effect.
+        If a crash restored a sender from the registry whose numbers no checkpoint has, it would use these numbers for
+        other messages. What a checkpoint holds of a sender that is not in the registry has no effect. A receiver whose
+        id is added again must find no checkpoint that knows the numbers of its predecessor.
         """
         part_id = removal.part_id
         if part_id in self._parts.senders:
@@ -104,7 +104,7 @@ class Remover(Actor):
         removal.stage = _Stage.RECORDING_GONE
 
     def _forget(self, part_id: str) -> None:
-        """End its thread and let go of it, unless that is done."""
+        """End the thread of a part and forget the part, unless that is done."""
         part = self._parts.receivers.get(part_id) or self._parts.senders.get(part_id)
         if part is not None:
             part.stop()
@@ -125,7 +125,7 @@ class Remover(Actor):
 
 
 class _Stage(Enum):
-    """How far a removal is."""
+    """The stages of a removal."""
 
     EMPTYING = auto()
     RECORDING_EMPTY = auto()
@@ -136,7 +136,7 @@ class _Stage(Enum):
 
 @dataclass(slots=True)
 class _Removal:
-    """A removal under way."""
+    """A removal that has begun."""
 
     part_id: str
     stage: _Stage = _Stage.EMPTYING

@@ -1,6 +1,7 @@
 """SIGTERM and SIGINT ask for an orderly stop; a second one ends the process at once.
 
-A forked child inherits handlers, and nobody would look at what they note there: it gets back those from before.
+A forked child inherits signal handlers, but nobody there reads what they note. So the child gets back the handlers that
+were set before.
 """
 
 import contextlib
@@ -11,13 +12,13 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 _before: list[dict[int, Any]] = []
-"""What each `signals_to` that lasts has taken the place of."""
+"""For each `signals_to` that is going on, the handlers that it has replaced."""
 _forking = threading.local()
 
 
 @contextlib.contextmanager
 def signals_to(handler: Callable[[int], None], numbers: Iterable[int]) -> Iterator[None]:
-    """While this lasts, these signals call the handler; in a forked child they do what they did before. Main thread."""
+    """Within the block these signals call the handler, except in a forked child. For the main thread only."""
     before: dict[int, Any] = {number: signal.getsignal(number) for number in numbers}
     _before.append(before)
     for number in before:
@@ -36,7 +37,7 @@ def _restore(before: dict[int, Any]) -> None:
 
 
 def _hold() -> None:
-    """Before a fork: a signal to the child waits until the handlers are given back; Python would drop it until then."""
+    """Before a fork: let a signal to the child wait until it has its handlers back; Python would drop the signal."""
     _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {number for before in _before for number in before})
 
 
@@ -45,7 +46,7 @@ def _go_on() -> None:
 
 
 def _give_back() -> None:
-    """In a forked child."""
+    """In a forked child: restore the handlers, then admit signals."""
     while _before:
         _restore(_before.pop())
     _go_on()
@@ -56,10 +57,10 @@ os.register_at_fork(before=_hold, after_in_parent=_go_on, after_in_child=_give_b
 
 @contextlib.contextmanager
 def stop_signals() -> Iterator[Callable[[], bool]]:
-    """While this lasts, notes the first signal; gives a function that says whether it came.
+    """Within the block, note the first SIGTERM or SIGINT, and end the process at the second one.
 
-    The handler does no more than that: it runs between any two instructions of the main thread, which may hold a lock.
-    Outside of the main thread nothing is noted.
+    Yields a function that says whether the first one came. The handler only notes it, since it runs between any two
+    instructions of the main thread, which may hold a lock. Outside of the main thread nothing is noted.
     """
     noted: list[int] = []
 

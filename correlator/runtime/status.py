@@ -1,4 +1,4 @@
-"""Counters of one life of the engine, and the states of its parts: read by any thread, written by the owner of each."""
+"""Counters of one life of the engine, and the states of its parts. Any thread reads them, the owner of each writes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class PipelineCounters:
 
 @dataclass(slots=True)
 class CheckpointCounters:
-    """How checkpoints went: durations in seconds."""
+    """How many checkpoints were taken, and how long they took; durations in seconds."""
 
     taken: int = 0
     cut_retries: int = 0
@@ -32,26 +32,26 @@ class CheckpointCounters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """A look at a running engine.
+    """State and counters of a running engine at one moment.
 
     Attributes:
         receivers: by id: (state of its cycle, counters).
         senders: by id: (status, counters, messages that wait for a checkpoint or for the broker).
-        conditions: by id of a receiver or sender: how it is, in the words of the events.
-        connections: by name: how it is.
+        conditions: by id of a receiver or sender: its status and error, as the events report them.
+        connections: by name: status and error.
         windows: by id of a receiver with flow control: how many messages it may deliver now.
         waits: by id of a receiver that may not receive now: why, as in `outbox:SENDER`, `queue:CONTEXT`, `window` or
             `doubt`.
-        duplicate_ids: ids that are remembered now.
-        removed_received: what receivers that are removed had received.
-        removed_sent: what senders that are removed had settled.
+        duplicate_ids: ids that duplicate detection remembers.
+        removed_received: messages that removed receivers had received.
+        removed_sent: messages that removed senders had settled.
         resident_bytes: memory of the process.
         contexts: by name: events waiting.
         unhandled: by id of a receiver: messages of this life that no monitor listened for (docs/receiving.md).
         unhandled_letters: how many of them became dead letters.
         handler_failures: events that handlers failed on and that were skipped or kept as dead letters.
-        pipelines: by name: what it did.
-        checkpoints: how checkpoints went.
+        pipelines: by name: its counters.
+        checkpoints: their counters.
         store_commits: transactions of this life.
         engine_time: seconds.
     """
@@ -76,7 +76,7 @@ class Status:
     engine_time: float
 
     def totals(self) -> dict[str, Any]:
-        """The figures of the table that a run ends with."""
+        """The figures of the table that `correlator run` prints at its end."""
         receivers = [counters for _, counters in self.receivers.values()]
         senders = [counters for _, counters, _ in self.senders.values()]
         return {
@@ -93,17 +93,17 @@ class Status:
 
     @property
     def received(self) -> int:
-        """All messages that were taken from brokers in this life."""
+        """Messages that all receivers of this life have received."""
         return self.removed_received + sum(counters.received for _, counters in self.receivers.values())
 
     @property
     def settled(self) -> int:
-        """All messages that brokers confirmed in this life, or that were given up."""
+        """Messages that brokers confirmed in this life, or that senders gave up."""
         return self.removed_sent + sum(counters.settled for _, counters, _ in self.senders.values())
 
 
 def status_line(before: Status, now: Status) -> str:
-    """The line of the log about what the engine did between two looks at it (docs/status.md)."""
+    """The status line of the log: what the engine did between two moments (docs/status.md)."""
     passed = now.engine_time - before.engine_time
     receivers = [counters for _, counters in now.receivers.values()]
 

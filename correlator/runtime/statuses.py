@@ -1,4 +1,4 @@
-"""How connections, receivers and senders are, and the events that tell monitors of a change (rule A9.4)."""
+"""The status of connections, receivers and senders, and the events that report a change to monitors (rule A9.4)."""
 
 import threading
 from collections.abc import Callable
@@ -12,7 +12,7 @@ _CONNECTED = (PartStatus.OK, PartStatus.DESTINATION_NOT_FOUND, PartStatus.BLOCKE
 
 
 class Condition(NamedTuple):
-    """A status, and why when it is a bad one."""
+    """A status, and the text of the error behind a bad one."""
 
     status: PartStatus
     error: str = ""
@@ -22,7 +22,7 @@ CONNECTING = Condition(PartStatus.CONNECTING)
 
 
 class Statuses:
-    """The conditions of all parts. Each part tells its own, from its own thread; a lock keeps changes in order.
+    """The conditions of all parts. Each part reports its own, from its own thread; a lock keeps the changes in order.
 
     A connection is `ERROR` while one of its parts is; otherwise `OK` when one of them has connected.
 
@@ -46,7 +46,7 @@ class Statuses:
         return dict(self._connections)
 
     def tell(self, part: Part, status: PartStatus, error: str = "") -> None:
-        """A part is in this status now; monitors hear of it when that is another one than before."""
+        """Note the status of a part; monitors get an event if it has changed."""
         with self._lock:
             before = self._parts.get(part.id)
             if before is None or before[1].status is not status:
@@ -54,7 +54,7 @@ class Statuses:
                 self._tell(part, status, error)
 
     def removed(self, part_id: str) -> None:
-        """A part is gone."""
+        """Forget a part that was removed; monitors get an event."""
         with self._lock:
             known = self._parts.pop(part_id, None)
             if known is not None:
@@ -77,7 +77,7 @@ class Statuses:
 
 
 def _joined(parts: list[Condition]) -> Condition:
-    """The condition of a connection with these parts."""
+    """The condition of a connection whose parts have these conditions."""
     for condition in parts:
         if condition.status is PartStatus.ERROR:
             return condition

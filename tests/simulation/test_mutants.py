@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from correlator.testing.simulation.scenario import draw
 from correlator.testing.simulation.small_world import small_world
 from tests.harness import mutants
 from tests.harness.simulation.campaign import run_seed
+from tests.harness.simulation.scenario import draw
 
 
 @pytest.mark.campaign

@@ -9,7 +9,9 @@ from typing import Any
 
 from correlator.errors import UsageError, quoted
 from correlator.events import DeadLetter, Outgoing
+from correlator.settings import EngineSettings
 from correlator.testing.crashtest.configured import Configured
+from correlator.testing.crashtest.modules import OwnModules
 from correlator.testing.crashtest.runs import Body, Outcome, Plan, judge
 from correlator.testing.crashtest.world import ConfiguredWorld
 from correlator.testing.invariants.catalogue import InvariantViolated, Violation
@@ -17,12 +19,29 @@ from correlator.testing.invariants.history import History
 from correlator.testing.schedule import KILL, Fault, Schedule, draw_rates
 from correlator.testing.simulation import inspection
 from correlator.testing.simulation.brokers import Parcel
+from correlator.testing.simulation.operating import Operator, StartOfLife
 from correlator.testing.simulation.probe import innocent_messages, observed
+from correlator.testing.simulation.run import SimulatedRun
 from correlator.testing.simulation.scenario import LONGEST_LIVES, Scenario
 from correlator.testing.simulation.small_world import small_world
-from correlator.testing.simulation.world import World
 
 LONG_LIFE = 1000
+
+
+class NewModules(Operator):
+    """Imports the user's modules anew for each life, as a process begins with modules of its own.
+
+    Args:
+        modules: of the user.
+    """
+
+    def __init__(self, modules: OwnModules) -> None:
+        self._modules = modules
+
+    def start(self, settings: EngineSettings, life: int, *, faults: bool) -> StartOfLife:
+        """See `Operator`; raises as `OwnModules.renew`."""
+        self._modules.renew()
+        return super().start(settings, life, faults=faults)
 
 
 class SimulatedWorld(ConfiguredWorld):
@@ -41,7 +60,8 @@ class SimulatedWorld(ConfiguredWorld):
         rates = draw_rates(plan.seed) if plan.faults is None else {}
         schedule = Schedule(plan.seed, rates, plan.faults)
         known = partial(configured.known, own=True)
-        self.simulated = World(_scenario(configured, plan.seed), schedule, known, configured.modules.renew)
+        operator = NewModules(configured.modules)
+        self.simulated = SimulatedRun(_scenario(configured, plan.seed), schedule, known, operator)
 
     def dead_letters(self) -> list[DeadLetter]:
         """See `worlds.World`."""
@@ -100,7 +120,7 @@ class Simulated:
             violated=violated,
             faults=tuple(simulated.schedule.fired),
             told=tuple(simulated.struck),
-            points=dict(simulated.passed),
+            points=dict(simulated.kills.passed),
             crashes=simulated.crashes,
             history=simulated.history,
         )

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from correlator.testing.invariants.catalogue import invariant
 from correlator.testing.invariants.facts import NEVER, Facts
-from correlator.testing.simulation.churn import RECEIVER, SENDER, SOURCE
+from correlator.testing.invariants.reference import DYNAMIC_RECEIVER, DYNAMIC_SENDER, DYNAMIC_SOURCE
 
 
 @invariant("D1", "every message that a dynamic receiver acknowledged takes effect, and no other one does")
@@ -14,14 +14,14 @@ def coming_and_going_loses_nothing(facts: Facts) -> Iterator[str]:
     ledger = facts.monitor("Ledger")
     if facts.rest is None or not facts.rest.reached or ledger is None:
         return
-    published = {one.id for one in facts.published_to.get(SOURCE, [])}
+    published = {one.id for one in facts.published_to.get(DYNAMIC_SOURCE, [])}
     found = ledger["extras"]
     assert isinstance(found, list)
     condemned = facts.condemned("main")
     missing, invented = published - {*found, *condemned}, set(found) - published
     if missing or invented:
         yield f"missing {sorted(missing)}, from nowhere {sorted(invented)}"
-    rows = Counter(facts.streams[RECEIVER.id].pids if RECEIVER.id in facts.streams else ()) - condemned
+    rows = Counter(facts.streams[DYNAMIC_RECEIVER].pids if DYNAMIC_RECEIVER in facts.streams else ()) - condemned
     if Counter(found) != rows:  # the id of such a message is its pid
         yield f"committed {sorted(rows.elements())}, handled {sorted(found)}"
 
@@ -35,15 +35,15 @@ def going_sends_everything(facts: Facts) -> Iterator[str]:
     sent = ledger["aside"]
     assert isinstance(sent, list)
     for text in sent:
-        if facts.settled_at(SENDER.id, text.encode()) == NEVER:
-            yield f"{text} was sent to {SENDER.id} and is nowhere"
+        if facts.settled_at(DYNAMIC_SENDER, text.encode()) == NEVER:
+            yield f"{text} was sent to {DYNAMIC_SENDER} and is nowhere"
 
 
 @invariant("D3", "a dynamic receiver acknowledges no message before it is durable")
 def coming_and_going_acknowledges_what_is_durable(facts: Facts) -> Iterator[str]:
     """In a receive row of its own; a repeat is one of a message that is."""
     for at, record in facts.history.of("acknowledged"):
-        if record.who == RECEIVER.id:
+        if record.who == DYNAMIC_RECEIVER:
             for pid in record.data:
                 if facts.durable_at.get((record.who, pid), NEVER) > at:
                     yield f"{pid} was acknowledged in life {record.life}, and is nowhere"

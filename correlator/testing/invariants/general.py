@@ -8,7 +8,7 @@ from typing import Any
 from correlator.reliability import Reliability
 from correlator.testing.invariants.catalogue import invariant
 from correlator.testing.invariants.facts import Facts
-from correlator.testing.simulation.application import NAP_S, TICK_S
+from correlator.testing.invariants.reference import NAP_S, TICK_S
 
 _SLACK_S = 1e-6
 _STEPS_S = 2.0

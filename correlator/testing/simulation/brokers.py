@@ -159,6 +159,62 @@ class Brokers:
         self._history.add(0, "published", self._scenario.label(connection, destination), known)
 
 
+class SimulatedBrokers(Brokers):
+    """The brokers of a simulated run: they go down, and lines are cut, between two steps of the engines.
+
+    Args: as `Brokers`.
+
+    Attributes:
+        published: how many messages were published that no engine sent.
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        schedule: Schedule,
+        history: History,
+        *,
+        strikes: Callable[[str], bool],
+        acting: Callable[[], int],
+        clock: Callable[[], float],
+        known: Known | None,
+    ) -> None:
+        super().__init__(scenario, schedule, history, strikes=strikes, acting=acting, clock=clock, known=known)
+        self.published = 0
+        self._schedule = schedule
+        self._strikes = strikes
+        self._clock = clock
+        self._down_until: float | None = None
+
+    @property
+    def back_at(self) -> float | None:
+        """The time at which brokers that are down come back; `None` if they are not down."""
+        return self._down_until
+
+    def publish(self, parcel: Parcel) -> None:
+        """Put a message where receivers read."""
+        self.published += 1
+        super().publish(parcel)
+
+    def meddle(self) -> None:
+        """Go down or come back, and cut lines, as the schedule says."""
+        if self._down_until is not None:
+            if self._clock() >= self._down_until:
+                self._down_until = None
+                self.set_down(down=False)
+        elif self._strikes("broker.down"):
+            self._down_until = self._clock() + self._schedule.detail("broker.down", 20) / 10
+            self.set_down(down=True)
+        if self._strikes("broker.cut"):
+            self.cut()
+
+    def heal(self) -> None:
+        """Come back for good, on new lines."""
+        self._down_until = None
+        self.set_down(down=False)
+        self.cut()
+
+
 def _sent(one: Outgoing) -> Sent:
     unique_id = one.message.properties.get("uniqueMessageId", "")
     return Sent(one.source, one.sequence, one.destination, one.message.body, str(unique_id))

@@ -1,4 +1,4 @@
-"""The eyes and hands of the world: what disk and application tell becomes history; what the broker does wrong."""
+"""How commits of the disk become history, and which faults the broker has."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
@@ -6,10 +6,9 @@ from correlator.connector import Features
 from correlator.core.commit import CheckpointCommit, ReceiveCommit, SuspectCommit, Write
 from correlator.errors import ConnectionLost
 from correlator.events import DeadLetter, Message, Outgoing
-from correlator.testing.invariants.history import POISONED, Checkpointed, Condemned, Kind, Received
+from correlator.testing.invariants.history import Checkpointed, Condemned, Kind, Received
 from correlator.testing.memory import Faults
 from correlator.testing.schedule import AWAY_BESIDE, CUT_AGAIN, LATE, LOST_BESIDE, PART, Schedule
-from correlator.testing.simulation.application import Probe
 
 LATEST = 5
 """Parts of the time after which a lost line is noticed."""
@@ -89,92 +88,6 @@ def pid(message: Message) -> str:
     """The message's name in the history: what the broker calls it."""
     assert message.headers is not None
     return str(message.headers.message_id)
-
-
-class WorldProbe(Probe):
-    """What monitors tell becomes history.
-
-    Args:
-        record: adds to the history.
-        open_receivers: which receivers of the acting engine are open.
-        kill: ends the acting engine.
-    """
-
-    def __init__(
-        self,
-        record: Callable[[Kind, str, object], None],
-        open_receivers: Callable[[], tuple[str, ...]],
-        kill: Callable[[str], None],
-    ) -> None:
-        self._record = record
-        self._open_receivers = open_receivers
-        self._kill = kill
-        self._failed: set[str] = set()
-        self._given = 0
-
-    def sent(self, sender: str, context: str, body: bytes) -> None:
-        """A BEST_EFFORT send."""
-        self._record("sent", sender, (context, body))
-
-    def derived(self, receiver: str, message_id: str, body: bytes) -> None:
-        """An output that an APP_CONTROLLED input caused."""
-        self._record("derived", receiver, (message_id, body))
-
-    def handled(self, monitor: str, message_id: str) -> None:
-        """A message was handled."""
-        self._record("handled", monitor, message_id)
-
-    def suspended(self, receiver: str) -> None:
-        """The application was told."""
-        self._record("suspended", receiver, None)
-
-    def resumed(self, receiver: str) -> None:
-        """The application acknowledges."""
-        self._record("resumed", receiver, None)
-
-    def granted(self, receiver: str, through: int) -> None:
-        """A receiver may deliver so far."""
-        self._record("granted", receiver, through)
-
-    def flush(self, sender: str, context: str, request_id: int) -> None:
-        """A flush was requested."""
-        self._record("flush", sender, (context, request_id))
-
-    def flushed(self, sender: str, context: str, request_id: int, failed: int) -> None:
-        """A flush was notified."""
-        self._record("flushed", sender, (context, request_id, failed))
-
-    def attempt(self, call: str, code: str) -> None:
-        """A call that must be refused was made."""
-        self._record("attempt", call, code)
-
-    def heard(self, message_id: str) -> None:
-        """A monitor that is not always there was called."""
-        self._record("heard", "", message_id)
-
-    def hook(self, name: str) -> None:
-        """A life-cycle method was called."""
-        self._record("hooks", name, self._open_receivers())
-
-    def ticked(self, monitor: str, period: float, engine_time: float) -> None:
-        """A timer without lasting state fired."""
-        self._record("ticked", monitor, (period, engine_time))
-
-    def fails_now(self, message_id: str) -> bool:
-        """Each poison message fails the first time."""
-        if message_id in self._failed:
-            return False
-        self._failed.add(message_id)
-        return True
-
-    def ends_the_process(self, message_id: str) -> None:
-        """In whatever thread."""
-        self._kill(f"{POISONED}{message_id}")
-
-    def unique(self) -> int:
-        """A number never given before, in any life."""
-        self._given += 1
-        return self._given
 
 
 class BrokerFaults(Faults):

@@ -24,12 +24,15 @@ from correlator.settings import (
     SenderSettings,
 )
 from correlator.testing.invariants.history import Published, ReceiverFacts, Setup
+from correlator.testing.invariants.reference import DYNAMIC_SOURCE
 from correlator.testing.kill9 import wire
 from correlator.testing.kill9.child import Life, die
-from correlator.testing.simulation import application, churn, small_world
+from correlator.testing.simulation import small_world
 from correlator.testing.simulation.brokers import Parcel
-from correlator.testing.simulation.recorder import WorldProbe
-from correlator.testing.simulation.scenario import Scenario, Workload, draw
+from correlator.testing.simulation.scenario import Scenario
+from tests.harness.simulation import application, churn
+from tests.harness.simulation.probes import WorldProbe
+from tests.harness.simulation.scenario import draw
 
 STORE = "store.db"
 TIMER_S = 0.01
@@ -115,8 +118,8 @@ def drawn(seed: int) -> Reference:
     """A scenario of the simulation in real time; messages of all destinations mixed."""
     scenario, workload = draw(seed, changing=False)
     settings = _in_real_time(scenario.settings, random.Random(f"real time {seed}"))
-    made = Reference(replace(scenario, settings=settings), _parcels(workload, seed))
-    if churn.SOURCE in workload.messages:
+    made = Reference(replace(scenario, settings=settings), workload.parcels(_BROKER, random.Random(f"parcels {seed}")))
+    if DYNAMIC_SOURCE in workload.messages:
         return made._replace(prepare=(*made.prepare, f"{__name__}:let_parts_come_and_go"))
     return made
 
@@ -205,13 +208,6 @@ def _in_real_time(settings: EngineSettings, rng: random.Random) -> EngineSetting
         ),
         monitors=tuple(one for one in settings.monitors if not one.type.endswith(":Matcher")),
     )
-
-
-def _parcels(workload: Workload, seed: int) -> list[Parcel]:
-    places = [(name, at) for name, ones in workload.messages.items() for at in range(len(ones))]
-    random.Random(f"parcels {seed}").shuffle(places)
-    places.sort(key=lambda place: place[1])
-    return [Parcel(_BROKER, name, workload.published[name][at], workload.messages[name][at]) for name, at in places]
 
 
 class _Small(NamedTuple):

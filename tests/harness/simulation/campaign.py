@@ -1,5 +1,6 @@
 """Many runs, and what to do with one that fails: shrink its schedule and show it on one screen."""
 
+import random
 import time
 from collections import Counter
 from collections.abc import Collection
@@ -8,11 +9,14 @@ from dataclasses import dataclass, field
 from correlator.testing.invariants.catalogue import Violation
 from correlator.testing.invariants.history import History
 from correlator.testing.invariants.violations import violations
-from correlator.testing.schedule import Fault, Schedule, draw_rates
-from correlator.testing.simulation.scenario import draw
+from correlator.testing.schedule import KILL, Fault, Schedule, draw_rates
+from correlator.testing.simulation.kills import Killed
+from correlator.testing.simulation.run import SimulatedRun
 from correlator.testing.simulation.small_world import small_world
-from correlator.testing.simulation.world import World
-from tests.harness.simulation import keyed
+from tests.harness.simulation import application, keyed
+from tests.harness.simulation.operating import CampaignOperator
+from tests.harness.simulation.probes import WorldProbe
+from tests.harness.simulation.scenario import draw
 
 LINES = 14
 
@@ -78,21 +82,31 @@ class Totals:
 def run_seed(seed: int, exactly: Collection[Fault] | None = None) -> Outcome:
     """One run in a small world. An error that no engine may raise counts as a violation of G8."""
     scenario, workload = draw(seed)
-    world = World(scenario, Schedule(seed, draw_rates(seed), exactly))
+    rates, order = draw_rates(seed), random.Random(f"order {seed}")
+    operator = CampaignOperator(scenario, workload, order, kills=KILL in rates)
+    run = SimulatedRun(scenario, Schedule(seed, rates, exactly), operator=operator, order=order)
+    run.publish(workload.parcels(next(iter(run.brokers.of)), order))
+    application.watch(WorldProbe(run.record, run.open_receivers, _die))
     found: list[Violation] = []
     try:
-        world.run(workload)
+        run.run_until_rest()
     except Exception as error:  # noqa: BLE001  # whatever it is, it is a finding
         found.append(Violation("G8", "an engine starts, and fails only by documented errors", repr(error)))
-    found = found or [*violations(world.history), *keyed.violations(seed)]
+    finally:
+        application.watch(application.Probe())
+    found = found or [*violations(run.history), *keyed.violations(seed)]
     return Outcome(
         seed=seed,
-        crashes=world.crashes,
-        faults=world.schedule.fired,
+        crashes=run.crashes,
+        faults=run.schedule.fired,
         found=found,
-        history=world.history,
-        killed_at=world.killed_at,
+        history=run.history,
+        killed_at=run.kills.at,
     )
+
+
+def _die(where: str) -> None:
+    raise Killed(where)
 
 
 def campaign(first_seed: int, *, crashes: int, most_failures: int = 3, step: int = 1) -> Totals:

@@ -12,19 +12,24 @@ from correlator.runtime.actor import Actor
 from correlator.runtime.engine import Engine
 from correlator.settings import ReceiverSettings, SenderSettings
 from correlator.testing.invariants.history import Published
+from correlator.testing.invariants.reference import DYNAMIC_RECEIVER, DYNAMIC_SENDER, DYNAMIC_SOURCE
+from tests.harness.simulation import application
 
-SOURCE = "queue:extras"
 MOST = 12
 RECEIVER = ReceiverSettings(
-    id="extras",
+    id=DYNAMIC_RECEIVER,
     connection="memory",
-    destination=SOURCE,
+    destination=DYNAMIC_SOURCE,
     reliability=Reliability.EXACTLY_ONCE,
-    event="correlator.testing.simulation.application:Extra",
+    event=f"{application.__name__}:Extra",
     max_batch_size=2,
 )
 SENDER = SenderSettings(
-    id="aside", connection="memory", destination="queue:aside", reliability=Reliability.EXACTLY_ONCE, max_batch_size=2
+    id=DYNAMIC_SENDER,
+    connection="memory",
+    destination="queue:aside",
+    reliability=Reliability.EXACTLY_ONCE,
+    max_batch_size=2,
 )
 
 

@@ -27,6 +27,7 @@ from correlator.settings import (
     SenderSettings,
 )
 from correlator.testing.invariants.history import Bill, Configured, Published
+from tests.harness.simulation import application
 
 LEFT, OTHER_LEFT, RIGHT = "queue:left", "queue:left2", "queue:right"
 """What receivers read; messages of the first two have equal ids, since they come from two independent systems."""
@@ -38,7 +39,6 @@ NAMES = ("copy", "tap", "log")
 READ = ("left", "right", "direct")
 MOST = 12
 MAX_ROWS = 3
-_APPLICATION = "correlator.testing.simulation.application"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +113,7 @@ class Configuration:
         )
 
     def _receivers(self) -> list[ReceiverSettings]:
-        event = f"{_APPLICATION}:Passed" if self.typed else None
+        event = f"{application.__name__}:Passed" if self.typed else None
         made = [
             _receiver("left", "left_in", Reliability.EXACTLY_ONCE, None),
             _receiver("right", RIGHT, Reliability.AT_LEAST_ONCE, event),
@@ -122,7 +122,9 @@ class Configuration:
 
     def _monitors(self) -> list[MonitorSettings]:
         found = {"Passerby": self.passing, "Counter": self.counting}
-        return [MonitorSettings(type=f"{_APPLICATION}:{name}", context=one) for name, one in found.items() if one]
+        return [
+            MonitorSettings(type=f"{application.__name__}:{name}", context=one) for name, one in found.items() if one
+        ]
 
 
 _SENDER = SenderSettings(

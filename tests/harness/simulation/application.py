@@ -11,14 +11,13 @@ from correlator.core.monitor import Monitor, every, on
 from correlator.core.state import StateTable
 from correlator.errors import CorrelatorError, UsageError
 from correlator.events import FlowControlMarker, ReceivingSuspended, SenderFlushed, event
+from correlator.testing.invariants.reference import NAP_S, TICK_S
 
-TICK_S = 0.4
 PRIME_DELAY_S = 0.3
 WINDOW = 3
 UNSTORED = ("hints", "tasks")
 """Receivers whose windows the relay opens; those of all others are the ledger's."""
 UNANSWERED_S = 0.3
-NAP_S = 25.0
 
 
 @event

@@ -11,24 +11,24 @@ a fresh engine reads back what the disk holds.
 """
 
 import random
-import threading
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from correlator.core import faults
 from correlator.errors import CorrelatorError, RecoveryRefused
-from correlator.runtime.actor import Actor
 from correlator.runtime.engine import Engine
 from correlator.testing.clock import ManualClock
 from correlator.testing.invariants.history import Death, Declined, History, Kind
-from correlator.testing.memory import MemoryConnection
-from correlator.testing.schedule import KILL, Schedule
-from correlator.testing.simulation import application, changes, churn, inspection
-from correlator.testing.simulation.brokers import Brokers, Known, Parcel
+from correlator.testing.schedule import Schedule
+from correlator.testing.simulation import inspection
+from correlator.testing.simulation.brokers import Known, Parcel, SimulatedBrokers
 from correlator.testing.simulation.doubts import Doubts
-from correlator.testing.simulation.recorder import DiskRecorder, WorldProbe
-from correlator.testing.simulation.scenario import Scenario, Workload
+from correlator.testing.simulation.kills import Killed, Kills
+from correlator.testing.simulation.life import SimulatedLife
+from correlator.testing.simulation.operating import Operator, StartOfLife
+from correlator.testing.simulation.recorder import DiskRecorder
+from correlator.testing.simulation.rest import RestCheck
+from correlator.testing.simulation.scenario import Scenario
 from correlator.testing.store import Disk, ModelStore
 
 REST_PATIENCE_S = 120.0
@@ -39,76 +39,28 @@ MOST_DEATHS_AT_REST = 40
 STEPS_OF_A_LIFE = 250
 LIVES_WITHOUT_KILLS = 4
 ZOMBIE_STEPS = 30
-CHANGED = 0.6
-"""How often a life is started with another configuration, where it changes."""
-CHURN = 0.03
-"""How often, of all steps, a part comes or goes where any do."""
 
 
-class Killed(BaseException):
-    """The process dies here."""
-
-
-class Life:
-    """One engine and its actors.
+class SimulatedRun:
+    """One run. Used by one thread.
 
     Args:
-        number: counted from 1.
-        engine: not yet recovered.
-        connections: of the engine, closed when it dies.
-    """
-
-    def __init__(self, number: int, engine: Engine, connections: Collection[MemoryConnection]) -> None:
-        self.number = number
-        self.engine = engine
-        self.actors: list[Actor] = []
-        self.due: list[float] = []
-        self._connections = connections
-        self._woken: list[threading.Event] = []
-
-    def begin(self) -> None:
-        """Recovered: every actor may run."""
-        self.actors = self.engine.actors()
-        self.due = [0.0] * len(self.actors)
-        self._woken = [actor._woken for actor in self.actors]  # noqa: SLF001  # asked a hundred times for each crash
-
-    def runnable(self, now: float) -> list[int]:
-        """Positions of the actors that have something to do."""
-        woken = self._woken
-        return [at for at, when in enumerate(self.due) if when <= now or woken[at].is_set()]
-
-    def step(self, at: int, now: float) -> None:
-        """Let one actor do a step."""
-        actor = self.actors[at]
-        actor.take_wake()
-        if actor.stopping:  # it was removed
-            actor.finish()
-            self.due[at] = float("inf")
-            return
-        delay = actor.step()
-        self.due[at] = float("inf") if delay is None else now + delay
-
-    def adopt(self, actor: Actor | None) -> None:
-        """One that was added while the engine runs."""
-        if actor is not None:
-            self.actors.append(actor)
-            self.due.append(0.0)
-            self._woken.append(actor._woken)  # noqa: SLF001
-
-    def end(self) -> None:
-        """Dead: its connections are closed, all else is forgotten."""
-        for connection in self._connections:
-            connection.close()
-
-
-class World:
-    """One run.
-
-    Args:
-        scenario: what it consists of.
-        schedule: what goes wrong.
+        scenario: its parameters.
+        schedule: which faults strike.
         known: see `Brokers`.
-        renew: called before each engine is made, as a process begins with modules of its own.
+        operator: starts the engines.
+        order: draws the order of everything; by default from the seed of the scenario.
+
+    Attributes:
+        history: what happened.
+        clock: of all engines.
+        disk: of all engines.
+        brokers: of all engines.
+        crashes: engines that died.
+        kills: at which fault points.
+        struck: the faults and kills that struck, for people.
+        acting: number of the life whose doing is recorded; 0 for what no engine does.
+        engine: that is stepped; `None` between two lives.
     """
 
     def __init__(
@@ -116,7 +68,8 @@ class World:
         scenario: Scenario,
         schedule: Schedule,
         known: Known | None = None,
-        renew: Callable[[], None] = lambda: None,
+        operator: Operator | None = None,
+        order: random.Random | None = None,
     ) -> None:
         self.scenario = scenario
         self.schedule = schedule
@@ -124,12 +77,10 @@ class World:
         self.clock = ManualClock()
         self.disk = Disk()
         self.crashes = 0
-        self.killed_at: dict[str, int] = {}
-        self.passed: Counter[str] = Counter()
         self.struck: list[str] = []
         self.acting = 0
         self.engine: Engine | None = None
-        self.brokers = Brokers(
+        self.brokers = SimulatedBrokers(
             scenario,
             schedule,
             self.history,
@@ -138,32 +89,21 @@ class World:
             clock=self.clock.monotonic,
             known=known,
         )
-        self._renew = renew
-        self._recorder = DiskRecorder(self.record, self._engine_time)
+        self._random = order or random.Random(f"order {scenario.seed}")
+        self.kills = Kills(schedule, scenario.longest_lives, self._random)
+        self._operator = operator or Operator()
         self._doubts = Doubts(self.history)
-        self._began: dict[int, tuple[float, float]] = {}
-        self._random = random.Random(f"order {scenario.seed}")
         self._pending: list[Parcel] = []
-        self._life: Life | None = None
-        self._zombie: Life | None = None
-        self._zombie_steps = 0
+        self._life: SimulatedLife | None = None
+        self._zombie: SimulatedLife | None = None
         self._lives = 0
-        self._asked: int | None = None
-        self._kills = KILL in schedule.rates
-        self._published = 0
-        self._churns = False
-        self._hits_left = 0
-        self._down_until: float | None = None
-        self._accepted = scenario.first
-        if self._accepted is not None and not self._kills:  # there is one life, which leaves nothing behind
-            self._accepted = self._accepted.healed()
-        self._other_windows = changes.windows(scenario.seed, scenario.settings.duplicate_detection)
-        self._putting_back = False
 
     def _engine_time(self) -> float | None:
         """Engine time of the acting engine as this clock counts it since it recovered."""
-        began = self._began.get(self.acting)
-        return None if began is None else began[1] + self.clock.now - began[0]
+        for life in (self._life, self._zombie):
+            if life is not None and life.number == self.acting:
+                return life.engine_time(self.clock.now)
+        return None
 
     def record(self, kind: Kind, who: str = "", data: Any = None) -> None:
         """Add to the history what the acting engine did."""
@@ -182,68 +122,56 @@ class World:
     def publish(self, parcels: Iterable[Parcel]) -> None:
         """Have messages published in this order, some time while engines run."""
         self._pending.extend(parcels)
-        self._churns = self._churns or any(one.destination == churn.SOURCE for one in self._pending)
-
-    def run(self, workload: Workload) -> History:
-        """Everything, top to bottom: messages of all destinations mixed, the n-th ones next to each other."""
-        places = [(name, at) for name, ones in workload.messages.items() for at in range(len(ones))]
-        self._random.shuffle(places)
-        places.sort(key=lambda place: place[1])
-        connection = next(iter(self.brokers.of))
-        self.publish(
-            Parcel(connection, name, workload.published[name][at], workload.messages[name][at]) for name, at in places
-        )
-        return self.run_until_rest()
 
     def run_until_rest(self) -> History:
         """Lives under faults, then healing, then rest."""
         self.schedule.on = True
-        probe = WorldProbe(self.record, self._open_receivers, self._kill)
-        application.watch(probe)
         faults.install(self._at_point)
         try:
-            lives = self.scenario.lives if self._kills or not self.scenario.ends_lives else LIVES_WITHOUT_KILLS
+            lives = self.scenario.lives if self.kills.planned or not self.scenario.ends_lives else LIVES_WITHOUT_KILLS
             for lives_left in range(lives, 0, -1):
                 self._live_and_die(-(-len(self._pending) // lives_left))
             self._heal()
             self._come_to_rest()
         finally:
             faults.install(None)
-            application.watch(application.Probe())
         return self.history
 
     def _live_and_die(self, publish: int) -> None:
         """One life under faults: until it is killed, it fails, or its steps are used up."""
-        self._plan_kill()
+        self.kills.plan()
         if not self._rise():
             return
         for _ in range(STEPS_OF_A_LIFE):
             if publish and self._pending and self._random.random() < 0.2:
                 publish -= 1
                 self._publish()
-            self._meddle()
-            if not self._churn() or not self._step():
+            self.brokers.meddle()
+            if self.strikes("pause"):
+                self.clock.advance(self.schedule.detail("pause", 50) / 10)
+            if not self._operate() or not self._step():
                 return
         self._publish_some(publish)
-        if self._kills and self.scenario.ends_lives:
+        if self.kills.planned and self.scenario.ends_lives:
             self._die("at the end of its steps")
 
     def _rise(self) -> bool:
         """A new engine recovers; says whether it survived that."""
         if self._life is not None:
             return True
-        self._renew()
         self._lives += 1
         self.acting = self._lives
         connections = {name: broker.connection(name) for name, broker in self.brokers.of.items()}
         store = None
         if self.scenario.persistent:
-            store = ModelStore(self.disk, fault=self._commit_fault, committed=self._recorder.committed)
-        configuration = self._configure()
-        settings = self.scenario.settings
+            recorder = DiskRecorder(self.record, self._engine_time)
+            store = ModelStore(self.disk, fault=self._commit_fault, committed=recorder.committed)
+        start = self._operator.start(self.scenario.settings, self._lives, faults=self.schedule.on)
+        if start.configured is not None:
+            self.record("configured", "", start.configured)
         engine = Engine(
-            configuration.settings(settings) if configuration is not None else settings,
-            processors=configuration.processors() if configuration is not None else (),
+            start.settings,
+            processors=start.processors,
             connections=connections,
             clock=self.clock,
             store=store,
@@ -251,13 +179,12 @@ class World:
             identity=f"life{self._lives}",
             jitter=random.Random(f"jitter {self.scenario.seed} {self._lives}").random,
         )
-        self._life = Life(self._lives, engine, connections.values())
+        self._life = SimulatedLife(self._lives, engine, connections.values())
         self.engine = engine
-        recovered = self._recovers(engine, configuration)
+        recovered = self._recovers(engine, start)
         if not recovered or self.engine is not engine:  # it was refused, and another one stands in its place
             return recovered
-        self._life.begin()
-        self._began[self._lives] = (self.clock.now, engine.status().engine_time)
+        self._life.begin(self.clock.now)
         self._watch_cuts(engine)
         for thread in engine.contexts.values():
             thread.slice = self.scenario.slice  # type: ignore[union-attr]
@@ -266,56 +193,36 @@ class World:
             self.record("began", "", (self.disk.epoch, lineage.number, lineage.digest, engine.status().engine_time))
         return True
 
-    def _recovers(self, engine: Engine, configuration: changes.Configuration | None) -> bool:
+    def _recovers(self, engine: Engine, start: StartOfLife) -> bool:
         """Whether the engine survives its recovery, in the end with the configuration put back if that was refused."""
         epoch = self.disk.epoch
-        before = self.disk.content() if configuration is not None else None  # only a configuration may be refused
+        before = self.disk.content() if start.configured is not None else None
         try:
             engine.recover()
         except Killed as killed:
             if self.disk.epoch > epoch:  # else nothing has looked at the configuration yet
-                self._accepted = configuration
+                self._operator.accepted()
             return self._dies(str(killed))
         except RecoveryRefused as error:
-            if configuration is None:
+            if start.configured is None:
                 raise
-            return self._declined(configuration, error, before)
+            return self._declined(error, before)
         except CorrelatorError as error:
-            self._accepted = configuration
+            self._operator.accepted()
             self.record("warned", "recovery", str(error))
             return self._dies(str(error))
-        self._accepted = configuration
+        self._operator.accepted()
         return True
 
-    def _configure(self) -> changes.Configuration | None:
-        """What the next life is started with; told to the history where it may change."""
-        accepted = self._accepted
-        if accepted is None:
-            return None
-        chosen = accepted
-        if not self.schedule.on:
-            chosen = accepted.healed()
-        elif self._kills and self._lives > 1 and not self._putting_back and self._random.random() < CHANGED:
-            chosen = changes.change(accepted, self._other_windows, self._random)
-        self.record("configured", "", chosen.told())
-        return chosen
-
-    def _declined(self, configuration: changes.Configuration, error: RecoveryRefused, before: object) -> bool:
-        """A refused start: whoever made the change puts it back and starts again."""
+    def _declined(self, error: RecoveryRefused, before: object) -> bool:
+        """The engine refused the start; whether another one survives its recovery with the configuration of before."""
         assert self._life is not None
-        assert self._accepted is not None
-        again = configuration in (self._accepted, self._accepted.healed())
+        again = self._operator.refused()
         unchanged = self.disk.content() == before
         self.record("declined", error.code, Declined(unchanged, again, str(error)))
         self._life.end()
         self._life = self.engine = None
-        if again:
-            return False
-        self._putting_back = True
-        try:
-            return self._rise()
-        finally:
-            self._putting_back = False
+        return not again and self._rise()
 
     def _watch_cuts(self, engine: Engine) -> None:
         """No context may work while a cut is taken."""
@@ -366,7 +273,7 @@ class World:
         self._die(where)
         return False
 
-    def _others_finish(self, life: Life, failed: int) -> None:
+    def _others_finish(self, life: SimulatedLife, failed: int) -> None:
         """The part that failed has ended its thread; each other thread may complete a step before it sees that.
 
         A checkpoint may have been waiting for just that part to let go of its context.
@@ -382,10 +289,10 @@ class World:
                 except (Killed, CorrelatorError):
                     return
 
-    def _let_time_pass(self, life: Life) -> None:
+    def _let_time_pass(self, life: SimulatedLife) -> None:
         soonest = min(life.due)
-        if self._down_until is not None:
-            soonest = min(soonest, self._down_until)
+        if self.brokers.back_at is not None:
+            soonest = min(soonest, self.brokers.back_at)
         self.clock.advance(max(0.0, min(soonest - self.clock.now, 1.0)) + 1e-6)
 
     def _die(self, where: str) -> None:
@@ -398,7 +305,7 @@ class World:
         self.engine = None
         self._bury_zombie()
         if self.scenario.overtakes and life.actors and self.strikes("zombie"):
-            self._zombie, self._zombie_steps = life, ZOMBIE_STEPS
+            self._zombie, life.steps_left = life, ZOMBIE_STEPS
         else:
             life.end()
         if self._random.random() < 0.2:
@@ -407,17 +314,16 @@ class World:
     # --- what the world does besides ---
 
     def _publish(self) -> None:
-        self._published += 1
         self.brokers.publish(self._pending.pop(0))
 
-    def _churn(self) -> bool:
-        """Parts come and go; says whether the engine still lives."""
+    def _operate(self) -> bool:
+        """The operator adds or removes a part now and then; says whether the engine still lives."""
         life = self._life
-        if not self._churns or life is None or self._random.random() > CHURN:
+        if life is None or not self._operator.intervenes():
             return True
         self.acting, self.engine = life.number, life.engine
         try:
-            life.adopt(churn.churn(life.engine, self._random))
+            life.adopt(self._operator.intervene(life.engine))
         except (Killed, CorrelatorError) as error:
             return self._dies(str(error))
         return True
@@ -426,24 +332,10 @@ class World:
         for _ in range(min(count, len(self._pending))):
             self._publish()
 
-    def _meddle(self) -> None:
-        """The broker goes down and comes back, lines are cut, the machine stands still."""
-        if self._down_until is not None:
-            if self.clock.now >= self._down_until:
-                self._down_until = None
-                self.brokers.set_down(down=False)
-        elif self.strikes("broker.down"):
-            self._down_until = self.clock.now + self.schedule.detail("broker.down", 20) / 10
-            self.brokers.set_down(down=True)
-        if self.strikes("broker.cut"):
-            self.brokers.cut()
-        if self.strikes("pause"):
-            self.clock.advance(self.schedule.detail("pause", 50) / 10)
-
-    def _step_zombie(self, zombie: Life) -> None:
-        self._zombie_steps -= 1
+    def _step_zombie(self, zombie: SimulatedLife) -> None:
+        zombie.steps_left -= 1
         runnable = zombie.runnable(self.clock.now)
-        if not self._zombie_steps:
+        if not zombie.steps_left:
             self._bury_zombie()
         elif runnable:
             self.acting, self.engine = zombie.number, zombie.engine
@@ -469,28 +361,14 @@ class World:
                 return kind
         return None
 
-    def _plan_kill(self) -> None:
-        """Some die during recovery, most while they work, a few after a long life."""
-        longest = self._random.choice(self.scenario.longest_lives)
-        self._hits_left = self._random.randint(1, longest)
-
     def _at_point(self, name: str) -> None:
         if name == "ck.snapshot":
             self._note_contexts("snapshot", 1)
         elif name == "rec.on_begin":
             self._note_contexts("restored", 0)
-        if self.schedule.on:
-            self.passed[name] += 1
-        self._hits_left -= 1
-        planned = self._hits_left == 0 and self._kills
-        if self.schedule.kills(planned):
-            self.struck.append(f"kill at {name} (passing {self.passed[name]})")
-            self.killed_at[name] = self.killed_at.get(name, 0) + 1
+        if self.kills.strikes(name):
+            self.struck.append(f"kill at {name} (passing {self.kills.passed[name]})")
             raise Killed(name)
-
-    @staticmethod
-    def _kill(where: str) -> None:
-        raise Killed(where)
 
     def _note_contexts(self, kind: Kind, ahead: int) -> None:
         engine = self.engine
@@ -501,7 +379,8 @@ class World:
             found = inspection.fingerprint(engine, self.scenario.settings)
             self.record(kind, "", (number, found, self._engine_time()) if kind == "snapshot" else (number, found))
 
-    def _open_receivers(self) -> tuple[str, ...]:
+    def open_receivers(self) -> tuple[str, ...]:
+        """The receivers of the acting engine that are open."""
         assert self.engine is not None
         return tuple(name for name, receiver in self.engine.receivers.items() if receiver.is_open)
 
@@ -511,42 +390,27 @@ class World:
         self.schedule.on = False
         self._bury_zombie()
         self.acting = 0
-        self._down_until = None
-        self.brokers.set_down(down=False)
-        self.brokers.cut()
+        self.brokers.heal()
         self._publish_some(len(self._pending))
 
     def _come_to_rest(self) -> None:
         """Until nothing is left to do: everything handled, sent, confirmed, checkpointed, deleted."""
         begin, crashes = self.clock.now, self.crashes
-        reached, self._asked = False, None
-        for count in range(REST_STEPS + REST_STEPS_OF_A_MESSAGE * self._published):
+        reached = False
+        check = RestCheck(self.disk, self.brokers, awaits_timers=self.scenario.awaits_timers)
+        for count in range(REST_STEPS + REST_STEPS_OF_A_MESSAGE * self.brokers.published):
             alive = self._rise() and self._step()
             if not alive:
-                self._asked = None
-            elif self._churns and self._life is not None:
-                self._life.adopt(churn.settle(self._life.engine))
-            reached = alive and count % 8 == 0 and self._rests()
+                check.restart()
+            elif self._life is not None:
+                self._life.adopt(self._operator.settle(self._life.engine))
+            reached = alive and count % 8 == 0 and self._life is not None and check.reached(self._life.engine)
             if reached or self.clock.now - begin > REST_PATIENCE_S or self.crashes - crashes > MOST_DEATHS_AT_REST:
                 break
         seconds = self.clock.now - begin
         engine = self._life.engine if self._life is not None else None
         ids = inspection.remembered_ids(engine, self.disk) if engine else {}
         self._look_back(reached=reached, seconds=seconds, ids=ids)
-
-    def _rests(self) -> bool:
-        """Whether nothing is left to do, and a checkpoint that was asked for after that has found nothing either."""
-        assert self._life is not None
-        engine = self._life.engine
-        if not inspection.at_rest(engine, self.disk, self.brokers.left(), awaits_timers=self.scenario.awaits_timers):
-            self._asked = None
-        elif engine.checkpointer is None:
-            return True
-        elif self._asked is None:
-            self._asked = engine.checkpointer.ask()
-        else:
-            return engine.checkpointer.answered(self._asked)
-        return False
 
     def _look_back(self, *, reached: bool, seconds: float, ids: dict[str, tuple[int, int, int]]) -> None:
         """A fresh engine reads what the disk holds; it handles nothing since nothing waits."""

@@ -22,8 +22,8 @@ from correlator.testing.contract import (
 from correlator.testing.network import (
     AtRequest,
     Direction,
-    Fault,
     FaultProxy,
+    NetworkFault,
     Swallow,
     lost_reply,
     lost_request,
@@ -248,7 +248,7 @@ def test_t42_an_acknowledgement_that_never_arrives_is_found_out_at_the_next_one(
     with FaultProxy(rabbit.port) as proxy:
         with opened(rabbit.connection(port=proxy.port, timeout_s=1).source(receiver(queue))) as source:
             first, second = take(source, 10), take(source, 10)
-            proxy.inject(Fault(AtRequest(matcher=ACKNOWLEDGE, direction=Direction.REQUEST), Swallow()))
+            proxy.inject(NetworkFault(AtRequest(matcher=ACKNOWLEDGE, direction=Direction.REQUEST), Swallow()))
             source.acknowledge(tokens(first))
             assert lost(lambda: source.acknowledge(tokens(second))).code == "E7023"
             proxy.cut()

@@ -33,11 +33,11 @@ from correlator.testing.network import (
     POSTGRES_COMMIT,
     AtByte,
     AtRequest,
-    Cut,
+    CutConnection,
     Direction,
-    Fault,
     FaultProxy,
     Injection,
+    NetworkFault,
 )
 from correlator.testing.store import Disk, ModelStore
 from tests.crash import child
@@ -144,7 +144,7 @@ class WatchedStore:
             self._done(number, writes)
             return
         place, kind = self._place()
-        injection = self._proxy.inject(Fault(place, Cut(upstream=self._rng.random() < 0.5)))
+        injection = self._proxy.inject(NetworkFault(place, CutConnection(upstream=self._rng.random() < 0.5)))
         self._asked = (kind, writes)
         try:
             self._store.commit(number, writes)
@@ -226,7 +226,7 @@ class WatchedStore:
             connection=self._proxy.connections + 1,
             after=self._rng.randint(0, SESSION_SIZE),
         )
-        return self._proxy.inject(Fault(place, Cut(upstream=self._rng.random() < 0.5)))
+        return self._proxy.inject(NetworkFault(place, CutConnection(upstream=self._rng.random() < 0.5)))
 
     def _done(self, number: int, writes: Sequence[Write]) -> None:
         """The engine is told that this is committed."""

@@ -16,8 +16,8 @@ import msgspec
 from correlator.core import faults
 from correlator.errors import CorrelatorError
 from correlator.testing.syscalls import library
-from correlator.testing.syscalls.library import Action, Fault
-from correlator.testing.syscalls.trace import Kind
+from correlator.testing.syscalls.library import Action, CallFault
+from correlator.testing.syscalls.trace import CallKind
 from tests.crash.child import Job, run
 
 
@@ -34,7 +34,7 @@ class Order(msgspec.Struct, kw_only=True):
 
     job: Job
     directory: str
-    fault: Fault | None = None
+    fault: CallFault | None = None
     trace: str = ""
     most_struck: int = 0
 
@@ -130,10 +130,10 @@ def _live(order: Order, pipe: int) -> None:
     os._exit(end.status)
 
 
-def full(at: int, *, times: int = 1, in_bytes: bool = False) -> Fault:
+def full(at: int, *, times: int = 1, in_bytes: bool = False) -> CallFault:
     """A disk that is full from the n-th write (or byte) on, for so many writes."""
-    kinds = frozenset({Kind.WRITE})
-    return Fault(action=Action.ENOSPC, at=at, at_byte=at if in_bytes else 0, times=times, kinds=kinds)
+    kinds = frozenset({CallKind.WRITE})
+    return CallFault(action=Action.ENOSPC, at=at, at_byte=at if in_bytes else 0, times=times, kinds=kinds)
 
 
 if __name__ == "__main__":

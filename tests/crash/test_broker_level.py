@@ -16,7 +16,7 @@ from correlator.storage.store import SqlStore
 from correlator.testing.crashtest import replay
 from correlator.testing.crashtest.campaign import repeated
 from correlator.testing.crashtest.configured import Configured
-from correlator.testing.crashtest.runs import Outcome, Plan
+from correlator.testing.crashtest.runs import Outcome, RunPlan
 from correlator.testing.crashtest.served import Broker, on_this_machine
 from correlator.testing.kill9 import disturbances
 from correlator.testing.kill9.stores import SCHEMA
@@ -71,17 +71,17 @@ def kinds(*outcomes: Outcome) -> set[str]:
 
 def test_a_sound_application_stands_what_happens_between_it_and_its_server(tmp_path: Path, database: str):
     with level_of(tmp_path, database) as level:
-        whole = level.run(body, Plan(1, ()))
+        whole = level.run(body, RunPlan(1, ()))
         assert (whole.violated, whole.crashes, whole.faults) == (None, 0, ())
         commits = whole.points[disturbances.COMMIT]
         assert commits > STARTED
         singles = {faults[0] for faults in level.singles(whole)}
         assert {Fault("commit.lost_reply", commits), Fault("kill ck.tx.commit.after", 1)} <= singles
-        at_commits = level.run(body, Plan(1, AT_COMMITS))
-        anywhere = level.run(body, Plan(1, ANYWHERE))
+        at_commits = level.run(body, RunPlan(1, AT_COMMITS))
+        anywhere = level.run(body, RunPlan(1, ANYWHERE))
         lost = Fault("commit.lost_reply", 1)
-        at_start = level.run(body, Plan(1, (lost, lost, Fault("kill rx.ack.before", 1))))
-        drawn_ones = [level.run(body, Plan(seed)) for seed in (1, 2, 3)]
+        at_start = level.run(body, RunPlan(1, (lost, lost, Fault("kill rx.ack.before", 1))))
+        drawn_ones = [level.run(body, RunPlan(seed)) for seed in (1, 2, 3)]
     outcomes = (at_commits, anywhere, at_start, *drawn_ones)
     assert [one.violated for one in outcomes] == [None] * len(outcomes)
     assert kinds(at_commits) == {fault.kind for fault in AT_COMMITS}
@@ -99,7 +99,7 @@ def test_what_is_drawn_is_of_the_seed_and_nothing_is_drawn_twice():
 
 def test_a_fault_that_nobody_knows_is_refused(tmp_path: Path, database: str):
     with level_of(tmp_path, database) as level, pytest.raises(UsageError, match="E2432"):
-        level.run(body, Plan(1, (Fault("commit.busy", 1),)))
+        level.run(body, RunPlan(1, (Fault("commit.busy", 1),)))
 
 
 # --- what is found ---
@@ -150,7 +150,7 @@ def test_a_store_that_guesses_or_gives_up_is_found_and_found_again(
 ):
     n = 3 if fault == disturbances.BACKEND else STARTED + 2
     with level_of(tmp_path, database, [f"{__name__}:{mutant.__name__}"]) as level:
-        outcome = level.run(body, Plan(1, (Fault(fault, n),)))
+        outcome = level.run(body, RunPlan(1, (Fault(fault, n),)))
         kept = replay.write(tmp_path, level.configured.file, "test", level.name, outcome)
         again = repeated(level, body, replay.read(kept).plan).found
     for one in (outcome, again):

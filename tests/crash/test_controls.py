@@ -6,8 +6,8 @@ A crash test that cannot fail proves nothing; each of these is a world that is r
 import pytest
 
 from correlator.connector import Features
-from correlator.testing.crashtest.campaign import Figures, campaign
-from correlator.testing.crashtest.runs import Plan
+from correlator.testing.crashtest.campaign import CrashTestFigures, campaign
+from correlator.testing.crashtest.runs import RunPlan
 from correlator.testing.schedule import Fault
 from tests.crash.projects import ENGINE, PATIENCE_S, assert_holds, simulated
 from tests.harness import mutants
@@ -66,9 +66,9 @@ def test_an_at_least_once_sender_repeats_unless_the_broker_deduplicates(tmp_path
 
 
 def test_a_fault_that_never_strikes_is_counted_as_none(tmp_path):
-    figures = Figures("sim")
+    figures = CrashTestFigures("sim")
     with simulated(tmp_path) as level:
         for faults in ((Fault("kill", 1_000_000),), (Fault("kill", 30),)):
-            figures.add(level.run(checked, Plan(1, faults)))
+            figures.add(level.run(checked, RunPlan(1, faults)))
     assert (figures.runs, figures.without_fault, figures.crashes) == (2, 1, 1)
     assert "2 runs (1 without a fault)" in figures.line()

@@ -21,7 +21,7 @@ from correlator.storage.store import SqlStore
 from correlator.testing.crashtest.campaign import repeated
 from correlator.testing.crashtest.configured import Configured
 from correlator.testing.crashtest.killed import Kill9
-from correlator.testing.crashtest.runs import Plan
+from correlator.testing.crashtest.runs import RunPlan
 from correlator.testing.kill9 import lives
 from correlator.testing.kill9.directory import HISTORY
 from correlator.testing.kill9.intents import Intent, Intents
@@ -29,12 +29,11 @@ from correlator.testing.kill9.wire import Job, Kill, Reader, frame
 from correlator.testing.kill9.zygote import LOG, Zygote
 from correlator.testing.points import points
 from correlator.testing.schedule import KILL, Fault, draw_rates
-from correlator.testing.syscalls.library import Action, arm
-from correlator.testing.syscalls.library import Fault as CallFault
-from correlator.testing.syscalls.trace import Kind
+from correlator.testing.syscalls.library import Action, CallFault, arm
+from correlator.testing.syscalls.trace import CallKind
 from tests.harness.kill9 import campaign as campaigns
 from tests.harness.kill9 import reference
-from tests.harness.kill9.campaign import Campaign, Figures, pairs
+from tests.harness.kill9.campaign import KillCampaign, KillFigures, pairs
 from tests.harness.mutants import CATALOGUE
 from tests.harness.mutants.catalogue import Patches
 
@@ -210,7 +209,7 @@ SEEDS = (26, 8, 1, 5, *range(100, 140))
 
 @pytest.mark.campaign
 def test_kills_of_every_kind_violate_nothing_and_our_workload_passes_every_fault_point(zygote: Zygote):
-    campaign, figures = Campaign(zygote), Figures()
+    campaign, figures = KillCampaign(zygote), KillFigures()
     missing = {point.name for point in points()} - ELSEWHERE.keys()
     for seed in SEEDS:
         campaign.drawn(seed, KILLS)
@@ -227,7 +226,7 @@ def test_kills_of_every_kind_violate_nothing_and_our_workload_passes_every_fault
 @pytest.mark.parametrize("mode", [Reliability.EXACTLY_ONCE, Reliability.APP_CONTROLLED])
 def test_a_kill_at_every_passing_of_every_point_violates_nothing(zygote: Zygote, mode: Reliability):
     """The other two modes take minutes, and are what `python -m tests.harness.kill9 --pairs MODE` is for."""
-    campaign = Campaign(zygote)
+    campaign = KillCampaign(zygote)
     pairs(campaign, mode, kills=0, seed=1)
     figures = campaign.figures
     assert (figures.found, figures.pairs_tried) == ([], 0)
@@ -261,7 +260,7 @@ def test_pairs_are_two_kills_in_two_lives_that_follow_one_another(zygote: Zygote
     migrate = Kill(point="rec.migrate.step", hit=2)
     lists = iter([[commit, begin], [commit, never], [commit, begin], [commit, migrate], [commit, never]])
     monkeypatch.setattr(campaigns, "_hits", lambda _: list(next(lists)))
-    campaign = Campaign(zygote)
+    campaign = KillCampaign(zygote)
     pairs(campaign, Reliability.EXACTLY_ONCE, kills=None, seed=1)
     figures = campaign.figures
     assert figures.found == []
@@ -270,7 +269,7 @@ def test_pairs_are_two_kills_in_two_lives_that_follow_one_another(zygote: Zygote
 
 def caught(zygote: Zygote, *prepare: str) -> str:
     """The id of the first invariant that is violated."""
-    campaign = Campaign(zygote, prepare)
+    campaign = KillCampaign(zygote, prepare)
     seed = 0
     while not campaign.figures.found and campaign.figures.kills < ENOUGH:
         seed += 1
@@ -301,7 +300,7 @@ def test_a_mutant_in_the_child_is_caught(zygote: Zygote, patch: Any):
 def error_at_commit(life: Any) -> None:
     """The second life's disk refuses a sync."""
     if life.number == 2:
-        fault = CallFault(action=Action.EIO, at=3, kinds=frozenset({Kind.FDATASYNC}), suffix="-wal")
+        fault = CallFault(action=Action.EIO, at=3, kinds=frozenset({CallKind.FDATASYNC}), suffix="-wal")
         arm(life.directory, fault=fault)
 
 
@@ -322,7 +321,7 @@ def error_at_commit_ignored(life: Any) -> None:
 )
 def test_carrying_on_after_an_error_at_commit_is_caught(zygote: Zygote, prepare: Any, ids: set[str]):
     """Without the mutant the engine stops with the error, which is a finding here too: nobody has planned it."""
-    campaign = Campaign(zygote, [f"{__name__}:{prepare.__name__}"])
+    campaign = KillCampaign(zygote, [f"{__name__}:{prepare.__name__}"])
     kills = Kill(point="rx.poll", hit=1), Kill(point="ck.release.after", hit=2)
     campaign.exactly(reference.smallest(Reliability.EXACTLY_ONCE), *kills)
     (found,) = campaign.figures.found
@@ -336,7 +335,7 @@ def test_carrying_on_after_an_error_at_commit_is_caught(zygote: Zygote, prepare:
 
 def test_a_sound_application_stands_every_kind_of_kill(tmp_path: Path):
     with level_of(tmp_path, SOUND) as level:
-        whole = level.run(body, Plan(1, ()))
+        whole = level.run(body, RunPlan(1, ()))
         assert (whole.violated, whole.crashes, whole.faults) == (None, 0, ())
         singles = [faults[0] for faults in level.singles(whole)]
         assert {"kill rx.ack.after", "kill ck.tx.commit.before", "kill stop.close", "kill syscall"} <= {
@@ -348,9 +347,9 @@ def test_a_sound_application_stands_every_kind_of_kill(tmp_path: Path):
             Fault("kill stop.close", 1),
             Fault("kill syscall", 30),
         ):
-            outcome = level.run(body, Plan(1, (fault,)))
+            outcome = level.run(body, RunPlan(1, (fault,)))
             assert (outcome.violated, outcome.crashes, outcome.faults) == (None, 1, (fault,))
-        drawn_ones = [level.run(body, Plan(seed)) for seed in range(1, 5)]
+        drawn_ones = [level.run(body, RunPlan(seed)) for seed in range(1, 5)]
     assert [one.violated for one in drawn_ones] == [None] * 4
     assert sum(one.crashes for one in drawn_ones) > 0
 
@@ -358,8 +357,8 @@ def test_a_sound_application_stands_every_kind_of_kill(tmp_path: Path):
 def test_state_that_the_checkpoint_does_not_hold_is_found(tmp_path: Path):
     forgetful = MODULE.format(attribute="count = 0", counting="type(self).count += 1")
     with level_of(tmp_path, forgetful, CONFIG.replace("max_batch_size: 3", "max_batch_size: 1")) as level:
-        assert level.run(body, Plan(1, ())).violated is None
-        plans = (Plan(1, (Fault("kill ck.tx.commit.after", n),)) for n in (2, 3, 4, 5))
+        assert level.run(body, RunPlan(1, ())).violated is None
+        plans = (RunPlan(1, (Fault("kill ck.tx.commit.after", n),)) for n in (2, 3, 4, 5))
         outcome = next(one for plan in plans if (one := level.run(body, plan)).violated is not None)
     assert outcome.violated is not None
     assert outcome.violated.id == "test"
@@ -377,16 +376,16 @@ def test_a_drawn_failure_is_repeated_with_its_shares(tmp_path: Path):
     """What a life has to do when it dies is of the plan: all messages at once would be another run."""
     forgetful = MODULE.format(attribute="count = 0", counting="type(self).count += 1")
     with level_of(tmp_path, forgetful) as level:
-        drawn = (level.run(body, Plan(seed)) for seed in range(1, 200))
+        drawn = (level.run(body, RunPlan(seed)) for seed in range(1, 200))
         failure = next(one for one in drawn if one.violated is not None and one.plan.shares > 2)
-        again = repeated(level, body, Plan(failure.plan.seed, tuple(failure.faults), failure.plan.shares))
+        again = repeated(level, body, RunPlan(failure.plan.seed, tuple(failure.faults), failure.plan.shares))
     assert again.found is not None
     for one in (failure, again.found):
         shutil.rmtree(one.kept)
 
 
-@pytest.mark.parametrize("plan", [Plan(1, (Fault("receive.cut", 1), Fault("send.lost", 1))), Plan(44)], ids=str)
-def test_faults_of_brokers_strike_without_any_kill(tmp_path: Path, plan: Plan):
+@pytest.mark.parametrize("plan", [RunPlan(1, (Fault("receive.cut", 1), Fault("send.lost", 1))), RunPlan(44)], ids=str)
+def test_faults_of_brokers_strike_without_any_kill(tmp_path: Path, plan: RunPlan):
     """They need a life under faults, which no kill gives them."""
     if plan.faults is None:
         assert draw_rates(plan.seed)[KILL] == 0
@@ -398,7 +397,7 @@ def test_faults_of_brokers_strike_without_any_kill(tmp_path: Path, plan: Plan):
 
 def test_a_kill_that_is_not_reached_changes_nothing(tmp_path: Path):
     with level_of(tmp_path, SOUND) as level:
-        outcome = level.run(body, Plan(1, (Fault("kill rx.ack.after", 10_000), Fault("kill rec.lock", 1))))
+        outcome = level.run(body, RunPlan(1, (Fault("kill rx.ack.after", 10_000), Fault("kill rec.lock", 1))))
     assert (outcome.violated, outcome.crashes, outcome.faults) == (None, 0, ())
 
 
@@ -413,7 +412,7 @@ def test_a_kill_that_is_not_reached_changes_nothing(tmp_path: Path):
 def test_a_child_that_ends_by_itself_is_a_finding(tmp_path: Path, broken: str, violated: str, text: str):
     module = MODULE.format(attribute="count: int = 0", counting=broken)
     with level_of(tmp_path, module) as level:
-        outcome = level.run(body, Plan(1, ()))
+        outcome = level.run(body, RunPlan(1, ()))
     assert outcome.violated is not None
     assert outcome.violated.id == violated
     assert text in outcome.violated.what
@@ -433,12 +432,12 @@ def test_while_the_harness_stands_still_no_patience_is_lost(tmp_path: Path, monk
 
     monkeypatch.setattr(lives, "time", clock := StandsStill())
     with level_of(tmp_path, SOUND) as level:
-        assert level.run(body, Plan(1, ())).violated is None
+        assert level.run(body, RunPlan(1, ())).violated is None
     assert clock.looks > 20
 
 
 def test_a_world_can_be_used_without_the_campaign(tmp_path: Path):
-    with level_of(tmp_path, SOUND) as level, level.world(Plan(1, ())) as world:
+    with level_of(tmp_path, SOUND) as level, level.world(RunPlan(1, ())) as world:
         body(world)
         world.publish("queue:orders", [b"no order"])
         world.run_until_quiet()
@@ -451,14 +450,14 @@ def test_a_world_can_be_used_without_the_campaign(tmp_path: Path):
 
 def test_faults_of_another_level_are_refused(tmp_path: Path):
     with level_of(tmp_path, SOUND) as level, pytest.raises(UsageError, match="E2432"):
-        level.run(body, Plan(1, (Fault("commit.busy", 1),)))
+        level.run(body, RunPlan(1, (Fault("commit.busy", 1),)))
 
 
 @pytest.mark.postgres
 def test_an_engine_over_postgres_is_killed(tmp_path: Path, postgres: Callable[[], str]):
     with level_of(tmp_path, SOUND) as level:
         over_postgres = Kill9(level.configured, postgres)
-        plan = Plan(1, (Fault("kill rx.tx.commit.after", 1), Fault("kill ck.tx.commit.before", 1)))
+        plan = RunPlan(1, (Fault("kill rx.tx.commit.after", 1), Fault("kill ck.tx.commit.before", 1)))
         outcome = over_postgres.run(body, plan)
         over_postgres.close()
     assert (outcome.violated, outcome.faults) == (None, plan.faults)

@@ -12,12 +12,12 @@ from correlator.core.commit import SenderCut
 from correlator.errors import UsageError
 from correlator.events import Message
 from correlator.testing.power.disk import SECTOR, Disk
-from correlator.testing.syscalls.trace import Kind, Record, Trace, encoded
+from correlator.testing.syscalls.trace import CallKind, CallRecord, Trace, encoded
 from tests.harness.power import __main__, facts, workload
-from tests.harness.power.campaign import Figures, campaign, moments
-from tests.harness.power.facts import Facts
+from tests.harness.power.campaign import PowerFigures, campaign, moments
+from tests.harness.power.facts import PowerFacts
 from tests.harness.power.judge import violations
-from tests.harness.power.reading import Found, opened, read
+from tests.harness.power.reading import ImageContent, opened, read
 from tests.harness.power.record import record
 from tests.harness.power.restart import contradictions, restart
 
@@ -59,9 +59,9 @@ def test_the_command_fails_on_a_violation_or_on_a_control_without_one(
 ) -> None:
     asked = []
 
-    def found(images: int, **how: object) -> Figures:
+    def found(images: int, **how: object) -> PowerFigures:
         asked.append((images, how["synchronous"]))
-        return Figures(images=images, bad=bad)
+        return PowerFigures(images=images, bad=bad)
 
     monkeypatch.setattr(__main__, "campaign", found)
     assert __main__.main(["--images", "5", "--report", str(tmp_path / "report.json"), *control]) == status
@@ -72,7 +72,7 @@ def test_the_command_fails_on_a_violation_or_on_a_control_without_one(
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Record]]:
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[CallRecord]]:
     """The directory of a recorded run, and its trace."""
     directory = tmp_path_factory.mktemp("power") / "store"
     directory.mkdir(mode=0o700)
@@ -81,20 +81,20 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Recor
     return directory, list(Trace(trace))
 
 
-def test_the_run_reaches_every_mechanism(recorded: tuple[Path, list[Record]]) -> None:
+def test_the_run_reaches_every_mechanism(recorded: tuple[Path, list[CallRecord]]) -> None:
     """Ids expire, segments are cleaned, the log is copied, a life is killed: else images of that would be missing."""
     directory, records = recorded
     calls = {(one.kind, one.path) for one in records}
     assert calls >= {
-        (Kind.WRITE, "store.db"),
-        (Kind.TRUNCATE, "store.db-wal"),
-        (Kind.UNLINK, "store.db-wal"),
-        (Kind.UNLINK, "store.db-journal"),
-        (Kind.RENAME, "store.db.witness.part"),
-        (Kind.WRITE, "store.db.lock"),
-        (Kind.FDATASYNC, ""),
+        (CallKind.WRITE, "store.db"),
+        (CallKind.TRUNCATE, "store.db-wal"),
+        (CallKind.UNLINK, "store.db-wal"),
+        (CallKind.UNLINK, "store.db-journal"),
+        (CallKind.RENAME, "store.db.witness.part"),
+        (CallKind.WRITE, "store.db.lock"),
+        (CallKind.FDATASYNC, ""),
     }
-    assert sum(one.kind is Kind.STRUCK for one in records) == 1
+    assert sum(one.kind is CallKind.STRUCK for one in records) == 1
     with sqlite3.connect(directory / workload.FILE) as raw:
         assert raw.execute("SELECT min(number) FROM state_log").fetchone()[0] > 1
         assert raw.execute("SELECT min(number) FROM accepted_ids").fetchone()[0] > 1
@@ -102,7 +102,7 @@ def test_the_run_reaches_every_mechanism(recorded: tuple[Path, list[Record]]) ->
     raw.close()
 
 
-def test_the_last_image_of_a_trace_is_the_directory_that_the_run_left(recorded: tuple[Path, list[Record]]) -> None:
+def test_the_last_image_of_a_trace_is_the_directory_that_the_run_left(recorded: tuple[Path, list[CallRecord]]) -> None:
     directory, records = recorded
     disk = Disk()
     for one in records:
@@ -111,7 +111,7 @@ def test_the_last_image_of_a_trace_is_the_directory_that_the_run_left(recorded: 
     assert {name: bytes(content) for name, content in disk.draw("whole", random.Random(1)).files.items()} == there
 
 
-def test_both_ways_of_reading_find_the_same(recorded: tuple[Path, list[Record]], tmp_path: Path) -> None:
+def test_both_ways_of_reading_find_the_same(recorded: tuple[Path, list[CallRecord]], tmp_path: Path) -> None:
     _, records = recorded
     pairs = 0
     for number, (_, image, known, _) in enumerate(moments(records, seed=1, number=0)):
@@ -127,11 +127,11 @@ def test_both_ways_of_reading_find_the_same(recorded: tuple[Path, list[Record]],
 
 # --- an engine over an image ---
 
-Moment = tuple[Path, Facts, Found]
+Moment = tuple[Path, PowerFacts, ImageContent]
 
 
 @pytest.fixture
-def moment(recorded: tuple[Path, list[Record]], tmp_path: Path) -> Moment:
+def moment(recorded: tuple[Path, list[CallRecord]], tmp_path: Path) -> Moment:
     """A cut in the middle of the run at which sends are under way: the directory, what was seen, what is there."""
     *_, (_, image, known, _) = moments(recorded[1][: len(recorded[1]) // 2], seed=1, number=1)
     directory = tmp_path / "image"
@@ -196,7 +196,11 @@ def test_a_run_that_fails_is_told_with_its_reason(tmp_path: Path) -> None:
 
 
 def test_a_trace_gives_back_its_records(tmp_path: Path) -> None:
-    records = [written(5, b"abc"), Record(Kind.RENAME, "a", 0, b"b"), Record(Kind.MARK, "", 0, b"\x00fact")]
+    records = [
+        written(5, b"abc"),
+        CallRecord(CallKind.RENAME, "a", 0, b"b"),
+        CallRecord(CallKind.MARK, "", 0, b"\x00fact"),
+    ]
     assert list(Trace(trace_of(tmp_path, *records))) == records
 
 
@@ -218,7 +222,7 @@ def test_something_else_is_no_trace(tmp_path: Path) -> None:
 
 
 def test_what_is_synced_is_never_missing() -> None:
-    disk = disk_of(created(), SYNCED_NAMES, written(0, b"a" * 2000), Record(Kind.FDATASYNC, "f", 0, b""))
+    disk = disk_of(created(), SYNCED_NAMES, written(0, b"a" * 2000), CallRecord(CallKind.FDATASYNC, "f", 0, b""))
     assert disk.kinds == ["whole"]
     disk.apply(written(2000, b"b" * 2000))
     for image in images(disk, "lost", "torn"):
@@ -260,7 +264,7 @@ def test_a_sector_never_holds_a_later_write_without_an_earlier_one() -> None:
 
 
 def test_what_follows_a_missing_truncation_is_missing_too() -> None:
-    cut = Record(Kind.TRUNCATE, "f", 10, b"")
+    cut = CallRecord(CallKind.TRUNCATE, "f", 10, b"")
     disk = disk_of(created(), SYNCED_NAMES, written(0, b"a" * 2000), SYNCED, cut, written(10, b"b" * 2000))
     found = set(images(disk, "lost"))
     assert b"a" * 2000 in found
@@ -271,8 +275,8 @@ def test_what_follows_a_missing_truncation_is_missing_too() -> None:
 
 def test_names_go_back_to_the_last_sync_of_the_directory_and_no_further() -> None:
     disk = disk_of(created("old"), SYNCED_NAMES, created("new.part"), written(0, b"x", "new.part"))
-    disk.apply(Record(Kind.FSYNC, "new.part", 0, b""))
-    disk.apply(Record(Kind.RENAME, "new.part", 0, b"old"))
+    disk.apply(CallRecord(CallKind.FSYNC, "new.part", 0, b""))
+    disk.apply(CallRecord(CallKind.RENAME, "new.part", 0, b"old"))
     seen = [disk.draw("absent", random.Random(seed)).files for seed in range(DRAWS)]
     assert {tuple(sorted((name, bytes(content)) for name, content in files.items())) for files in seen} == {
         (("old", b""),),
@@ -283,7 +287,7 @@ def test_names_go_back_to_the_last_sync_of_the_directory_and_no_further() -> Non
 
 
 def test_a_removed_file_may_come_back_as_it_was() -> None:
-    disk = disk_of(created(), SYNCED_NAMES, written(0, b"abc"), SYNCED, Record(Kind.UNLINK, "f", 0, b""))
+    disk = disk_of(created(), SYNCED_NAMES, written(0, b"abc"), SYNCED, CallRecord(CallKind.UNLINK, "f", 0, b""))
     assert disk.draw("absent", random.Random(1)).files == {"f": b"abc"}
     assert disk.draw("whole", random.Random(1)).files == {}
 
@@ -299,7 +303,7 @@ def test_an_image_without_a_missing_part_says_so() -> None:
 
 # --- what an image must keep ---
 
-SOUND = Found(2, b"two", {"out": SenderCut("out", "S", 4, 1)}, {"out": {2: b"b", 3: b"c"}}, {"a"}, {"b"}, {"c"})
+SOUND = ImageContent(2, b"two", {"out": SenderCut("out", "S", 4, 1)}, {"out": {2: b"b", 3: b"c"}}, {"a"}, {"b"}, {"c"})
 
 
 @pytest.mark.parametrize(
@@ -332,9 +336,9 @@ def test_what_is_not_acknowledged_waits_at_the_broker() -> None:
     assert known.waiting == {"queue:in": waiting[1:]}
 
 
-def seen() -> Facts:
+def seen() -> PowerFacts:
     """Facts that SOUND keeps."""
-    known = Facts()
+    known = PowerFacts()
     for mark in (
         facts.Opened(0, b""),
         facts.Acknowledged([("p1", "a"), ("p3", "b"), ("p4", "c")]),
@@ -352,30 +356,30 @@ def seen() -> Facts:
 
 def test_a_mark_of_somebody_else_is_refused() -> None:
     with pytest.raises(msgspec.DecodeError):
-        Facts().add(b"\x00")
+        PowerFacts().add(b"\x00")
 
 
 # --- traces by hand ---
 
-SYNCED_NAMES = Record(Kind.FSYNC, "", 0, b"")
-SYNCED = Record(Kind.FSYNC, "f", 0, b"")
+SYNCED_NAMES = CallRecord(CallKind.FSYNC, "", 0, b"")
+SYNCED = CallRecord(CallKind.FSYNC, "f", 0, b"")
 
 
-def created(name: str = "f") -> Record:
-    return Record(Kind.CREATE, name, 0, b"")
+def created(name: str = "f") -> CallRecord:
+    return CallRecord(CallKind.CREATE, name, 0, b"")
 
 
-def written(offset: int, content: bytes, name: str = "f") -> Record:
-    return Record(Kind.WRITE, name, offset, content)
+def written(offset: int, content: bytes, name: str = "f") -> CallRecord:
+    return CallRecord(CallKind.WRITE, name, offset, content)
 
 
-def trace_of(directory: Path, *records: Record) -> Path:
+def trace_of(directory: Path, *records: CallRecord) -> Path:
     path = directory / "trace"
     path.write_bytes(b"".join(map(encoded, records)))
     return path
 
 
-def disk_of(*records: Record) -> Disk:
+def disk_of(*records: CallRecord) -> Disk:
     disk = Disk()
     for one in records:
         disk.apply(one)

@@ -18,7 +18,7 @@ from correlator.testing.crashtest.campaign import campaign
 from correlator.testing.crashtest.configured import Configured
 from correlator.testing.crashtest.levels import opened
 from correlator.testing.crashtest.powered import Powered
-from correlator.testing.crashtest.runs import Plan
+from correlator.testing.crashtest.runs import RunPlan
 from correlator.testing.kill9.directory import HISTORY
 from correlator.testing.kill9.zygote import LOG
 from correlator.testing.power import outages
@@ -27,7 +27,7 @@ from correlator.testing.power.outages import DISK, TRACE, Outages
 from correlator.testing.power.place import held
 from correlator.testing.power.pragmas import settled_as
 from correlator.testing.schedule import Fault
-from correlator.testing.syscalls.trace import Kind, Record, Trace, encoded
+from correlator.testing.syscalls.trace import CallKind, CallRecord, Trace, encoded
 from tests.cli.commands import run, write
 from tests.crash.projects import ENGINE, PATIENCE_S, TEST, TOTALS, project, run_pytest, screen
 from tests.crash.test_kill9_level import CONFIG, SOUND, body
@@ -36,8 +36,8 @@ FAULT = Fault("kill syscall", 3)
 PAGE = 4096
 
 
-def call(kind: Kind, path: str = "", offset: int = 0, content: bytes = b"") -> Record:
-    return Record(kind, path, offset, content)
+def call(kind: CallKind, path: str = "", offset: int = 0, content: bytes = b"") -> CallRecord:
+    return CallRecord(kind, path, offset, content)
 
 
 # --- the parts ---
@@ -45,8 +45,8 @@ def call(kind: Kind, path: str = "", offset: int = 0, content: bytes = b"") -> R
 
 def test_what_a_disk_begins_with_is_durable():
     disk = Disk({"a": b"old", "a-shm": b"memory"})
-    disk.apply(call(Kind.WRITE, "a", 3, b" and new"))
-    disk.apply(call(Kind.CREATE, "b"))
+    disk.apply(call(CallKind.WRITE, "a", 3, b" and new"))
+    disk.apply(call(CallKind.CREATE, "b"))
     kinds = set(disk.kinds)
     images = {kind: [disk.draw(kind, random.Random(seed)).files for seed in range(40)] for kind in kinds}
     assert kinds == {"whole", "lost", "absent"}
@@ -56,7 +56,7 @@ def test_what_a_disk_begins_with_is_durable():
 
 
 def test_a_trace_that_may_end_anywhere_ends_before_the_record_of_which_a_part_is_missing(tmp_path: Path):
-    whole, cut = call(Kind.CREATE, "a"), call(Kind.WRITE, "a", 0, b"content")
+    whole, cut = call(CallKind.CREATE, "a"), call(CallKind.WRITE, "a", 0, b"content")
     first, second = encoded(whole), encoded(cut)
     for size in range(len(second)):
         (tmp_path / "trace").write_bytes(first + second[:size])
@@ -65,7 +65,7 @@ def test_a_trace_that_may_end_anywhere_ends_before_the_record_of_which_a_part_is
         list(Trace(tmp_path / "trace"))
 
 
-def lived(place: Path, *records: Record, before: dict[str, bytes]) -> Outages:
+def lived(place: Path, *records: CallRecord, before: dict[str, bytes]) -> Outages:
     """A disk on which a life has died that did this."""
     made = Outages(place, seed=1)
     for name, content in before.items():
@@ -77,8 +77,8 @@ def lived(place: Path, *records: Record, before: dict[str, bytes]) -> Outages:
 
 def test_what_was_synced_is_there_and_what_was_not_may_be_lost(tmp_path: Path):
     before = {"store.db": b"o" * PAGE, "store.db-shm": b"memory"}
-    synced = call(Kind.WRITE, "store.db", 0, b"s" * PAGE), call(Kind.FDATASYNC, "store.db")
-    after = call(Kind.WRITE, "store.db", PAGE, b"n" * PAGE), call(Kind.CREATE, "store.db-wal")
+    synced = call(CallKind.WRITE, "store.db", 0, b"s" * PAGE), call(CallKind.FDATASYNC, "store.db")
+    after = call(CallKind.WRITE, "store.db", PAGE, b"n" * PAGE), call(CallKind.CREATE, "store.db-wal")
     told = set()
     for n in range(40):
         place = tmp_path / str(n)
@@ -97,7 +97,7 @@ def test_what_was_synced_is_there_and_what_was_not_may_be_lost(tmp_path: Path):
 
 
 def test_a_life_that_changed_nothing_loses_nothing_and_the_same_death_loses_the_same(tmp_path: Path):
-    changes = [call(Kind.WRITE, "store.db", n * PAGE, bytes([n]) * PAGE) for n in range(20)]
+    changes = [call(CallKind.WRITE, "store.db", n * PAGE, bytes([n]) * PAGE) for n in range(20)]
     for name in ("first", "second", "idle"):
         (tmp_path / name).mkdir()
         made = lived(tmp_path / name, *(changes if name != "idle" else ()), before={"store.db": b"old"})
@@ -152,12 +152,12 @@ def test_the_shipped_settings_stand_losses_of_power(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(Disk, "draw", drawn)
     monkeypatch.setattr(outages, "put", compared)
     with level_of(tmp_path) as level:
-        whole = level.run(body, Plan(1, ()))
+        whole = level.run(body, RunPlan(1, ()))
         assert (whole.violated, whole.crashes, whole.faults) == (None, 0, ())
         calls = whole.points["syscall"]
-        plans = [Plan(1, (Fault("kill syscall", calls * part // 8),)) for part in range(1, 8)]
-        plans += [Plan(1, (Fault("kill ck.tx.commit.after", 2), Fault("kill stop.close", 1)))]
-        for plan in [*plans, *(Plan(seed) for seed in range(1, 5))]:
+        plans = [RunPlan(1, (Fault("kill syscall", calls * part // 8),)) for part in range(1, 8)]
+        plans += [RunPlan(1, (Fault("kill ck.tx.commit.after", 2), Fault("kill stop.close", 1)))]
+        for plan in [*plans, *(RunPlan(seed) for seed in range(1, 5))]:
             outcome = level.run(body, plan)
             assert outcome.violated is None
             told += [one.who for _, one in outcome.history.of("fault") if one.who.startswith("power: ")]

@@ -15,11 +15,11 @@ from correlator.testing.network import (
     POSTGRES_COMMIT,
     AtByte,
     AtRequest,
-    Cut,
+    CutConnection,
     Delay,
     Direction,
-    Fault,
     FaultProxy,
+    NetworkFault,
     Stall,
     Swallow,
     lost_reply,
@@ -115,7 +115,7 @@ def test_without_faults_all_passes_both_ways(proxy, connect):
 @pytest.mark.parametrize("direction", Direction)
 @pytest.mark.parametrize("after", [0, 1, 5, 10])
 def test_a_cut_after_a_byte(proxy, connect, direction, after):
-    cut = proxy.inject(Fault(AtByte(direction=direction, after=after), Cut()))
+    cut = proxy.inject(NetworkFault(AtByte(direction=direction, after=after), CutConnection()))
     source, target = way(direction, connect())
     source.sendall(b"0123456789")
     assert rest(target) == b"0123456789"[:after]
@@ -126,14 +126,14 @@ def test_a_cut_after_a_byte(proxy, connect, direction, after):
 
 def test_a_cut_comes_when_its_last_byte_has_passed_not_when_more_comes(proxy, connect):
     client, server = connect()
-    proxy.inject(Fault(AtByte(direction=REQUEST, after=3, connection=1), Cut()))
+    proxy.inject(NetworkFault(AtByte(direction=REQUEST, after=3, connection=1), CutConnection()))
     client.sendall(b"abc")
     assert rest(server) == b"abc"
     assert rest(client) == b""
 
 
 def test_a_cut_far_in_a_large_stream_is_exact(proxy, connect):
-    proxy.inject(Fault(AtByte(direction=REPLY, after=1_000_003), Cut()))
+    proxy.inject(NetworkFault(AtByte(direction=REPLY, after=1_000_003), CutConnection()))
     client, server = connect()
     content = bytes(range(251)) * 10_000
     with pytest.raises(OSError), server:
@@ -143,8 +143,8 @@ def test_a_cut_far_in_a_large_stream_is_exact(proxy, connect):
 
 
 def test_the_connection_of_a_fault(proxy, connect):
-    second = proxy.inject(Fault(AtByte(direction=REQUEST, after=1, connection=2), Cut()))
-    every = proxy.inject(Fault(AtByte(direction=REQUEST, after=3), Cut()))
+    second = proxy.inject(NetworkFault(AtByte(direction=REQUEST, after=1, connection=2), CutConnection()))
+    every = proxy.inject(NetworkFault(AtByte(direction=REQUEST, after=3), CutConnection()))
     for sent, got in ((b"abc", b"abc"), (b"abc", b"a"), (b"abc", b"abc")):
         client, server = connect()
         client.sendall(sent)
@@ -157,17 +157,17 @@ def test_an_injection_reaches_a_living_connection_ahead_of_its_bytes_only(proxy,
     client.sendall(b"abcd")
     assert read(server, 4) == b"abcd"
     with pytest.raises(UsageError, match=r"E2411 fault, after: byte 3 of connection 1 has passed already. 4 or more."):
-        proxy.inject(Fault(AtByte(direction=REQUEST, after=3, connection=1), Cut()))
-    passed = proxy.inject(Fault(AtByte(direction=REQUEST, after=3), Cut()))
-    proxy.inject(Fault(AtByte(direction=REQUEST, after=6, connection=1), Cut()))
+        proxy.inject(NetworkFault(AtByte(direction=REQUEST, after=3, connection=1), CutConnection()))
+    passed = proxy.inject(NetworkFault(AtByte(direction=REQUEST, after=3), CutConnection()))
+    proxy.inject(NetworkFault(AtByte(direction=REQUEST, after=6, connection=1), CutConnection()))
     client.sendall(b"efgh")
     assert rest(server) == b"ef"
     assert passed.fired == 0
 
 
 def test_faults_at_several_bytes_act_in_their_order(proxy, connect):
-    last = proxy.inject(Fault(AtByte(direction=REQUEST, after=8), Cut()))
-    first = proxy.inject(Fault(AtByte(direction=REQUEST, after=3), Stall()))
+    last = proxy.inject(NetworkFault(AtByte(direction=REQUEST, after=8), CutConnection()))
+    first = proxy.inject(NetworkFault(AtByte(direction=REQUEST, after=3), Stall()))
     client, server = connect()
     client.sendall(b"0123456789")
     assert read(server, 3) == b"012"
@@ -179,7 +179,7 @@ def test_faults_at_several_bytes_act_in_their_order(proxy, connect):
 
 @pytest.mark.parametrize("direction", Direction)
 def test_swallowed_bytes_are_lost_and_nobody_is_told(proxy, connect, direction):
-    swallowed = proxy.inject(Fault(AtByte(direction=direction, after=2), Swallow()))
+    swallowed = proxy.inject(NetworkFault(AtByte(direction=direction, after=2), Swallow()))
     source, target = way(direction, connect())
     source.sendall(b"abcd")
     assert read(target, 2) == b"ab"
@@ -194,7 +194,7 @@ def test_swallowed_bytes_are_lost_and_nobody_is_told(proxy, connect, direction):
 
 
 def test_stalled_bytes_wait_until_the_fault_is_withdrawn(proxy, connect):
-    stall = proxy.inject(Fault(AtByte(direction=REQUEST, after=2), Stall()))
+    stall = proxy.inject(NetworkFault(AtByte(direction=REQUEST, after=2), Stall()))
     client, server = connect()
     client.sendall(b"abcd")
     assert read(server, 2) == b"ab"
@@ -210,7 +210,7 @@ def test_stalled_bytes_wait_until_the_fault_is_withdrawn(proxy, connect):
 
 
 def test_a_stall_may_end_by_itself(proxy, connect):
-    proxy.inject(Fault(AtByte(direction=REQUEST, after=2), Stall(seconds=0.05)))
+    proxy.inject(NetworkFault(AtByte(direction=REQUEST, after=2), Stall(seconds=0.05)))
     client, server = connect()
     began = time.monotonic()
     client.sendall(b"abcd")
@@ -219,7 +219,7 @@ def test_a_stall_may_end_by_itself(proxy, connect):
 
 
 def test_a_stalled_connection_can_be_cut(proxy, connect):
-    stall = proxy.inject(Fault(AtByte(direction=REQUEST, after=2), Stall()))
+    stall = proxy.inject(NetworkFault(AtByte(direction=REQUEST, after=2), Stall()))
     client, server = connect()
     client.sendall(b"abcd")
     assert stall.wait(PATIENCE_S)
@@ -228,7 +228,7 @@ def test_a_stalled_connection_can_be_cut(proxy, connect):
 
 
 def test_delayed_pieces_wait_each(proxy, connect):
-    delay = proxy.inject(Fault(AtByte(direction=REQUEST, after=2), Delay(seconds=0.05)))
+    delay = proxy.inject(NetworkFault(AtByte(direction=REQUEST, after=2), Delay(seconds=0.05)))
     client, server = connect()
     began = time.monotonic()
     for sent in (b"abcd", b"ef"):
@@ -316,14 +316,14 @@ def test_any_request_is_a_piece(proxy, connect):
 
 def test_a_matcher_of_ones_own(proxy, connect):
     place = AtRequest(matcher=re.compile(rb"PUBLISH \d+"), direction=REQUEST, after=9)
-    proxy.inject(Fault(place, Cut()))
+    proxy.inject(NetworkFault(place, CutConnection()))
     client, server = connect()
     client.sendall(b"CONNECT\nPUBLISH 17\n")
     assert rest(server) == b"CONNECT\nPUBLISH 1"
 
 
 def test_an_upstream_that_is_not_told_keeps_its_session(proxy, connect):
-    orphan = proxy.inject(Fault(AtRequest(direction=REQUEST, after=2), Cut(upstream=False)))
+    orphan = proxy.inject(NetworkFault(AtRequest(direction=REQUEST, after=2), CutConnection(upstream=False)))
     client, server = connect()
     client.sendall(b"abcd")
     assert rest(client) == b""
@@ -339,7 +339,7 @@ def test_an_upstream_that_is_not_told_keeps_its_session(proxy, connect):
 
 
 def test_an_upstream_that_ends_such_a_session(proxy, connect):
-    proxy.inject(Fault(AtRequest(direction=REQUEST), Cut(upstream=False)))
+    proxy.inject(NetworkFault(AtRequest(direction=REQUEST), CutConnection(upstream=False)))
     client, server = connect()
     client.sendall(b"abcd")
     assert rest(client) == b""
@@ -390,9 +390,9 @@ def test_a_peer_that_resets_resets_the_other_end(proxy, connect):
 
 
 def test_healing_withdraws_every_fault_and_ends_what_lost_bytes(proxy, connect):
-    proxy.inject(Fault(AtByte(direction=REQUEST, after=1, connection=1), Swallow()))
-    stall = proxy.inject(Fault(AtByte(direction=REQUEST, after=1, connection=2), Stall()))
-    waiting = proxy.inject(Fault(AtRequest(matcher=re.compile(rb"later")), Cut()))
+    proxy.inject(NetworkFault(AtByte(direction=REQUEST, after=1, connection=1), Swallow()))
+    stall = proxy.inject(NetworkFault(AtByte(direction=REQUEST, after=1, connection=2), Stall()))
+    waiting = proxy.inject(NetworkFault(AtRequest(matcher=re.compile(rb"later")), CutConnection()))
     (lossy, lossy_server), (client, server) = connect(), connect()
     for each in (lossy, client):
         each.sendall(b"ab")
@@ -410,7 +410,7 @@ def test_healing_withdraws_every_fault_and_ends_what_lost_bytes(proxy, connect):
 
 
 def test_a_withdrawn_fault_does_not_act(proxy, connect):
-    at_byte = proxy.inject(Fault(AtByte(direction=REQUEST, after=1), Cut()))
+    at_byte = proxy.inject(NetworkFault(AtByte(direction=REQUEST, after=1), CutConnection()))
     at_request = proxy.inject(lost_reply(ANY))
     client, server = connect()
     at_byte.withdraw()

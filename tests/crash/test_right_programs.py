@@ -11,7 +11,7 @@ from correlator.testing.crashtest import modules, report
 from correlator.testing.crashtest.campaign import campaign, repeated
 from correlator.testing.crashtest.disorder import EXPLAINED
 from correlator.testing.crashtest.levels import opened
-from correlator.testing.crashtest.runs import Plan
+from correlator.testing.crashtest.runs import RunPlan
 from tests.crash.projects import PATIENCE_S, TOTALS, assert_holds, project, simulated, tried
 
 COUNT = 12
@@ -166,7 +166,7 @@ HELD = {
 def test_runs_share_nothing(tmp_path, held):
     code, files = HELD[held]
     with opened("sim", project(tmp_path, code, LOCAL, **files) / "engine.yaml") as level:
-        assert [level.run(totals, Plan(1, ())).violated for _ in range(2)] == [None, None]
+        assert [level.run(totals, RunPlan(1, ())).violated for _ in range(2)] == [None, None]
 
 
 VALUES = """
@@ -221,7 +221,7 @@ def test_a_module_that_can_be_imported_only_once_is_told_so(tmp_path):
         patch.setenv("IMPORTED", "")
         patch.delenv("IMPORTED")
         with simulated(tmp_path, code, LOCAL) as level, pytest.raises(UsageError) as raised:
-            level.run(totals, Plan(1, ()))
+            level.run(totals, RunPlan(1, ()))
     assert raised.value.code == "E2445"
     assert "AssertionError: again" in str(raised.value)
 

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from correlator.testing.crashtest import report
-from correlator.testing.crashtest.campaign import Figures, Result, campaign, shrink
-from correlator.testing.crashtest.runs import Outcome, Plan
+from correlator.testing.crashtest.campaign import CrashTestFigures, Result, campaign, shrink
+from correlator.testing.crashtest.runs import Outcome, RunPlan
 from correlator.testing.invariants.catalogue import Violation
 from correlator.testing.invariants.history import History, Setup
 from correlator.testing.schedule import Fault
 
 NEEDED = {Fault("kill", 3), Fault("kill", 5)}
-PLAN = Plan(1, tuple(Fault("kill", n) for n in range(8)), 4)
+PLAN = RunPlan(1, tuple(Fault("kill", n) for n in range(8)), 4)
 
 
 class Keeping:
@@ -28,7 +28,7 @@ class Keeping:
         self.place = place
         self.shares: set[int] = set()
 
-    def run(self, body: object, plan: Plan) -> Outcome:
+    def run(self, body: object, plan: RunPlan) -> Outcome:
         del body
         self.shares.add(plan.shares)
         struck = NEEDED & set(plan.faults or ())
@@ -58,5 +58,5 @@ def test_the_faults_that_are_enough_are_left_and_two_directories(level: Keeping)
     assert set(shrunk.faults) == NEEDED
     assert level.shares == {PLAN.shares}
     assert set(level.place.iterdir()) == {failure.kept, shrunk.kept}
-    result = Result(figures=Figures("keeping"), reference=failure, found=failure, shrunk=shrunk)
+    result = Result(figures=CrashTestFigures("keeping"), reference=failure, found=failure, shrunk=shrunk)
     assert f"kept: {shrunk.kept}, before it was made small: {failure.kept}" in report.failure(result, "again")

@@ -18,8 +18,8 @@ from correlator.errors import UsageError
 from correlator.storage import inspect
 from correlator.testing.power.disk import Disk
 from correlator.testing.syscalls import library
-from correlator.testing.syscalls.library import Action, Fault
-from correlator.testing.syscalls.trace import Kind, Record, Trace
+from correlator.testing.syscalls.library import Action, CallFault
+from correlator.testing.syscalls.trace import CallKind, CallRecord, Trace
 from tests.crash import disk_full
 from tests.crash.armed import Armed, End, Order
 from tests.crash.campaign import check, publish
@@ -27,8 +27,8 @@ from tests.crash.child import Job
 
 pytestmark = pytest.mark.kill9
 
-SYNCS_OF_THE_LOG = frozenset({Kind.FDATASYNC})
-WRITES = frozenset({Kind.WRITE})
+SYNCS_OF_THE_LOG = frozenset({CallKind.FDATASYNC})
+WRITES = frozenset({CallKind.WRITE})
 
 
 # --- one process, call by call ---
@@ -41,7 +41,7 @@ def run(tmp_path: Path) -> Run:
     """Runs Python code in the directory `w`, which is watched."""
     (tmp_path / "w").mkdir()
 
-    def run(code: str, *, trace: bool = False, fault: Fault | None = None) -> subprocess.CompletedProcess[str]:
+    def run(code: str, *, trace: bool = False, fault: CallFault | None = None) -> subprocess.CompletedProcess[str]:
         environment = library.environment(tmp_path / "w", trace=tmp_path / "trace" if trace else None, fault=fault)
         command = [sys.executable, "-S", "-c", "import os\n" + textwrap.dedent(code)]
         return subprocess.run(command, cwd=tmp_path / "w", env=environment, check=False, capture_output=True, text=True)
@@ -71,17 +71,17 @@ def test_every_call_is_recorded_in_order(run: Run, tmp_path: Path) -> None:
     )
     assert done.stderr == ""
     assert list(Trace(tmp_path / "trace")) == [
-        Record(Kind.CREATE, "a", 0, b""),
-        Record(Kind.WRITE, "a", 0, b"one"),
-        Record(Kind.WRITE, "a", 3, b"two"),
-        Record(Kind.WRITE, "a", 10, b"three"),
-        Record(Kind.TRUNCATE, "a", 12, b""),
-        Record(Kind.FSYNC, "a", 0, b""),
-        Record(Kind.FDATASYNC, "a", 0, b""),
-        Record(Kind.TRUNCATE, "a", 0, b""),
-        Record(Kind.RENAME, "a", 0, b"b"),
-        Record(Kind.FSYNC, "", 0, b""),
-        Record(Kind.UNLINK, "b", 0, b""),
+        CallRecord(CallKind.CREATE, "a", 0, b""),
+        CallRecord(CallKind.WRITE, "a", 0, b"one"),
+        CallRecord(CallKind.WRITE, "a", 3, b"two"),
+        CallRecord(CallKind.WRITE, "a", 10, b"three"),
+        CallRecord(CallKind.TRUNCATE, "a", 12, b""),
+        CallRecord(CallKind.FSYNC, "a", 0, b""),
+        CallRecord(CallKind.FDATASYNC, "a", 0, b""),
+        CallRecord(CallKind.TRUNCATE, "a", 0, b""),
+        CallRecord(CallKind.RENAME, "a", 0, b"b"),
+        CallRecord(CallKind.FSYNC, "", 0, b""),
+        CallRecord(CallKind.UNLINK, "b", 0, b""),
     ]
 
 
@@ -100,9 +100,9 @@ def test_calls_of_both_offset_sizes_are_recorded(run: Run, tmp_path: Path, size:
     )
     assert done.stderr == ""
     assert list(Trace(tmp_path / "trace")) == [
-        Record(Kind.CREATE, "a", 0, b""),
-        Record(Kind.WRITE, "a", 5, b"abc"),
-        Record(Kind.TRUNCATE, "a", 6, b""),
+        CallRecord(CallKind.CREATE, "a", 0, b""),
+        CallRecord(CallKind.WRITE, "a", 5, b"abc"),
+        CallRecord(CallKind.TRUNCATE, "a", 6, b""),
     ]
     assert stat.S_IMODE((tmp_path / "w" / "a").stat().st_mode) == 0o600
 
@@ -135,14 +135,14 @@ def test_a_process_dies_right_before_its_nth_call(run: Run, tmp_path: Path, n: i
         for _ in range(9):
             os.write(f, b"x")
         """,
-        fault=Fault(action=Action.KILL, at=n, kinds=WRITES),
+        fault=CallFault(action=Action.KILL, at=n, kinds=WRITES),
     )
     assert done.returncode == -9
     assert (tmp_path / "w" / "a").read_bytes() == b"x" * (n - 1)
 
 
 def test_the_first_counting_call_may_be_the_creation(run: Run, tmp_path: Path) -> None:
-    assert run("os.open('a', os.O_CREAT)", fault=Fault(action=Action.KILL)).returncode == -9
+    assert run("os.open('a', os.O_CREAT)", fault=CallFault(action=Action.KILL)).returncode == -9
     assert list((tmp_path / "w").iterdir()) == []
 
 
@@ -159,29 +159,29 @@ WRITE_FIVE_TIMES = """
 @pytest.mark.parametrize(
     ("fault", "expected"),
     [
-        (Fault(action=Action.EIO, at=2, kinds=WRITES), [4, "Input/output error", 4, 4, 4]),
-        (Fault(action=Action.ENOSPC, at=2, times=2, kinds=WRITES), [4, *["No space left on device"] * 2, 4, 4]),
-        (Fault(action=Action.ENOSPC, at=3, times=0, kinds=WRITES), [4, 4, *["No space left on device"] * 3]),
-        (Fault(action=Action.SHORT, at=2, kinds=WRITES), [4, 2, 4, 4, 4]),
-        (Fault(action=Action.ENOSPC, at_byte=10, kinds=WRITES), [4, 4, 2, "No space left on device", 4]),
-        (Fault(action=Action.ENOSPC, at_byte=8, times=0, kinds=WRITES), [4, 4, *["No space left on device"] * 3]),
-        (Fault(action=Action.EIO, at=1, kinds=WRITES, suffix=".log"), ["Input/output error", 4, 4, 4, 4]),
-        (Fault(action=Action.EIO, at=1, kinds=WRITES, suffix=".db"), [4] * 5),
-        (Fault(action=Action.EIO, at=1, kinds=SYNCS_OF_THE_LOG), [4] * 5),
+        (CallFault(action=Action.EIO, at=2, kinds=WRITES), [4, "Input/output error", 4, 4, 4]),
+        (CallFault(action=Action.ENOSPC, at=2, times=2, kinds=WRITES), [4, *["No space left on device"] * 2, 4, 4]),
+        (CallFault(action=Action.ENOSPC, at=3, times=0, kinds=WRITES), [4, 4, *["No space left on device"] * 3]),
+        (CallFault(action=Action.SHORT, at=2, kinds=WRITES), [4, 2, 4, 4, 4]),
+        (CallFault(action=Action.ENOSPC, at_byte=10, kinds=WRITES), [4, 4, 2, "No space left on device", 4]),
+        (CallFault(action=Action.ENOSPC, at_byte=8, times=0, kinds=WRITES), [4, 4, *["No space left on device"] * 3]),
+        (CallFault(action=Action.EIO, at=1, kinds=WRITES, suffix=".log"), ["Input/output error", 4, 4, 4, 4]),
+        (CallFault(action=Action.EIO, at=1, kinds=WRITES, suffix=".db"), [4] * 5),
+        (CallFault(action=Action.EIO, at=1, kinds=SYNCS_OF_THE_LOG), [4] * 5),
     ],
 )
-def test_a_fault_strikes_the_calls_that_it_names(run: Run, fault: Fault, expected: list[object]) -> None:
+def test_a_fault_strikes_the_calls_that_it_names(run: Run, fault: CallFault, expected: list[object]) -> None:
     done = run(WRITE_FIVE_TIMES, fault=fault)
     assert done.stdout.splitlines() == [str(one) for one in expected]
     assert done.stderr == ""
 
 
 def test_a_trace_tells_what_was_struck_and_what_took_place(run: Run, tmp_path: Path) -> None:
-    run(WRITE_FIVE_TIMES, trace=True, fault=Fault(action=Action.SHORT, at=2, kinds=WRITES))
+    run(WRITE_FIVE_TIMES, trace=True, fault=CallFault(action=Action.SHORT, at=2, kinds=WRITES))
     assert list(Trace(tmp_path / "trace"))[1:4] == [
-        Record(Kind.WRITE, "a.log", 0, b"four"),
-        Record(Kind.STRUCK, "a.log", Kind.WRITE, b""),
-        Record(Kind.WRITE, "a.log", 4, b"fo"),
+        CallRecord(CallKind.WRITE, "a.log", 0, b"four"),
+        CallRecord(CallKind.STRUCK, "a.log", CallKind.WRITE, b""),
+        CallRecord(CallKind.WRITE, "a.log", 4, b"fo"),
     ]
 
 
@@ -218,7 +218,7 @@ def test_a_forked_child_is_armed_by_itself(tmp_path: Path) -> None:
         import os
         from pathlib import Path
         from correlator.testing.syscalls import library
-        from correlator.testing.syscalls.library import Action, Fault
+        from correlator.testing.syscalls.library import Action, CallFault
 
         directory, trace = Path({str(tmp_path / "w")!r}), Path({str(tmp_path / "trace")!r})
         def child():
@@ -228,7 +228,7 @@ def test_a_forked_child_is_armed_by_itself(tmp_path: Path) -> None:
             library.disarm()
             open(directory / "b", "wb").write(b"x")
             print(library.calls(), library.struck())
-            library.arm(directory, fault=Fault(action=Action.EIO, times=0))
+            library.arm(directory, fault=CallFault(action=Action.EIO, times=0))
             for _ in range(3):
                 try:
                     open(directory / "c", "wb")
@@ -249,9 +249,9 @@ def test_a_forked_child_is_armed_by_itself(tmp_path: Path) -> None:
     assert done.stderr == ""
     assert done.stdout.splitlines() == ["True", "2 0", "1 1", "2 2", "3 3"]
     assert [(one.kind, one.path, one.content) for one in Trace(tmp_path / "trace")] == [
-        (Kind.CREATE, "a", b""),
-        (Kind.WRITE, "a", b"x"),
-        (Kind.MARK, "", b"fact"),
+        (CallKind.CREATE, "a", b""),
+        (CallKind.WRITE, "a", b"x"),
+        (CallKind.MARK, "", b"fact"),
     ]
 
 
@@ -341,7 +341,7 @@ class Shop:
     job: Job
     published: int
 
-    def live(self, fault: Fault | None = None) -> End:
+    def live(self, fault: CallFault | None = None) -> End:
         """One engine."""
         trace = str(self.trace) if fault else ""
         return self.armed.live(Order(job=self.job, directory=str(self.directory), fault=fault, trace=trace))
@@ -352,14 +352,14 @@ class Shop:
         assert (end.status, end.code) == (0, "")
         check(self.job.store, self.job.broker, self.published)
 
-    def records(self) -> list[Record]:
+    def records(self) -> list[CallRecord]:
         """The trace."""
         return list(Trace(self.trace))
 
-    def after_the_fault(self) -> list[Record]:
+    def after_the_fault(self) -> list[CallRecord]:
         """What the engine did when the fault had struck for the last time."""
         records = self.records()
-        return records[max(at for at, one in enumerate(records) if one.kind is Kind.STRUCK) + 1 :]
+        return records[max(at for at, one in enumerate(records) if one.kind is CallKind.STRUCK) + 1 :]
 
 
 @pytest.fixture
@@ -372,9 +372,9 @@ def shop(armed: Armed, tmp_path: Path) -> Shop:
     return Shop(armed, directory, tmp_path / "trace", job, published)
 
 
-def passed(records: list[Record]) -> list[str]:
+def passed(records: list[CallRecord]) -> list[str]:
     """The fault points among them."""
-    return [one.content.decode() for one in records if one.kind is Kind.MARK]
+    return [one.content.decode() for one in records if one.kind is CallKind.MARK]
 
 
 def commits(names: list[str]) -> int:
@@ -385,12 +385,14 @@ def commits(names: list[str]) -> int:
 @pytest.mark.parametrize("nth", [8, 11, 15])
 def test_t2_t3_an_engine_whose_commit_cannot_be_synced_stops(shop: Shop, nth: int) -> None:
     """Given one failed sync of the log, then sound ones: when it commits, then it ends; the next start finds the truth."""
-    end = shop.live(Fault(action=Action.EIO, at=nth, kinds=SYNCS_OF_THE_LOG, suffix="-wal"))
+    end = shop.live(CallFault(action=Action.EIO, at=nth, kinds=SYNCS_OF_THE_LOG, suffix="-wal"))
     assert (end.status, end.code, end.struck) == (3, "E3104", 1)
 
     after, names = shop.after_the_fault(), passed(shop.records())
     assert commits(passed(after)) == 0, "nothing is reported as committed any more"
-    assert [one for one in after if one.kind is Kind.WRITE and one.path.endswith("-wal")] == [], "nothing is committed"
+    assert [one for one in after if one.kind is CallKind.WRITE and one.path.endswith("-wal")] == [], (
+        "nothing is committed"
+    )
     assert names.count("rx.ack.before") <= commits(names), "a batch is acknowledged after its commit"
 
     there = max((one.number for one in inspect.checkpoints(shop.job.store)), default=0)
@@ -402,7 +404,7 @@ def test_t2_t3_an_engine_whose_commit_cannot_be_synced_stops(shop: Shop, nth: in
 @pytest.mark.parametrize(("at_byte", "times"), [(1_000_000, 1), (1_100_000, 3)])
 def test_t2_a_full_disk_is_a_clean_rollback(shop: Shop, at_byte: int, times: int) -> None:
     """Trap T2: given a disk that is full from byte n on, for a while, then the engine waits and goes on."""
-    fault = Fault(action=Action.ENOSPC, at_byte=at_byte, times=times, kinds=WRITES, suffix="-wal")
+    fault = CallFault(action=Action.ENOSPC, at_byte=at_byte, times=times, kinds=WRITES, suffix="-wal")
     end = shop.live(fault)
     assert (end.status, end.code, end.struck) == (0, "", times)
     names = passed(shop.records())
@@ -414,14 +416,14 @@ def test_t2_a_full_disk_is_a_clean_rollback(shop: Shop, at_byte: int, times: int
 def test_150_a_start_without_space_leaves_what_the_next_one_needs(shop: Shop) -> None:
     """Given a full disk at a start, then it is refused, and with space it succeeds."""
     for nth in (1, 4, 9, 12):
-        end = shop.live(Fault(action=Action.ENOSPC, at=nth, times=0, kinds=WRITES))
+        end = shop.live(CallFault(action=Action.ENOSPC, at=nth, times=0, kinds=WRITES))
         assert (end.status, end.code in disk_full.DOCUMENTED) == (3, True)
     shop.finish()
 
 
 def test_the_calls_of_many_threads_are_one_order(shop: Shop) -> None:
     """A trace, replayed, makes the files that the engine left."""
-    shop.live(Fault(action=Action.KILL, at=1_000_000))
+    shop.live(CallFault(action=Action.KILL, at=1_000_000))
     disk = Disk()
     for one in shop.records():
         disk.apply(one)

@@ -10,7 +10,7 @@ from correlator.errors import UsageError
 from correlator.events import Message
 from correlator.testing import Messages
 from correlator.testing.crashtest.campaign import shrink
-from correlator.testing.crashtest.runs import Plan
+from correlator.testing.crashtest.runs import RunPlan
 from tests.crash.projects import ENGINE, FORGETFUL, TOTALS, assert_holds, project, simulated, tried
 
 IDS = list(range(10))
@@ -319,7 +319,7 @@ def test_two_thousand_messages(tmp_path):
         assert world.sent("bills").ids() == list(range(2000))
 
     with simulated(tmp_path) as level:
-        outcomes = [level.run(body, plan) for plan in (Plan(1, ()), Plan(1))]
+        outcomes = [level.run(body, plan) for plan in (RunPlan(1, ()), RunPlan(1))]
     assert [one.violated for one in outcomes] == [None, None]
     assert outcomes[1].crashes
 
@@ -391,7 +391,7 @@ def test_check_needs_a_run(tmp_path, first):
 )
 def test_what_is_not_there_is_refused(tmp_path, call, code, text):
     with simulated(tmp_path) as level, pytest.raises(UsageError) as refused:
-        level.run(call, Plan(1, ()))
+        level.run(call, RunPlan(1, ()))
     assert refused.value.code == code
     assert text in str(refused.value)
 
@@ -411,7 +411,7 @@ def drawn_failures(level, body, count):
     seed, found = 0, []
     while len(found) < count:
         seed += 1
-        outcome = level.run(body, Plan(seed))
+        outcome = level.run(body, RunPlan(seed))
         if outcome.violated is not None:
             found.append(outcome)
     return found

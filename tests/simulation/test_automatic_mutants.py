@@ -8,9 +8,9 @@ from collections import defaultdict
 import pytest
 
 from tests.harness.mutants import automatic, reach
-from tests.harness.mutants.automatic import Place, Verdict
+from tests.harness.mutants.automatic import PlacedMutant, Verdict
 from tests.harness.mutants.copies import Copy
-from tests.harness.mutants.operators import Edit, Mutant, Text, mutants_of, telling
+from tests.harness.mutants.operators import AutomaticMutant, SourceEdit, SourceText, mutants_of, telling
 from tests.harness.mutants.reach import Reach
 from tests.harness.processes import ROOT
 
@@ -43,7 +43,7 @@ class Queue:
 TAKE = "m:Queue.take"
 
 
-def made() -> dict[str, Mutant]:
+def made() -> dict[str, AutomaticMutant]:
     return {mutant.id: mutant for mutant in mutants_of("m", SOURCE)}
 
 
@@ -157,19 +157,22 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Copy:
     return Copy(tmp_path_factory.mktemp("copy"))
 
 
-def place(file: str, name: str) -> Place:
+def place(file: str, name: str) -> PlacedMutant:
     module = file.removesuffix(".py").replace("/", ".")
     found = {mutant.id: mutant for mutant in mutants_of(module, (ROOT / file).read_text(encoding="utf-8"))}
-    return Place(found[f"{module}:{name}"], file)
+    return PlacedMutant(found[f"{module}:{name}"], file)
 
 
-def slip(file: str, text: str) -> Place:
+def slip(file: str, text: str) -> PlacedMutant:
     """Something put before the first statement of a module."""
     module = file.removesuffix(".py").replace("/", ".")
-    original = Text((ROOT / file).read_text(encoding="utf-8"))
+    original = SourceText((ROOT / file).read_text(encoding="utf-8"))
     first = original.tree.body[1]
-    return Place(
-        Mutant(f"{module}:f:made:1", Edit("made", first, f"{text}\n{original.of(first)}", first), original), file
+    return PlacedMutant(
+        AutomaticMutant(
+            f"{module}:f:made:1", SourceEdit("made", first, f"{text}\n{original.of(first)}", first), original
+        ),
+        file,
     )
 
 
@@ -183,7 +186,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(automatic, "HUNT_CPU_S", 4)
 
 
-def judged(copy: Copy, one: Place, reach: Reach = EVERYWHERE) -> Verdict:
+def judged(copy: Copy, one: PlacedMutant, reach: Reach = EVERYWHERE) -> Verdict:
     """With the proof that the copy is the original again, and the product untouched."""
     before = (copy.directory / one.file).read_bytes()
     verdict = automatic.judge(copy, one, reach)
@@ -252,8 +255,8 @@ SURVIVORS = 0.25
 """The budgets of this test are small, and some slips change nothing: the whole sample is run by the command."""
 
 
-def handful() -> list[Place]:
-    by_kind: dict[str, list[Place]] = defaultdict(list)
+def handful() -> list[PlacedMutant]:
+    by_kind: dict[str, list[PlacedMutant]] = defaultdict(list)
     for one in automatic.all_mutants():
         if one.file in TESTS_OF:
             by_kind[one.mutant.edit.kind].append(one)

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from tests.harness.kill9 import __main__ as kill9
-from tests.harness.kill9.campaign import Figures
+from tests.harness.kill9.campaign import KillFigures
 from tests.harness.simulation import __main__ as simulation
 from tests.harness.simulation.figures import CampaignReport
 
@@ -50,7 +50,7 @@ def test_real_kills_share_their_seeds(monkeypatch, tmp_path, capfd):
 
 def test_figures_add_up():
     one, other = (
-        Figures(runs=n, kills=n, deaths=n, by_kind=Counter(point=n), violations=n, seconds=n, cpu_seconds=n)
+        KillFigures(runs=n, kills=n, deaths=n, by_kind=Counter(point=n), violations=n, seconds=n, cpu_seconds=n)
         for n in (2, 3)
     )
     one.merge(other)

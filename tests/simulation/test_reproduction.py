@@ -11,7 +11,7 @@ from correlator.testing.invariants.catalogue import Violation
 from correlator.testing.invariants.history import History, Setup
 from tests.harness import mutants
 from tests.harness.simulation import figures, reproduction
-from tests.harness.simulation.campaign import Outcome, Totals
+from tests.harness.simulation.campaign import SeedOutcome, SimulationFigures
 from tests.harness.simulation.reproduction import Failure
 
 
@@ -60,10 +60,10 @@ def test_the_end_of_a_process_that_fails_is_shown():
 
 def test_figures_of_a_campaign():
     found = [Violation("A1", "", "x"), Violation("A1", "", "y"), Violation("S2", "", "z")]
-    totals = Totals(cpu_s=1.234)
-    totals.add(Outcome(seed=7, crashes=2, found=found, history=History(Setup()), killed_at={"rx.poll": 2}))
-    totals.add(Outcome(seed=8, crashes=1, history=History(Setup()), killed_at={"ac.ack": 1}))
-    totals.add(Outcome(seed=9, history=History(Setup())))
+    totals = SimulationFigures(cpu_s=1.234)
+    totals.add(SeedOutcome(seed=7, crashes=2, found=found, history=History(Setup()), killed_at={"rx.poll": 2}))
+    totals.add(SeedOutcome(seed=8, crashes=1, history=History(Setup()), killed_at={"ac.ack": 1}))
+    totals.add(SeedOutcome(seed=9, history=History(Setup())))
     report = figures.campaign_report(7, 1, totals)
     assert (report.first_seed, report.runs, report.crashes, report.violations, report.seconds) == (7, 3, 3, 1, 1.23)
     assert report.without_fault == 1

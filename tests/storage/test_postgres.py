@@ -20,10 +20,10 @@ from correlator.storage.witness import witness_of
 from correlator.testing.network import (
     POSTGRES_COMMIT,
     AtRequest,
-    Cut,
+    CutConnection,
     Direction,
-    Fault,
     FaultProxy,
+    NetworkFault,
     lost_reply,
     lost_request,
 )
@@ -54,7 +54,7 @@ def through(proxy: FaultProxy, server: PostgresServer, url: str) -> str:
 
 @pytest.mark.parametrize(("lost", "committed"), [(lost_request, False), (lost_reply, True)])
 def test_t1_a_lost_commit_is_resolved(
-    make_store: MakeStore, server: PostgresServer, proxy: FaultProxy, lost: Callable[..., Fault], committed: bool
+    make_store: MakeStore, server: PostgresServer, proxy: FaultProxy, lost: Callable[..., NetworkFault], committed: bool
 ) -> None:
     direct = server.fresh_schema()
     store = make_store(through(proxy, server, direct))
@@ -155,7 +155,7 @@ def test_our_own_lost_session_is_ended_before_we_look(
     store = make_store(through(proxy, server, direct))
     opened(store)
     place = AtRequest(matcher=POSTGRES_COMMIT, direction=Direction.REQUEST, after=after)
-    proxy.inject(Fault(place, Cut(upstream=False)))
+    proxy.inject(NetworkFault(place, CutConnection(upstream=False)))
     with pytest.raises(CommitUnknown):
         store.commit(1, [values.received(1, 1)])
     (lost,) = server.backends(direct)
@@ -189,7 +189,7 @@ def test_a_look_that_is_lost_in_its_turn(
         proxy.inject(lost_request(POSTGRES_COMMIT))
         with pytest.raises(CommitUnknown):
             store.commit(number, [values.received(number, 1)])
-        lost = proxy.inject(Fault(AtRequest(hit=number), Cut(upstream=noticed)))
+        lost = proxy.inject(NetworkFault(AtRequest(hit=number), CutConnection(upstream=noticed)))
         with contextlib.suppress(CommitUnknown):
             store.resolve(number)
         lost.withdraw()

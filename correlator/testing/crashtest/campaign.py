@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from correlator.testing.crashtest.runs import Body, Level, Outcome, Plan
+from correlator.testing.crashtest.runs import Body, Level, Outcome, RunPlan
 from correlator.testing.schedule import Fault
 
 SINGLES_SHARE = 0.5
@@ -19,7 +19,7 @@ TRIES = 3
 
 
 @dataclass(slots=True)
-class Figures:
+class CrashTestFigures:
     """What a campaign did.
 
     Attributes:
@@ -71,7 +71,7 @@ class Result:
         shrunk: the same failure with as few faults as were found to be enough.
     """
 
-    figures: Figures
+    figures: CrashTestFigures
     reference: Outcome
     found: Outcome | None = None
     shrunk: Outcome | None = None
@@ -87,8 +87,8 @@ def campaign(level: Level, body: Body, *, budget_s: float, seed: int) -> Result:
         seed: of everything that is drawn.
     """
     begin = time.monotonic()
-    figures = Figures(level.name)
-    reference = level.run(body, Plan(seed, (), SHARES))
+    figures = CrashTestFigures(level.name)
+    reference = level.run(body, RunPlan(seed, (), SHARES))
     figures.add(reference)
     result = Result(figures=figures, reference=reference)
     if reference.violated is not None:
@@ -107,10 +107,10 @@ def campaign(level: Level, body: Body, *, budget_s: float, seed: int) -> Result:
     return result
 
 
-def repeated(level: Level, body: Body, plan: Plan) -> Result:
+def repeated(level: Level, body: Body, plan: RunPlan) -> Result:
     """One run of a plan, or a few until one fails where equal plans make different runs; as a campaign of these."""
     begin = time.monotonic()
-    figures = Figures(level.name)
+    figures = CrashTestFigures(level.name)
     for _ in range(1 if level.deterministic else TRIES):
         outcome = level.run(body, plan)
         figures.add(outcome)
@@ -121,17 +121,19 @@ def repeated(level: Level, body: Body, plan: Plan) -> Result:
     return Result(figures=figures, reference=outcome, found=failed, shrunk=failed)
 
 
-def _plans(singles: list[tuple[Fault, ...]], seed: int, begin: float, budget_s: float) -> Iterator[tuple[Plan, bool]]:
+def _plans(
+    singles: list[tuple[Fault, ...]], seed: int, begin: float, budget_s: float
+) -> Iterator[tuple[RunPlan, bool]]:
     """All that the budget has time for, and one in any case; the flag says that it is a single fault."""
     random.Random(f"singles {seed}").shuffle(singles)
     for number, faults in enumerate(singles):
         if number and time.monotonic() - begin > budget_s * SINGLES_SHARE:
             break
-        yield Plan(seed, faults, SHARES), True
+        yield RunPlan(seed, faults, SHARES), True
     drawn = seed
     while time.monotonic() - begin < budget_s:
         drawn += 1
-        yield Plan(drawn), False
+        yield RunPlan(drawn), False
 
 
 def shrink(level: Level, body: Body, failure: Outcome) -> Outcome:
@@ -171,7 +173,7 @@ def _fails_again(level: Level, body: Body, failure: Outcome, faults: Sequence[Fa
     """A run with exactly these faults that violates what the failure does."""
     assert failure.violated is not None
     for _ in range(TRIES):
-        outcome = level.run(body, Plan(failure.plan.seed, tuple(faults), failure.plan.shares))
+        outcome = level.run(body, RunPlan(failure.plan.seed, tuple(faults), failure.plan.shares))
         if outcome.violated is not None and outcome.violated.id == failure.violated.id:
             return outcome
         outcome.forget()

@@ -13,12 +13,12 @@ from correlator.events import DeadLetter, Outgoing
 from correlator.settings import CheckpointSettings, EngineSettings
 from correlator.storage import inspect
 from correlator.testing.crashtest.configured import Configured
-from correlator.testing.crashtest.runs import Body, Outcome, Plan, judge
+from correlator.testing.crashtest.runs import Body, Outcome, RunPlan, judge
 from correlator.testing.crashtest.world import ConfiguredWorld
 from correlator.testing.invariants.history import History
 from correlator.testing.kill9 import draws, stored, wire
 from correlator.testing.kill9.directory import directory_of_a_run, keep
-from correlator.testing.kill9.lives import G7, Lives
+from correlator.testing.kill9.lives import G7, ProcessRun
 from correlator.testing.kill9.stores import StoreOfRun
 from correlator.testing.kill9.zygote import Zygote
 from correlator.testing.power.outages import Outages
@@ -48,7 +48,9 @@ class Kill9World(ConfiguredWorld):
 
     restless = G7
 
-    def __init__(self, level: str, configured: Configured, lives: Lives, kills: deque[wire.Kill], shares: int) -> None:
+    def __init__(
+        self, level: str, configured: Configured, lives: ProcessRun, kills: deque[wire.Kill], shares: int
+    ) -> None:
         super().__init__(configured)
         self.level = level
         self.lives = lives
@@ -109,7 +111,7 @@ class Kill9:
         modules = sorted({path.partition(":")[0] for path in paths})
         return Zygote(modules)
 
-    def run(self, body: Body, plan: Plan) -> Outcome:
+    def run(self, body: Body, plan: RunPlan) -> Outcome:
         """See `runs.Level`; a failed run keeps its directory."""
         schedule = self._schedule(plan)
         with directory_of_a_run() as directory:
@@ -131,7 +133,7 @@ class Kill9:
         )
 
     @contextlib.contextmanager
-    def world(self, plan: Plan) -> Iterator[Kill9World]:
+    def world(self, plan: RunPlan) -> Iterator[Kill9World]:
         """See `runs.Level`."""
         with directory_of_a_run() as directory, self._world(plan, self._schedule(plan), directory) as world:
             yield world
@@ -147,12 +149,12 @@ class Kill9:
             self._zygote.close()
 
     @contextlib.contextmanager
-    def _world(self, plan: Plan, schedule: Schedule, directory: Path) -> Iterator[Kill9World]:
+    def _world(self, plan: RunPlan, schedule: Schedule, directory: Path) -> Iterator[Kill9World]:
         configured = self.configured
         outages = self._outages(directory, plan.seed)
         with self._stored(plan, directory if outages is None else outages.disk) as store:
             scenario = _scenario(configured, plan.seed, store.url)
-            lives = Lives(
+            lives = ProcessRun(
                 scenario,
                 schedule,
                 self._zygote,
@@ -171,7 +173,7 @@ class Kill9:
             finally:
                 lives.close()
 
-    def _kills(self, plan: Plan, schedule: Schedule, lives: int) -> deque[wire.Kill]:
+    def _kills(self, plan: RunPlan, schedule: Schedule, lives: int) -> deque[wire.Kill]:
         """One for each life under faults; a life is spared where what else may go wrong would find none."""
         if plan.faults is not None:
             kills = draws.kills_of(one for one in plan.faults if one.kind not in self.disturbances)
@@ -188,7 +190,7 @@ class Kill9:
         return None
 
     @contextlib.contextmanager
-    def _stored(self, plan: Plan, directory: Path) -> Iterator[StoreOfRun]:
+    def _stored(self, plan: RunPlan, directory: Path) -> Iterator[StoreOfRun]:
         """An empty store for a run."""
         del plan
         if not self.configured.persistent:
@@ -197,7 +199,7 @@ class Kill9:
             yield StoreOfRun(self._new_store() if self._new_store is not None else f"sqlite:///{directory}/store.db")
 
     @staticmethod
-    def _schedule(plan: Plan) -> Schedule:
+    def _schedule(plan: RunPlan) -> Schedule:
         if plan.faults is None:
             return Schedule(plan.seed, draw_rates(plan.seed))
         return Schedule(plan.seed, {}, [fault for fault in plan.faults if fault.kind in BROKER_KINDS])

@@ -10,7 +10,7 @@ import msgspec
 
 from correlator.errors import UsageError, quoted
 from correlator.testing import files
-from correlator.testing.crashtest.runs import Outcome, Plan
+from correlator.testing.crashtest.runs import Outcome, RunPlan
 from correlator.testing.schedule import Fault
 
 
@@ -38,9 +38,9 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
     violated: str
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> RunPlan:
         """The run that failed."""
-        return Plan(self.seed, tuple(self.faults), self.shares)
+        return RunPlan(self.seed, tuple(self.faults), self.shares)
 
     def doubts(self, config: Path, test: str) -> str:
         """Why the plan may not mean the same any more; "" when nothing speaks against it.

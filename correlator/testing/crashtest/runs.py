@@ -21,7 +21,7 @@ TEST = "test"
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RunPlan:
     """A run that is asked for.
 
     Attributes:
@@ -52,7 +52,7 @@ class Outcome:
         kept: directory with the store and what else is worth a look, of a failed run at a level with files.
     """
 
-    plan: Plan
+    plan: RunPlan
     violated: Violation | None
     faults: Sequence[Fault] = ()
     told: Sequence[str] = ()
@@ -97,11 +97,11 @@ class Level(Protocol):
     name: str
     deterministic: bool
 
-    def run(self, body: Body, plan: Plan) -> Outcome:
+    def run(self, body: Body, plan: RunPlan) -> Outcome:
         """Run the body once in a new world; raises only what a user of the harness has done wrong (`UsageError`)."""
         ...
 
-    def world(self, plan: Plan) -> AbstractContextManager[World]:
+    def world(self, plan: RunPlan) -> AbstractContextManager[World]:
         """A new world; leaving the block ends what lives in it."""
         ...
 

@@ -9,7 +9,7 @@ from correlator.errors import UsageError, quoted
 from correlator.storage.database import location, parse
 from correlator.testing.crashtest.configured import Configured
 from correlator.testing.crashtest.killed import SPARED, Kill9
-from correlator.testing.crashtest.runs import Outcome, Plan
+from correlator.testing.crashtest.runs import Outcome, RunPlan
 from correlator.testing.kill9 import disturbances, draws, wire
 from correlator.testing.kill9.stores import StoreOfRun, served
 from correlator.testing.schedule import BROKER_KINDS, KILL, Fault, Schedule, draw_rates
@@ -48,12 +48,12 @@ class Broker(Kill9):
             yield (fault,)
 
     @contextlib.contextmanager
-    def _stored(self, plan: Plan, directory: Path) -> Iterator[StoreOfRun]:
+    def _stored(self, plan: RunPlan, directory: Path) -> Iterator[StoreOfRun]:
         del directory
         with served(self._database, _disturbances(plan)) as store:
             yield store
 
-    def _kills(self, plan: Plan, schedule: Schedule, lives: int) -> deque[wire.Kill]:
+    def _kills(self, plan: RunPlan, schedule: Schedule, lives: int) -> deque[wire.Kill]:
         """As at `kill9`, and a life that is spared: what disturbs the store strikes in it as well."""
         kills = super()._kills(plan, schedule, lives)
         return kills if plan.faults is not None or SPARED in kills else deque([*kills, SPARED])
@@ -74,7 +74,7 @@ def on_this_machine(database: str | None) -> str:
     return database
 
 
-def _disturbances(plan: Plan) -> Sequence[Fault]:
+def _disturbances(plan: RunPlan) -> Sequence[Fault]:
     """Those of the plan, or drawn ones; none for a seed that draws nothing but kills."""
     if plan.faults is not None:
         return [one for one in plan.faults if one.kind in disturbances.KINDS]

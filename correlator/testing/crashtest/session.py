@@ -13,7 +13,7 @@ from correlator.errors import CorrelatorError
 from correlator.testing import files
 from correlator.testing.crashtest import replay
 from correlator.testing.crashtest.levels import known, opened, seconds
-from correlator.testing.crashtest.runs import Level, Plan
+from correlator.testing.crashtest.runs import Level, RunPlan
 from correlator.testing.crashtest.served import ENVIRONMENT, on_this_machine
 from correlator.testing.schedule import Fault
 from correlator.testing.worlds import World
@@ -48,7 +48,7 @@ def worlds(request: pytest.FixtureRequest, level: str) -> Iterator[Callable[...,
             file = config_file(request, config)
             if file not in levels:
                 levels[file] = stack.enter_context(opened(level, file, database(request.config)))
-            return stack.enter_context(levels[file].world(Plan(seed, tuple(faults))))
+            return stack.enter_context(levels[file].world(RunPlan(seed, tuple(faults))))
 
         yield make
 

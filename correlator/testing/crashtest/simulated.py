@@ -12,7 +12,7 @@ from correlator.events import DeadLetter, Outgoing
 from correlator.settings import EngineSettings
 from correlator.testing.crashtest.configured import Configured
 from correlator.testing.crashtest.modules import OwnModules
-from correlator.testing.crashtest.runs import Body, Outcome, Plan, judge
+from correlator.testing.crashtest.runs import Body, Outcome, RunPlan, judge
 from correlator.testing.crashtest.world import ConfiguredWorld
 from correlator.testing.invariants.catalogue import InvariantViolated, Violation
 from correlator.testing.invariants.history import History
@@ -55,7 +55,7 @@ class SimulatedWorld(ConfiguredWorld):
     level = "sim"
     restless = "the engine comes to rest"
 
-    def __init__(self, configured: Configured, plan: Plan) -> None:
+    def __init__(self, configured: Configured, plan: RunPlan) -> None:
         super().__init__(configured)
         rates = draw_rates(plan.seed) if plan.faults is None else {}
         schedule = Schedule(plan.seed, rates, plan.faults)
@@ -110,7 +110,7 @@ class Simulated:
             raise UsageError("E2422", quoted(configured.file), what, "Level sim runs monitors", "Use level kill9")
         self._configured = configured
 
-    def run(self, body: Body, plan: Plan) -> Outcome:
+    def run(self, body: Body, plan: RunPlan) -> Outcome:
         """One run; the same plan makes the same history."""
         with self.world(plan) as world:
             violated = judge(body, world)
@@ -126,7 +126,7 @@ class Simulated:
         )
 
     @contextlib.contextmanager
-    def world(self, plan: Plan) -> Iterator[SimulatedWorld]:
+    def world(self, plan: RunPlan) -> Iterator[SimulatedWorld]:
         """See `runs.Level`."""
         with small_world(), innocent_messages():
             yield SimulatedWorld(self._configured, plan)

@@ -27,7 +27,7 @@ from correlator.runtime.engine import Engine
 from correlator.storage.store import SqlStore
 from correlator.testing.kill9 import wire
 from correlator.testing.kill9.draws import SYSCALL
-from correlator.testing.kill9.remote import Link, RemoteConnection, ToldStore
+from correlator.testing.kill9.remote import OracleConnection, RemoteConnection, ToldStore
 from correlator.testing.simulation import inspection
 from correlator.testing.simulation.probe import innocent_messages, observed
 from correlator.testing.syscalls import library
@@ -68,7 +68,7 @@ class ToldEngine(Engine):
         life: set before the start.
     """
 
-    life: "Life"
+    life: "ChildLife"
 
     def recover(self) -> None:
         """As every engine."""
@@ -81,7 +81,7 @@ class ToldEngine(Engine):
         self.life.link.commands.put("failed")
 
 
-class Life:
+class ChildLife:
     """One life.
 
     Args:
@@ -95,7 +95,7 @@ class Life:
         running: set when its threads run.
     """
 
-    def __init__(self, job: wire.Job, link: Link) -> None:
+    def __init__(self, job: wire.Job, link: OracleConnection) -> None:
         self.number = job.life
         self.directory = Path(job.directory)
         self.link = link
@@ -177,7 +177,7 @@ class Life:
         """Calls that change files of the run, or of its disk, count from here on."""
         if library.preloaded():
             at, trace = self._kill.syscall, self._job.trace
-            fault = library.Fault(action=library.Action.KILL, at=at) if at else None
+            fault = library.CallFault(action=library.Action.KILL, at=at) if at else None
             watched = Path(self._job.disk) if self._job.disk else self.directory
             library.arm(watched, trace=Path(trace) if trace else None, fault=fault)
 

@@ -6,8 +6,16 @@ The n of such a fault counts over all lives of a run: COMMITs, pieces of request
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from correlator.testing.network import ANY, POSTGRES_COMMIT, AtRequest, Cut, Stall, lost_reply, lost_request
-from correlator.testing.network import Fault as NetworkFault
+from correlator.testing.network import (
+    ANY,
+    POSTGRES_COMMIT,
+    AtRequest,
+    CutConnection,
+    NetworkFault,
+    Stall,
+    lost_reply,
+    lost_request,
+)
 from correlator.testing.schedule import Fault
 
 COMMIT = "commit"
@@ -16,7 +24,9 @@ SLOW_S = 0.05
 AT_COMMIT: Mapping[str, Callable[[int], NetworkFault]] = {
     "commit.lost_request": lambda n: lost_request(POSTGRES_COMMIT, hit=n),
     "commit.lost_reply": lambda n: lost_reply(POSTGRES_COMMIT, hit=n),
-    "commit.lost_client": lambda n: NetworkFault(AtRequest(matcher=POSTGRES_COMMIT, hit=n), Cut(upstream=False)),
+    "commit.lost_client": lambda n: NetworkFault(
+        AtRequest(matcher=POSTGRES_COMMIT, hit=n), CutConnection(upstream=False)
+    ),
 }
 """The n-th COMMIT does not arrive; it is done and its reply is lost, in the last case without a word to the server."""
 ANYWHERE: Mapping[str, Callable[[int], NetworkFault]] = {

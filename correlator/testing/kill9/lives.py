@@ -47,7 +47,7 @@ G7 = "at rest nothing is left: unacknowledged 0, outbox 0, receive log 0, ids wi
 G8 = "an engine starts, and fails only by documented errors"
 
 
-class Lives:
+class ProcessRun:
     """One run.
 
     Args:

@@ -26,7 +26,7 @@ _results = msgspec.msgpack.Decoder(list[wire.Error | None])
 _boolean = msgspec.msgpack.Decoder(bool)
 
 
-class Link:
+class OracleConnection:
     """The line to the oracle. Any thread may use it; one of its own listens.
 
     Args:
@@ -100,7 +100,7 @@ class RemoteConnection:
         features: of the broker.
     """
 
-    def __init__(self, link: Link, name: str, features: Features) -> None:
+    def __init__(self, link: OracleConnection, name: str, features: Features) -> None:
         self.features = features
         self._link = link
         self._name = name
@@ -124,7 +124,7 @@ class RemoteConnection:
 class RemoteSource:
     """A consumer at the oracle's broker."""
 
-    def __init__(self, link: Link, part: int) -> None:
+    def __init__(self, link: OracleConnection, part: int) -> None:
         self._link = link
         self._part = part
 
@@ -153,7 +153,7 @@ class RemoteSource:
 class RemoteSink:
     """A producer at the oracle's broker."""
 
-    def __init__(self, link: Link, part: int) -> None:
+    def __init__(self, link: OracleConnection, part: int) -> None:
         self._link = link
         self._part = part
 
@@ -179,7 +179,7 @@ class ToldStore:
         link: to the oracle.
     """
 
-    def __init__(self, store: Store, link: Link) -> None:
+    def __init__(self, store: Store, link: OracleConnection) -> None:
         self.epoch = 0
         self._store = store
         self._link = link

@@ -60,7 +60,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         awaits_timers: whether a timer that fires once keeps the engine from being quiet.
         told: whether monitors tell all that they do. Otherwise calls that invariants ask about are observed, and no
             message is set aside for the deaths of processes.
-        prepare: import paths of functions that are called with the `child.Life` before its engine is made.
+        prepare: import paths of functions that are called with the `child.ChildLife` before its engine is made.
         disk: directory that loses power with the life: only calls that change its files count; "" for none.
         trace: file to which these are recorded; "" for none.
     """

@@ -31,8 +31,8 @@ from correlator.storage import postgres, sqlite
 from correlator.storage import store as stores
 from correlator.storage.statements import Statements
 from correlator.testing.kill9 import wire
-from correlator.testing.kill9.child import Life
-from correlator.testing.kill9.remote import Link
+from correlator.testing.kill9.child import ChildLife
+from correlator.testing.kill9.remote import OracleConnection
 from correlator.testing.syscalls import library
 
 LOG = "log"
@@ -142,7 +142,7 @@ def _be(job: wire.Job, line: socket.socket, of_the_server: socket.socket) -> NoR
         of_the_server.close()
         _write_to(Path(job.directory) / LOG)
         logs.configure(level="WARNING")
-        Life(job, Link(line)).run()
+        ChildLife(job, OracleConnection(line)).run()
         os._exit(0)
     except BaseException:  # noqa: BLE001  # whatever it is, the oracle finds the status and the log
         traceback.print_exc()

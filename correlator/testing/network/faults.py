@@ -76,7 +76,7 @@ class AtRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
+class CutConnection:
     """The connection ends; what has passed arrives.
 
     Attributes:
@@ -122,29 +122,29 @@ class Delay:
         _at_least(0, seconds=self.seconds)
 
 
-Place = AtByte | AtRequest
-Action = Cut | Swallow | Stall | Delay
+FaultPlace = AtByte | AtRequest
+Action = CutConnection | Swallow | Stall | Delay
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class NetworkFault:
     """What happens, and where."""
 
-    place: Place
+    place: FaultPlace
     action: Action
 
 
-def lost_request(matcher: re.Pattern[bytes], *, hit: int = 1, after: int = 0) -> Fault:
+def lost_request(matcher: re.Pattern[bytes], *, hit: int = 1, after: int = 0) -> NetworkFault:
     """The connection is cut within the n-th matching request: `after` of its bytes arrive at the upstream."""
-    return Fault(AtRequest(matcher=matcher, hit=hit, direction=Direction.REQUEST, after=after), Cut())
+    return NetworkFault(AtRequest(matcher=matcher, hit=hit, direction=Direction.REQUEST, after=after), CutConnection())
 
 
-def lost_reply(matcher: re.Pattern[bytes], *, hit: int = 1, after: int = 0) -> Fault:
+def lost_reply(matcher: re.Pattern[bytes], *, hit: int = 1, after: int = 0) -> NetworkFault:
     """The connection is cut within the reply to the n-th matching request: `after` of its bytes arrive at the client.
 
     With 0 the upstream has begun to answer, so that it has done what was asked.
     """
-    return Fault(AtRequest(matcher=matcher, hit=hit, direction=Direction.REPLY, after=after), Cut())
+    return NetworkFault(AtRequest(matcher=matcher, hit=hit, direction=Direction.REPLY, after=after), CutConnection())
 
 
 def _at_least(least: int, **numbers: float) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from correlator.errors import UsageError
-from correlator.testing.network.faults import AtByte, AtRequest, Cut, Delay, Direction, Fault, Stall
+from correlator.testing.network.faults import AtByte, AtRequest, CutConnection, Delay, Direction, NetworkFault, Stall
 
 HOST = "127.0.0.1"
 LARGEST_PIECE = 65536
@@ -28,7 +28,7 @@ class Injection:
         hits: requests that its place has recognised, up to its own one.
     """
 
-    def __init__(self, fault: Fault, do: Callable[[Coroutine[Any, Any, None]], None]) -> None:
+    def __init__(self, fault: NetworkFault, do: Callable[[Coroutine[Any, Any, None]], None]) -> None:
         self.fault = fault
         self.fired = 0
         self.hits = 0
@@ -73,7 +73,7 @@ class Injection:
         return self.hits == place.hit
 
 
-class End:
+class ProxySocket:
     """One end of a connection."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -148,7 +148,7 @@ class Stream:
     async def _meet(self, injection: Injection) -> None:
         injection.fire()
         match injection.fault.action:
-            case Cut(upstream=upstream):
+            case CutConnection(upstream=upstream):
                 raise LinkLostError(upstream=upstream)
             case Stall(seconds=seconds):
                 await injection.hold(seconds)
@@ -164,7 +164,7 @@ class Stream:
                 await injection.hold(injection.fault.action.seconds)
 
 
-class Link:
+class ProxiedConnection:
     """A connection of a client, and the one to the upstream that belongs to it.
 
     Args:
@@ -175,7 +175,7 @@ class Link:
     """
 
     def __init__(
-        self, number: int, client: End, injections: list[Injection], count: Callable[[Direction, int], None]
+        self, number: int, client: ProxySocket, injections: list[Injection], count: Callable[[Direction, int], None]
     ) -> None:
         self._number = number
         self._client = client
@@ -213,13 +213,13 @@ class Link:
         ends = [self._client]
         try:
             with contextlib.suppress(OSError):
-                ends.append(End(*await asyncio.open_connection(HOST, port)))
+                ends.append(ProxySocket(*await asyncio.open_connection(HOST, port)))
                 await self._pass_both_ways(ends[1])
         finally:
             for end in ends:
                 end.abort()
 
-    async def _pass_both_ways(self, upstream: End) -> None:
+    async def _pass_both_ways(self, upstream: ProxySocket) -> None:
         try:
             async with asyncio.TaskGroup() as ways:
                 ways.create_task(self._pass(Direction.REQUEST, self._client, upstream))
@@ -231,7 +231,7 @@ class Link:
             while await upstream.read():
                 continue
 
-    async def _pass(self, direction: Direction, source: End, target: End) -> None:
+    async def _pass(self, direction: Direction, source: ProxySocket, target: ProxySocket) -> None:
         stream = self._streams[direction]
         try:
             while data := await source.read():
@@ -243,7 +243,7 @@ class Link:
         except OSError as error:
             raise LinkLostError from error
 
-    async def _pass_piece(self, direction: Direction, data: bytes, target: End) -> None:
+    async def _pass_piece(self, direction: Direction, data: bytes, target: ProxySocket) -> None:
         stream = self._streams[direction]
         await stream.meet_faults()
         while data and not stream.swallows:

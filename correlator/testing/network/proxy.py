@@ -8,8 +8,8 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from correlator.errors import UsageError
-from correlator.testing.network.faults import Direction, Fault
-from correlator.testing.network.link import HOST, End, Injection, Link
+from correlator.testing.network.faults import Direction, NetworkFault
+from correlator.testing.network.link import HOST, Injection, ProxiedConnection, ProxySocket
 
 T = TypeVar("T")
 PATIENCE_S = 60.0
@@ -37,7 +37,7 @@ class FaultProxy:
         self._passed = dict.fromkeys(Direction, 0)
         self._changed = threading.Condition()
         self._injections: list[Injection] = []
-        self._links: dict[asyncio.Task[None], Link] = {}
+        self._links: dict[asyncio.Task[None], ProxiedConnection] = {}
         self._server: asyncio.Server | None = None
         self._reserved = _reserve()
         self.port: int = self._reserved.getsockname()[1]
@@ -54,7 +54,7 @@ class FaultProxy:
     ) -> None:
         self.close()
 
-    def inject(self, fault: Fault) -> Injection:
+    def inject(self, fault: NetworkFault) -> Injection:
         """Let a fault act from now on, once; at every connection once where its place says so.
 
         Raises:
@@ -119,7 +119,7 @@ class FaultProxy:
             self._server.close()
             self._server = None
 
-    async def _inject(self, fault: Fault) -> Injection:
+    async def _inject(self, fault: NetworkFault) -> Injection:
         injection = Injection(fault, self._do)
         for link in self._links.values():
             link.mark(injection, late=True)
@@ -136,7 +136,7 @@ class FaultProxy:
         await self._stop_listening()
         await self._cut(lambda _: True)
 
-    async def _cut(self, which: Callable[[Link], bool]) -> int:
+    async def _cut(self, which: Callable[[ProxiedConnection], bool]) -> int:
         tasks = [task for task, link in self._links.items() if which(link)]
         for task in tasks:
             task.cancel()
@@ -145,7 +145,7 @@ class FaultProxy:
 
     def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
-        link = Link(self.connections, End(reader, writer), self._injections, self._count)
+        link = ProxiedConnection(self.connections, ProxySocket(reader, writer), self._injections, self._count)
         task = self._loop.create_task(link.run(self._upstream))
         self._links[task] = link
         self._count_links()

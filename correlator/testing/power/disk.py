@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from correlator.testing.syscalls.trace import Kind, Record
+from correlator.testing.syscalls.trace import CallKind, CallRecord
 
 SECTOR = 512
 MEMORY = "-shm"
@@ -57,14 +57,14 @@ class File:
     def __init__(self, content: bytes = b"") -> None:
         self.content = bytearray(content)
         self.durable = bytearray(content)
-        self.pending: list[Record] = []
+        self.pending: list[CallRecord] = []
 
     @property
     def tearable(self) -> list[int]:
         """Positions of the pending writes that can arrive in part: those of more than one sector."""
-        return [at for at, one in enumerate(self.pending) if one.kind is Kind.WRITE and _sectors(one) > 1]
+        return [at for at, one in enumerate(self.pending) if one.kind is CallKind.WRITE and _sectors(one) > 1]
 
-    def apply(self, record: Record) -> None:
+    def apply(self, record: CallRecord) -> None:
         """A write or a truncation took place."""
         self.pending.append(record)
         change(self.content, record)
@@ -84,7 +84,7 @@ class File:
         image = bytearray(self.durable)
         missing = _Missing()
         for at, record in enumerate(self.pending):
-            if record.kind is Kind.TRUNCATE:
+            if record.kind is CallKind.TRUNCATE:
                 if not arrived[at]:
                     break
                 change(image, record)
@@ -111,19 +111,19 @@ class Disk:
     def __init__(self, files: Mapping[str, bytes] = MappingProxyType({})) -> None:
         self.names = {name: File(content) for name, content in files.items() if not name.endswith(MEMORY)}
         self._durable_names = dict(self.names)
-        self._pending_names: list[tuple[Record, File]] = []
+        self._pending_names: list[tuple[CallRecord, File]] = []
 
-    def apply(self, record: Record) -> None:
+    def apply(self, record: CallRecord) -> None:
         """One more call took place."""
         if record.path.endswith(MEMORY):
             return
-        if record.kind in (Kind.CREATE, Kind.RENAME, Kind.UNLINK):
-            file = File() if record.kind is Kind.CREATE else self.names[record.path]
+        if record.kind in (CallKind.CREATE, CallKind.RENAME, CallKind.UNLINK):
+            file = File() if record.kind is CallKind.CREATE else self.names[record.path]
             _rename(self.names, record, file)
             self._pending_names.append((record, file))
-        elif record.kind in (Kind.WRITE, Kind.TRUNCATE):
+        elif record.kind in (CallKind.WRITE, CallKind.TRUNCATE):
             self.names[record.path].apply(record)
-        elif record.kind in (Kind.FSYNC, Kind.FDATASYNC):
+        elif record.kind in (CallKind.FSYNC, CallKind.FDATASYNC):
             if record.path:
                 self.names[record.path].sync()
             else:
@@ -174,7 +174,7 @@ class _Missing:
         """Where the last of them ends."""
         return len(self._sectors) * SECTOR
 
-    def add(self, record: Record) -> None:
+    def add(self, record: CallRecord) -> None:
         """All sectors of a write."""
         first, last = _span(record)
         self._sectors.extend(bytes(max(0, last - len(self._sectors))))
@@ -185,7 +185,7 @@ class _Missing:
         self._sectors.extend(bytes(max(0, sector + 1 - len(self._sectors))))
         self._sectors[sector] = 1
 
-    def touches(self, record: Record) -> bool:
+    def touches(self, record: CallRecord) -> bool:
         """Whether one of them lies within a write."""
         return self._sectors.find(1, *_span(record)) >= 0
 
@@ -194,22 +194,22 @@ class _Missing:
         return sector < len(self._sectors) and bool(self._sectors[sector])
 
 
-def _rename(names: dict[str, File], record: Record, file: File) -> None:
+def _rename(names: dict[str, File], record: CallRecord, file: File) -> None:
     """A name of `file` appears, changes or goes."""
-    if record.kind is Kind.CREATE:
+    if record.kind is CallKind.CREATE:
         names[record.path] = file
     else:
         del names[record.path]
-    if record.kind is Kind.RENAME:
+    if record.kind is CallKind.RENAME:
         names[record.content.decode()] = file
 
 
-def change(content: bytearray, record: Record) -> None:
+def change(content: bytearray, record: CallRecord) -> None:
     """Do to `content` what the record tells."""
     size = record.offset - len(content)
     if size > 0:
         content.extend(bytes(size))
-    if record.kind is Kind.TRUNCATE:
+    if record.kind is CallKind.TRUNCATE:
         del content[record.offset :]
     else:
         content[record.offset : record.offset + len(record.content)] = record.content
@@ -230,17 +230,17 @@ def _draw(rng: random.Random, count: int) -> Sequence[bool]:
     return [(one >= at) is (how == 4) for one in range(count)]
 
 
-def _span(record: Record) -> tuple[int, int]:
+def _span(record: CallRecord) -> tuple[int, int]:
     """First sector of a write, and the one after its last."""
     return record.offset // SECTOR, -(-(record.offset + len(record.content)) // SECTOR)
 
 
-def _sectors(record: Record) -> int:
+def _sectors(record: CallRecord) -> int:
     first, last = _span(record)
     return last - first
 
 
-def _write_some(image: bytearray, record: Record, missing: _Missing, arrived: Sequence[bool]) -> None:
+def _write_some(image: bytearray, record: CallRecord, missing: _Missing, arrived: Sequence[bool]) -> None:
     """Write those sectors that arrived, unless an earlier write to them is missing."""
     first, _ = _span(record)
     for sector, here in enumerate(arrived, first):
@@ -249,4 +249,4 @@ def _write_some(image: bytearray, record: Record, missing: _Missing, arrived: Se
             continue
         begin = max(record.offset, sector * SECTOR)
         part = record.content[begin - record.offset : (sector + 1) * SECTOR - record.offset]
-        change(image, Record(Kind.WRITE, record.path, begin, part))
+        change(image, CallRecord(CallKind.WRITE, record.path, begin, part))

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from correlator.errors import UsageError
-from correlator.testing.syscalls.trace import WRITING, Kind
+from correlator.testing.syscalls.trace import WRITING, CallKind
 
 SOURCE = Path(__file__).with_name("syscalls.c")
 _COMPILE = ("-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-U_FORTIFY_SOURCE")
@@ -54,7 +54,7 @@ class Action(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class CallFault:
     """Which writing calls below the watched directory are struck, and how.
 
     Attributes:
@@ -71,7 +71,7 @@ class Fault:
     at: int = 1
     times: int = 1
     at_byte: int = 0
-    kinds: frozenset[Kind] = WRITING
+    kinds: frozenset[CallKind] = WRITING
     suffix: str = ""
 
     def __str__(self) -> str:
@@ -96,7 +96,7 @@ def library() -> Path:
 
 
 def environment(
-    directory: Path, *, trace: Path | None = None, fault: Fault | None = None, base: dict[str, str] | None = None
+    directory: Path, *, trace: Path | None = None, fault: CallFault | None = None, base: dict[str, str] | None = None
 ) -> dict[str, str]:
     """The environment of a new process that is armed before its `main` begins.
 
@@ -140,7 +140,7 @@ def preloaded() -> bool:
     return hasattr(_here(), "correlator_syscalls_arm")
 
 
-def arm(directory: Path, *, trace: Path | None = None, fault: Fault | None = None) -> None:
+def arm(directory: Path, *, trace: Path | None = None, fault: CallFault | None = None) -> None:
     """Watch the files below `directory` in this process, from now on; counters begin anew. As `environment`.
 
     Raises:
@@ -195,7 +195,7 @@ def _function(name: str) -> Any:
     return function
 
 
-def _order(directory: Path, trace: Path | None, fault: Fault | None) -> str:
+def _order(directory: Path, trace: Path | None, fault: CallFault | None) -> str:
     lines = (str(directory.resolve(strict=True)), str(trace.absolute()) if trace else "", str(fault or ""))
     if any("\n" in line for line in lines):
         raise UsageError("E2404", "library of system calls", "a path must not hold a line break")

@@ -15,7 +15,7 @@ _HEADER = struct.Struct("=IIqQ")
 _LONGEST_PATH = 4096
 
 
-class Kind(enum.IntEnum):
+class CallKind(enum.IntEnum):
     """What a record tells. All but the last two are *writing calls*: those that count."""
 
     CREATE = 1
@@ -38,11 +38,11 @@ class Kind(enum.IntEnum):
     """A fault struck; `offset` is the kind of the call. What of the call took place has a record of its own."""
 
 
-WRITING = frozenset(Kind) - {Kind.MARK, Kind.STRUCK}
+WRITING = frozenset(CallKind) - {CallKind.MARK, CallKind.STRUCK}
 """The kinds that count as writing calls."""
 
 
-class Record(NamedTuple):
+class CallRecord(NamedTuple):
     """One call that succeeded, or a mark.
 
     Attributes:
@@ -52,7 +52,7 @@ class Record(NamedTuple):
         content: as the kind says, else empty.
     """
 
-    kind: Kind
+    kind: CallKind
     path: str
     offset: int
     content: bytes
@@ -74,20 +74,20 @@ class Trace:
         self.path = path
         self._ends_anywhere = ends_anywhere
 
-    def __iter__(self) -> Iterator[Record]:
+    def __iter__(self) -> Iterator[CallRecord]:
         with self.path.open("rb") as file:
             while header := file.read(_HEADER.size):
                 if len(header) < _HEADER.size:
                     self._end()
                     return
                 kind, path_size, offset, size = _HEADER.unpack(header)
-                if kind not in iter(Kind) or path_size > _LONGEST_PATH:
+                if kind not in iter(CallKind) or path_size > _LONGEST_PATH:
                     raise self._damaged("holds something that is no record")
                 path, content = file.read(path_size), file.read(size)
                 if len(path) + len(content) < path_size + size:
                     self._end()
                     return
-                yield Record(Kind(kind), path.decode(errors="surrogateescape"), offset, content)
+                yield CallRecord(CallKind(kind), path.decode(errors="surrogateescape"), offset, content)
 
     def _end(self) -> None:
         """It ends within a record."""
@@ -98,7 +98,7 @@ class Trace:
         return UsageError("E2403", str(self.path), what, "A trace is written by the library of correlator.testing")
 
 
-def encoded(record: Record) -> bytes:
+def encoded(record: CallRecord) -> bytes:
     """A record as it stands in a trace file, for traces made by hand."""
     path = record.path.encode(errors="surrogateescape")
     return _HEADER.pack(record.kind, len(path), record.offset, len(record.content)) + path + record.content

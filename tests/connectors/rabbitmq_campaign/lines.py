@@ -5,7 +5,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 
-from correlator.testing.network import AtByte, Cut, Direction, Fault, FaultProxy, Injection
+from correlator.testing.network import AtByte, CutConnection, Direction, FaultProxy, Injection, NetworkFault
 from tests.connectors.campaign.board import Stalled
 from tests.connectors.rabbit import opened, receiver, sender
 from tests.connectors.rabbitmq_campaign.traffic import RabbitSite, Role, Round
@@ -56,7 +56,7 @@ class Line:
     @property
     def silent_cuts(self) -> int:
         """Those that the server was not told of."""
-        return sum(one.fired for one in self._injections if one.fault.action == Cut(upstream=False))
+        return sum(one.fired for one in self._injections if one.fault.action == CutConnection(upstream=False))
 
     def in_handshake(self, place: AtByte) -> bool:
         """Whether no message can have been lost."""
@@ -85,8 +85,8 @@ class Line:
         """The cut of a connection; those of the next ones wait already."""
         while len(self._injections) < number + 2:
             place = self._draw(len(self._injections) + 1)
-            cut = Cut(upstream=self._rng.random() >= SILENT_CUTS)
-            self._injections.append(self.proxy.inject(Fault(place, cut)))
+            cut = CutConnection(upstream=self._rng.random() >= SILENT_CUTS)
+            self._injections.append(self.proxy.inject(NetworkFault(place, cut)))
         return self._injections[number - 1]
 
     def _draw(self, connection: int) -> AtByte:

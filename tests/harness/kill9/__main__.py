@@ -14,7 +14,7 @@ from correlator.testing.files import write_json
 from correlator.testing.kill9.zygote import Zygote
 from tests.harness.jobs import shared
 from tests.harness.kill9 import reference
-from tests.harness.kill9.campaign import Campaign, Figures, drawn, pairs
+from tests.harness.kill9.campaign import KillCampaign, KillFigures, drawn, pairs
 
 DEFAULT_KILLS = 1000
 
@@ -34,7 +34,7 @@ def main() -> int:
     if arguments.jobs > 1:
         return _shared(arguments.kills or DEFAULT_KILLS, arguments.seed, arguments.jobs, arguments.report)
     zygote = Zygote(reference.APPLICATION)
-    campaign = Campaign(zygote)
+    campaign = KillCampaign(zygote)
     began = time.monotonic()
     with contextlib.suppress(KeyboardInterrupt), contextlib.closing(zygote):
         if arguments.pairs is not None:
@@ -58,9 +58,9 @@ def _shared(kills: int, seed: int, jobs: int, report: Path | None) -> int:
     """The drawn kills in several processes; each tells what it has found."""
     options = ["--kills", str(-(-kills // jobs))]
     reports, is_sound = shared("tests.harness.kill9", options, seed=seed, jobs=jobs)
-    whole = Figures()
+    whole = KillFigures()
     for one in reports:
-        whole.merge(msgspec.json.decode(one, type=Figures, dec_hook=lambda wanted, found: wanted(found)))
+        whole.merge(msgspec.json.decode(one, type=KillFigures, dec_hook=lambda wanted, found: wanted(found)))
     sys.stdout.write(f"together: {whole.line()}\n")
     if report is not None:
         write_json(report, whole)

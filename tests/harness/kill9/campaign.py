@@ -15,7 +15,7 @@ from correlator.testing.invariants.catalogue import InvariantViolated, Violation
 from correlator.testing.invariants.violations import violations
 from correlator.testing.kill9 import draws, wire
 from correlator.testing.kill9.directory import directory_of_a_run, keep
-from correlator.testing.kill9.lives import Lives
+from correlator.testing.kill9.lives import ProcessRun
 from correlator.testing.kill9.zygote import Zygote
 from correlator.testing.schedule import KILL, Fault, Schedule, draw_rates
 from tests.harness.kill9 import reference
@@ -29,7 +29,7 @@ _BEFORE_THE_SCHEMA = ("rec.lock", "rec.migrate.begin", "rec.migrate.step")
 """Points that the start of an engine passes before its store has a schema."""
 
 
-class Found(msgspec.Struct, frozen=True):
+class FailedRun(msgspec.Struct, frozen=True):
     """A run that failed.
 
     Attributes:
@@ -45,7 +45,7 @@ class Found(msgspec.Struct, frozen=True):
     kept: str
 
 
-class Figures(msgspec.Struct):
+class KillFigures(msgspec.Struct):
     """What a campaign did.
 
     Attributes:
@@ -74,11 +74,11 @@ class Figures(msgspec.Struct):
     pairs_tried: int = 0
     missed: int = 0
     violations: int = 0
-    found: list[Found] = []
+    found: list[FailedRun] = []
     seconds: float = 0.0
     cpu_seconds: float = 0.0
 
-    def add(self, lives: Lives, fired: Sequence[Fault]) -> None:
+    def add(self, lives: ProcessRun, fired: Sequence[Fault]) -> None:
         """Count a run."""
         self.runs += 1
         self.deaths += lives.crashes
@@ -91,7 +91,7 @@ class Figures(msgspec.Struct):
                 if where not in (draws.SYSCALL, draws.TIME):
                     self.by_point[where] += 1
 
-    def merge(self, other: "Figures") -> None:
+    def merge(self, other: "KillFigures") -> None:
         """Count what another campaign did at the same time, with seeds of its own."""
         for name in ("runs", "kills", "deaths", "without_fault", "violations", "cpu_seconds"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
@@ -112,7 +112,7 @@ class Figures(msgspec.Struct):
         )
 
 
-class Campaign:
+class KillCampaign:
     """Runs of our own workload, in one process after another.
 
     Args:
@@ -125,7 +125,7 @@ class Campaign:
     """
 
     def __init__(self, zygote: Zygote, prepare: Sequence[str] = ()) -> None:
-        self.figures = Figures()
+        self.figures = KillFigures()
         self._zygote = zygote
         self._prepare = prepare
         self.passed: Counter[str] = Counter()
@@ -151,7 +151,7 @@ class Campaign:
         self.figures.pairs_tried += max(0, struck - 1)
         return struck
 
-    def exactly(self, workload: reference.Reference, *kills: wire.Kill, shares: int = 1) -> Lives:
+    def exactly(self, workload: reference.Reference, *kills: wire.Kill, shares: int = 1) -> ProcessRun:
         """One run with exactly these kills, the messages published in so many shares, one for each life.
 
         Where the first kill comes later, the store begins with its schema: making it is the larger part of a life.
@@ -169,18 +169,18 @@ class Campaign:
         shares: int,
         one_each: bool = False,
         with_schema: bool = False,
-    ) -> Lives:
+    ) -> ProcessRun:
         with directory_of_a_run() as directory:
             if with_schema and workload.scenario.persistent:
                 files.write(directory / reference.STORE, [self._schema])
             scenario = reference.stored_in(workload.scenario, directory)
-            lives = Lives(scenario, schedule, self._zygote, directory, prepare=(*workload.prepare, *self._prepare))
+            lives = ProcessRun(scenario, schedule, self._zygote, directory, prepare=(*workload.prepare, *self._prepare))
             lives.publish(workload.parcels)
             violated = _violated(lives, kills, shares, one_each=one_each)
             if violated is not None:
                 keep(directory, lives.history)
                 self.figures.violations += 1
-                self.figures.found.append(Found(scenario.seed, schedule.fired, str(violated), str(directory)))
+                self.figures.found.append(FailedRun(scenario.seed, schedule.fired, str(violated), str(directory)))
         self.passed |= lives.passed
         self.figures.add(lives, schedule.fired)
         return lives
@@ -193,7 +193,7 @@ class Campaign:
             return (directory / reference.STORE).read_bytes()
 
 
-def _violated(lives: Lives, kills: deque[wire.Kill], shares: int, *, one_each: bool) -> Violation | None:
+def _violated(lives: ProcessRun, kills: deque[wire.Kill], shares: int, *, one_each: bool) -> Violation | None:
     try:
         lives.run(kills, shares=shares, one_each=one_each)
         return next((Violation(*one) for one in violations(lives.history)), None)
@@ -203,7 +203,7 @@ def _violated(lives: Lives, kills: deque[wire.Kill], shares: int, *, one_each: b
         lives.close()
 
 
-def drawn(campaign: Campaign, *, kills: int, seed: int, step: int = 1) -> None:
+def drawn(campaign: KillCampaign, *, kills: int, seed: int, step: int = 1) -> None:
     """Runs with seeds from this one on until so many processes were killed, or too many runs have failed.
 
     With `step` only every so manieth seed, so that several processes share the seeds.
@@ -214,7 +214,7 @@ def drawn(campaign: Campaign, *, kills: int, seed: int, step: int = 1) -> None:
         seed += step
 
 
-def pairs(campaign: Campaign, mode: Reliability, *, kills: int | None, seed: int) -> None:
+def pairs(campaign: KillCampaign, mode: Reliability, *, kills: int | None, seed: int) -> None:
     """Every ordered pair of kills that can be, in two lives of which the second goes on from the first.
 
     Kills are the passings of points. What a life passes depends on where the one before it died; so for each kill the
@@ -266,7 +266,7 @@ class Map:
         of_a_new_store: the same as `follows` for what only the first life of a store passes.
     """
 
-    def __init__(self, campaign: Campaign, mode: Reliability) -> None:
+    def __init__(self, campaign: KillCampaign, mode: Reliability) -> None:
         undisturbed = _hits(campaign.exactly(reference.smallest(mode, 2), _FIRST, shares=2))
         self.ways: dict[wire.Kill, tuple[wire.Kill, ...]] = dict.fromkeys(undisturbed, ())
         self.follows: dict[wire.Kill, list[wire.Kill]] = {}
@@ -318,7 +318,7 @@ class Trails:
             self._left.setdefault(kill, []).append(other)
 
 
-def _hits(lives: Lives) -> list[wire.Kill]:
+def _hits(lives: ProcessRun) -> list[wire.Kill]:
     """A kill for each passing of a point in the last life of a run."""
     points = {name: hits for name, hits in lives.passed_at_last.items() if name != draws.SYSCALL}
     return list(draws.kills_of(draws.singles(points)))

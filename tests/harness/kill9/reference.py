@@ -26,7 +26,7 @@ from correlator.settings import (
 from correlator.testing.invariants.history import Published, ReceiverFacts, Setup
 from correlator.testing.invariants.reference import DYNAMIC_SOURCE
 from correlator.testing.kill9 import wire
-from correlator.testing.kill9.child import Life, die
+from correlator.testing.kill9.child import ChildLife, die
 from correlator.testing.simulation import small_world
 from correlator.testing.simulation.brokers import Parcel
 from correlator.testing.simulation.scenario import Scenario
@@ -58,7 +58,7 @@ class ToldProbe(WorldProbe):
         life: of the child.
     """
 
-    def __init__(self, life: Life) -> None:
+    def __init__(self, life: ChildLife) -> None:
         super().__init__(life.link.record, self._open, self._last_word)
         self._life = life
 
@@ -80,7 +80,7 @@ class ToldProbe(WorldProbe):
         return tuple(name for name, receiver in engine.receivers.items() if receiver.is_open)
 
 
-def prepare(life: Life) -> None:
+def prepare(life: ChildLife) -> None:
     """In the child: short timers, small segments, and monitors that tell what they do."""
     application.PRIME_DELAY_S = TIMER_S
     statelog.SEGMENT_ENTRIES = small_world.SEGMENT_ENTRIES
@@ -88,12 +88,12 @@ def prepare(life: Life) -> None:
     application.watch(ToldProbe(life))
 
 
-def let_parts_come_and_go(life: Life) -> None:
+def let_parts_come_and_go(life: ChildLife) -> None:
     """In the child: a thread that adds and removes a receiver and a sender, and leaves the receiver there."""
     threading.Thread(target=_churn, args=(life,), name="churn", daemon=True).start()
 
 
-def _churn(life: Life) -> None:
+def _churn(life: ChildLife) -> None:
     life.running.wait()
     engine, rng = life.engine, random.Random(f"churn {life.number}")
     assert engine is not None

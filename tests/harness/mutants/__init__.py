@@ -31,7 +31,7 @@ from tests.harness.mutants import (
 )
 from tests.harness.mutants.catalogue import CATALOGUE, Mutant, applied
 from tests.harness.mutants.equivalent import EQUIVALENT
-from tests.harness.simulation.campaign import Outcome, run_seed
+from tests.harness.simulation.campaign import SeedOutcome, run_seed
 
 __all__ = ["CATALOGUE", "EQUIVALENT", "GROUPS", "Caught", "Fate", "Mutant", "applied", "command", "hunt", "hunt_all"]
 
@@ -44,7 +44,7 @@ class Caught(NamedTuple):
     """A mutant was caught after so many runs, by this outcome."""
 
     runs: int
-    outcome: Outcome
+    outcome: SeedOutcome
 
 
 class Fate(NamedTuple):
@@ -132,5 +132,5 @@ def _hunt_in_processes(name: str) -> Caught | None:
         digests.add(subprocess.run(command, env=environment, capture_output=True, check=True).stdout)
         if len(digests) > 1:
             violation = Violation("G9", "the same seed makes the same history", f"{len(digests)} histories of seed 42")
-            return Caught(runs, Outcome(seed=42, found=[violation], history=History(Setup())))
+            return Caught(runs, SeedOutcome(seed=42, found=[violation], history=History(Setup())))
     return None

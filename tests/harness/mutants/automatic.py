@@ -26,7 +26,7 @@ import msgspec
 from correlator.testing.files import write_json
 from correlator.testing.simulation.small_world import small_world
 from tests.harness.mutants.copies import Copy
-from tests.harness.mutants.operators import Mutant, mutants_of
+from tests.harness.mutants.operators import AutomaticMutant, mutants_of
 from tests.harness.mutants.reach import FILE, Reach, called_so_far, make_telling, reach_of
 from tests.harness.processes import ROOT
 from tests.harness.simulation.campaign import run_seed
@@ -113,17 +113,17 @@ class Hunted(msgspec.Struct, frozen=True):
     called: list[str] = []
 
 
-class Place(NamedTuple):
+class PlacedMutant(NamedTuple):
     """A mutant and the file it is in."""
 
-    mutant: Mutant
+    mutant: AutomaticMutant
     file: str
 
 
-def all_mutants() -> list[Place]:
+def all_mutants() -> list[PlacedMutant]:
     """Every mutant of every room, in the order of files."""
     return [
-        Place(mutant, file)
+        PlacedMutant(mutant, file)
         for file, module in _sources()
         for mutant in mutants_of(module, (ROOT / file).read_text(encoding="utf-8"))
     ]
@@ -147,7 +147,7 @@ def hunt(seeds: int, cpu_s: float) -> Hunted:
     return Hunted(seed, sorted({violation.id for violation in outcome.found}), called_so_far())
 
 
-def judge(copy: Copy, place: Place, reach: Reach) -> Verdict:
+def judge(copy: Copy, place: PlacedMutant, reach: Reach) -> Verdict:
     """Run one mutant in a copy that no other thread uses."""
     begin = time.monotonic()
     function = place.mutant.function
@@ -236,7 +236,7 @@ def measured_reach() -> Reach:
         return reach_of(hunted.called, copy.directory / FILE)
 
 
-def judge_all(places: Sequence[Place], jobs: int, told: Callable[[Verdict], None]) -> None:
+def judge_all(places: Sequence[PlacedMutant], jobs: int, told: Callable[[Verdict], None]) -> None:
     """Judge mutants in so many copies at a time; `told` hears each verdict. Raises as `measured_reach`."""
     reach = measured_reach()
     with ExitStack() as stack:
@@ -245,7 +245,7 @@ def judge_all(places: Sequence[Place], jobs: int, told: Callable[[Verdict], None
             directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="correlator-mutants-"))
             free.put(Copy(Path(directory)))
 
-        def one(place: Place) -> Verdict:
+        def one(place: PlacedMutant) -> Verdict:
             copy = free.get()
             try:
                 return judge(copy, place, reach)
@@ -280,7 +280,7 @@ def explained() -> str:
     return Path(__file__).with_name("survivors.md").read_text(encoding="utf-8")
 
 
-def _chosen(arguments: argparse.Namespace, places: Sequence[Place]) -> list[Place]:
+def _chosen(arguments: argparse.Namespace, places: Sequence[PlacedMutant]) -> list[PlacedMutant]:
     if not arguments.only:
         return random.Random(arguments.seed).sample(places, min(arguments.sample, len(places)))
     found = [place for place in places if place.mutant.id in arguments.only]

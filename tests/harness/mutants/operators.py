@@ -36,7 +36,7 @@ _Simple = ast.Expr | ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Delete
 _Removable = _Simple | ast.If | ast.For | ast.While | ast.Raise | ast.Break | ast.Continue
 
 
-class Edit(NamedTuple):
+class SourceEdit(NamedTuple):
     """A new text for a node, or for everything from the first node to the end of the last."""
 
     kind: str
@@ -45,7 +45,7 @@ class Edit(NamedTuple):
     last: ast.expr | ast.stmt
 
 
-class Mutant(NamedTuple):
+class AutomaticMutant(NamedTuple):
     """A module with one slip in it.
 
     Attributes:
@@ -55,8 +55,8 @@ class Mutant(NamedTuple):
     """
 
     id: str
-    edit: Edit
-    original: "Text"
+    edit: SourceEdit
+    original: "SourceText"
 
     @property
     def source(self) -> str:
@@ -75,16 +75,16 @@ class Mutant(NamedTuple):
         return self.id.rsplit(":", 2)[0]
 
 
-def mutants_of(module: str, source: str) -> list[Mutant]:
+def mutants_of(module: str, source: str) -> list[AutomaticMutant]:
     """Every mutant of a module, function by function."""
-    text = Text(source)
+    text = SourceText(source)
     found = []
     counts: Counter[str] = Counter()
     for function, body in _scopes(text.tree):
         for edit in _edits(body, text, values_alone=not function):
             name = f"{module}:{function}:{edit.kind}"
             counts[name] += 1
-            found.append(Mutant(f"{name}:{counts[name]}", edit, text))
+            found.append(AutomaticMutant(f"{name}:{counts[name]}", edit, text))
     return found
 
 
@@ -99,7 +99,7 @@ def telling(module: str, source: str, recorder: str) -> str:
     return ast.unparse(ast.fix_missing_locations(tree))
 
 
-class Text:
+class SourceText:
     """A source text that is edited by nodes of its tree (whose columns count bytes)."""
 
     def __init__(self, source: str) -> None:
@@ -119,7 +119,7 @@ class Text:
         """What stands between two nodes."""
         return self._bytes[self._span(one)[1] : self._span(other)[0]].decode()
 
-    def with_edit(self, edit: Edit) -> str:
+    def with_edit(self, edit: SourceEdit) -> str:
         """The whole text with the edit in it."""
         begin, end = self._span(edit.first)[0], self._span(edit.last)[1]
         return (self._bytes[:begin] + edit.text.encode() + self._bytes[end:]).decode()
@@ -146,21 +146,21 @@ def _scopes(tree: ast.Module) -> Iterator[tuple[str, list[ast.stmt]]]:
             todo.append((inner, child))
 
 
-def _edits(body: list[ast.stmt], text: Text, *, values_alone: bool) -> Iterator[Edit]:
+def _edits(body: list[ast.stmt], text: SourceText, *, values_alone: bool) -> Iterator[SourceEdit]:
     if not values_alone:
         yield from _early_return(body, text)
         for block in _blocks(body):
             yield from _of_block(block, text)
     for node in _expressions(body):
         for kind, changed in _changes(node):
-            yield Edit(kind, node, f"({ast.unparse(changed)})", node)
+            yield SourceEdit(kind, node, f"({ast.unparse(changed)})", node)
 
 
-def _early_return(body: list[ast.stmt], text: Text) -> Iterator[Edit]:
+def _early_return(body: list[ast.stmt], text: SourceText) -> Iterator[SourceEdit]:
     """The function does nothing."""
     first = next((one for one in body if not _is_documentation(one)), None)
     if first is not None and not isinstance(first, ast.Return | ast.Raise):
-        yield Edit("empty", first, f"return None\n{' ' * first.col_offset}{text.of(first)}", first)
+        yield SourceEdit("empty", first, f"return None\n{' ' * first.col_offset}{text.of(first)}", first)
 
 
 def _blocks(body: list[ast.stmt]) -> Iterator[list[ast.stmt]]:
@@ -176,18 +176,18 @@ def _blocks(body: list[ast.stmt]) -> Iterator[list[ast.stmt]]:
                         yield from _blocks(handler.body)
 
 
-def _of_block(block: list[ast.stmt], text: Text) -> Iterator[Edit]:
+def _of_block(block: list[ast.stmt], text: SourceText) -> Iterator[SourceEdit]:
     for statement in block:
         if isinstance(statement, _Removable) and not _is_silent(statement):
-            yield Edit("remove", statement, "pass", statement)
+            yield SourceEdit("remove", statement, "pass", statement)
         if isinstance(statement, ast.Break | ast.Continue):
             instead = "continue" if isinstance(statement, ast.Break) else "break"
-            yield Edit("leave", statement, instead, statement)
+            yield SourceEdit("leave", statement, instead, statement)
         if isinstance(statement, ast.Return) and statement.value is not None and not _is_none(statement.value):
-            yield Edit("return", statement, "return None", statement)
+            yield SourceEdit("return", statement, "return None", statement)
     for one, other in itertools.pairwise(block):
         if _may_be_swapped(one, other):
-            yield Edit("swap", one, text.of(other) + text.between(one, other) + text.of(one), other)
+            yield SourceEdit("swap", one, text.of(other) + text.between(one, other) + text.of(one), other)
 
 
 def _may_be_swapped(one: ast.stmt, other: ast.stmt) -> bool:

@@ -15,10 +15,10 @@ from correlator.errors import CorrelatorError
 from correlator.testing.power.disk import KINDS, Disk, Image
 from correlator.testing.power.place import put
 from correlator.testing.simulation.small_world import small_world
-from correlator.testing.syscalls.trace import Kind, Record, Trace
-from tests.harness.power.facts import Facts
-from tests.harness.power.judge import Violation, violations
-from tests.harness.power.reading import Found, opened, read
+from correlator.testing.syscalls.trace import CallKind, CallRecord, Trace
+from tests.harness.power.facts import PowerFacts
+from tests.harness.power.judge import ImageViolation, violations
+from tests.harness.power.reading import ImageContent, opened, read
 from tests.harness.power.record import record
 from tests.harness.power.restart import restart
 
@@ -32,7 +32,7 @@ _MEMORY = Path("/dev/shm")  # a disk in memory; what is made there is private
 
 
 @dataclass(slots=True)
-class Count:
+class ImageCount:
     """Images, and the bad ones among them."""
 
     images: int = 0
@@ -40,7 +40,7 @@ class Count:
 
 
 @dataclass(slots=True, kw_only=True)
-class Figures:
+class PowerFigures:
     """What a campaign found.
 
     Attributes:
@@ -63,11 +63,11 @@ class Figures:
     runs: int = 0
     seconds: float = 0.0
     cpu_s: float = 0.0
-    kinds: dict[str, Count] = field(default_factory=lambda: {kind: Count() for kind in KINDS})
+    kinds: dict[str, ImageCount] = field(default_factory=lambda: {kind: ImageCount() for kind in KINDS})
     invariants: dict[str, int] = field(default_factory=dict)
     told: list[str] = field(default_factory=list)
 
-    def add(self, image: Image, found: list[Violation], where: str) -> None:
+    def add(self, image: Image, found: list[ImageViolation], where: str) -> None:
         """Count one image."""
         self.images += 1
         self.no_effect += not image.effective
@@ -92,7 +92,7 @@ class Figures:
         )
 
 
-class Campaign:
+class PowerCampaign:
     """Images of one workload after another.
 
     Args:
@@ -102,7 +102,7 @@ class Campaign:
     """
 
     def __init__(self, directory: Path, *, seed: int, synchronous: str = "FULL") -> None:
-        self.figures = Figures()
+        self.figures = PowerFigures()
         self._directory = directory
         self._seed = seed
         self._synchronous = synchronous
@@ -110,7 +110,7 @@ class Campaign:
         for place in (self._read, self._opened):
             place.mkdir(mode=0o700)
 
-    def run(self, images: int) -> Figures:
+    def run(self, images: int) -> PowerFigures:
         """Check so many images; raises as `record`."""
         begin, cpu_begin = time.monotonic(), time.process_time()
         with small_world():
@@ -134,9 +134,9 @@ class Campaign:
         shutil.rmtree(directory)
         trace.unlink()
 
-    def _check(self, image: Image, facts: Facts, rng: random.Random) -> list[Violation]:
+    def _check(self, image: Image, facts: PowerFacts, rng: random.Random) -> list[ImageViolation]:
         found = self._look(image, facts)
-        if isinstance(found, Violation):
+        if isinstance(found, ImageViolation):
             return [found]
         wrong = list(violations(facts, found))
         if not wrong and self.figures.images % RESTART_EVERY == 0:
@@ -144,7 +144,7 @@ class Campaign:
             wrong = list(restart(put(self._opened, image.files), facts, found, rng))
         return wrong
 
-    def _look(self, image: Image, facts: Facts) -> Found | Violation:
+    def _look(self, image: Image, facts: PowerFacts) -> ImageContent | ImageViolation:
         """Read the image; what cannot be read, or is not known to hold a store yet, is the engine's own start's."""
         if facts.opened:
             try:
@@ -154,17 +154,19 @@ class Campaign:
         try:
             return opened(put(self._opened, image.files))
         except Exception as error:  # noqa: BLE001  # whatever it is, it is a finding
-            return Violation("G8", f"the store does not open: {type(error).__name__} {error}")
+            return ImageViolation("G8", f"the store does not open: {type(error).__name__} {error}")
 
 
-def moments(records: list[Record], seed: int, number: int) -> Iterator[tuple[str, Image, Facts, random.Random]]:
+def moments(
+    records: list[CallRecord], seed: int, number: int
+) -> Iterator[tuple[str, Image, PowerFacts, random.Random]]:
     """One pass over a trace: an image of each moment, with the facts that were known and a source of chance.
 
     A pass shows the moments at which something can be missing; but number 1 every moment, with everything applied.
     """
-    disk, facts = Disk(), Facts()
+    disk, facts = Disk(), PowerFacts()
     for at, one in enumerate(records, 1):
-        if one.kind is Kind.MARK:
+        if one.kind is CallKind.MARK:
             facts.add(one.content)
         else:
             disk.apply(one)
@@ -176,8 +178,8 @@ def moments(records: list[Record], seed: int, number: int) -> Iterator[tuple[str
             yield f"seed {seed} pass {number} after record {at}", disk.draw(rng.choice(kinds), rng), facts, rng
 
 
-def campaign(images: int, *, seed: int, synchronous: str = "FULL") -> Figures:
+def campaign(images: int, *, seed: int, synchronous: str = "FULL") -> PowerFigures:
     """Check so many images, on a disk in memory where there is one; leaves nothing behind."""
     parent = _MEMORY if os.access(_MEMORY, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="correlator-power-", dir=parent) as directory:
-        return Campaign(Path(directory), seed=seed, synchronous=synchronous).run(images)
+        return PowerCampaign(Path(directory), seed=seed, synchronous=synchronous).run(images)

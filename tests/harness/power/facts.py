@@ -55,7 +55,7 @@ encode = msgspec.msgpack.Encoder().encode
 _decoder = msgspec.msgpack.Decoder[Mark](Mark)
 
 
-class Facts:
+class PowerFacts:
     """All marks before a moment.
 
     Attributes:

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
-from tests.harness.power.facts import Facts
-from tests.harness.power.reading import Found
+from tests.harness.power.facts import PowerFacts
+from tests.harness.power.reading import ImageContent
 
 
-class Violation(NamedTuple):
+class ImageViolation(NamedTuple):
     """What contradicts an invariant."""
 
     id: str
@@ -18,35 +18,35 @@ class Violation(NamedTuple):
         return f"{self.id}: {self.what}"
 
 
-def violations(facts: Facts, found: Found) -> Iterator[Violation]:
+def violations(facts: PowerFacts, found: ImageContent) -> Iterator[ImageViolation]:
     """Everything that was seen before the cut and does not hold after it."""
     if found.refusal:
-        yield Violation("G8", found.refusal)
+        yield ImageViolation("G8", found.refusal)
     lost = facts.owed - found.counted - found.waiting - found.dead
     if lost:
-        yield Violation("A1", f"acknowledged and lost: {some(lost)}")
+        yield ImageViolation("A1", f"acknowledged and lost: {some(lost)}")
     if found.checkpoint < facts.reported:
-        yield Violation("G1", f"checkpoint {facts.reported} was reported, {found.checkpoint} is there")
+        yield ImageViolation("G1", f"checkpoint {facts.reported} was reported, {found.checkpoint} is there")
     if found.checkpoint and found.digest not in facts.digests[found.checkpoint]:
-        yield Violation("G1", f"checkpoint {found.checkpoint} has a digest that nobody announced")
+        yield ImageViolation("G1", f"checkpoint {found.checkpoint} has a digest that nobody announced")
     for sender, sources in facts.sent.items():
         for source, bodies in sources.items():
             yield from _of_sender(found, sender, source, bodies)
 
 
-def _of_sender(found: Found, sender: str, source: str, bodies: dict[int, bytes]) -> Iterator[Violation]:
+def _of_sender(found: ImageContent, sender: str, source: str, bodies: dict[int, bytes]) -> Iterator[ImageViolation]:
     cut, outbox = found.senders.get(sender), found.outbox.get(sender, {})
     if cut is None or max(bodies) >= cut.next_sequence:
-        yield Violation("S1", f"{sender} has sent {max(bodies)}, {cut.next_sequence if cut else 1} would be next")
+        yield ImageViolation("S1", f"{sender} has sent {max(bodies)}, {cut.next_sequence if cut else 1} would be next")
         return
     if cut.source != source:
-        yield Violation("S9", f"{sender} has sent as {source}, and goes on as {cut.source}")
+        yield ImageViolation("S9", f"{sender} has sent as {source}, and goes on as {cut.source}")
     for number, body in outbox.items():
         if bodies.get(number, body) != body:
-            yield Violation("S9", f"{sender} has sent {bodies[number]!r} as {number}, {body!r} would follow")
+            yield ImageViolation("S9", f"{sender} has sent {bodies[number]!r} as {number}, {body!r} would follow")
     gone = set(range(cut.confirmed_through + 1, cut.next_sequence)) - outbox.keys()
     if gone:
-        yield Violation("S2", f"{sender} has still to send {sorted(gone)[:5]}, which is gone")
+        yield ImageViolation("S2", f"{sender} has still to send {sorted(gone)[:5]}, which is gone")
 
 
 def some(names: AbstractSet[str]) -> str:

@@ -27,7 +27,7 @@ _COUNTS = f"table:{workload.Ledger.state_name}#0.counts"
 _text = msgspec.msgpack.Decoder(str).decode
 
 
-class Found(NamedTuple):
+class ImageContent(NamedTuple):
     """What a store holds.
 
     Attributes:
@@ -51,7 +51,7 @@ class Found(NamedTuple):
     refusal: str = ""
 
 
-def read(directory: Path) -> Found:
+def read(directory: Path) -> ImageContent:
     """What is in the store of an image, which is recovered by SQLite as by any process that opens it.
 
     Raises:
@@ -70,7 +70,7 @@ def read(directory: Path) -> Found:
         loading.ids_of(row)
     cuts = [loading.cut_of(row) for row in rows["checkpoint"]]
     number, digest = (cuts[0].number, cuts[0].digest) if cuts else (0, b"")
-    return Found(
+    return ImageContent(
         number,
         digest,
         {sender.sender: sender for cut in cuts for sender in cut.senders},
@@ -82,7 +82,7 @@ def read(directory: Path) -> Found:
     )
 
 
-def opened(directory: Path) -> Found:
+def opened(directory: Path) -> ImageContent:
     """What the engine's own start finds; raises as `SqlStore.read`."""
     url = f"sqlite:///{directory / workload.FILE}"
     store = SqlStore(url, workload.NAME)
@@ -91,7 +91,7 @@ def opened(directory: Path) -> Found:
         counted = _counted(recovered.state)
     finally:
         store.close()
-    return Found(
+    return ImageContent(
         recovered.checkpoint,
         recovered.digest,
         {sender.sender: sender for sender in recovered.senders},

@@ -18,10 +18,10 @@ from correlator.storage import sqlite, witness
 from correlator.testing.power.pragmas import settled_as
 from correlator.testing.simulation.small_world import small_world
 from correlator.testing.syscalls import library
-from correlator.testing.syscalls.library import Action, Fault
-from correlator.testing.syscalls.trace import Kind, Trace
+from correlator.testing.syscalls.library import Action, CallFault
+from correlator.testing.syscalls.trace import CallKind, Trace
 from tests.harness.power import facts, workload
-from tests.harness.power.facts import Facts
+from tests.harness.power.facts import PowerFacts
 from tests.harness.processes import environment
 
 LIVES = 3
@@ -76,14 +76,14 @@ def _life(directory: Path, trace: Path, seed: int, life: int) -> int:
     rng = random.Random(f"power {seed} {life}")
     messages = workload.messages_of(rng, MESSAGES, life)
     waiting = _facts(trace).waiting
-    fault = Fault(action=Action.KILL, at=rng.randint(*KILLED_BEFORE)) if life == KILLED else None
+    fault = CallFault(action=Action.KILL, at=rng.randint(*KILLED_BEFORE)) if life == KILLED else None
     child = os.fork()
     if child:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     status = 1
     try:
         library.arm(directory, trace=trace, fault=fault)
-        one = workload.Life(directory, f"L{life}", rng, lambda mark: library.mark(facts.encode(mark)))
+        one = workload.RecordedLife(directory, f"L{life}", rng, lambda mark: library.mark(facts.encode(mark)))
         status = 0 if one.run({queue: waiting[queue] + messages[queue] for queue in messages}) else 2
     except BaseException:  # noqa: BLE001  # the process ends here, whatever it is
         traceback.print_exc()
@@ -91,11 +91,11 @@ def _life(directory: Path, trace: Path, seed: int, life: int) -> int:
     os._exit(status)
 
 
-def _facts(trace: Path) -> Facts:
-    known = Facts()
+def _facts(trace: Path) -> PowerFacts:
+    known = PowerFacts()
     if trace.exists():
         for one in Trace(trace):
-            if one.kind is Kind.MARK:
+            if one.kind is CallKind.MARK:
                 known.add(one.content)
     return known
 

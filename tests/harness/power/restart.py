@@ -4,13 +4,13 @@ import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tests.harness.power.facts import Facts, Mark, Opened, Sent
-from tests.harness.power.judge import Violation, some
-from tests.harness.power.reading import Found, read
-from tests.harness.power.workload import Life
+from tests.harness.power.facts import Mark, Opened, PowerFacts, Sent
+from tests.harness.power.judge import ImageViolation, some
+from tests.harness.power.reading import ImageContent, read
+from tests.harness.power.workload import RecordedLife
 
 
-def restart(directory: Path, facts: Facts, found: Found, rng: random.Random) -> Iterator[Violation]:
+def restart(directory: Path, facts: PowerFacts, found: ImageContent, rng: random.Random) -> Iterator[ImageViolation]:
     """Run an engine over the image in `directory` until nothing is left to do.
 
     Args:
@@ -21,33 +21,33 @@ def restart(directory: Path, facts: Facts, found: Found, rng: random.Random) -> 
     """
     marks: list[Mark] = []
     try:
-        rested = Life(directory, "after", rng, marks.append).run(facts.waiting)
+        rested = RecordedLife(directory, "after", rng, marks.append).run(facts.waiting)
         after = read(directory)
     except Exception as error:  # noqa: BLE001  # whatever it is, it is a finding
-        yield Violation("G8", f"an engine does not go on: {type(error).__name__} {error}")
+        yield ImageViolation("G8", f"an engine does not go on: {type(error).__name__} {error}")
         return
     began = next((mark.checkpoint, mark.digest) for mark in marks if isinstance(mark, Opened))
     if began != (found.checkpoint, found.digest):
-        yield Violation("G1", f"an engine begins at checkpoint {began[0]}, the store holds {found.checkpoint}")
+        yield ImageViolation("G1", f"an engine begins at checkpoint {began[0]}, the store holds {found.checkpoint}")
     if not rested:
-        yield Violation("G7", "an engine does not come to rest")
+        yield ImageViolation("G7", "an engine does not come to rest")
     names = {str(message.properties["id"]) for _, message in facts.published.values()}
     if names - after.counted - after.dead:
-        yield Violation("A2", f"never handled: {some(names - after.counted - after.dead)}")
+        yield ImageViolation("A2", f"never handled: {some(names - after.counted - after.dead)}")
     yield from contradictions(facts, [mark for mark in marks if isinstance(mark, Sent)])
 
 
-def contradictions(facts: Facts, sends: Sequence[Sent]) -> Iterator[Violation]:
+def contradictions(facts: PowerFacts, sends: Sequence[Sent]) -> Iterator[ImageViolation]:
     """What left after the cut, held against what had left before."""
     numbers = {sender: set(bodies) for sender, sources in facts.sent.items() for bodies in sources.values()}
     for one in sends:
         before = facts.sent.get(one.sender, {})
         if before and one.source not in before:
-            yield Violation("S9", f"{one.sender} had sent as {', '.join(before)}, and goes on as {one.source}")
+            yield ImageViolation("S9", f"{one.sender} had sent as {', '.join(before)}, and goes on as {one.source}")
         body = before.get(one.source, {}).get(one.sequence, one.body)
         if body != one.body:
-            yield Violation("S9", f"{one.sender} had sent {body!r} as {one.sequence}, and now {one.body!r}")
+            yield ImageViolation("S9", f"{one.sender} had sent {body!r} as {one.sequence}, and now {one.body!r}")
         numbers.setdefault(one.sender, set()).add(one.sequence)
     for sender, given in numbers.items():
         if given != set(range(1, len(given) + 1)):
-            yield Violation("S3", f"{sender} left out a number below {max(given)}")
+            yield ImageViolation("S3", f"{sender} left out a number below {max(given)}")

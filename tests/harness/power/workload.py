@@ -113,7 +113,7 @@ class MarkingStore(SqlStore):
             self._tell(facts.Reported(one.number))
 
 
-class Life:
+class RecordedLife:
     """One engine from its recovery to its end, over a broker of its own.
 
     Args:

@@ -22,7 +22,7 @@ LINES = 14
 
 
 @dataclass(slots=True, kw_only=True)
-class Outcome:
+class SeedOutcome:
     """One run.
 
     Attributes:
@@ -48,7 +48,7 @@ class Outcome:
 
 
 @dataclass(slots=True)
-class Totals:
+class SimulationFigures:
     """Figures of a campaign."""
 
     runs: int = 0
@@ -56,10 +56,10 @@ class Totals:
     crashes: int = 0
     records: int = 0
     cpu_s: float = 0.0
-    failures: list[Outcome] = field(default_factory=list)
+    failures: list[SeedOutcome] = field(default_factory=list)
     killed_at: Counter[str] = field(default_factory=Counter)
 
-    def add(self, outcome: Outcome) -> None:
+    def add(self, outcome: SeedOutcome) -> None:
         """Count a run."""
         self.runs += 1
         self.without_fault += not outcome.crashes and not outcome.faults
@@ -79,7 +79,7 @@ class Totals:
         )
 
 
-def run_seed(seed: int, exactly: Collection[Fault] | None = None) -> Outcome:
+def run_seed(seed: int, exactly: Collection[Fault] | None = None) -> SeedOutcome:
     """One run in a small world. An error that no engine may raise counts as a violation of G8."""
     scenario, workload = draw(seed)
     rates, order = draw_rates(seed), random.Random(f"order {seed}")
@@ -95,7 +95,7 @@ def run_seed(seed: int, exactly: Collection[Fault] | None = None) -> Outcome:
     finally:
         application.watch(application.Probe())
     found = found or [*violations(run.history), *keyed.violations(seed)]
-    return Outcome(
+    return SeedOutcome(
         seed=seed,
         crashes=run.crashes,
         faults=run.schedule.fired,
@@ -109,12 +109,12 @@ def _die(where: str) -> None:
     raise Killed(where)
 
 
-def campaign(first_seed: int, *, crashes: int, most_failures: int = 3, step: int = 1) -> Totals:
+def campaign(first_seed: int, *, crashes: int, most_failures: int = 3, step: int = 1) -> SimulationFigures:
     """Run seeds from the first until so many engines have died, or so many runs have failed.
 
     With `step` only every so manieth seed, so that several processes share the seeds.
     """
-    totals = Totals()
+    totals = SimulationFigures()
     begin = time.process_time()
     seed = first_seed
     with small_world():
@@ -125,7 +125,7 @@ def campaign(first_seed: int, *, crashes: int, most_failures: int = 3, step: int
     return totals
 
 
-def shrink(failure: Outcome) -> Outcome:
+def shrink(failure: SeedOutcome) -> SeedOutcome:
     """Leave out faults one by one while the same invariant is violated."""
     wanted = failure.found[0].id
     best = failure
@@ -142,7 +142,7 @@ def shrink(failure: Outcome) -> Outcome:
     return best
 
 
-def report(failure: Outcome, shrunk: Outcome) -> str:
+def report(failure: SeedOutcome, shrunk: SeedOutcome) -> str:
     """One screen: what is violated, how to repeat it, the faults that are needed, the end of the history."""
     first, setup = shrunk.found[0], shrunk.history.setup
     windows = f"window={setup.window} expiry={setup.expiry}"

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from tests.harness.simulation.campaign import Totals
+from tests.harness.simulation.campaign import SimulationFigures
 
 
 class CampaignReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,7 +34,7 @@ class CampaignReport(msgspec.Struct, frozen=True, kw_only=True):
     killed_at: Mapping[str, int]
 
 
-def campaign_report(first_seed: int, step: int, totals: Totals) -> CampaignReport:
+def campaign_report(first_seed: int, step: int, totals: SimulationFigures) -> CampaignReport:
     """The figures of a campaign."""
     ids = (sorted({violation.id for violation in failure.found}) for failure in totals.failures)
     return CampaignReport(

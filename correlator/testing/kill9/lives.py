@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn, cast
 
+import msgspec
+
 from correlator.errors import CorrelatorError
 from correlator.storage import inspect
 from correlator.testing.invariants.catalogue import InvariantViolated, Violation
@@ -47,8 +49,57 @@ G7 = "at rest nothing is left: unacknowledged 0, outbox 0, receive log 0, ids wi
 G8 = "an engine starts, and fails only by documented errors"
 
 
+class WatchedChild:
+    """The child of one life, as the oracle sees it.
+
+    Args:
+        session: with the child.
+        kill: how the child is to die; `None` if it is spared.
+
+    Attributes:
+        kill_at: when it is killed from outside, by the monotonic clock; infinite if not.
+        killed: whether it was killed from outside.
+        disturbed: whether a fault has struck its store.
+        last: its last statement that tells how it goes on or ends; nothing follows on `Dying`.
+        watched: seconds for which the oracle has watched it.
+        buried: whether its process was waited for.
+    """
+
+    def __init__(self, session: Session, kill: wire.Kill | None) -> None:
+        self.session = session
+        self.kill_at = float("inf")
+        if kill is not None and kill.after_ms:
+            self.kill_at = time.monotonic() + kill.after_ms / 1000
+        self.killed = self.disturbed = self.buried = False
+        self.last: Statement | None = None
+        self.watched = 0.0
+        self._looked_at = time.monotonic()
+
+    def look(self) -> float:
+        """The time now. Only what is seen counts: while this process stands still itself, its child may not go on."""
+        now = time.monotonic()
+        self.watched += min(now - self._looked_at, LONGEST_LOOK_S)
+        self._looked_at = now
+        return now
+
+    def kill(self) -> None:
+        """Kill it from outside, as was planned."""
+        self.kill_at, self.killed = float("inf"), True
+        self.session.kill()
+
+    def wait(self) -> int:
+        """Wait for its end, and return its status as `Session.status`."""
+        self.buried = True
+        return self.session.status()
+
+    def bury(self) -> None:
+        """Wait for its end, and give back what it held."""
+        self.wait()
+        self.session.close()
+
+
 class ProcessRun:
-    """One run.
+    """One run in real processes. Used by one thread.
 
     Args:
         scenario: what it consists of; its settings name the store.
@@ -84,9 +135,20 @@ class ProcessRun:
         self._schedule = schedule
         self._zygote = zygote
         self._directory = directory
-        self._pipelines = pipelines
-        self._patience = PATIENCE_WITH_SPARK_S if pipelines else PATIENCE_S
-        self._prepare = prepare
+        self._job = wire.Job(
+            life=0,
+            directory=str(directory),
+            settings=scenario.settings,
+            pipelines=pipelines,
+            brokers=dict(scenario.brokers),
+            kill=None,
+            slice=scenario.slice,
+            awaits_timers=scenario.awaits_timers,
+            told=scenario.setup.told,
+            prepare=list(prepare),
+            disk=str(outages.disk) if outages is not None else "",
+            trace=str(outages.trace) if outages is not None else "",
+        )
         self._store = store or StoreOfRun(scenario.settings.store)
         self._outages = outages
         self._recorder = DiskRecorder(self._record)
@@ -95,14 +157,7 @@ class ProcessRun:
         self._share = 0
         self._one_each = False
         self._seen: set[str] = set()
-        self._life = 0
-        self._session: Session
-        self._unburied = False
-        self._kill: wire.Kill | None = None
-        self._kill_at = float("inf")
-        self._looked_at = self._watched = 0.0
-        self._killed = self._disturbed = False
-        self._last: Statement | None = None
+        self._child: WatchedChild | None = None
 
     @property
     def store(self) -> str | None:
@@ -151,11 +206,9 @@ class ProcessRun:
 
     def close(self) -> None:
         """End a child that still lives, or has stopped and is not yet buried."""
-        if self._unburied:
-            self._unburied = False
-            self._session.kill()
-            self._session.status()
-            self._session.close()
+        if self._child is not None and not self._child.buried:
+            self._child.session.kill()
+            self._child.bury()
 
     def _come_to_rest(self) -> None:
         begin = time.monotonic()
@@ -175,40 +228,21 @@ class ProcessRun:
 
     def _begin(self, kill: wire.Kill | None) -> None:
         """A new child."""
-        self._life += 1
-        self._kill, self._killed, self._disturbed, self._last = kill, False, False, None
-        self.brokers.life = self._life
-        scenario, outages = self._scenario, self._outages
-        if outages is not None:
-            outages.begin()
-        job = wire.Job(
-            life=self._life,
-            directory=str(self._directory),
-            settings=scenario.settings,
-            pipelines=self._pipelines,
-            brokers=dict(scenario.brokers),
-            kill=kill,
-            slice=scenario.slice,
-            awaits_timers=scenario.awaits_timers,
-            told=scenario.setup.told,
-            prepare=list(self._prepare),
-            disk=str(outages.disk) if outages is not None else "",
-            trace=str(outages.trace) if outages is not None else "",
-        )
-        self._session = Session(self._zygote, job, self.brokers, self._seen, self._stated)
-        self._unburied = True
-        self._looked_at, self._watched = time.monotonic(), 0.0
-        self._kill_at = float("inf")
-        if kill is not None and kill.after_ms:
-            self._kill_at = time.monotonic() + kill.after_ms / 1000
+        self._job = msgspec.structs.replace(self._job, life=self._job.life + 1, kill=kill)
+        self.brokers.life = self._job.life
+        if self._outages is not None:
+            self._outages.begin()
+        session = Session(self._zygote, self._job, self.brokers, self._seen, self._stated)
+        self._child = WatchedChild(session, kill)
 
     def _work(self) -> bool:
         """Until the child is quiet and nothing waits for it; `False` when it died before."""
+        child = self._living
         while self._until(lambda: self.brokers.forgetful or not self.brokers.left()):
-            self._session.command("rest")
-            if not self._until(lambda: isinstance(self._last, wire.Quiet)):
+            child.session.command("rest")
+            if not self._until(lambda: isinstance(child.last, wire.Quiet)):
                 return False
-            self._last = None
+            child.last = None
             if self.brokers.forgetful:
                 self.brokers.cut()
             elif not self.brokers.left() and not self._rows():
@@ -219,40 +253,32 @@ class ProcessRun:
 
     def _stop(self) -> wire.Ended | None:
         """Stop the child in order: its last words; `None` when it died before."""
-        self._session.command("stop")
-        if not self._until(lambda: isinstance(self._last, wire.Ended)):
+        child = self._living
+        child.session.command("stop")
+        if not self._until(lambda: isinstance(child.last, wire.Ended)):
             return None
-        ended = self._last
+        ended = child.last
         assert isinstance(ended, wire.Ended)
         self.passed |= ended.points
         self.passed_at_last = ended.points
-        self._unburied = False
-        self._session.status()
-        self._session.close()
+        child.bury()
         return ended
 
     def _until(self, reached: Callable[[], bool]) -> bool:
         """Serve the child until this is so; `False` when it has died before, and is buried."""
-        while self._session.alive:
+        child, patience = self._living, PATIENCE_WITH_SPARK_S if self._job.pipelines else PATIENCE_S
+        while child.session.alive:
             if reached():
                 return True
-            now = self._look()
-            if now >= self._kill_at:
-                self._kill_at, self._killed = float("inf"), True
-                self._session.kill()
-            elif self._watched >= self._patience:
-                self._give_up()
-            self._session.serve(min(self._kill_at - now, LOOK_S) if self._kill_at > now else LOOK_S)
+            now = child.look()
+            if now >= child.kill_at:
+                child.kill()
+            elif child.watched >= patience:
+                self._give_up(patience)
+            child.session.serve(min(child.kill_at - now, LOOK_S) if child.kill_at > now else LOOK_S)
             self._note_disturbances()
-        self._bury()
+        self._bury(child)
         return False
-
-    def _look(self) -> float:
-        """The time now. Only what is seen counts: while this process stands still itself, its child may not go on."""
-        now = time.monotonic()
-        self._watched += min(now - self._looked_at, LONGEST_LOOK_S)
-        self._looked_at = now
-        return now
 
     def _stated(self, said: Statement) -> None:
         """The child says something that is no call."""
@@ -266,32 +292,37 @@ class ProcessRun:
             case wire.Told():
                 self._record(cast("Kind", said.kind), said.who, said.data)
             case _:
-                if not isinstance(self._last, wire.Dying):
-                    self._last = said
+                if not isinstance(self._living.last, wire.Dying):
+                    self._living.last = said
+
+    @property
+    def _living(self) -> "WatchedChild":
+        """The child of this life."""
+        assert self._child is not None
+        return self._child
 
     def _record(self, kind: Kind, who: str, data: object) -> None:
-        self.history.add(self._life, kind, who, data)
+        self.history.add(self._job.life, kind, who, data)
 
     # --- death ---
 
-    def _bury(self) -> None:
+    def _bury(self, child: "WatchedChild") -> None:
         """The child is dead: why, what of its last words took place, and back with what it held."""
-        self._unburied = False
-        status = self._session.status()
         try:
+            status = child.wait()
             self._store.left()
             self._note_disturbances()
-            cause = self._cause(status)
+            cause = self._cause(child, status)
             if self._intents.open is not None or (self._outages is not None and self._intents.last):
                 self._settle()
             self._record("died", cause, None)
             self.crashes += 1
         finally:
-            self._session.close()
+            child.session.close()
 
-    def _cause(self, status: int) -> str:
+    def _cause(self, child: "WatchedChild", status: int) -> str:
         """The place of death; raises `InvariantViolated` G8 when nobody has killed it."""
-        kill, last = self._kill or wire.Kill(), self._last
+        kill, last = self._job.kill or wire.Kill(), child.last
         if isinstance(last, wire.Dying):
             self.passed |= last.points
             if last.hit:
@@ -300,20 +331,21 @@ class ProcessRun:
         if isinstance(last, wire.Failed) and last.by_application:
             self._record("warned", "engine", last.text)
             return last.text
-        if self._came_to_nothing() and self._disturbed:
+        if self._came_to_nothing() and child.disturbed:
             return OUT_OF_REACH
-        if status == -signal.SIGKILL and self._killed:
+        if status == -signal.SIGKILL and child.killed:
             self._struck("kill time", kill.after_ms)
             return "time"
         if status == -signal.SIGKILL and kill.syscall:
             self._struck("kill syscall", kill.syscall)
             return "syscall"
         what = last.text if isinstance(last, wire.Failed) else f"ended with status {status}: {self._log()}"
-        raise InvariantViolated(Violation("G8", G8, f"life {self._life}: {what}"))
+        raise InvariantViolated(Violation("G8", G8, f"life {self._job.life}: {what}"))
 
     def _came_to_nothing(self) -> bool:
         """Whether the child did not reach its store, and so could not start."""
-        return isinstance(self._last, wire.Failed) and self._last.unreachable
+        last = self._living.last
+        return isinstance(last, wire.Failed) and last.unreachable
 
     def _struck(self, kind: str, n: int) -> None:
         fault = Fault(kind, n)
@@ -325,7 +357,7 @@ class ProcessRun:
     def _note_disturbances(self) -> None:
         """What has struck the store since it was last looked at."""
         for fault in self._store.struck():
-            self._disturbed = True
+            self._living.disturbed = True
             self._struck(*fault)
 
     def _settle(self) -> None:
@@ -343,8 +375,8 @@ class ProcessRun:
         others = (one for one in violations(self.history) if one.id != "G7")
         return InvariantViolated(next(others, Violation("G7", G7, what)))
 
-    def _give_up(self) -> NoReturn:
-        what = f"life {self._life} is neither dead nor quiet after {self._patience:.0f} s; left: {self.brokers.left()}"
+    def _give_up(self, patience: float) -> NoReturn:
+        what = f"life {self._job.life} is neither dead nor quiet after {patience:.0f} s; left: {self.brokers.left()}"
         raise self._restless(f"{what}; {self._log()}")
 
     def _log(self) -> str:

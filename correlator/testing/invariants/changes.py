@@ -83,7 +83,9 @@ def keyed_steps_go_on(facts: Facts) -> Iterator[str]:
             yield f"{bill} in life {life} follows {before}"
 
 
-@invariant("K4", "a refused start leaves the store as it was, and the configuration of before is accepted again")
+@invariant(
+    "K4", "a refused start leaves the store unchanged, and the engine accepts the configuration of the start before"
+)
 def refusals_change_nothing(facts: Facts) -> Iterator[str]:
     """The world puts the configuration back after each refusal."""
     for _, record in facts.history.of("declined"):

@@ -65,7 +65,9 @@ def _compare(number: int, before: dict[str, Any], after: dict[str, Any]) -> Iter
             yield f"checkpoint {number}, context {name}: {list(waiting)} waited, now {list(waiting_after)}"
 
 
-@invariant("G2", "recovery is idempotent: killed anywhere in it, the next one reaches the same checkpoint and contexts")
+@invariant(
+    "G2", "if a process dies during recovery, the next recovery restores the same checkpoint and the same contexts"
+)
 def recovery_is_idempotent(facts: Facts) -> Iterator[str]:
     """Two restores of one checkpoint with no commit of state between them are equal."""
     last: tuple[int, Any] | None = None
@@ -100,7 +102,7 @@ def one_writer(facts: Facts) -> Iterator[str]:
         last_epoch, last_number = epoch, number
 
 
-@invariant("G5", "each handled id was published, each output traces to a handled input or a timer")
+@invariant("G5", "each handled id was published, and each output was caused by a handled input or a timer")
 def nothing_is_invented(facts: Facts) -> Iterator[str]:
     """By ids in state, and bodies of outputs."""
     known = {one.id for one in facts.published.values()}
@@ -189,7 +191,8 @@ def engine_time_grows(facts: Facts) -> Iterator[str]:
 
 
 @invariant(
-    "G12", "while a persistent monitor's timer is set, a killed engine loses at most 10 s and one interval of time"
+    "G12",
+    "while a timer of a persistent monitor is set, a crash sets engine time back by at most 10 s and one interval",
 )
 def time_is_kept(facts: Facts) -> Iterator[str]:
     """Asked of lives in which nothing else went wrong: a store that takes nothing for long cannot keep the time."""
@@ -229,7 +232,7 @@ def cuts_are_of_one_moment(facts: Facts) -> Iterator[str]:
         yield f"life {record.life}: {sorted(set(record.data))} could work"
 
 
-@invariant("M9", "a timer or deadline is due when so much engine time has passed, over all lives")
+@invariant("M9", "a timer or deadline is due when its time has passed by engine time, counted over all lives")
 def sleepers_wake(facts: Facts) -> Iterator[str]:
     """By the times that the sleeper has noted: its expression is true when its timer fires for the first time."""
     sleeper: Any = facts.monitor("Sleeper")
@@ -294,7 +297,7 @@ def channels_lose_nothing(facts: Facts) -> Iterator[str]:
             yield f"{one} sent {sent}, {other} got {got}"
 
 
-@invariant("M5", "tables and attributes of one monitor are of one moment")
+@invariant("M5", "the stored tables and attributes of a monitor are of the same moment")
 def state_is_of_one_moment(facts: Facts) -> Iterator[str]:
     """Counts in a table are the handled ids, so are lists in a table."""
     ledger: Any = facts.monitor("Ledger")

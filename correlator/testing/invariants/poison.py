@@ -21,7 +21,10 @@ def poison_is_condemned(facts: Facts) -> Iterator[str]:
             yield f"{one_id}, number {number} of {receiver}: {condemned[receiver, number]} dead letters"
 
 
-@invariant("P2", "a message is quarantined only after one start died of it among others, and a later one of it alone")
+@invariant(
+    "P2",
+    "a message is quarantined only after a start died that noted it among others, and a later one that noted it alone",
+)
 def condemned_for_a_reason(facts: Facts) -> Iterator[str]:
     """Killed from outside at these two moments, an innocent message looks the same: nobody can tell.
 

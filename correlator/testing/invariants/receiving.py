@@ -163,7 +163,7 @@ def _broker_order(facts: Facts) -> Iterator[str]:
             yield f"{name} took messages out of the broker's order: {order}"
 
 
-@invariant("A5", "received and not acknowledged never exceeds the batch size")
+@invariant("A5", "no receiver holds more unacknowledged messages than its batch size")
 def batches_are_bounded(facts: Facts) -> Iterator[str]:
     """Repeats that the broker made up are not counted twice."""
     for receiver, life, held in _held(facts):
@@ -193,7 +193,9 @@ def numbers_are_contiguous(facts: Facts) -> Iterator[str]:
             expected += len(received.pids)
 
 
-@invariant("E1", "an id takes effect once, within the windows or until its acknowledgement is sure")
+@invariant(
+    "E1", "an id is accepted again only outside the windows of its domain, and when its acknowledgement is not in doubt"
+)
 def once(facts: Facts) -> Iterator[str]:
     """Each second acceptance of an id is held against the windows.
 
@@ -479,7 +481,7 @@ def unmapped_are_kept(facts: Facts) -> Iterator[str]:
                     yield f"{pid} was acknowledged and has no dead letter"
 
 
-@invariant("X1", "input acknowledged by the application means that all outputs derived from it are confirmed")
+@invariant("X1", "when the application acknowledges an input, all outputs derived from this input are confirmed")
 def outputs_before_acknowledgement(facts: Facts) -> Iterator[str]:
     """The pattern of APP_CONTROLLED with flush: at least one derived output of each acknowledged input is settled."""
     if not facts.setup.told:

@@ -156,7 +156,9 @@ def _disturbed(facts: Facts, faults: Sequence[int], places: Sequence[int], first
     return facts.before(faults, second) > facts.before(faults, begin)
 
 
-@invariant("S9", "all outputs ever seen come from one lineage: the one that the last checkpoint holds")
+@invariant(
+    "S9", "a reliable sender sends exactly what the state of the last checkpoint says that it sent, number by number"
+)
 def one_lineage(facts: Facts) -> Iterator[str]:
     """The ledger keeps what it sent in its state: the broker saw exactly that, number by number."""
     ledger: Any = facts.monitor("Ledger")
@@ -246,7 +248,9 @@ def notices_in_order(facts: Facts) -> Iterator[str]:
         last[key] = record.data[1]
 
 
-@invariant("F4", "each request of the last life is notified once the broker is back, and none is passed over")
+@invariant(
+    "F4", "once the broker is back, each request of the last life is notified; no life skips a request for a later one"
+)
 def every_flush_completes(facts: Facts) -> Iterator[str]:
     """At the end, also where something else keeps the run from its rest; and in any life in the order of requests."""
     yield from _passed_over(facts)

@@ -6,6 +6,10 @@
 A mutant lives in a copy of the project and in fresh processes. First the simulation hunts it, then the unit tests of
 its room that call the function. A process that does not end is a kill. What survives is shown with its diff, and is
 either a missing check, or explained in `survivors.md`. Exit status 1 when a survivor is not explained.
+
+Neither of the usual tools does this. Cosmic Ray changes the source files in place and runs one command for all mutants.
+mutmut runs pytest and nothing else over all mutants, in a directory that it makes in the project; it draws no sample,
+and gives a mutant no budget of seeds or CPU time, so that the simulation could not hunt.
 """
 
 import argparse

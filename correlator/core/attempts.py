@@ -1,8 +1,8 @@
-"""Expression listeners at work: attempts take events and time, and call the handler when their expression is true.
+"""Attempts at expressions: they take events and time, and call the handler when their expression is true.
 
-An attempt that has left the first step of its sequence behind, or has come to its end, makes room: a listener for all
-then begins another one. So there is always one attempt at the first step, until that can no longer become true. An
-event that completes an expression whose handler fails has not happened for it: the attempt stays as it was.
+A listener of `on_all` always has one attempt at the first step of its sequence: when an attempt has left this step, or
+has ended, the listener begins another attempt, as long as the first step can still become true. An event that makes an
+expression true whose handler then fails has no effect on the attempt.
 
 Owner: the context's thread.
 """
@@ -34,15 +34,15 @@ from correlator.core.state import encode
 from correlator.core.timers import Timers
 
 CALENDAR_LOOK_S = 60.0
-"""How long at most the calendar may have jumped before `at` notices."""
+"""Seconds between two looks at the local calendar while `at` waits: so soon it notices that the clock was set."""
 
 
 class Attempts:
-    """All attempts of a context.
+    """The attempts of one context.
 
     Args:
-        calls: calls the handlers, and knows what time it is.
-        timers: of the context.
+        calls: calls the handlers; its `moment` is the time.
+        timers: of the context, for deadlines.
 
     Attributes:
         index: the patterns that attempts wait for.
@@ -58,7 +58,7 @@ class Attempts:
     # --- listeners ---
 
     def begin(self, listener: ExpressionListener) -> None:
-        """A listener begins."""
+        """Add a listener, and begin its first attempt."""
         if not listener.instance.alive:
             return
         listener.instance.expressions[listener.number] = listener
@@ -66,7 +66,7 @@ class Attempts:
         self._attempt(listener)
 
     def cancel(self, listener: ExpressionListener) -> None:
-        """A listener and all its attempts end."""
+        """Remove a listener with all its attempts."""
         for attempt in list(listener.attempts):
             self._drop(attempt)
         self._remove(listener)
@@ -86,7 +86,10 @@ class Attempts:
     # --- events and time ---
 
     def happened(self, leaves: Iterable[Leaf], event: Any) -> None:
-        """An event matches these leaves; of a monitor, what began first comes first, in every life."""
+        """Give an event to the attempts whose leaves it matches.
+
+        Of one monitor, the listener and the attempt that began first come first, in every life alike.
+        """
         hit: dict[Attempt, list[int]] = {}
         for leaf in leaves:
             hit.setdefault(leaf.attempt, []).append(leaf.part)
@@ -96,12 +99,12 @@ class Attempts:
                 self._take(attempt, parts, kept)
 
     def _take(self, attempt: Attempt, parts: list[int], kept: "_Kept") -> None:
-        """An event matches parts of an attempt; one that no store takes is what a failing handler makes of it."""
+        """Give an event to an attempt that it matches; an event that cannot be stored counts as a failed handler."""
         plan, instance = attempt.listener.plan, attempt.listener.instance
         try:
             event = kept.event if instance.monitor.persistent else kept.original
             plan.check(parts, event)
-        except Exception as error:  # noqa: BLE001  # what the fields of an event hold is the application's
+        except Exception as error:  # noqa: BLE001  # `__hash__` of the application may raise anything
             self._calls.call(instance, partial(_fail, error), kept.original)
             return
         progress = plan.step(attempt.progress, parts, event, self._calls.moment)
@@ -116,7 +119,7 @@ class Attempts:
         self._become(attempt, progress)
 
     def look(self, attempt: Attempt) -> None:
-        """Clocks of an attempt may have run out; what has run out has, even when the handler fails."""
+        """Look at the clocks of an attempt. A clock that has run out stays so, even when the handler fails."""
         plan = attempt.listener.plan
         attempt.deadline = None
         while attempt.alive and (clocks := plan.run_out(attempt.progress, self._calls.moment)):
@@ -130,7 +133,7 @@ class Attempts:
             self._set_deadline(attempt)
 
     def _become(self, attempt: Attempt, progress: Progress) -> None:
-        """The expression is open, or false."""
+        """Take the progress of an attempt whose expression is open or false."""
         listener, plan = attempt.listener, attempt.listener.plan
         if plan.outcome(progress) is None:
             leaves_first_step = not plan.begun(attempt.progress) and plan.begun(progress)
@@ -142,7 +145,7 @@ class Attempts:
             self._end_if_over(listener)
 
     def _complete(self, attempt: Attempt) -> None:
-        """The expression is true."""
+        """End an attempt whose expression is true."""
         listener = attempt.listener
         self._drop(attempt)
         if listener.begins_again and not listener.plan.begun(attempt.progress):
@@ -154,7 +157,7 @@ class Attempts:
             self._remove(listener)
 
     def _call(self, listener: ExpressionListener, progress: Progress, data: Mapping[int, bytes], event: Any) -> None:
-        """Call the handler with what is its own: events that are kept beyond the call are not given to it to change."""
+        """Call the handler; of an event that attempts keep it gets a copy, which it may change."""
         events = progress.events
         arguments = [
             apart(events[number], data[number]) if number in data else events.get(number)
@@ -168,7 +171,7 @@ class Attempts:
         self._note(attempt)
 
     def _arm(self, attempt: Attempt) -> None:
-        """Let the index and the timers know what it waits for."""
+        """Put the patterns and clocks that an attempt waits for into the index and the timers."""
         plan, progress = attempt.listener.plan, attempt.progress
         waits = [number for number in plan.waiting(progress) if isinstance(plan.parts[number], Pattern)]
         for number in [number for number in attempt.leaves if number not in waits]:
@@ -210,7 +213,7 @@ class Attempts:
             self._changed[changed] = None
 
     def take_changes(self) -> list[StateEntry]:
-        """What changed since the last call; what began and ended in between leaves no trace."""
+        """The entries that changed since the last call; what began and ended in between has none."""
         changed, self._changed = self._changed, {}
         entries, self._gone = self._gone, []
         for one in changed:
@@ -227,10 +230,21 @@ class Attempts:
         resolve: Callable[[str], type[Any]],
         stored: Mapping[bytes, bytes],
     ) -> list[ListenerSpec]:
-        """Take up the listeners and attempts of an instance; returns the declared ones that the store does not hold.
+        """Restore the expression listeners of an instance, with their attempts.
 
-        Where the class has changed, what it declared before goes on with the attempts that something has happened to,
-        and begins no other.
+        A listener that the class declared when it was stored, and no longer declares, goes on with the attempts that
+        have taken an event or seen a clock run out, and begins no other attempt.
+
+        Args:
+            instance: the instance.
+            specs: the listeners that the class declares.
+            resolve: the class behind a `type_name`.
+            stored: what the store holds under the `waiting_owner` of the instance.
+
+        Returns the declared listeners that the store does not hold.
+
+        Raises:
+            StateError: E4203 for a handler that the class no longer has.
         """
         missing = {_declaration(spec.plan, spec.handler): spec for spec in specs if spec.plan is not None}
         attempts: dict[bytes, dict[bytes, StoredAttempt]] = {}
@@ -283,11 +297,11 @@ class Attempts:
 
 
 class _Kept:
-    """An event as attempts keep it, made once for all of them.
+    """An event as attempts keep it, encoded once for all of them.
 
     Attributes:
         original: the event.
-        data: as the store takes it, once `event` was asked for.
+        data: its bytes in the store; empty until `event` was read.
     """
 
     __slots__ = ("_event", "data", "original")
@@ -298,7 +312,11 @@ class _Kept:
 
     @property
     def event(self) -> Any:
-        """The event, apart from what handlers may change; raises `StateError` when it cannot be stored."""
+        """A copy that no handler can change, or the event itself if it is immutable.
+
+        Raises:
+            StateError: E4102, E4103 for an event that cannot be stored.
+        """
         if not self.data:
             self.data = recorded(self.original)
             self._event = apart(self.original, self.data)
@@ -314,5 +332,5 @@ def _age(hit: tuple[Attempt, list[int]]) -> tuple[int, int]:
 
 
 def _declaration(plan: Plan, handler: str) -> bytes:
-    """What tells a declared listener from another one."""
+    """The identity of a declared listener: its expression and its handler."""
     return encode((stored_parts(plan), handler), "expression")

@@ -1,4 +1,4 @@
-"""A monitor in a context: what it waits for, and how the store holds it."""
+"""An instance: one monitor in a context, with its listeners, timers and attempts, and their form in the store."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
@@ -38,7 +38,7 @@ class StoredListener(msgspec.Struct, array_like=True, frozen=True):
 
 
 class StoredTimer(msgspec.Struct, array_like=True, frozen=True):
-    """A timer as the store holds it; `period` is `None` for one that fires once."""
+    """A timer as the store holds it; `period` is `None` for a timer that fires once."""
 
     number: int
     due: float
@@ -47,7 +47,7 @@ class StoredTimer(msgspec.Struct, array_like=True, frozen=True):
 
 
 class StoredMonitor(msgspec.Struct, array_like=True, frozen=True):
-    """A persistent monitor as the store holds it, under owner `monitor:NAME` and its instance number."""
+    """A persistent monitor as the store holds it: owner `monitor:NAME`, key the number of the instance."""
 
     type: str
     context: str
@@ -61,10 +61,10 @@ class StoredMonitor(msgspec.Struct, array_like=True, frozen=True):
 
 
 class StoredExpression(msgspec.Struct, array_like=True, frozen=True):
-    """An expression listener as the store holds it, under owner `waiting:NAME#INSTANCE` and its number.
+    """An expression listener as the store holds it: owner `waiting:NAME#INSTANCE`, key its number.
 
-    It is an entry of its own, and so is each attempt: the cost of a checkpoint follows what changed, and not how many
-    attempts are under way. The parts stand in the order of their numbers.
+    The listener and each of its attempts have entries of their own, so the cost of a checkpoint depends on the changes
+    and not on the number of attempts under way. The parts are in the order of their numbers.
     """
 
     parts: list[list[Any]]
@@ -74,7 +74,7 @@ class StoredExpression(msgspec.Struct, array_like=True, frozen=True):
 
 
 class StoredAttempt(msgspec.Struct, array_like=True, frozen=True):
-    """An attempt at an expression as the store holds it, under the same owner and `LISTENER.NUMBER`."""
+    """An attempt as the store holds it: the owner of its listener, key `LISTENER.NUMBER`."""
 
     events: dict[int, bytes]
     elapsed: tuple[int, ...]
@@ -96,7 +96,7 @@ class Listener:
 
 
 class Timer:
-    """A timer of an instance."""
+    """A timer of an instance; `period` is `None` for a timer that fires once."""
 
     __slots__ = ("cancelled", "due", "handler", "instance", "method", "number", "period")
 
@@ -114,7 +114,7 @@ class Timer:
 
 
 class Deadline:
-    """When an attempt at an expression has to look at its clocks."""
+    """The engine time at which an attempt has to look at its clocks."""
 
     __slots__ = ("attempt", "cancelled", "due", "number")
 
@@ -126,7 +126,7 @@ class Deadline:
 
     @property
     def instance(self) -> "Instance":
-        """Whose attempt it is."""
+        """The instance that the attempt belongs to."""
         return self.attempt.listener.instance
 
     def __lt__(self, other: "Timer | Deadline") -> bool:
@@ -137,9 +137,10 @@ class ExpressionListener:
     """A method of a monitor that waits for an expression, and the attempts at it that are under way.
 
     Attributes:
-        declared: whether the class declares it; such a one stays when it is over, so that no restart begins it again.
+        declared: whether the class declares it. A declared listener stays in the store when it is over, so that no
+            restart begins it again.
         stored: whether the store may hold it.
-        alive: whether it still belongs to its monitor.
+        alive: whether the monitor still has it.
     """
 
     __slots__ = (
@@ -171,7 +172,7 @@ class ExpressionListener:
 
     @property
     def begins_again(self) -> bool:
-        """Whether another attempt follows one that has left the first step."""
+        """Whether another attempt begins when one has left the first step."""
         return self.alive and not self.once
 
     @property
@@ -180,15 +181,21 @@ class ExpressionListener:
         return str(self.number).encode()
 
     def encoded(self) -> bytes:
-        """What the store holds."""
+        """Its bytes in the store."""
         stored = StoredExpression(stored_parts(self.plan), self.handler, self.once, self.declared)
         return encode(stored, f"monitor {self.instance.monitor.state_name}")
 
 
 class Attempt:
-    """One attempt at an expression: how far it has come, and what it has in the index and among the timers.
+    """One attempt at an expression.
 
-    `recorded` holds the events of its progress as the store takes them, for a monitor with lasting state.
+    Attributes:
+        progress: how far it has come.
+        recorded: the events of its progress as the store holds them, by part; empty unless the monitor is persistent.
+        leaves: its patterns in the index, by part.
+        deadline: its entry among the timers.
+        stored: whether the store may hold it.
+        alive: whether it is under way.
     """
 
     __slots__ = ("alive", "deadline", "leaves", "listener", "number", "progress", "recorded", "stored")
@@ -209,7 +216,7 @@ class Attempt:
         return f"{self.listener.number}.{self.number}".encode()
 
     def encoded(self) -> bytes:
-        """What the store holds."""
+        """Its bytes in the store."""
         where = f"monitor {self.listener.instance.monitor.state_name}"
         return encode(StoredAttempt(self.recorded, self.progress.elapsed, self.progress.due), where)
 
@@ -240,13 +247,25 @@ def _method(instance: "Instance", handler: str, what: str) -> Callable[..., None
 
 
 class Instance:
-    """One monitor in the context, with what it waits for.
+    """One monitor in a context.
 
-    Its number is "0" for one that the configuration names, and `CONTEXT.N` for the N-th that was spawned in a context.
+    Args:
+        monitor: the monitor.
+        number: `0` for the monitor that the configuration names, `CONTEXT.N` for the N-th that a context has spawned.
+        on_error: what a failing handler does.
 
     Attributes:
-        tables: the state tables that were made for it.
-        kept: its attributes as the last handler left them, encoded; `None` where a failing handler stops the engine.
+        alive: whether it still gets events; `False` from the beginning of its end on.
+        tables: the state tables that the engine made for it.
+        kept: its attributes as the last handler left them, encoded; `None` before the first handler, and with
+            `on_error: stop`.
+        declared: the listeners that the class declares for single patterns.
+        listeners: its dynamic listeners for single patterns, by number.
+        timers: by number.
+        expressions: its expression listeners, by number.
+        subscriptions: the channels that it has subscribed to.
+        next_number: of its next listener or timer.
+        next_attempt: number of its next attempt.
     """
 
     __slots__ = (
@@ -297,24 +316,24 @@ class Instance:
 
     @property
     def waiting_owner(self) -> str:
-        """The owner name of its expression listeners in the store."""
+        """Owner name in the store of its expression listeners."""
         return waiting_owner(type(self.monitor), self.number)
 
 
 def waiting_owner(cls: type[Monitor], number: str) -> str:
-    """The owner name in the store of the expression listeners of an instance."""
+    """Owner name in the store of the expression listeners of an instance."""
     return f"waiting:{cls.state_name}#{number}"
 
 
 def type_name(cls: type[Any]) -> str:
-    """The name under which the store knows a class."""
+    """The name of a class in the store."""
     return f"{cls.__module__}:{cls.__qualname__}"
 
 
 def restored_pattern(
     resolve: Callable[[str], type[Any]], event_type: str, fields: tuple[str, ...], values: list[Any]
 ) -> Pattern:
-    """A pattern with its values as the types of the fields say."""
+    """The pattern of a stored listener; values are converted to the types that the fields have."""
     cls = resolve(event_type)
     types = {field.name: field.type for field in msgspec.structs.fields(cls)} if fields else {}
     typed = (
@@ -338,7 +357,7 @@ _WORD_OF = {cls: word for word, cls in _WORDS.items()}
 
 
 def stored_parts(plan: Plan) -> list[list[Any]]:
-    """The parts of an expression as the store holds them; a value of an earlier event as (position, part, field)."""
+    """The parts of an expression as the store holds them; a `Reference` is stored as (position, part, field)."""
     return [_stored_part(plan, number) for number in range(len(plan.parts))]
 
 
@@ -354,7 +373,7 @@ def _stored_part(plan: Plan, number: int) -> list[Any]:
 
 
 def restored_expression(resolve: Callable[[str], type[Any]], parts: list[list[Any]]) -> Expression:
-    """The expression that was stored."""
+    """The expression of `stored_parts`; `resolve` returns the class behind a `type_name`."""
     patterns: dict[int, Pattern] = {}
     rows = iter(enumerate(parts))
     return _restored_part(resolve, rows, patterns)
@@ -382,16 +401,17 @@ def _restored_part(
 
 
 def restore_monitor(cls: type[Monitor], number: str, stored: StoredMonitor, tables: Mapping[str, Any]) -> Monitor:
-    """A monitor with its state as stored.
+    """A monitor with its attributes and tables as the store holds them.
 
     Args:
         cls: its class.
         number: its instance number.
-        stored: what the store holds.
-        tables: stored content of its tables by owner.
+        stored: what the store holds of it.
+        tables: stored content of tables, by owner.
 
-    Raises `StateError` E4203 when the class no longer fits and its `migrate_state` does not help, or when a table has
-    values of another type.
+    Raises:
+        StateError: E4203 when the stored state does not fit the class and `migrate_state` refuses it, or when a table
+            has values of another type; E4116 as `Monitor.made_again`.
     """
     data = stored.attributes
     if stored.version != cls.state_version:

@@ -1,6 +1,6 @@
-"""Which listeners an event wakes: the cost follows the matches, not the number of listeners.
+"""The index that finds the listeners of an event. Its cost depends on the matches, not on the number of listeners.
 
-Listeners of a type that ask for the same fields share one table from values to listeners.
+Listeners for one event type and the same fields share one table from values of these fields to listeners.
 """
 
 from collections.abc import Iterable
@@ -10,11 +10,11 @@ from correlator.core.expressions import Pattern
 
 
 class Waiting(Protocol):
-    """What waits for a pattern."""
+    """A listener, or a pattern of an attempt, as the index needs it."""
 
     @property
     def pattern(self) -> Pattern:
-        """What it waits for."""
+        """The events that it waits for."""
         ...
 
 
@@ -33,7 +33,7 @@ class _OfType(Generic[W]):
 
     @property
     def every(self) -> tuple[W, ...]:
-        """Those that ask for no field; the sequence is made when it is needed, since many may come and go between."""
+        """The listeners without fields. The sequence is made at the first use after a change: changes are frequent."""
         if self._sequence is None:
             self._sequence = tuple(self._every)
         return self._sequence
@@ -62,7 +62,7 @@ class _OfType(Generic[W]):
 
 
 class ListenerIndex(Generic[W]):
-    """What waits in a context. Owner: the context's thread."""
+    """The listeners of one context. Owner: the context's thread."""
 
     def __init__(self) -> None:
         self._types: dict[type[Any], _OfType[W]] = {}
@@ -76,7 +76,7 @@ class ListenerIndex(Generic[W]):
         self._types[listener.pattern.event_type].remove(listener)
 
     def matching(self, event: Any) -> Iterable[W]:
-        """The listeners to wake; a fixed sequence, whatever handlers add or remove meanwhile."""
+        """The listeners of an event. Handlers may add and remove listeners while the caller goes through them."""
         of_type = self._types.get(type(event))
         if of_type is None:
             return ()
@@ -86,6 +86,6 @@ class ListenerIndex(Generic[W]):
         for fields, by_values in of_type.keyed.items():
             try:
                 found.extend(by_values.get(tuple([getattr(event, field) for field in fields]), ()))
-            except TypeError:  # a value that changes, as a list: nothing can ask for it
+            except TypeError:  # a mutable value, such as a list: no listener can ask for it
                 continue
         return found

@@ -1,16 +1,17 @@
-"""Which message ends the process: found by noting what is about to be handled, divided until one message is left.
+"""Poison messages: the engine finds them by notes in the store, and divides what is noted until one message is left.
 
-Theory of operation. Only a start notes anything: what waits in the store when it begins is handled in *portions*, each
-noted before it is begun and forgotten when it is done, so that normal life pays nothing. A portion that the next start
-finds noted is what the process died of. It is divided (a context of monitors takes its messages one at a time, a
-pipeline halves it), each part noted alone. A single message found noted for the second time is *condemned*: with the
-death that left it waiting the process has died of it three times. It is not handled again but becomes a dead letter.
+Theory of operation. Only a start makes notes, so normal operation has no cost. A start handles the messages that wait
+in the store in *portions*: it notes a portion in the store, handles it, and deletes the note. If the next start finds a
+note, the process has died while it handled this portion: its messages are *accused*. The start divides an accused
+portion (a context of monitors takes its messages one at a time, a pipeline halves it) and notes each part alone. A
+single message that is found noted for the second time is *condemned*: with the death that left it waiting, the process
+has died three times while it handled this message. A condemned message becomes a dead letter and is not handled again.
 
-A process that is killed from outside exactly while such a portion is handled leaves the same trace. So an innocent
-message is condemned only if the process was killed during two starts in a row: first while the portion that the message
-was in was handled, then while it was handled alone.
+A process that is killed from outside while it handles such a portion leaves the same note. So an innocent message is
+condemned only if the process was killed during two starts in a row: first while it handled a portion with this message,
+then while it handled this message alone.
 
-Pure; owner: whoever works through the queue.
+Owner: the thread that works through the queue.
 """
 
 import zlib
@@ -23,17 +24,17 @@ from correlator.errors import HandlerFailed
 from correlator.events import DeadLetter, Message
 
 DEATHS = 2
-"""Times that a single message must be found noted."""
+"""How often a single message must be found noted until it is condemned."""
 
 
 class Portion(NamedTuple):
     """The next events of a queue that may be handled together.
 
     Attributes:
-        size: how many places in the queue.
-        suspects: what is handled of them, as it is to be noted.
-        accused: whether they are (a part of) what a process died of: nothing else may be noted beside them.
-        condemned: whether they are one event, not to be handled again.
+        size: how many places of the queue.
+        suspects: the note to make: those of the events that are handled.
+        accused: whether the process has died while it handled them: nothing else may be noted beside them.
+        condemned: whether they are one event that must not be handled again.
     """
 
     size: int
@@ -43,13 +44,13 @@ class Portion(NamedTuple):
 
 
 class Watchlist:
-    """What a start knows of one context.
+    """The accused events of one context at a start.
 
     Args:
         context: its name.
-        found: what was found noted, of all contexts.
-        encode: name and bytes of an event from inside.
-        halving: whether what is accused is halved instead of taken one by one.
+        found: the notes that the start has found, of all contexts.
+        encode: makes name and bytes of an event from inside.
+        halving: whether accused events are halved; otherwise they are taken one at a time.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class Watchlist:
         self._halving = halving
 
     def portion(self, queue: InputQueue, most: int) -> Portion:
-        """The next portion, of at most so many places in the queue; `size` is 0 when nothing waits."""
+        """The next portion, of at most `most` places of the queue; its `size` is 0 when no event waits."""
         queue.enter()
         suspects: list[Suspect] = []
         count = 0
@@ -74,7 +75,7 @@ class Watchlist:
             for position in range(run.position, len(run)):
                 if count == most:
                     return Portion(count, suspects)
-                if run.events[position] is not None:  # `None` is a dead letter already: nobody handles it
+                if run.events[position] is not None:  # `None` is a dead letter already and not handled
                     receiver, number = self._identity(run, position)
                     accused = self._accusation(receiver, number)
                     if accused is not None:
@@ -84,7 +85,7 @@ class Watchlist:
         return Portion(count, suspects)
 
     def _part(self, accused: Suspect, run: Run, position: int, number: int) -> Portion:
-        """The next part of what is accused."""
+        """The next part of accused events, which begins at this position with this number."""
         count = accused.last - accused.first + 1
         half = (count + 1) // 2 if self._halving else 1
         size = min(half, accused.last - number + 1, len(run) - position)
@@ -112,7 +113,7 @@ class Watchlist:
 
 
 def up_to(suspects: Sequence[Suspect], through: Mapping[str, int]) -> list[Suspect]:
-    """What of the suspects is handled when those of each receiver are, up to these numbers."""
+    """The suspects up to a number; `through` has this number for each receiver."""
     found = [
         Suspect(one.context, one.receiver, one.first, min(one.last, through.get(one.receiver, 0)), one.deaths)
         for one in suspects
@@ -121,7 +122,7 @@ def up_to(suspects: Sequence[Suspect], through: Mapping[str, int]) -> list[Suspe
 
 
 def is_condemned(suspect: Suspect) -> bool:
-    """Whether a single message was found noted often enough."""
+    """Whether the suspect is a single message that was found noted often enough."""
     return suspect.first == suspect.last and suspect.deaths >= DEATHS
 
 

@@ -1,11 +1,12 @@
-"""The input queue of a context: what entered, what waits, and how a checkpoint records it.
+"""The input queue of a context: runs of events that wait, and how a checkpoint records them.
 
-Received messages lie in the receive log already, so a checkpoint records them by reference (receiver, first, count) and
-costs the same however long the queue is. Events that monitors sent to each other are recorded by value. What a
-BEST_EFFORT or APP_CONTROLLED receiver delivered is not recorded: the one may be lost, the other comes again. Nor are
-notices of this life, such as `SenderFlushed` (invariant F2).
+A checkpoint records received messages by reference (receiver, first number, count), since they are in the receive log
+already; so its cost does not depend on the number of messages. It records events that monitors sent to one another by
+value. It does not record messages of BEST_EFFORT receivers, which may be lost, messages of APP_CONTROLLED receivers,
+which the broker redelivers, and notices of this life, such as `SenderFlushed` (invariant F2).
 
-Threads: any thread may `deliver`; all else is the context's, or the checkpointer's while the context is parked.
+Threads: any thread may call `deliver` and `len` and read `finished`; the receiver's thread calls `backlog`. All other
+methods are for the context's thread, and for the checkpointer while it holds the context's lock.
 """
 
 from collections import deque
@@ -17,15 +18,17 @@ from correlator.events import Message
 
 
 class Run:
-    """A stretch of the queue: messages of one received batch, or one event from inside (`receiver == ""`).
+    """A part of the queue: the messages of one received batch, or one event from inside the engine.
 
     Attributes:
-        receiver: who received it.
-        first: number of its first message in the receiver's stream.
-        messages: what the broker carried; empty for an event from inside.
-        events: what they were mapped to, parallel; empty where only whole messages are asked for.
-        stored: whether checkpoints record it: by reference to the receive log, or by value for an event from inside.
-        position: index of the next one to handle.
+        receiver: id of the receiver; `""` for an event from inside.
+        first: number of the first message in the receiver's stream.
+        messages: as the broker delivered them; empty for an event from inside.
+        events: the events of the messages, at the same positions, `None` for a message that could not be mapped; empty
+            for a pipeline that needs whole messages only.
+        stored: whether checkpoints record the run: by reference to the receive log, or an event from inside by value.
+        recorded: name and bytes of an event from inside that was encoded when it was sent.
+        position: index of the next event to handle.
     """
 
     __slots__ = ("events", "first", "messages", "position", "receiver", "recorded", "stored")
@@ -78,32 +81,32 @@ class InputQueue:
         self._delivered: dict[str, int] = {}
 
     def deliver(self, run: Run) -> None:
-        """Put a run behind all others. The runs of one receiver come from one thread, in the order of numbers."""
+        """Append a run. One thread delivers the runs of a receiver, in the order of their numbers."""
         if run.receiver:
             self._delivered[run.receiver] = run.first + len(run.messages) - 1
         self._inbox.append(run)
 
     def backlog(self, receiver: str) -> int:
-        """Messages of a receiver that wait here: the measure for back-pressure, read by the receiver's thread."""
+        """How many messages of a receiver wait here: the measure for back-pressure."""
         return self._delivered.get(receiver, 0) - self._handled.get(receiver, 0)
 
     def __len__(self) -> int:
-        """Runs that wait."""
+        """How many runs wait."""
         return len(self._inbox) + len(self._runs)
 
     @property
     def waiting(self) -> int:
-        """Events that wait (an estimate while other threads deliver)."""
+        """How many events wait; an estimate while other threads deliver."""
         return sum(len(run) - run.position for run in [*self._runs, *self._inbox])
 
     def head(self) -> Run | None:
-        """The run to go on with; `None` when nothing waits."""
+        """The run to go on with; `None` when no run waits."""
         if not self._runs and not self.enter():
             return None
         return self._runs[0]
 
     def enter(self) -> bool:
-        """Take in what was delivered: from now on it is part of the next checkpoint. Says whether anything waits."""
+        """Take in the delivered runs, so that the next cut records them; returns whether any run waits."""
         while self._inbox:
             run = self._inbox.popleft()
             self._runs.append(run)
@@ -114,7 +117,7 @@ class InputQueue:
         return bool(self._runs)
 
     def advance(self, run: Run, position: int) -> None:
-        """The head run is handled up to `position`."""
+        """Note that the first run, which is `run`, is handled up to `position` (exclusive)."""
         run.position = position
         if run.receiver:
             self._handled[run.receiver] = run.first + position - 1
@@ -123,11 +126,14 @@ class InputQueue:
             self.finished += 1
 
     def runs(self) -> Sequence[Run]:
-        """What waits and has entered, oldest first."""
+        """The runs that have entered and are not handled, oldest first."""
         return self._runs
 
     def cut(self, encode: Callable[[Any], tuple[str, bytes]]) -> tuple[dict[str, int], list[QueueRun]]:
-        """Record the queue: for each receiver the last number that entered, and what waits, in order."""
+        """Record the queue: for each receiver the last number that entered, and the waiting runs in order.
+
+        `encode` makes name and bytes of an event from inside that was not encoded when it was sent.
+        """
         self.enter()
         recorded: list[QueueRun] = []
         for run in self._runs:
@@ -138,7 +144,7 @@ class InputQueue:
         return dict(self._entered), recorded
 
     def needed_from(self) -> dict[str, int]:
-        """For each receiver with stored messages waiting, the first number still needed."""
+        """The first waiting number of each receiver that has stored messages waiting here."""
         needed: dict[str, int] = {}
         for run in self._runs:
             if run.stored and run.receiver:
@@ -146,11 +152,11 @@ class InputQueue:
         return needed
 
     def handled_through(self, receiver: str) -> int:
-        """The last number of a receiver's stored messages that is handled: as `cut` records it."""
+        """The last number of a receiver's stored messages up to which all are handled, as `cut` would record it."""
         return self.needed_from().get(receiver, self._entered.get(receiver, 0) + 1) - 1
 
     def restore(self, entered: dict[str, int], runs: Sequence[Run]) -> None:
-        """Take up the queue as a checkpoint recorded it."""
+        """Take the queue of a checkpoint: the last numbers that had entered, and the waiting runs."""
         self._entered = dict(entered)
         self._delivered.update(entered)
         self._handled.update(entered)
@@ -160,24 +166,24 @@ class InputQueue:
                 self._handled[run.receiver] = min(self._handled.get(run.receiver, 0), run.first - 1)
 
     def begin(self, receiver: str, after: int) -> None:
-        """The first message of a receiver that enters has a number beyond `after`, unless more has entered already."""
+        """Let the messages of a receiver begin after number `after`, unless later ones have entered already."""
         for numbers in (self._entered, self._handled, self._delivered):
             numbers[receiver] = max(numbers.get(receiver, after), after)
 
     def forget(self, receiver: str) -> None:
-        """A receiver was removed: its numbers may begin anew."""
+        """Forget the numbers of a removed receiver: a new receiver with its id may begin anew."""
         for numbers in (self._entered, self._handled, self._delivered):
             numbers.pop(receiver, None)
         if self._on_forgotten is not None:
             self._on_forgotten(receiver)
 
     def withhold(self) -> list[Run]:
-        """Take back what was delivered and has not entered."""
+        """Remove and return the runs that were delivered and have not entered."""
         withheld = list(self._inbox)
         self._inbox.clear()
         return withheld
 
     @property
     def entered(self) -> dict[str, int]:
-        """For each receiver the last number that entered."""
+        """The last number of each receiver that entered."""
         return self._entered

@@ -1,12 +1,12 @@
-"""What a context takes in from outside, as records: from them alone it can be made to do the same again.
+"""Records of all inputs of a context, from which a replay repeats what the context did.
 
-A context of monitors is a function of the runs that entered its queue, of the engine time it was given, of how far each
-stretch of work got before a cut interrupted it, and of the few answers that it asked for. Events that came from other
-contexts are recorded by value, so that each context can be repeated by itself. A *tape* collects these for one context;
-it also stands between the context and the shared routes, so that what the context sees of them changes between two
-stretches of work only, and is recorded when it does.
+The work of a context of monitors depends on these inputs alone: the runs that entered its queue, the engine time, how
+far each stretch of work got before a cut interrupted it, and the answers to its few questions (`Taken.answers`). Events
+from other contexts are recorded by value, so a replay repeats each context by itself. A `Tape` collects the inputs of
+one context. It also stands between the context and the shared routes: what the context sees of them changes between two
+stretches of work only, and each change is recorded.
 
-Pure. Owner: whoever holds the context's lock.
+Owner: the thread that holds the context's lock.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ from correlator.events import Message
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A run that entered a queue: messages of a batch, an event by value, or (`count` 0) a receiver to be forgotten."""
+    """A run that entered a queue: messages of a batch, or an event by value. With `count` 0 a receiver is forgotten."""
 
     receiver: str
     first: int = 0
@@ -35,7 +35,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Visible(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Names of what a context can send to and ask."""
+    """The routes that a context sees, by name."""
 
     senders: list[str]
     closing: list[str]
@@ -45,13 +45,14 @@ class Visible(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Taken(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What one context took in since the last record about it.
+    """The inputs of one context since the last record about it.
 
     Attributes:
         context: its name.
-        entries: what entered its queue, in order.
-        visible: what it sees of the routes from now on; `None` for no change.
-        answers: what it was told when it asked, in order.
+        entries: the runs that entered its queue, in order.
+        visible: the routes that it sees from now on; `None` for no change.
+        answers: the answers to its questions, in order: numbers of flush requests, counts of outstanding messages,
+            whether a sender or channel exists, and refusals of acknowledgements.
     """
 
     context: str
@@ -61,14 +62,15 @@ class Taken(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="start", gc=False):
-    """The first record: what the life begins with. `states` records `State` follow.
+    """The first record: the configuration, and the checkpoint that the life begins with.
 
     Attributes:
         settings: `EngineSettings` as JSON, without connections and store.
-        product: version that wrote it.
+        product: version of the product that wrote the log.
         persistent: whether there is a store.
-        began: engine time and local calendar at which each context was made.
-        sources: the messageSourceId of each sender.
+        began: by context, engine time and local calendar at which it was made.
+        sources: by sender, its messageSourceId.
+        states: how many records `State` follow.
     """
 
     settings: bytes
@@ -87,19 +89,19 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="sta
 
 
 class State(msgspec.Struct, frozen=True, array_like=True, tag="state", gc=False):
-    """A part of the state that the life begins with."""
+    """A part of the stored state that the life begins with."""
 
     entries: list[StateEntry]
 
 
 class Changed(msgspec.Struct, frozen=True, array_like=True, tag="changed", gc=False):
-    """What the start has changed of the state, which the first cut writes."""
+    """Changes that the start makes to the state; the first cut writes them."""
 
     entries: Sequence[StateEntry]
 
 
 class Batch(msgspec.Struct, frozen=True, array_like=True, tag="batch", gc=False):
-    """Messages that were received; written once, before the first context that they entered."""
+    """Received messages; written once, before the first context that they entered."""
 
     receiver: str
     first: int
@@ -129,12 +131,12 @@ class Step(msgspec.Struct, frozen=True, array_like=True, tag="step", gc=False):
     """A stretch of work of one context.
 
     Attributes:
-        taken: by it, before and during.
-        engine_time: seconds.
-        wall_time: seconds of the local calendar.
-        fired: timers.
-        handled: events.
-        failed: whether the next one (or the last timer) ended it by an exception.
+        taken: the inputs of the context before and during the work.
+        engine_time: in seconds.
+        wall_time: in seconds of the local calendar.
+        fired: how many timers fired.
+        handled: how many events were handled.
+        failed: whether the next event, or the last timer, ended the work by an exception.
     """
 
     taken: Taken
@@ -156,10 +158,10 @@ class CutTaken(msgspec.Struct, frozen=True, array_like=True, tag="cut", gc=False
     """The cut of a checkpoint.
 
     Attributes:
-        taken: by each context.
+        taken: the inputs of each context.
         number: of the checkpoint.
-        digest: of the lineage with it.
-        engine_time: seconds.
+        digest: of the lineage up to this checkpoint.
+        engine_time: in seconds.
         senders: every sender with the last number that the broker had confirmed.
     """
 
@@ -178,11 +180,11 @@ Record = Start | State | Changed | Batch | Forgotten | Added | Hook | Step | Lef
 
 
 class View(Routes):
-    """What a context sees of the shared routes; it changes by `refresh` only.
+    """The routes as one context sees them; they change when `refresh` is called.
 
     Args:
         shared: the routes of the engine.
-        answer: is told every answer, in order.
+        answer: called with each answer to a question of the context, in order.
     """
 
     def __init__(self, shared: Routes, answer: Callable[[Any], None]) -> None:
@@ -197,7 +199,7 @@ class View(Routes):
         self._seen: tuple[object, ...] = ()
 
     def refresh(self) -> Visible | None:
-        """Look at the shared routes; returns what is seen now when that has changed."""
+        """Take over the shared routes; returns what the context sees now, `None` without a change."""
         shared = self._shared
         seen = (shared.outboxes, shared.closing, shared.channels, shared.resume, shared.grant)
         if self._seen and all(now is before for now, before in zip(seen, self._seen, strict=True)):
@@ -210,12 +212,12 @@ class View(Routes):
         )
 
     def subscribe(self, channel: str, queue: InputQueue) -> None:
-        """Have the context receive a channel."""
+        """Let the context receive a channel; it sees this at once."""
         self._shared.subscribe(channel, queue)
         self._look_at(channel)
 
     def unsubscribe(self, channel: str, queue: InputQueue) -> None:
-        """No longer have it receive a channel."""
+        """End the delivery of a channel to the context; it sees this at once."""
         self._shared.unsubscribe(channel, queue)
         self._look_at(channel)
 
@@ -236,7 +238,7 @@ class View(Routes):
         return number
 
     def _late_outbox(self, name: str) -> Outbox | None:
-        """A sender that was not there at the last look: added since, or made by this send."""
+        """The outbox of a sender that has been added since the last refresh, or that this send makes."""
         outbox = self._shared.outboxes.get(name) or self._shared.default_outbox(name)
         if outbox is not None:
             self.outboxes = {**self.outboxes, name: outbox}
@@ -263,6 +265,10 @@ class Tape:
         context: its name.
         shared: the routes of the engine.
         append: takes each record.
+
+    Attributes:
+        recovering: whether the start still works; meanwhile a stretch of work is recorded even if nothing happened.
+        view: the routes for the context.
     """
 
     def __init__(self, context: str, shared: Routes, append: Callable[[Record], None]) -> None:
@@ -275,7 +281,7 @@ class Tape:
         self.view = View(shared, self._answers_append)
 
     def entered(self, run: Run) -> None:
-        """A run entered the queue."""
+        """Note that a run entered the queue."""
         if run.receiver:
             self._append(Batch(run.receiver, run.first, run.messages))
             self._entries.append(Entry(run.receiver, run.first, len(run.messages), run.stored))
@@ -283,23 +289,23 @@ class Tape:
             self._entries.append(Entry("", 0, 1, run.stored, run.recorded or encode_event(run.events[0])))
 
     def forgot(self, receiver: str) -> None:
-        """The queue forgot a receiver that was removed."""
+        """Note that the queue forgot a removed receiver."""
         self._append(Forgotten(receiver))
         self._entries.append(Entry(receiver))
 
     def refresh(self) -> None:
-        """Look at the routes, before the context works or is called."""
+        """Take over the shared routes, before the context works or a life-cycle method is called."""
         self._visible = self.view.refresh() or self._visible
 
     def taken(self) -> Taken:
-        """All that was taken in since the last call."""
+        """The inputs since the last call."""
         taken = Taken(self._context, self._entries, self._visible, self._answers[:])
         self._entries, self._visible = [], None
         self._answers.clear()
         return taken
 
     def work(self, context: Context, most: int, engine_time: float, most_timers: int, wall_time: float) -> int:
-        """Let the context work, and record it."""
+        """Call `Context.work`, and record it."""
         self.refresh()
         handled, fired, failed = context.handled, context.fired, True
         try:
@@ -312,7 +318,7 @@ class Tape:
         return done
 
     def leave_out(self, context: Context, suspect: Suspect) -> str:
-        """Let the context leave its next event out, and record it."""
+        """Call `Context.leave_out`, and record it."""
         reason = context.leave_out(suspect)
         self._append(LeftOut(self.taken(), suspect))
         return reason

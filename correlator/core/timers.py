@@ -1,4 +1,4 @@
-"""What a context does at a time: timers and deadlines, the earliest first.
+"""The timers of a context, and the deadlines of its attempts, the earliest first.
 
 Owner: the context's thread.
 """
@@ -8,22 +8,22 @@ import heapq
 from correlator.core.instances import Deadline, Timer
 
 SLACK = 100
-"""Cancelled entries that may lie about; beyond it, no more of them than of living ones."""
+"""Cancelled entries that are always allowed. Beyond this number they are at most half of all entries."""
 
 
 class Timers:
-    """Timers and deadlines. A cancelled one stays until its turn, or until the cancelled are the majority."""
+    """Timers and deadlines. A cancelled entry stays until it is due, or until most entries are cancelled."""
 
     def __init__(self) -> None:
         self._waiting: list[Timer | Deadline] = []
         self._cancelled = 0
 
     def add(self, timer: Timer | Deadline) -> None:
-        """Add one."""
+        """Add a timer or deadline."""
         heapq.heappush(self._waiting, timer)
 
     def cancel(self, timer: Timer | Deadline) -> None:
-        """It will not fire; one that has fired already is no error."""
+        """Let a timer or deadline not fire; without effect when it has fired already."""
         timer.cancelled = True
         self._cancelled += 1
         if self._cancelled > SLACK and self._cancelled * 2 > len(self._waiting):
@@ -32,19 +32,19 @@ class Timers:
             heapq.heapify(self._waiting)
 
     def next_due(self) -> float | None:
-        """The engine time of the next one."""
+        """Engine time of the next timer or deadline; `None` without any."""
         while self._waiting and self._waiting[0].cancelled:
             heapq.heappop(self._waiting)
             self._cancelled -= 1
         return self._waiting[0].due if self._waiting else None
 
     def take_due(self, engine_time: float) -> list[Timer | Deadline]:
-        """Take out what is due."""
+        """Remove and return the timers and deadlines that are due, the earliest first."""
         due: list[Timer | Deadline] = []
         while (first := self.next_due()) is not None and first <= engine_time:
             due.append(heapq.heappop(self._waiting))
         return due
 
     def living(self) -> list[Timer | Deadline]:
-        """All that may fire."""
+        """All timers and deadlines that are not cancelled."""
         return [one for one in self._waiting if not one.cancelled]

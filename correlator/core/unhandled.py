@@ -1,9 +1,9 @@
-"""Messages that no monitor handles: no listener in any of the contexts that they were delivered to waited for them.
+"""Messages that no monitor handles: in none of their contexts a listener waited for them.
 
-Contexts are not equally far. A context notes which messages it has *left*; whoever is the last to pass a message that
-all others have left finds that nobody handled it. What is not decided yet at a cut is part of it, so that a restart
-decides it neither twice nor never. A context that is not configured any more counts until all others have passed what
-it was given: it may be the one that has handled a message.
+The contexts of a receiver handle its messages at different speeds. Each context reports the messages that it has
+*left*, since no listener waited for them. A message is unhandled when the last context passes it and all others have
+left it. A cut stores the messages that are not decided yet, so that a restart decides each of them once. A context that
+is no longer configured counts until all others have passed the messages that it was given: it may have handled them.
 """
 
 from bisect import bisect_right
@@ -18,10 +18,10 @@ from correlator.errors import HandlerFailed
 from correlator.events import DeadLetter, Message
 
 OWNER = "unhandled"
-"""What the store keeps undecided messages under; the key is the receiver."""
+"""Owner of the undecided messages in the store; the key is the receiver."""
 
 FOREVER = 2**63 - 1
-"""The end of a stretch of numbers that has none: a context that is gone leaves all that follows."""
+"""The end of an open stretch of numbers: a context that is gone leaves all later messages."""
 
 _stretches: msgspec.msgpack.Decoder[dict[str, list[tuple[int, int]]]] = msgspec.msgpack.Decoder(
     dict[str, list[tuple[int, int]]]
@@ -29,7 +29,10 @@ _stretches: msgspec.msgpack.Decoder[dict[str, list[tuple[int, int]]]] = msgspec.
 
 
 class _Left:
-    """How far a context is with the messages of a receiver, and which of them it has left, as stretches of numbers."""
+    """The last message of a receiver that a context has passed, and the messages that it has left.
+
+    `stretches` has the left messages as (first number, last number), growing.
+    """
 
     __slots__ = ("stretches", "through")
 
@@ -48,7 +51,10 @@ class _Left:
         return at >= 0 and number <= self.stretches[at][1]
 
     def leave_what_it_is_not_given(self, entered: int, last: int) -> None:
-        """All numbers up to `last` behind those that it was given: `entered`, or until it went away."""
+        """Leave all numbers up to `last` beyond the last number that the context was given.
+
+        That is `entered`, or for a context that was gone before the number at which it went away.
+        """
         if self.stretches:
             first, end = self.stretches[-1]
             if end == FOREVER:
@@ -60,31 +66,35 @@ class _Left:
             self.stretches.append((entered + 1, last))
 
     def is_over(self, through: int) -> bool:
-        """Whether its context is gone, and was given nothing beyond this number."""
+        """Whether the context is gone and was given no message beyond this number."""
         return self.through == FOREVER and self.stretches[0] == (through + 1, FOREVER)
 
     def forget(self, through: int) -> None:
-        """Nobody asks for these any more; what is kept must not depend on who came first, or a replay would differ."""
+        """Drop the numbers up to `through`, which are decided.
+
+        What remains does not depend on the order in which contexts came, so that a replay stores the same.
+        """
         if self.stretches and self.stretches[0][0] <= through:
             self.stretches = [(max(first, through + 1), last) for first, last in self.stretches if last > through]
 
 
 class Unhandled:
-    """What nobody handles of the messages of one receiver.
+    """The ledger of the messages of one receiver that no monitor handles.
 
-    Called by the threads of its contexts, one at a time; `take_changes` while all of them are parked.
+    The threads of the receiver's contexts call `passed`. The checkpointer calls `take_changes` while it holds the locks
+    of all contexts.
 
     Args:
-        receiver: its id.
-        contexts: that it delivers to.
-        dead_letters: whether such a message becomes a dead letter.
-        stored: whether its messages come again from the store after a restart.
-        changing: held while it changes.
-        told: called with the count and an event: for the first one, and whenever the count has doubled.
+        receiver: id of the receiver.
+        contexts: the contexts that it delivers to.
+        dead_letters: whether an unhandled message becomes a dead letter.
+        stored: whether the receiver's messages are in the receive log.
+        changing: lock that is held during a change.
+        told: called with the count and an event: for the first unhandled message, and whenever the count has doubled.
 
     Attributes:
-        count: of such messages in this life.
-        stored: whether a restart must know what is undecided.
+        count: how many messages were unhandled in this life.
+        stored: whether the store must keep the undecided messages.
     """
 
     def __init__(
@@ -109,15 +119,21 @@ class Unhandled:
 
     @property
     def shared(self) -> bool:
-        """Whether several contexts decide, which must all tell what they have passed."""
+        """Whether several contexts decide. Then all of them must report what they have passed."""
         return len(self._left) > 1
 
     def passed(
         self, context: str, through: int, left: Iterable[tuple[int, Any, Message]], engine_time: float
     ) -> list[DeadLetter]:
-        """A context has handled everything up to a number, but for what it left: (number, event, message).
+        """Note that a context has passed all messages up to number `through`.
 
-        Returns the letters about what nobody has handled, if there are to be any.
+        Args:
+            context: the context that calls.
+            through: the number.
+            left: (number, event, message) of those that it has left.
+            engine_time: in seconds, for the dead letters.
+
+        Returns the dead letters of the messages that turn out to be unhandled; none if they only count.
         """
         with self._changing:
             nobody = [one for one in left if self._leave(context, one[0])]
@@ -135,7 +151,7 @@ class Unhandled:
         return all(left.has(number) for other, left in self._left.items() if other != context)
 
     def _forget(self) -> None:
-        """Let go of what is decided."""
+        """Forget the messages that are decided, and contexts that are gone and no longer needed."""
         reached = min(left.through for left in self._left.values())
         for context, left in list(self._left.items()):
             left.forget(reached)
@@ -168,7 +184,7 @@ class Unhandled:
 
     @property
     def letters(self) -> int:
-        """How many dead letters that were in this life."""
+        """How many dead letters this ledger has made in this life."""
         return self.count if self._dead_letters else 0
 
     # --- the store ---
@@ -182,15 +198,15 @@ class Unhandled:
         given_after: Mapping[str, int],
         after: int,
     ) -> None:
-        """Take up what was undecided.
+        """Take the undecided messages of the last checkpoint.
 
         Args:
             stored: what the store holds.
-            through: for each context the last number that it has handled.
-            entered: for each context of the last checkpoint, gone or not, the last number that it had been given; one
-                that is gone has handled all of them.
-            given_after: for each context the last number that it is not given.
-            after: the last number that is no matter.
+            through: by context, the last number that the context has handled.
+            entered: by context of the last checkpoint, gone or not, the last number that the context was given; a
+                context that is gone has handled all its messages.
+            given_after: by context, the last number that the context does not get.
+            after: numbers up to this one are not decided here.
         """
         self._after, self._written = after, stored
         kept = _stretches.decode(stored) if stored is not None else {}
@@ -204,7 +220,7 @@ class Unhandled:
         self._forget()
 
     def take_changes(self) -> list[StateEntry]:
-        """What is undecided, if that has changed since the last call."""
+        """The entry of the undecided messages, if they have changed since the last call."""
         if not self.stored:
             return []
         undecided = {context: left.stretches for context, left in self._left.items()}

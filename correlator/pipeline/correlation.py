@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any, ClassVar
 
 from correlator.core.keyed import KeyedMonitor
+from correlator.pipeline.envelope import TIME
 
 _JUST_AFTER = timedelta(microseconds=1)
 _OTHER = {"first": "second", "second": "first"}
@@ -25,7 +26,7 @@ class Pairs(KeyedMonitor[dict[str, Any], dict[str, Any]]):
 
     def on_event(self, row: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """Pair the row with the oldest that waits near enough in time, or let it wait."""
-        side, time, text = row["side"], row["_time"], row["row"]
+        side, time, text = row["side"], row[TIME], row["row"]
         waiting = self._waiting(_OTHER[side])
         partner = next((entry for entry in waiting if abs(entry[0] - time) <= self.within), None)
         if partner is not None:

@@ -13,7 +13,6 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import (
     ArithmeticException,
@@ -29,13 +28,15 @@ from correlator.core.commit import StateEntry
 from correlator.core.steps import ConfiguredStep, owner_of
 from correlator.errors import HandlerFailed
 from correlator.events import DeadLetter, Headers, Message
+from correlator.pipeline.compiled import INPUT, CompiledPipeline, KeyedWork
+from correlator.pipeline.compiler import compile_pipeline
+from correlator.pipeline.envelope import DEAD, FORWARD, REWRITE, SEND, in_order
 from correlator.pipeline.halving import Overlay, in_halves, joined
 from correlator.pipeline.malformed import why_malformed
-from correlator.pipeline.plan import INPUT, KeyedWork, Plan, compile_plan
 from correlator.pipeline.spark import SharedSession, first_line
 from correlator.pipeline.spec import PipelineSettings, RouteStep
 from correlator.pipeline.steps import STANDARD_HEADERS
-from correlator.pipeline.worker import DEAD, FORWARD, REWRITE, SEND, make_importable
+from correlator.pipeline.worker import make_importable
 from correlator.ports import StateView
 
 CONCLUDED_AT_ONCE = 50_000
@@ -70,7 +71,7 @@ class SparkProcessor:
         self._pipeline = pipeline
         self._shared = session
         self._directories = tuple(directories)
-        self._plan: Plan | None = None
+        self._compiled: CompiledPipeline | None = None
 
     @property
     def steps(self) -> Sequence[ConfiguredStep]:
@@ -82,7 +83,7 @@ class SparkProcessor:
         make_importable(self._directories)
         session = self._shared.acquire()
         try:
-            self._plan = compile_plan(session, self._pipeline, f"correlator_{next(_views)}", self._directories)
+            self._compiled = compile_pipeline(session, self._pipeline, f"correlator_{next(_views)}", self._directories)
         except BaseException:
             self._shared.release()
             raise
@@ -97,25 +98,25 @@ class SparkProcessor:
 
     def conclude(self, state: StateView, engine_time: float) -> Effects:
         """Fire the timers of every key, step by step: what a step gives may set timers of a later one."""
-        plan, done = self._opened, Effects()
-        for at, stage in enumerate(plan.stages):
+        compiled, done = self._opened, Effects()
+        for at, stage in enumerate(compiled.stages):
             if isinstance(stage.work, KeyedWork):
                 keys = sorted(key.decode() for key, _ in Overlay(state, done.state).items(stage.work.owner))
                 for some in _slices(keys, CONCLUDED_AT_ONCE):
-                    result = self._told(partial(plan.conclude, at, some, Overlay(state, done.state)))
+                    result = self._told(partial(compiled.conclude, at, some, Overlay(state, done.state)))
                     done = joined(done, self._effects(result, [_stand_in(key) for key in some], engine_time))
         return done
 
     def close(self) -> None:
         """Let go of Spark."""
-        if self._plan is not None:
-            self._plan = None
+        if self._compiled is not None:
+            self._compiled = None
             self._shared.release()
 
     @property
-    def _opened(self) -> Plan:
-        assert self._plan is not None, "open comes first"
-        return self._plan
+    def _opened(self) -> CompiledPipeline:
+        assert self._compiled is not None, "open comes first"
+        return self._compiled
 
     def _process(self, batch: Sequence[Delivered], state: StateView, engine_time: float) -> Effects:
         def run(some: Sequence[Delivered], seen: StateView) -> Effects:
@@ -145,7 +146,7 @@ class SparkProcessor:
         state: list[StateEntry] = []
         dead: list[DeadLetter] = []
         senders, keyed = self._opened.senders, self._opened.keyed
-        for position, kind, step, key, body, *rest in _in_order(result):
+        for position, kind, step, key, body, *rest in in_order(result):
             if kind in (SEND, FORWARD, REWRITE):
                 sends.append((senders[step], _message(kind, causes[position].message, key, body, *rest)))
             elif kind == DEAD:
@@ -208,15 +209,6 @@ def _text(value: Any) -> str:
     if isinstance(value, str):
         return value
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else msgspec.json.encode(value).decode()
-
-
-def _in_order(result: pa.Table) -> Iterator[tuple[Any, ...]]:
-    """Rows of a result in the order of the messages that caused them."""
-    counted = result.append_column("_row", pa.array(range(result.num_rows), pa.int64()))
-    order = [("_position", "ascending"), ("_part", "ascending"), ("_row", "ascending")]
-    ordered = counted.take(pc.sort_indices(counted, sort_keys=order))
-    names = ("_position", "kind", "step", "key", "body", "destination", "headers", "properties")
-    return zip(*(ordered.column(name).to_pylist() for name in names), strict=True)
 
 
 def _message(

@@ -1,22 +1,43 @@
-"""Steps as SQL: each is one SELECT over the step before. Text only; Spark parses it (plan.py).
+"""Steps as SQL: each is one SELECT over the step before. Text only; Spark parses it (`compiler`).
 
-Every relation has hidden columns beside the user's, and one row of it may be two things at once:
-
-- `_live`: the row goes on to the next step. Rows that a condition drops only stop being live.
-- `_out`: what the row has caused so far: sends, dead letters. It travels with the row to the end, where all of it is
-  collected at once; so a pipeline that sends in the middle is still one pass over its rows.
-- `_position`: the message in the batch that the row comes from; `_part`: order among rows of one message, as text that
-  sorts (eight hexadecimal digits for each step that made several rows of one).
-
-Expressions of the user are evaluated for live rows only (`CASE WHEN _live`): a dead row must not fail again.
+Every relation has hidden columns beside the user's (`envelope`). Expressions of the user are evaluated for live rows
+only: a row that was dropped must not fail again.
 """
 
 # ruff: noqa: S608  all text here is SQL, made of the pipeline file, which is trusted like a program
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum, auto
 
 from correlator.errors import ConfigError
+from correlator.pipeline.envelope import (
+    BAD,
+    CARRIES,
+    DEAD,
+    FORWARD,
+    HIDDEN,
+    INDEX,
+    KEY,
+    LIVE,
+    MESSAGE,
+    NOTHING,
+    OF_MESSAGES,
+    OUT,
+    PART,
+    POSITION,
+    REJECTED,
+    REWRITE,
+    ROW,
+    SEND,
+    TIME,
+    effect_sql,
+    hidden_aside,
+    hidden_back,
+    hidden_sql,
+    if_live,
+    live_and,
+    out_with,
+)
 from correlator.pipeline.spec import (
     AggregateStep,
     CorrelateStep,
@@ -31,34 +52,25 @@ from correlator.pipeline.spec import (
     WhereStep,
 )
 from correlator.pipeline.windows import Call, parse_call
-from correlator.pipeline.worker import DEAD, FORWARD, HIDDEN, MESSAGE, REWRITE, SEND
 
-OUT = (
-    "ARRAY<STRUCT<kind: INT, step: INT, key: STRING, body: BINARY, destination: STRING, headers: STRING, "
-    "properties: STRING>>"
-)
-NOTHING = f"CAST(array() AS {OUT})"
-HIDDEN_DDL = f"_position BIGINT, _part STRING, _live BOOLEAN, _out {OUT}"
-RESERVED = frozenset((*HIDDEN, MESSAGE, "_key", "_time", "_row", "_bad", "_index"))
 MESSAGE_COLUMNS = {"body": "binary", "key": "string", "properties": "map<string,string>"}
 STANDARD_HEADERS = ("correlation_id", "reply_to", "type", "priority", "persistent", "time_to_live_ms")
 
 
 class Rows(Enum):
-    """What the rows of a relation are."""
+    """Whether the rows of a relation are messages."""
 
     RECEIVED = auto()
     """Messages as they came."""
     MESSAGES = auto()
     """Messages that a step may have changed."""
     MADE = auto()
-    """Rows that a step has made of messages: what they are sent as is for the route to say."""
+    """Rows that a step has made of messages; a route says what it sends of them."""
 
 
 _JSON = """map('timestampFormat', "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", 'ignoreNullFields', 'false')"""
-# Rows of one key meet in one worker, in order; those that only carry what they send are spread over all.
-GROUPED = "DISTRIBUTE BY coalesce(_key, CAST(_position AS STRING)) SORT BY _key, _position, _part"
-_REJECTED = "_rejected"
+GROUPED = f"DISTRIBUTE BY coalesce({KEY}, CAST({POSITION} AS STRING)) SORT BY {KEY}, {POSITION}, {PART}"
+"""Brings the rows of one key to one worker, in order, and spreads the rows without a key over all workers."""
 
 
 def quote(name: str) -> str:
@@ -76,33 +88,32 @@ def source_sql(view: str) -> str:
     """The rows of a batch as it comes from the processor."""
     message = "named_struct('receiver', receiver, 'number', number, 'key', key, 'destination', destination, "
     message += "'correlation_id', correlation_id, 'properties', properties)"
-    hidden = f"_position, '' AS _part, true AS _live, {NOTHING} AS _out, {message} AS {MESSAGE}"
+    hidden = hidden_sql(OF_MESSAGES, {PART: "''", LIVE: "true", OUT: NOTHING, MESSAGE: message})
     return f"SELECT {hidden}, body, key, properties FROM {view}"
 
 
-def decode_sql(step: DecodeStep, source: str, number: int, hidden: str, names: list[str], reason: str) -> str:
-    """Columns from bodies; a body that does not fit goes to `_out` with the reason and is live no more."""
-    rest = ", ".join(name for name in hidden.split(", ") if name not in ("_live", "_out"))
-    decoded = f"SELECT *, CASE WHEN _live THEN {parsed(step)} END AS _row FROM {source}"
-    judged = f"SELECT *, _live AND {_malformed(step)} AS _bad FROM ({decoded})"
-    columns = "".join(f", _row.{quote(name)} AS {quote(name)}" for name in names)
-    return (
-        f"SELECT {rest}, _live AND NOT _bad AS _live, {_with_dead('_bad', number, text(reason))} AS _out{columns} "
-        f"FROM ({judged})"
-    )
+def decode_sql(
+    step: DecodeStep, source: str, number: int, hidden: Sequence[str], names: Sequence[str], reason: str
+) -> str:
+    """Columns from bodies; a body that does not fit the schema becomes a dead letter with the reason."""
+    decoded = f"SELECT *, {if_live(parsed(step))} AS {ROW} FROM {source}"
+    judged = f"SELECT *, {LIVE} AND {_malformed(step)} AS {BAD} FROM ({decoded})"
+    kept = hidden_sql(hidden, {LIVE: f"{LIVE} AND NOT {BAD}", OUT: _with_dead(BAD, number, text(reason))})
+    columns = "".join(f", {ROW}.{quote(name)} AS {quote(name)}" for name in names)
+    return f"SELECT {kept}{columns} FROM ({judged})"
 
 
 def parsed(step: DecodeStep) -> str:
     """The body as a struct."""
     body = "CAST(body AS STRING)"
-    options = {"columnNameOfCorruptRecord": _REJECTED, "allowSingleQuotes": "false", **step.options}
+    options = {"columnNameOfCorruptRecord": REJECTED, "allowSingleQuotes": "false", **step.options}
     option_map = f"map({', '.join(f'{text(name)}, {text(value)}' for name, value in options.items())})"
     schema = step.schema or ""
     match step.format:
         case "csv":
-            return f"from_csv({body}, {text(f'{schema}, {_REJECTED} STRING')}, {option_map})"
+            return f"from_csv({body}, {text(f'{schema}, {REJECTED} STRING')}, {option_map})"
         case "json":
-            return f"from_json({body}, {text(f'{schema}, {_REJECTED} STRING')}, {option_map})"
+            return f"from_json({body}, {text(f'{schema}, {REJECTED} STRING')}, {option_map})"
         case "avro":
             return f"from_avro(body, {text(schema)}, map('mode', 'PERMISSIVE'))"
         case "text":
@@ -111,22 +122,22 @@ def parsed(step: DecodeStep) -> str:
 
 def _malformed(step: DecodeStep) -> str:
     if step.format == "avro":
-        return "_row IS NULL"
+        return f"{ROW} IS NULL"
     conditions = ["body IS NULL", "NOT is_valid_utf8(CAST(body AS STRING))"]
     if step.format != "text":
-        conditions += ["_row IS NULL", f"_row.{_REJECTED} IS NOT NULL", "trim(CAST(body AS STRING)) = ''"]
+        conditions += [f"{ROW} IS NULL", f"{ROW}.{REJECTED} IS NOT NULL", "trim(CAST(body AS STRING)) = ''"]
     return f"({' OR '.join(conditions)})"
 
 
 def where_sql(step: WhereStep, source: str) -> str:
-    """Rows for which the condition is not true are live no more."""
-    return f"SELECT * EXCEPT (_live), {_true(step.condition)} AS _live FROM {source}"
+    """Drops the rows for which the condition is not true."""
+    return f"SELECT * EXCEPT ({LIVE}), {live_and(step.condition)} AS {LIVE} FROM {source}"
 
 
-def select_sql(step: SelectStep, source: str, hidden: str) -> str:
+def select_sql(step: SelectStep, source: str, hidden: Sequence[str]) -> str:
     """New columns instead of the old."""
-    columns = "".join(f", {_guarded(value)} AS {quote(name)}" for name, value in step.columns.items())
-    return f"SELECT {hidden}{columns} FROM {source}"
+    columns = "".join(f", {if_live(value)} AS {quote(name)}" for name, value in step.columns.items())
+    return f"SELECT {hidden_sql(hidden)}{columns} FROM {source}"
 
 
 def query_sql(step: SqlStep, source: str, visible: str) -> str:
@@ -134,43 +145,37 @@ def query_sql(step: SqlStep, source: str, visible: str) -> str:
     return f"SELECT * FROM (WITH input AS (SELECT {visible} FROM {source}) {step.query})"
 
 
-def sql_sql(step: SqlStep, source: str, hidden: str, columns: list[str]) -> str:
-    """The user's SELECT with the hidden columns added; what earlier steps put into `_out` stays out (`beside_sql`).
-
-    Hidden columns are renamed on the way, so that `SELECT *` does not have them twice.
-    """
+def sql_sql(step: SqlStep, source: str, hidden: Sequence[str], columns: Sequence[str]) -> str:
+    """The user's SELECT with the hidden columns added, but without the effects of earlier steps (`beside_sql`)."""
     select, *rest = step.query.split(None, 1)
     if select.upper() != "SELECT":
         raise ConfigError("E1511", "sql", "does not begin with SELECT", "Write SELECT … FROM input WHERE …")
-    names = hidden.split(", ")
-    carried = ", ".join(f"{NOTHING if name == '_out' else name} AS {name}_" for name in names)
-    restored = ", ".join(f"{name}_ AS {name}" for name in names)
-    visible = ", ".join(quote(name) for name in columns)
-    rows = f"WITH input AS (SELECT * FROM {source} WHERE _live) SELECT {carried}, {' '.join(rest)}"
-    return f"SELECT {restored}, {visible} FROM ({rows})"
+    shown = ", ".join(quote(name) for name in columns)
+    rows = f"WITH input AS (SELECT * FROM {source} WHERE {LIVE}) SELECT {hidden_aside(hidden)}, {' '.join(rest)}"
+    return f"SELECT {hidden_back(hidden)}, {shown} FROM ({rows})"
 
 
-def beside_sql(source: str, hidden: str, columns: Mapping[str, str]) -> str:
-    """What a relation has in `_out`, as rows of the given columns that are not live."""
-    dead = hidden.replace("_live", "false AS _live")
+def beside_sql(source: str, hidden: Sequence[str], columns: Mapping[str, str]) -> str:
+    """The rows of a relation that have effects, not live, with NULL in the given columns."""
     nulls = "".join(f", CAST(NULL AS {ddl}) AS {quote(name)}" for name, ddl in columns.items())
-    return f"SELECT {dead}{nulls} FROM {source} WHERE size(_out) > 0"
+    return f"SELECT {hidden_sql(hidden, {LIVE: 'false'})}{nulls} FROM {source} WHERE {CARRIES}"
 
 
 def explode_sql(step: ExplodeStep, source: str, columns: Mapping[str, str]) -> str:
-    """A row for each element; `_out` stays with the first, so that nothing is sent twice."""
+    """A row for each element; the effects stay with the first row, so that nothing is sent twice."""
     others = f"* EXCEPT ({quote(step.name)})" if step.name in columns else "*"
-    elements = f"posexplode_outer({_guarded(step.array)}) AS (_index, {quote(step.name)})"
+    elements = f"posexplode_outer({if_live(step.array)}) AS ({INDEX}, {quote(step.name)})"
     return (
-        "SELECT * EXCEPT (_index, _part, _live, _out), "
-        "concat(_part, lpad(hex(coalesce(_index, 0)), 8, '0')) AS _part, _live AND _index IS NOT NULL AS _live, "
-        f"CASE WHEN coalesce(_index, 0) = 0 THEN _out ELSE {NOTHING} END AS _out "
+        f"SELECT * EXCEPT ({INDEX}, {PART}, {LIVE}, {OUT}), "
+        f"concat({PART}, lpad(hex(coalesce({INDEX}, 0)), 8, '0')) AS {PART}, "
+        f"{LIVE} AND {INDEX} IS NOT NULL AS {LIVE}, "
+        f"CASE WHEN coalesce({INDEX}, 0) = 0 THEN {OUT} ELSE {NOTHING} END AS {OUT} "
         f"FROM (SELECT {others}, {elements} FROM {source})"
     )
 
 
 def lookup_sql(step: LookupStep, source: str, view: str, columns: list[str]) -> str:
-    """Columns of the one record of the view that matches."""
+    """Adds columns of the record of the view that matches; at most one matches."""
     hint = "/*+ BROADCAST(found) */ " if step.broadcast else ""
     added = "".join(f", found.{quote(name)}" for name in columns)
     equal = " AND ".join(f"rows.{quote(name)} = found.{quote(name)}" for name in step.on)
@@ -178,14 +183,14 @@ def lookup_sql(step: LookupStep, source: str, view: str, columns: list[str]) -> 
 
 
 def route_sql(step: RouteStep, source: str, number: int, columns: Mapping[str, str], rows: Rows) -> str:
-    """A send in `_out` for each live row that the condition lets through."""
+    """A send for each live row for which the condition of the route is true."""
     kind, key, body, properties = _sent(step, columns, rows)
-    standard = [f"{kind} AS kind", f"{number} AS step", f"{key} AS key", f"{body} AS body"]
-    standard += [f"CAST({step.destination or 'NULL'} AS STRING) AS destination", f"{_headers(step)} AS headers"]
-    entry = f"struct({', '.join(standard)}, {properties} AS properties)"
-    condition = _true(step.where) if step.where else "_live"
-    sending = f"CASE WHEN {condition} THEN concat(_out, array({entry})) ELSE _out END"
-    return f"SELECT * EXCEPT (_out), CAST({sending} AS {OUT}) AS _out FROM {source}"
+    destination = f"CAST({step.destination or 'NULL'} AS STRING)"
+    sent = effect_sql(
+        kind, number, key=key, body=body, destination=destination, headers=_headers(step), properties=properties
+    )
+    condition = live_and(step.where) if step.where else LIVE
+    return f"SELECT * EXCEPT ({OUT}), {out_with(condition, sent)} AS {OUT} FROM {source}"
 
 
 def _sent(step: RouteStep, columns: Mapping[str, str], rows: Rows) -> tuple[int, str, str, str]:
@@ -212,27 +217,33 @@ def _headers(step: RouteStep) -> str:
 
 
 def keyed_sql(step: KeyedStep, source: str, number: int, values: Mapping[str, str], where: str) -> str:
-    """The rows that a keyed step takes: `_key`, `_time` and the values; without a key or time they are dead letters."""
+    """The rows that go into a keyed step: key, event time and values; a row without key or time is a dead letter."""
     time = f"CAST({step.event_time} AS TIMESTAMP)" if step.event_time else "CAST(NULL AS TIMESTAMP)"
-    keyed = f"SELECT *, {_guarded(f'CAST({step.key} AS STRING)')} AS _key, {_guarded(time)} AS _time FROM {source}"
-    missing = "_key IS NULL OR _time IS NULL" if step.event_time else "_key IS NULL"
-    judged = f"SELECT *, _live AND ({missing}) AS _bad FROM ({keyed})"
+    key = f"CAST({step.key} AS STRING)"
+    keyed = f"SELECT *, {if_live(key)} AS {KEY}, {if_live(time)} AS {TIME} FROM {source}"
+    missing = f"{KEY} IS NULL OR {TIME} IS NULL" if step.event_time else f"{KEY} IS NULL"
+    judged = f"SELECT *, {LIVE} AND ({missing}) AS {BAD} FROM ({keyed})"
     what = "key or event time is NULL" if step.event_time else "key is NULL"
-    columns = "".join(f", {_guarded(value)} AS {quote(name)}" for name, value in values.items())
-    dead = _with_dead("_bad", number, text(f"E5104 {where}: {what}"))
-    return (
-        f"SELECT * FROM (SELECT _position, _part, {_wanted(step)} AND NOT _bad AS _live, {dead} AS _out, _key, _time"
-        f"{columns} FROM ({judged})) WHERE _live OR size(_out) > 0"
-    )
+    dead = _with_dead(BAD, number, text(f"E5104 {where}: {what}"))
+    kept = hidden_sql(HIDDEN, {LIVE: f"{_wanted(step)} AND NOT {BAD}", OUT: dead})
+    columns = "".join(f", {if_live(value)} AS {quote(name)}" for name, value in values.items())
+    return f"SELECT * FROM (SELECT {kept}, {KEY}, {TIME}{columns} FROM ({judged})) WHERE {LIVE} OR {CARRIES}"
 
 
 def _wanted(step: KeyedStep) -> str:
-    """Whether the step looks at a row at all."""
-    return _true(f"({step.first}) OR ({step.second})") if isinstance(step, CorrelateStep) else "_live"
+    """Whether a row goes into the step; the other rows are dropped."""
+    return live_and(f"({step.first}) OR ({step.second})") if isinstance(step, CorrelateStep) else LIVE
 
 
 def keyed_values(step: KeyedStep, columns: Mapping[str, str], wanted: list[str] | None, where: str) -> dict[str, str]:
-    """Name and expression of each value that a keyed step's worker needs; `wanted`: fields of a monitor's row type."""
+    """Name and expression of each value that the worker of a keyed step gets.
+
+    Args:
+        step: its settings.
+        columns: Spark's types of the columns that the step sees.
+        wanted: the columns that the row type of a monitor has, `None` for all.
+        where: pipeline and step, for messages.
+    """
     match step:
         case MonitorStep():
             return {name: quote(name) for name in (columns if wanted is None else wanted)}
@@ -248,36 +259,26 @@ def _argument(call: Call) -> str:
 
 
 def result_type(function: str, kind: str) -> str:
-    """The type of a window's value, of an argument of this type."""
+    """The type of a window's value whose argument is of type `kind`."""
     if function == "count" or (function == "sum" and kind in ("tinyint", "smallint", "int")):
         return "BIGINT"
     return "DOUBLE" if function == "avg" or (function == "sum" and kind == "float") else kind
 
 
-def unpack_sql(step: KeyedStep, source: str, hidden: str, columns: Mapping[str, str]) -> str:
-    """The rows that a keyed step gives, as its user sees them."""
+def unpack_sql(step: KeyedStep, source: str, columns: Mapping[str, str]) -> str:
+    """The rows that a keyed step gives, with the columns that its user sees."""
     match step:
         case MonitorStep():
             return f"SELECT * FROM {source}"
         case AggregateStep():
             key = quote(step.key if step.key.isidentifier() else "key")
             values = "".join(f", v{at} AS {quote(name)}" for at, name in enumerate(step.values))
-            return f"SELECT {hidden}, key AS {key}, window_start, window_end{values} FROM {source}"
+            return f"SELECT {hidden_sql(HIDDEN)}, key AS {key}, window_start, window_end{values} FROM {source}"
         case CorrelateStep():
             ddl = text(", ".join(f"{quote(name)} {kind}" for name, kind in columns.items()))
             sides = ", ".join(f"from_json({side}, {ddl}, {_JSON}) AS {side}" for side in ("first", "second"))
-            return f"SELECT {hidden}, {sides} FROM {source}"
-
-
-def _guarded(expression: str) -> str:
-    return f"CASE WHEN _live THEN ({expression}) END"
-
-
-def _true(condition: str) -> str:
-    return f"coalesce(CASE WHEN _live THEN ({condition}) END, false)"
+            return f"SELECT {hidden_sql(HIDDEN)}, {sides} FROM {source}"
 
 
 def _with_dead(condition: str, number: int, reason: str) -> str:
-    entry = f"struct({DEAD} AS kind, {number} AS step, CAST(NULL AS STRING) AS key, CAST({reason} AS BINARY) AS body, "
-    entry += "CAST(NULL AS STRING) AS destination, CAST(NULL AS STRING) AS headers, CAST(NULL AS STRING) AS properties)"
-    return f"CAST(CASE WHEN {condition} THEN concat(_out, array({entry})) ELSE _out END AS {OUT})"
+    return out_with(condition, effect_sql(DEAD, number, body=f"CAST({reason} AS BINARY)"))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from correlator.core.keyed import KeyedMonitor
 from correlator.errors import ConfigError, MappingError
+from correlator.pipeline.envelope import TIME
 
 _CALL = re.compile(r"\s*(count|sum|min|max|avg|first|last)\s*\((.*)\)\s*", re.DOTALL | re.IGNORECASE)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -71,7 +72,7 @@ class Windows(KeyedMonitor[dict[str, Any], dict[str, Any]]):
 
     def on_event(self, row: dict[str, Any]) -> None:
         """Fold the row into each of its windows that is still open."""
-        starts = [start for start in self._starts(_microseconds(row["_time"])) if self._closes(start) > self.time]
+        starts = [start for start in self._starts(_microseconds(row[TIME])) if self._closes(start) > self.time]
         if not starts:
             raise MappingError("E5105", f"key {self.key}", f"late: its windows are closed, event time is {self.time}")
         for start in starts:

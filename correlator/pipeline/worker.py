@@ -1,8 +1,8 @@
 """What runs in Spark's Python workers: keyed monitors and Python functions over Arrow batches.
 
 Knows Arrow and the pure monitors, not Spark: Spark calls an object of this module with an iterator of batches and
-takes batches back. Every batch has the hidden columns (`_position`, `_part`, `_live`, `_out`, see plan.py); rows that
-are not live only carry what they send in `_out` and pass through.
+takes batches back. Every batch has the hidden columns (`envelope`); rows that are not live only carry effects, and
+pass through.
 """
 
 import importlib
@@ -16,25 +16,15 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from correlator.core.keyed import Handled, KeyedMonitor, KeyedRun
 from correlator.errors import StateError
+from correlator.pipeline import envelope
 from correlator.pipeline.correlation import pairs_class
+from correlator.pipeline.envelope import DEAD, HIDDEN, KEY, PART, POSITION, STATE, TIME
 from correlator.pipeline.windows import EPOCH, windows_class
 
-SEND, DEAD, STATE, FORWARD, REWRITE = range(5)
-"""Kinds of entries in `_out`: a row that is sent, a dead letter, state, a message as it came or as the row has it."""
-HIDDEN = ("_position", "_part", "_live", "_out")
-MESSAGE = "_message"
-_HIDDEN = frozenset((*HIDDEN, MESSAGE))
 _MOST_ROWS = 10_000
-
-
-def out(kind: int, step: int, key: str | None, body: bytes | None) -> dict[str, Any]:
-    """One entry of `_out` that is not a send."""
-    nothing = dict.fromkeys(("destination", "headers", "properties"))
-    return {"kind": kind, "step": step, "key": key, "body": body, **nothing}
 
 
 def make_importable(directories: Iterable[str]) -> None:
@@ -143,12 +133,12 @@ class KeyedFunction:
     def _live_rows(self, batches: Iterator[pa.RecordBatch], results: "_Results") -> Iterator[_Row]:
         for batch in batches:
             results.pass_through(batch)
-            live = batch.filter(batch.column("_live"))
-            names = [name for name in live.schema.names if name not in (*HIDDEN, "_key")]
-            columns = [_values(live.column(name)) for name in ("_position", "_part", "_key", *names)]
+            live = envelope.live_rows(batch)
+            names = [name for name in live.schema.names if name not in (*HIDDEN, KEY)]
+            columns = [_values(live.column(name)) for name in (POSITION, PART, KEY, *names)]
             for position, part, key, *values in zip(*columns, strict=True):
                 row = dict(zip(names, values, strict=True))
-                yield _Row(position, part, key, row.get("_time"), row)
+                yield _Row(position, part, key, row.get(TIME), row)
 
     def _run_key(self, key: str, rows: list[_Row], results: "_Results") -> None:
         """Run one key; once more and with care when its outputs or its state turn out not to fit."""
@@ -164,7 +154,7 @@ class KeyedFunction:
             stored = run.stored()
         results.add(found)
         if stored != data:
-            results.add_out(rows[0].position, out(STATE, self.step, key, stored))
+            results.add_effect(rows[0].position, envelope.effect(STATE, self.step, key, stored))
 
     def _handle(self, run: KeyedRun, rows: list[_Row]) -> Iterator[tuple[_Row, Handled]]:
         row_type = self.monitor.row_type
@@ -201,33 +191,30 @@ class _Results:
         self._batches: list[pa.RecordBatch] = []
 
     def pass_through(self, batch: pa.RecordBatch) -> None:
-        """Let what rows have in `_out` go on without them."""
-        sending = batch.filter(pc.greater(pc.list_value_length(batch.column("_out")), 0))
-        if sending.num_rows:
-            hidden = [sending.column(field.name) for field in self._function.hidden]
-            hidden[2] = pa.repeat(False, sending.num_rows)
-            empty = [pa.nulls(sending.num_rows, field.type) for field in self._function.schema]
-            self._batches.append(pa.RecordBatch.from_arrays([*hidden, *empty], schema=self._schema))
+        """Let the effects of earlier steps go on without their rows."""
+        carriers = envelope.carriers(batch)
+        if carriers.num_rows:
+            self._batches.append(envelope.only_carrying(carriers, self._schema))
 
     def add(self, found: list[tuple[_Row, Handled]]) -> None:
-        """What the rows of a key did: outputs become rows in the place of the row that caused them."""
+        """Add what the rows of a key caused: an output becomes a row with the position of the row that caused it."""
         last, count = None, 0
         for row, handled in found:
             last, count = row, 0 if row is not last else count
             if handled.failure is not None:
                 reason = handled.failure.encode()
-                self.add_out(row.position, out(DEAD, self._function.step, row.key, reason), row.part)
+                self.add_effect(row.position, envelope.effect(DEAD, self._function.step, row.key, reason), row.part)
             for output in handled.outputs:
                 part = f"{row.part}{count:08X}"
-                self._rows.append({"_position": row.position, "_part": part, "_live": True, "_out": [], **output})
+                self._rows.append(envelope.live_row(row.position, part, output))
                 count += 1
 
-    def add_out(self, position: int, entry: dict[str, Any], part: str = "") -> None:
-        """Something that is not a row."""
-        self._rows.append({"_position": position, "_part": part, "_live": False, "_out": [entry]})
+    def add_effect(self, position: int, effect: dict[str, Any], part: str = "") -> None:
+        """Add an effect that is not a row."""
+        self._rows.append(envelope.carrier(position, part, effect))
 
     def take(self, least: int) -> Iterator[pa.RecordBatch]:
-        """What there is, once it is at least so many rows."""
+        """The batches so far, and the rows if there are at least `least` of them."""
         yield from self._batches
         self._batches.clear()
         if len(self._rows) >= least:
@@ -257,11 +244,10 @@ class ArrowFunction:
         """Called by Spark once for each partition."""
         function = load(self.path, self.directories)
         for batch in batches:
-            live = batch.column("_live")
-            yield from self._apply(function, batch.filter(live))
-            others = batch.filter(pc.invert(live))
+            yield from self._apply(function, envelope.live_rows(batch))
+            others = envelope.other_rows(batch)
             if others.num_rows:
-                yield self._passed(others)
+                yield envelope.only_carrying(others, self.schema)
 
     def _apply(self, function: Any, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         if not rows.num_rows:
@@ -277,27 +263,16 @@ class ArrowFunction:
                 yield from self._apply(function, rows.slice(half))
 
     def _call(self, function: Any, rows: pa.RecordBatch) -> pa.RecordBatch:
-        result = function(rows.select([name for name in rows.schema.names if name not in _HIDDEN]))
+        result = function(envelope.without_hidden(rows))
         if result.num_rows != rows.num_rows:
             raise ValueError(f"gave {result.num_rows} rows for {rows.num_rows}")
-        values = [
-            result.column(field.name).cast(field.type) for field in list(self.schema)[len(_hidden(self.schema)) :]
+        hidden = envelope.hidden_of(self.schema)
+        columns = [
+            rows.column(one.name) if one.name in hidden else result.column(one.name).cast(one.type)
+            for one in self.schema
         ]
-        return pa.RecordBatch.from_arrays(
-            [*(rows.column(n) for n in _hidden(self.schema)), *values], schema=self.schema
-        )
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
-    def _passed(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        hidden = _hidden(self.schema)
-        empty = [pa.nulls(rows.num_rows, field.type) for field in list(self.schema)[len(hidden) :]]
-        return pa.RecordBatch.from_arrays([*(rows.column(name) for name in hidden), *empty], schema=self.schema)
-
-    def _dead(self, rows: pa.RecordBatch, error: Exception) -> pa.RecordBatch:
+    def _dead(self, row: pa.RecordBatch, error: Exception) -> pa.RecordBatch:
         reason = f"E5106 {self.where}: {type(error).__name__}: {error}".encode()
-        row = {name: rows.column(name)[0].as_py() for name in _hidden(self.schema)}
-        row |= {"_live": False, "_out": [*row["_out"], out(DEAD, self.step, None, reason)]}
-        return pa.RecordBatch.from_pylist([row], schema=self.schema)
-
-
-def _hidden(schema: pa.Schema) -> list[str]:
-    return [name for name in schema.names if name in _HIDDEN]
+        return envelope.with_effect(row, envelope.effect(DEAD, self.step, None, reason), self.schema)

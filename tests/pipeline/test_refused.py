@@ -76,6 +76,8 @@ def sums(**changes):
         ),
         ("E1517", "no column 'body'", [DECODE, DECODE]),
         ("E1517", "column '_live'", [DECODE, SelectStep(columns={"_live": "1"})]),
+        ("E1517", "column '_Out'", [DECODE, SelectStep(columns={"_Out": "1"})]),
+        ("E1517", "column '_live'", [DECODE, SqlStep(query="SELECT sensor, true AS _live FROM input")]),
         (
             "E1517",
             "'value' of Reading is not a column",

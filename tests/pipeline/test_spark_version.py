@@ -22,7 +22,8 @@ from pyspark.errors.exceptions import base
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from correlator.pipeline import spark
-from correlator.pipeline.plan import INPUT, not_row_by_row
+from correlator.pipeline.compiled import INPUT
+from correlator.pipeline.compiler import not_row_by_row
 from correlator.pipeline.processor import _DATA_ERRORS
 
 ROOT = Path(__file__).parents[2]

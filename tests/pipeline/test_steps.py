@@ -6,7 +6,7 @@ import pytest
 
 from correlator.errors import HandlerFailed
 from correlator.events import Headers, Message
-from correlator.pipeline import plan
+from correlator.pipeline import compiled
 from correlator.pipeline.correlation import Pairs
 from correlator.pipeline.spec import (
     AggregateStep,
@@ -189,6 +189,15 @@ def test_python(engine):
     assert e.reasons()[0] == "E5106 pipeline p step 3 (python): ValueError: thirteen"
 
 
+def test_python_may_follow_steps_that_drop_and_send_rows(engine):
+    e = engine(
+        READINGS, WhereStep(condition="value > 1"), RouteStep(to="all"), PythonStep(function="machines:same"), OUT
+    )
+    e.run(*(reading("s", 0, value) for value in (1, 2)))
+    assert (e.reasons(), len(e.bodies("all"))) == ([], 1)
+    assert e.bodies() == e.bodies("all")
+
+
 def test_python_must_give_a_row_for_each(engine):
     e = engine(READINGS, PythonStep(function="machines:halve"), OUT)
     e.run(reading("s", 0))
@@ -254,7 +263,7 @@ def test_timers_fire_in_event_time_of_the_key(engine):
 
 
 def test_much_state_travels_only_for_the_keys_of_the_batch(engine, monkeypatch):
-    monkeypatch.setattr(plan, "FEW_KEYS", 1)
+    monkeypatch.setattr(compiled, "FEW_KEYS", 1)
     e = engine(READINGS, SUMS, OUT)
     for value in (1, 2, 3):
         e.run(reading("a", 0, value), reading("b", 0, value), reading("c", 0, value))

@@ -1,24 +1,17 @@
-"""From a pipeline's steps to what Spark executes: a chain of stages, compiled once and run for each batch.
+"""From the steps of a pipeline to stages that Spark executes (`compiled`).
 
-A *stage* is one SQL text over a temporary view, followed by Python work on its Arrow batches or by nothing: steps that
-are SQL fuse into one text, and only `monitor`, `aggregate`, `correlate` and `python` end a stage. The last stage
-collects everything that the rows have caused. All stages together are one Spark job; only a keyed step with very
-much state asks for the keys of the batch first.
-
-Compiling runs every step once on no rows, so that a mistake in an expression is told with the name of its step.
+Each step is analyzed over empty views as it is compiled, so an error in an expression names its step.
 """
 
 # ruff: noqa: S608  the SQL is made of the pipeline file, which is trusted like a program
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from itertools import islice
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException, ParseException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import DataType, StructType, _parse_datatype_string
 
@@ -29,6 +22,8 @@ from correlator.errors import ConfigError, quoted
 from correlator.handlers import refuse_deferred
 from correlator.pipeline import steps as sql
 from correlator.pipeline.columns import ddl_of, fields_of, python_type
+from correlator.pipeline.compiled import INPUT, CompiledPipeline, KeyedWork, PythonWork, Stage
+from correlator.pipeline.envelope import HIDDEN, HIDDEN_DDL, KEY, KEYED, MESSAGE, OF_MESSAGES, ROW, collect_sql, visible
 from correlator.pipeline.facts import facts_of
 from correlator.pipeline.lookup import Lookup
 from correlator.pipeline.repeatable import not_repeatable
@@ -51,8 +46,6 @@ from correlator.pipeline.spec import (
 )
 from correlator.pipeline.windows import parse_call
 from correlator.pipeline.worker import (
-    HIDDEN,
-    MESSAGE,
     ArrowFunction,
     KeyedFunction,
     MonitorFactory,
@@ -60,156 +53,34 @@ from correlator.pipeline.worker import (
     UserMonitor,
     WindowsMonitor,
 )
-from correlator.ports import StateView
 
-FEW_KEYS = 5_000
-"""With so many keys of state or fewer, all of it goes to Spark; with more, only that of the keys in the batch."""
-
-INPUT = pa.schema(
-    [
-        ("_position", pa.int64()),
-        ("receiver", pa.string()),
-        ("number", pa.int64()),
-        ("body", pa.binary()),
-        ("key", pa.string()),
-        ("destination", pa.string()),
-        ("correlation_id", pa.string()),
-        ("properties", pa.map_(pa.string(), pa.string())),
-    ]
-)
 _ROW_BY_ROW = ("Project", "Filter", "SubqueryAlias", "WithCTE", "CTERelationDef", "View")
 _INPUT_ROWS = ("LogicalRDD", "LocalRelation")
 _READ_AGAIN = "CTERelationRef"
 _NODE = re.compile(r"^[ :]*[+:]- (\w+)", re.MULTILINE)
 
 
-@dataclass(frozen=True, kw_only=True)
-class PythonWork:
-    """A `python` step: ends a stage."""
+def compile_pipeline(
+    session: SparkSession, pipeline: PipelineSettings, prefix: str, directories: tuple[str, ...]
+) -> CompiledPipeline:
+    """Compile a pipeline.
 
-    function: ArrowFunction
-    schema: StructType
+    Args:
+        session: the Spark session.
+        pipeline: its settings.
+        prefix: the names of its temporary views begin so.
+        directories: where modules that the pipeline names are looked up beside the usual places.
 
-    def apply(self, rows: DataFrame) -> DataFrame:
-        """The rows it gives."""
-        return rows.mapInArrow(self.function, self.schema)
-
-
-@dataclass(frozen=True, kw_only=True)
-class KeyedWork:
-    """A keyed step: ends a stage.
-
-    Attributes:
-        number: of the step.
-        owner: the name of its state in the store.
-        function: what runs in the workers, given the states of a batch.
-        schema: of what it gives.
-    """
-
-    number: int
-    owner: str
-    function: Callable[[dict[str, bytes], bool], KeyedFunction]
-    schema: StructType
-
-    def apply(self, rows: DataFrame, states: dict[str, bytes], *, ending: bool = False) -> DataFrame:
-        """The rows it gives."""
-        return rows.mapInArrow(self.function(states, ending), self.schema)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Stage:
-    """One SQL text over its view, and the Python work behind it.
-
-    Attributes:
-        view: name of the temporary view that the text reads.
-        text: the SQL.
-        reads_twice: the text reads the view twice, so that it is worth keeping what a worker made.
-        work: what comes next, `None` for the last stage.
-    """
-
-    view: str
-    text: str
-    reads_twice: bool
-    work: PythonWork | KeyedWork | None
-
-
-@dataclass
-class Plan:
-    """A compiled pipeline. Owned by the pipeline's thread.
-
-    Attributes:
-        stages: in order; the last has no work.
-        keyed: step number to the keyed step, with its fingerprint.
-        senders: step number of a route to its sender.
-        decodes: step number to the decode step, to explain malformed bodies.
-        lookups: files that are joined.
-    """
-
-    session: SparkSession
-    stages: list[Stage] = field(default_factory=list)
-    keyed: dict[int, ConfiguredStep] = field(default_factory=dict)
-    senders: dict[int, str] = field(default_factory=dict)
-    decodes: dict[int, DecodeStep] = field(default_factory=dict)
-    lookups: list[Lookup] = field(default_factory=list)
-    _crowded: set[str] = field(default_factory=set)
-
-    def run(self, table: pa.Table, state: StateView) -> pa.Table:
-        """What a batch causes: `_position`, `_part` and the fields of `_out`, in no order."""
-        return self._run(self.session.createDataFrame(table), 0, state)
-
-    def conclude(self, at: int, keys: list[str], state: StateView) -> pa.Table:
-        """What the end of all input causes in stage `at` for these keys, and in the stages behind it."""
-        work = self.stages[at].work
-        assert isinstance(work, KeyedWork)
-        rows: list[dict[str, Any]] = [
-            {"_position": position, "_part": "", "_live": True, "_out": [], "_key": key, "_time": None}
-            for position, key in enumerate(keys)
-        ]
-        markers = self.session.createDataFrame(rows, f"{sql.HIDDEN_DDL}, _key STRING, _time TIMESTAMP")
-        states = {key: value for key in keys if (value := state.get(work.owner, key.encode())) is not None}
-        return self._run(work.apply(markers, states, ending=True), at + 1, state)
-
-    def _run(self, rows: DataFrame, first: int, state: StateView) -> pa.Table:
-        kept: list[DataFrame] = []
-        try:
-            for stage in self.stages[first:]:
-                if stage.reads_twice and stage is not self.stages[0]:
-                    kept.append(rows.persist())
-                rows.createOrReplaceTempView(stage.view)
-                rows = self.session.sql(stage.text)
-                if isinstance(stage.work, KeyedWork):
-                    rows = stage.work.apply(rows, self._states(stage.work.owner, rows, state, kept))
-                elif stage.work is not None:
-                    rows = stage.work.apply(rows)
-            return rows.toArrow()
-        finally:
-            for frame in kept:
-                frame.unpersist()
-
-    def _states(self, owner: str, rows: DataFrame, state: StateView, kept: list[DataFrame]) -> dict[str, bytes]:
-        """Stored state of every key that may be among the rows."""
-        if owner not in self._crowded:
-            some = list(islice(state.items(owner), FEW_KEYS + 1))
-            if len(some) <= FEW_KEYS:
-                return {key.decode(): value for key, value in some}
-            self._crowded.add(owner)
-        kept.append(rows.persist())
-        keys = rows.where("_live").select("_key").distinct().toArrow().column(0).to_pylist()
-        return {key: value for key in keys if (value := state.get(owner, key.encode())) is not None}
-
-
-def compile_plan(session: SparkSession, pipeline: PipelineSettings, prefix: str, directories: tuple[str, ...]) -> Plan:
-    """Compile a pipeline; views get names that begin with `prefix`.
-
-    Raises `ConfigError` E1511 for an expression that Spark refuses, E151x for other mistakes, naming the step.
+    Raises:
+        ConfigError: E1511, Spark refuses an expression; E15xx, another mistake. The error names the step.
     """
     return _Compiler(session, pipeline, prefix, directories).compile()
 
 
 def not_row_by_row(explained: str) -> str:
-    """What in a query, by its EXPLAIN EXTENDED, looks at more than one row; empty when nothing does.
+    """The part of a query that looks at more than one row, by the query's EXPLAIN EXTENDED; empty if there is none.
 
-    A node that is not known to work row by row is taken for one that does not, and so is a second look at the rows.
+    A node of the plan that is not known to work row by row counts as one, and so does a second read of the rows.
     """
     analyzed = explained.partition("== Analyzed Logical Plan ==")[2].partition("== Optimized Logical Plan ==")[0]
     nodes = _NODE.findall(analyzed)
@@ -219,7 +90,7 @@ def not_row_by_row(explained: str) -> str:
 
 
 class _Compiler:
-    """Goes through the steps and keeps the columns that the next one sees."""
+    """Goes through the steps and keeps the columns that the next step sees."""
 
     def __init__(
         self, session: SparkSession, pipeline: PipelineSettings, prefix: str, directories: tuple[str, ...]
@@ -228,24 +99,24 @@ class _Compiler:
         self._pipeline = pipeline
         self._prefix = prefix
         self._directories = directories
-        self._plan = Plan(session=session)
+        self._compiled = CompiledPipeline(session=session)
         self._parts: list[str] = []
         self._reads_twice = False
-        self._hidden = ", ".join((*HIDDEN, MESSAGE))
+        self._hidden: Sequence[str] = OF_MESSAGES
         self._columns: dict[str, str] = {}
         self._rows = sql.Rows.RECEIVED
         self._where = f"pipeline {pipeline.name}"
         self._views: list[str] = []
 
-    def compile(self) -> Plan:
-        """All steps, and the end."""
+    def compile(self) -> CompiledPipeline:
+        """Compile all steps, and the last stage."""
         try:
             return self._compile_all()
         finally:
             for view in self._views:
                 self._session.catalog.dropTempView(view)
 
-    def _compile_all(self) -> Plan:
+    def _compile_all(self) -> CompiledPipeline:
         self._begin(from_arrow_schema(INPUT))
         self._add(sql.source_sql(self._view))
         for number, step in enumerate(self._pipeline.steps):
@@ -255,8 +126,8 @@ class _Compiler:
             except ConfigError as error:
                 raise ConfigError(error.code, self._where, error.what, error.allowed, error.todo) from error
             self._rows = _rows_after(step, self._rows)
-        self._end(f"SELECT _position, _part, inline(_out) FROM {self._last}", None)
-        return self._plan
+        self._end(collect_sql(self._last), None)
+        return self._compiled
 
     def _compile(self, step: Step, number: int) -> None:
         match step:
@@ -277,38 +148,38 @@ class _Compiler:
             case MonitorStep() | AggregateStep() | CorrelateStep():
                 self._keyed(step, number)
             case RouteStep():
-                self._plan.senders[number] = step.to
+                self._compiled.senders[number] = step.to
                 self._add_checked(sql.route_sql(step, self._last, number, self._columns, self._rows))
 
     @property
     def _view(self) -> str:
-        return f"{self._prefix}_{len(self._plan.stages)}"
+        return f"{self._prefix}_{len(self._compiled.stages)}"
 
     @property
     def _last(self) -> str:
         return f"{self._view}_{len(self._parts)}"
 
     def _begin(self, schema: StructType) -> None:
-        """A new stage over rows like these."""
+        """Begin a stage over rows of this schema."""
         self._parts, self._reads_twice = [], False
         self._stand_in(self._view, schema)
 
     def _end(self, text: str, work: PythonWork | KeyedWork | None) -> None:
         named = (f"{self._view}_{at} AS ({part})" for at, part in enumerate(self._parts, start=1))
         whole = f"WITH {', '.join(named)} {text}"
-        self._plan.stages.append(Stage(view=self._view, text=whole, reads_twice=self._reads_twice, work=work))
+        self._compiled.stages.append(Stage(view=self._view, text=whole, reads_twice=self._reads_twice, work=work))
         if work is not None:
             self._begin(work.schema)
 
     def _add(self, text: str) -> None:
-        """One more SELECT, and the columns that it gives; an empty view stands for it while others are checked."""
+        """Add a SELECT and keep its columns; an empty view stands for it while later texts are analyzed."""
         schema = self._analyzed(text)
-        self._columns = self._columns_of(schema)
+        self._columns = self._columns_of(schema, self._hidden)
         self._parts.append(text)
         self._stand_in(self._last, schema)
 
     def _add_checked(self, text: str) -> None:
-        """As `_add`, for texts that hold expressions of the user."""
+        """As `_add`, for a text with expressions of the user."""
         self._check_expressions(text)
         self._add(text)
 
@@ -323,7 +194,7 @@ class _Compiler:
             raise ConfigError("E1511", self._where, first_line(error), _known(self._columns)) from error
 
     def _check_expressions(self, text: str) -> None:
-        """Refuse what does not look at one row only, and what may have another value when the batch comes again."""
+        """Refuse an expression that looks at other rows, or that may have another value when the batch comes again."""
         self._analyzed(text)
         explained = self._session.sql(f"EXPLAIN EXTENDED {text}").collect()[0][0]
         found = not_row_by_row(explained)
@@ -339,33 +210,27 @@ class _Compiler:
             what = f"{quoted(found)} may have another value when a batch is processed again after a crash"
             allowed = "Columns, constants and functions whose value follows from them alone"
             todo = (
-                "For a time use a column of the message, for an id concat(_message.receiver, ':', _message.number), "
+                f"For a time use a column of the message, for an id concat({MESSAGE}.receiver, ':', {MESSAGE}.number), "
                 "for chance a hash of a column"
             )
             raise ConfigError("E1525", self._where, what, allowed, todo)
 
-    def _columns_of(self, schema: StructType) -> dict[str, str]:
-        hidden = self._hidden.split(", ")
-        columns = {entry.name: entry.dataType.simpleString() for entry in schema if entry.name not in hidden}
-        twice = next((name for name in schema.names if schema.names.count(name) > 1), None)
-        if twice is not None and twice not in sql.RESERVED:
-            raise ConfigError("E1517", self._where, f"there are two columns '{twice}'", "", "Rename one of them")
-        taken = twice or next((name for name in columns if name in sql.RESERVED), None)
-        if taken is not None:
-            raise ConfigError("E1517", self._where, f"column '{taken}' has a name that the engine uses")
-        return columns
+    def _columns_of(self, schema: StructType, hidden: Sequence[str]) -> dict[str, str]:
+        """The columns of the user with their types."""
+        names = visible(schema.names, hidden, self._where)
+        return {name: schema[name].dataType.simpleString() for name in names}
 
     def _decode(self, step: DecodeStep, number: int) -> None:
         if "body" not in self._columns:
             raise ConfigError("E1517", self._where, "there is no column 'body'", _known(self._columns))
-        self._plan.decodes[number] = step
+        self._compiled.decodes[number] = step
         names = ["text"] if step.format == "text" else self._decoded_names(step)
         reason = f"E5101 {self._where}: not {step.format} of the schema"
         self._add(sql.decode_sql(step, self._last, number, self._hidden, names, reason))
 
     def _decoded_names(self, step: DecodeStep) -> list[str]:
         if step.format == "avro":
-            row = self._analyzed(f"SELECT {sql.parsed(step)} AS _row FROM {self._last}")["_row"].dataType
+            row = self._analyzed(f"SELECT {sql.parsed(step)} AS {ROW} FROM {self._last}")[ROW].dataType
             return [entry.name for entry in row.fields]
         return [entry.name for entry in self._parsed(step.schema or "").fields]
 
@@ -388,7 +253,7 @@ class _Compiler:
     def _select(self, step: SqlStep) -> None:
         asked = sql.query_sql(step, self._last, ", ".join(map(sql.quote, self._columns)))
         self._check_expressions(asked)
-        columns = self._columns_of(self._analyzed(asked))
+        columns = self._columns_of(self._analyzed(asked), hidden=())
         rows = sql.sql_sql(step, self._last, self._hidden, list(columns))
         self._add(f"{rows} UNION ALL {sql.beside_sql(self._last, self._hidden, columns)}")
         self._reads_twice = True
@@ -399,13 +264,13 @@ class _Compiler:
         clash = next((name for name in added if name in self._columns), None)
         if clash is not None:
             raise ConfigError("E1517", self._where, f"column '{clash}' is there already", "", "Rename one of them")
-        self._plan.lookups.append(lookup)
+        self._compiled.lookups.append(lookup)
         self._add(sql.lookup_sql(step, self._last, lookup.view, added))
 
     def _python(self, step: PythonStep, number: int) -> None:
         schema = self._analyzed(f"SELECT * FROM {self._last}")
         if step.schema is not None:
-            hidden = [entry for entry in schema if entry.name in self._hidden.split(", ")]
+            hidden = [entry for entry in schema if entry.name in self._hidden]
             schema = StructType([*hidden, *self._parsed(step.schema)])
         refuse_deferred(import_object(step.function), f"{self._where} {step.function}")
         function = ArrowFunction(step.function, self._directories, number, self._where, _arrow(schema))
@@ -418,21 +283,20 @@ class _Compiler:
         self._check_expressions(text)
         rows = self._analyzed(text)
         factory, output = self._machine(step, rows)
-        schema = StructType([*self._parsed(sql.HIDDEN_DDL), *self._parsed(output)])
-        configured = self._plan.keyed[number] = self._configured(step, number, rows, factory())
+        schema = StructType([*self._parsed(HIDDEN_DDL), *self._parsed(output)])
+        configured = self._compiled.keyed[number] = self._configured(step, number, rows, factory())
         owner, function = owner_of(configured.name), self._function(factory, number, schema)
         self._end(f"{text} {sql.GROUPED}", KeyedWork(number=number, owner=owner, schema=schema, function=function))
         before = self._columns
-        self._hidden = ", ".join(HIDDEN)
-        self._add(sql.unpack_sql(step, self._view, self._hidden, before))
+        self._hidden = HIDDEN
+        self._add(sql.unpack_sql(step, self._view, before))
 
     def _configured(
         self, step: KeyedStep, number: int, rows: StructType, monitor: type[KeyedMonitor[Any, Any]]
     ) -> ConfiguredStep:
         prefix = f"{self._pipeline.name}/"
-        key_type = self._analyzed(f"SELECT {step.key} AS _key FROM {self._last}")["_key"].dataType.simpleString()
-        hidden = (*HIDDEN, "_key", "_time")
-        values = {entry.name: entry.dataType.simpleString() for entry in rows if entry.name not in hidden}
+        key_type = self._analyzed(f"SELECT {step.key} AS {KEY} FROM {self._last}")[KEY].dataType.simpleString()
+        values = {entry.name: entry.dataType.simpleString() for entry in rows if entry.name not in KEYED}
         return ConfiguredStep(
             name=f"{prefix}{self._pipeline.keyed_names()[number]}",
             facts=facts_of(step, key_type, values, self._columns, monitor),
@@ -467,7 +331,7 @@ class _Compiler:
         return [name for name in fields if name in self._columns]
 
     def _machine(self, step: KeyedStep, rows: StructType) -> tuple[MonitorFactory, str]:
-        """What runs in the workers, and the columns that it gives as DDL."""
+        """The monitor that runs in the workers, and the columns of its outputs as DDL."""
         match step:
             case MonitorStep():
                 user = UserMonitor(step.class_, self._directories)

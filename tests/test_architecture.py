@@ -309,7 +309,13 @@ def fault_points() -> list[str]:
         if part_of(name_of(path)) == "testing":
             continue
         for node in ast.walk(tree_of(path)):
-            if isinstance(node, ast.Call) and _called(node) in ("point", "_point", "Step", "_Points", "_dead"):
+            if isinstance(node, ast.Call) and _called(node) in (
+                "point",
+                "_point",
+                "TransactionStep",
+                "_Points",
+                "_dead",
+            ):
                 found += [
                     one.value
                     for one in node.args

@@ -62,7 +62,7 @@ def _registry(url: str) -> list[Row]:
     ]
 
 
-def _segments(read: Callable[[str], list[store.Segment]]) -> Callable[[str], list[Row]]:
+def _segments(read: Callable[[str], list[store.StoredSegment]]) -> Callable[[str], list[Row]]:
     return lambda url: [(one.owner, one.first, one.last, one.last - one.first + 1, one.size) for one in read(url)]
 
 

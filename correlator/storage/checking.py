@@ -1,4 +1,4 @@
-"""Looks through a whole store without changing it: the structure of its file, and every row against its digest."""
+"""Checks a whole store without changing it: the structure of its file, and every row against its digest."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -23,27 +23,30 @@ _VALUES: dict[Table, Callable[[Row[Any]], object]] = {
     tables.endpoint: loading.endpoint_of,
     tables.suspect: loading.suspect_of,
 }
-"""What the rows of each table that has digests are checked by."""
+"""The function that reads, and so checks, a row of each table with digests."""
 PAGE = 32
 """Rows in memory at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
-    """What was found in one table: how many rows are as they were written, and what is wrong with the others."""
+class CheckedTable:
+    """The result for one table: the number of rows that are as they were written, and the damages of the others."""
 
     table: str
     intact: int
     damages: list[str]
 
 
-def check(url: str) -> tuple[list[str], list[Checked]]:
-    """What is wrong with the structure of a store's file, and the tables with their rows; one moment of the store.
+def check(url: str) -> tuple[list[str], list[CheckedTable]]:
+    """Check a store at one moment; an engine may be running on it.
 
-    An engine may be running on it. Tables of an older schema that had no digests then are left out.
+    Tables that have no digests in an older schema are left out.
+
+    Returns:
+        The damages of the structure of its file, and a result for each table.
 
     Raises:
-        StoreError: E3010, the database holds no store; E3001, E3002 when nothing at all can be read; others as
+        StoreError: E3010, the database holds no store; E3001, E3002, nothing at all can be read; others as
             `database.reading`.
     """
     with reading(url) as connection:
@@ -68,7 +71,7 @@ def _has_digest(columns: list[Any]) -> bool:
     return any(column["name"] == "crc" for column in columns)
 
 
-def _checked(connection: Connection, table: Table, value: Callable[[Row[Any]], object]) -> Checked:
+def _checked(connection: Connection, table: Table, value: Callable[[Row[Any]], object]) -> CheckedTable:
     intact, damages = 0, []
     try:
         for row in _rows(connection, table):
@@ -82,7 +85,7 @@ def _checked(connection: Connection, table: Table, value: Callable[[Row[Any]], o
         if not is_damage(error):
             raise
         damages.append(f"{table.name}: the rest cannot be read: {error.orig}")
-    return Checked(table=table.name, intact=intact, damages=damages)
+    return CheckedTable(table=table.name, intact=intact, damages=damages)
 
 
 def _rows(connection: Connection, table: Table) -> Iterator[Row[Any]]:

@@ -1,4 +1,4 @@
-"""Contents of rows as bytes: MessagePack of the typed values, with a CRC-32. Never pickle."""
+"""The content of rows: typed values as MessagePack, with a CRC-32."""
 
 import zlib
 from typing import Any, TypeVar, cast
@@ -20,8 +20,8 @@ from correlator.events import DeadLetter
 T = TypeVar("T")
 
 
-class Cut(msgspec.Struct, frozen=True, gc=False):
-    """What the row of a checkpoint holds: `CheckpointCommit` without what has rows of its own."""
+class CheckpointContent(msgspec.Struct, frozen=True, gc=False):
+    """The content of the row of a checkpoint: `CheckpointCommit` without the parts that have rows of their own."""
 
     number: int
     engine_time: float
@@ -30,7 +30,15 @@ class Cut(msgspec.Struct, frozen=True, gc=False):
     senders: list[SenderCut]
 
 
-_KINDS: tuple[type[Any], ...] = (Cut, ReceiveSegment, IdSegment, StateSegment, OutboundSegment, DeadLetter, Endpoint)
+_KINDS: tuple[type[Any], ...] = (
+    CheckpointContent,
+    ReceiveSegment,
+    IdSegment,
+    StateSegment,
+    OutboundSegment,
+    DeadLetter,
+    Endpoint,
+)
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODERS = {kind: msgspec.msgpack.Decoder(kind) for kind in _KINDS}
 
@@ -38,18 +46,19 @@ _DECODERS = {kind: msgspec.msgpack.Decoder(kind) for kind in _KINDS}
 def content_of(value: Any) -> dict[str, Any]:
     """The columns `content` and `crc` of a value.
 
-    Raises what msgspec raises for a value that has no encoding (an integer beyond 64 bits, a lone surrogate): the
-    caller has not begun to write.
+    Raises:
+        TypeError, ValueError, OverflowError: the value has no encoding (an integer beyond 64 bits, a lone surrogate).
+            Callers encode before they begin a transaction.
     """
     content = _ENCODER.encode(value)
     return {"content": content, "crc": zlib.crc32(content)}
 
 
 def check(where: str, content: bytes, crc: int) -> None:
-    """Refuse a content that is not the one that was written.
+    """Refuse a content that differs from the one that was written.
 
     Raises:
-        RecoveryRefused: E4201; the engine does not start, nothing was changed.
+        RecoveryRefused: E4201; the engine does not start, and nothing was changed.
     """
     if zlib.crc32(content) != crc:
         raise altered(where)
@@ -59,13 +68,13 @@ def read(kind: type[T], where: str, content: bytes, crc: int) -> T:
     """The value of a row.
 
     Args:
-        kind: what the content was made of.
+        kind: the type of the value.
         where: the row, as messages name it: `checkpoint 812`.
         content: the bytes.
         crc: their CRC-32 as stored.
 
     Raises:
-        RecoveryRefused: E4201 when they do not fit together, E4202 when the bytes are no such value.
+        RecoveryRefused: E4201, content and CRC do not match; E4202, the bytes are no value of this type.
     """
     check(where, content, crc)
     try:

@@ -1,6 +1,6 @@
-"""Dead letters of a stopped engine: brought back or thrown away, each time in one transaction under the store's lock.
+"""Dead letters of a stopped engine: replayed or discarded, in one transaction under the lock of the store.
 
-The epoch goes up with it, so that an engine that lost the store without noticing writes nothing more.
+The transaction raises the epoch: an engine that lost the store without noticing cannot write any more.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,36 +14,36 @@ from correlator.core.faults import point
 from correlator.events import DeadLetter
 from correlator.storage import database as databases
 from correlator.storage import loading, migrate, tables
-from correlator.storage.codec import Cut
+from correlator.storage.codec import CheckpointContent
 from correlator.storage.inspect import Selection, counted_dead_letters, refuse_missing
 from correlator.storage.statements import Statements
 from correlator.storage.writes import checkpoint_row, segment_row
 
 PAGE = 50
-"""Letters in memory at a time, and the most messages of a segment that they become: each may be large."""
+"""The most letters in memory at a time, and the most messages of a segment: each may be large."""
 
 Act = Callable[[Connection, Statements, Selection], None]
 
 
 def replay(url: str, selection: Selection) -> int:
-    """Bring letters back: the next start handles or sends their messages. Returns how many letters there were.
+    """Let the next start handle or send the messages of dead letters again. Returns the number of letters.
 
     Raises:
-        UsageError: E2021 for a number that is not there, E2023 for letters that cannot go back; nothing was changed.
+        UsageError: E2021, the store does not hold a selected number; E2023, a letter cannot go back. Nothing changed.
         Fenced: E3201, an engine is running on the store.
-        StoreError: E3010 there is no store; as `database.connect` and `migrate.bring_up`.
+        StoreError: E3010, there is no store; as `database.connect` and `migrate.bring_up`.
     """
     return _remove(url, selection, _bring_back)
 
 
 def discard(url: str, selection: Selection) -> int:
-    """Throw letters away. Returns how many there were; raises as `replay`."""
+    """Delete dead letters. Returns their number; raises as `replay`."""
     return _remove(url, selection, lambda _connection, _statements, _selection: None)
 
 
 def _remove(url: str, selection: Selection, act: Act) -> int:
-    """Act on letters and delete them, in one transaction."""
-    counted_dead_letters(url, selection)  # before a lock, or a store, is made where there is none
+    """Act on letters and delete them in one transaction."""
+    counted_dead_letters(url, selection)  # before `connect` makes a store where there is none
     database = databases.connect(url)
     try:
         migrate.bring_up(database)
@@ -76,8 +76,8 @@ def _bring_back(connection: Connection, statements: Statements, selection: Selec
         statements.checkpoint.run(connection, [checkpoint_row(msgspec.structs.replace(cut, senders=again.senders))])
 
 
-def _last_numbers(connection: Connection, cut: Cut | None) -> dict[str, int]:
-    """For each receiver the last number that it has given."""
+def _last_numbers(connection: Connection, cut: CheckpointContent | None) -> dict[str, int]:
+    """The last number that each receiver has given."""
     contexts = cut.contexts if cut else []
     received = loading.received(connection, contexts)
     entered = {receiver for context in contexts for receiver in context.entered}

@@ -1,6 +1,6 @@
-"""What an error of a database driver means for the caller: busy, unknown, damaged, refused, failed.
+"""Errors of a database driver as errors of the store.
 
-The class decides what happens next (correlator.errors); the code says which of its cases it is.
+The class of the error decides what the caller does next (`correlator.errors`), its code names the cause.
 """
 
 import contextlib
@@ -13,7 +13,8 @@ from sqlalchemy import exc as sql_errors
 from correlator.errors import CommitUnknown, StoreBusy, StoreError
 from correlator.storage import files
 
-BUSY_TIMEOUT_S = 5.0  # how long SQLite waits for another program's lock
+BUSY_TIMEOUT_S = 5.0
+"""Seconds that SQLite waits for the lock of another program."""
 
 _RETRIED_SQLSTATES = {  # rolled back by the server, and may succeed when tried again
     "40001": "could not be serialized with another transaction",
@@ -31,7 +32,7 @@ _MISSING_SQLSTATES = ("3F000", "42703", "42P01")  # a schema, a column, a table
 
 @contextlib.contextmanager
 def errors_of_sqlite(where: str) -> Iterator[None]:
-    """Turn errors of the bare SQLite driver into those of this module."""
+    """Turn errors of the bare SQLite driver into `StoreError`."""
     try:
         yield
     except sqlite3.Error as error:
@@ -39,13 +40,13 @@ def errors_of_sqlite(where: str) -> Iterator[None]:
 
 
 def failure(dialect: str, where: str, error: sql_errors.DBAPIError, *, committing: bool) -> StoreError:
-    """The error to raise for one of SQLAlchemy's.
+    """The error to raise for an error of SQLAlchemy.
 
     Args:
         dialect: `sqlite` or `postgresql`.
         where: the database, as messages name it.
-        error: what SQLAlchemy raised.
-        committing: it was raised by COMMIT, so that the outcome is open unless the database says that it rolled back.
+        error: the error of SQLAlchemy.
+        committing: COMMIT raised it, so the outcome is open unless the database says that it rolled back.
     """
     if dialect == "sqlite":
         return _sqlite_failure(where, error.orig, committing=committing)
@@ -82,7 +83,7 @@ def damaged(where: str, error: object) -> StoreError:
 
 
 def is_damage(error: sql_errors.DBAPIError) -> bool:
-    """Whether a SQLite database told that its structure is broken."""
+    """Whether SQLite reports that the structure of a database is broken."""
     return getattr(error.orig, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CORRUPT
 
 
@@ -114,8 +115,8 @@ def _postgres_failure(where: str, error: sql_errors.DBAPIError, *, committing: b
     if state == "01000":
         todo = "The engine looks again until COMMIT has no warning"
         return CommitUnknown("E3111", where, _first_line(error), "", todo)
-    # The server gives every error a state. A driver that fails without one within a session has lost it, though it may
-    # not say so: psycopg in the midst of several rows raises "cannot exit pipeline mode while busy".
+    # The server gives every error a state. A driver that raises an error without one has lost its session, though it
+    # may not say so: psycopg in the middle of several rows raises "cannot exit pipeline mode while busy".
     in_session = committing or error.statement is not None
     if error.connection_invalidated or (in_session and not state and isinstance(error, sql_errors.OperationalError)):
         return unknown(where, error)
@@ -124,7 +125,7 @@ def _postgres_failure(where: str, error: sql_errors.DBAPIError, *, committing: b
 
 
 def _refused_statement(where: str, error: sql_errors.DBAPIError, state: str) -> StoreError | None:
-    """Failures that somebody can do something about."""
+    """The error for a failure that an administrator can repair."""
     if state in _MISSING_SQLSTATES:
         todo = "Restore a backup, or start anew with an empty schema"
         return StoreError("E3005", where, f"a part of the store is missing: {_first_line(error)}", "", todo)
@@ -134,7 +135,7 @@ def _refused_statement(where: str, error: sql_errors.DBAPIError, state: str) -> 
 
 
 def _refused_connection(where: str, error: sql_errors.DBAPIError) -> StoreError | None:
-    """Failures before there is a session: the driver tells them by text only."""
+    """The error for a failure to connect, which the driver describes by text only."""
     text = _first_line(error)
     for part, code, what in _CONNECT_FAILURES:
         if part in str(error.orig):
@@ -155,12 +156,12 @@ _CONNECT_FAILURES = (
 
 
 def unknown(where: str, error: sql_errors.DBAPIError) -> CommitUnknown:
-    """A connection that was lost, or could not be made again (E3105)."""
+    """A connection that was lost or could not be made again (E3105)."""
     return CommitUnknown("E3105", where, f"the connection was lost ({_first_line(error)})")
 
 
 def only_reads(where: str) -> CommitUnknown:
-    """A server that is not the primary, or not yet (E3308, trap T34): connect again, and look where the store is."""
+    """A server that is not the primary server, or not yet (E3308, trap T34): the caller connects again."""
     return CommitUnknown("E3308", where, "the server only reads", "Only the primary server can be written")
 
 

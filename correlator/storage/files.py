@@ -1,7 +1,7 @@
-"""The files of a SQLite store: where they may lie, who may read them, who owns them (traps T7, T10, T12 and T59).
+"""The files of a SQLite database: where they may lie, who may read them, who owns them (traps T7, T10, T12 and T59).
 
-Knows no SQL. An existing store file is never opened here: closing it would drop the locks of the SQLite connection
-that another part of this process may have (POSIX locks belong to the process).
+Knows no SQL. Never opens an existing database file: closing it would drop the locks of SQLite connections that other
+parts of this process may have (POSIX locks belong to the process).
 """
 
 import contextlib
@@ -21,12 +21,12 @@ NETWORK_FILE_SYSTEMS = frozenset({
     "kafs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "orangefs", "panfs", "prl_fs", "pvfs2", "smb2", "smb3", "smbfs",
     "vboxsf", "virtiofs", "vmhgfs", "wekafs",
 })  # fmt: skip
-"""Those of other machines, and those by which a virtual machine has directories of its host."""
+"""File systems of other machines, and those that give a virtual machine directories of its host."""
 LOCAL_FUSE = frozenset({
     "fuseblk", "fuse.bindfs", "fuse.cryfs", "fuse.encfs", "fuse.exfat", "fuse.fuse-overlayfs", "fuse.fuse2fs",
     "fuse.gocryptfs", "fuse.mergerfs", "fuse.ntfs-3g", "fuse.securefs",
 })  # fmt: skip
-"""Of the file systems that are programs (FUSE), those that keep files on disks of this machine; most others do not."""
+"""The FUSE file systems that keep files on disks of this machine; most others do not."""
 SIDECARS = ("-wal", "-shm", ".lock", ".witness")
 _MOUNTS = Path("/proc/self/mounts")
 _ESCAPED = re.compile(r"\\([0-7]{3})")
@@ -38,11 +38,11 @@ def beside(path: Path, suffix: str) -> Path:
 
 
 def prepare(path: Path) -> None:
-    """Make sure that a store may live at `path`, and that an empty private file is there if there was none.
+    """Make sure that a store may lie at `path`, and make an empty private file there if there is none.
 
     Raises:
-        StoreError: E9101 to E9104 for a place that is not safe, E3006 for one that cannot be used. Nothing was changed,
-            except that missing directories were made.
+        StoreError: E9101 to E9104, the place is not safe; E3006, it cannot be used. Nothing was changed, except that
+            missing directories were made.
     """
     try:
         make_private_directory(path.parent)
@@ -61,7 +61,7 @@ def make_private_file(path: Path) -> None:
 
 
 def prepare_witness(path: Path) -> None:
-    """Make sure that the witness of a PostgreSQL store can be written; raises `StoreError` as `prepare`."""
+    """Make sure that the witness of a PostgreSQL store can be written. Raises `StoreError` as `prepare`."""
     try:
         make_private_directory(path.parent)
         refuse_unsafe(path)
@@ -72,11 +72,12 @@ def prepare_witness(path: Path) -> None:
 
 
 def refuse_unsafe(path: Path) -> None:
-    """Check the directory of a store and what lies in it by name.
+    """Check the directory of a store, and its files by their names.
 
     Raises:
-        StoreError: E9101 writable by everybody, E9102 symbolic link, E9103 network file system, E9104 other owner.
-        OSError: the directory cannot be looked at.
+        StoreError: E9101, writable by everybody; E9102, a symbolic link; E9103, a network file system; E9104, another
+            owner.
+        OSError: the directory cannot be read.
     """
     for link in (path.parent, path, *(beside(path, suffix) for suffix in SIDECARS)):
         if link.is_symlink():
@@ -97,9 +98,9 @@ def refuse_unsafe(path: Path) -> None:
 
 
 class OpenFiles:
-    """Where the files of an open SQLite database are. A commit to a file that has no name any more is lost.
+    """The files of an open SQLite database, to notice their removal: a commit to a removed file is lost.
 
-    Made while the database is open in WAL mode and was read, when all of its files are there.
+    Made while the database is open in WAL mode and was read: then all of its files exist.
     """
 
     def __init__(self, path: Path) -> None:
@@ -108,7 +109,7 @@ class OpenFiles:
         self._files = [(name, _identity(name)) for name in names]
 
     def check(self) -> None:
-        """Raises `StoreError` E3112 when a file was removed, moved or replaced since."""
+        """Raises `StoreError` E3112 if a file was removed, moved or replaced since."""
         for name, identity in self._files:
             if _identity(name) != identity:
                 raise StoreError(
@@ -129,7 +130,7 @@ def _identity(name: str) -> tuple[int, int] | None:
 
 
 def file_system(path: Path, mounts: str) -> str:
-    """The type of the file system that holds `path`, by the text of a mount table; "" when unknown."""
+    """The type of the file system that holds `path`, by the text of a mount table; "" if unknown."""
     found, longest = "", -1
     for line in mounts.splitlines():
         _, point, kind, *_ = line.split(" ")
@@ -140,9 +141,9 @@ def file_system(path: Path, mounts: str) -> str:
 
 
 def lock(path: Path) -> LockFile:
-    """Own the store: `<store>.lock` is locked until it is closed.
+    """Take the lock of a store, on the file `<store>.lock`; closing the result releases it.
 
-    The file stays; removing it would let two engines lock two different files of one name.
+    The file stays: if it were removed, two engines could lock two different files of one name.
 
     Raises:
         Fenced: E3201, another process (or another part of this one) owns the store.
@@ -166,12 +167,12 @@ def lock(path: Path) -> LockFile:
 
 
 def owner_text() -> str:
-    """How this process appears to another one that wants the same store."""
+    """How this process describes itself to another one that wants the same store."""
     return f"pid {os.getpid()} on host {socket.gethostname()} since {datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def owned(where: str, owner: str) -> Fenced:
-    """The refusal of a store that is in use (E3201)."""
+    """The refusal of a store that another process owns (E3201)."""
     return Fenced(
         "E3201",
         where,
@@ -182,13 +183,13 @@ def owned(where: str, owner: str) -> Fenced:
 
 
 def beginning(path: Path) -> str:
-    """The first bytes of a file that SQLite has already refused, in quotes, for the message."""
+    """The first bytes of a file that SQLite has refused, in quotes."""
     with path.open("rb") as file:
         return quoted(file.read(16).decode("latin-1"))
 
 
 def unusable(path: Path, error: OSError | str) -> StoreError:
-    """A store that cannot be opened or written (E3006)."""
+    """The refusal of a store that cannot be opened or written (E3006)."""
     text = error if isinstance(error, str) else (error.strerror or str(error)).lower()
     return StoreError(
         "E3006", str(path), f"cannot be used ({text})", "The engine must be able to write the file and its directory"
@@ -196,7 +197,7 @@ def unusable(path: Path, error: OSError | str) -> StoreError:
 
 
 def refuse_network(path: Path) -> None:
-    """Raises `StoreError` E9103 where locks and the shared memory of the write-ahead log may not work."""
+    """Raises `StoreError` E9103 on a file system where locks and the shared memory of the WAL may not work."""
     if not _MOUNTS.exists():
         return
     kind = file_system(path.parent.resolve(), _MOUNTS.read_text(errors="replace"))

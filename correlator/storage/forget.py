@@ -1,11 +1,10 @@
-"""Removes a receiver or sender that code added from a store whose engine is stopped, with everything it holds."""
+"""Removes a dynamic receiver or sender from a store whose engine is stopped, with its messages, ids and state."""
 
 from collections.abc import Iterable
 
-import msgspec
 from sqlalchemy import ColumnElement, Connection, Table, delete, func, insert, select, update
 
-from correlator.core.commit import ContextCut, Endpoint, StateEntry, StateSegment
+from correlator.core.commit import Endpoint, StateEntry, StateSegment
 from correlator.core.unhandled import OWNER as UNHANDLED
 from correlator.core.unmapped import OWNER as UNMAPPED
 from correlator.errors import StoreError, UsageError, quoted
@@ -13,10 +12,11 @@ from correlator.storage import codec, loading, migrate, tables
 from correlator.storage import database as databases
 from correlator.storage.inspect import exists
 from correlator.storage.reset import MESSAGES, Contents
+from correlator.storage.writes import without
 
 
 def holds(url: str, part_id: str) -> list[Contents]:
-    """What `forget` would remove, by table; a read-only look.
+    """How much `forget` would remove, by table; changes nothing.
 
     Raises:
         UsageError: E8301, E8302 as `forget`.
@@ -29,7 +29,7 @@ def holds(url: str, part_id: str) -> list[Contents]:
 
 
 def forget(url: str, part_id: str) -> None:
-    """Remove a dynamic part in one transaction. The epoch goes up, so that no engine that lost the store writes again.
+    """Remove a dynamic part in one transaction, and raise the epoch: an engine that lost the store cannot write.
 
     Raises:
         UsageError: E8302, there is no such part; E8301, it stands in the configuration.
@@ -44,7 +44,7 @@ def forget(url: str, part_id: str) -> None:
             part = _dynamic(connection, part_id)
             for table, condition in _rows(connection, part):
                 connection.execute(delete(table).where(condition))
-            _forget_at_the_cut(connection, part_id)
+            _forget_in_the_checkpoint(connection, part_id)
             if part.kind == "receiver":
                 _forget_in_the_state(connection, part_id)
             connection.execute(update(tables.engine).values(epoch=tables.engine.c.epoch + 1))
@@ -71,7 +71,7 @@ def _dynamic(connection: Connection, part_id: str) -> Endpoint:
 
 
 def _rows(connection: Connection, part: Endpoint) -> Iterable[tuple[Table, ColumnElement[bool]]]:
-    """Each table that holds something of a part, and which of its rows. A domain ends with its last receiver."""
+    """The tables with rows of a part, and which rows. The ids of a domain go with the last receiver of the domain."""
     yield tables.endpoint, tables.endpoint.c.id == part.id
     if part.kind == "sender":
         yield tables.outbox, tables.outbox.c.sender == part.id
@@ -90,27 +90,17 @@ def _counted(connection: Connection, table: Table, condition: ColumnElement[bool
     return Contents(table=table.name, rows=rows, messages=messages)
 
 
-def _forget_at_the_cut(connection: Connection, part_id: str) -> None:
-    """What waits of it in the queues of contexts, and its numbers, go out of the last checkpoint."""
+def _forget_in_the_checkpoint(connection: Connection, part_id: str) -> None:
+    """Remove its waiting messages from the queues of contexts, and its numbers."""
     row = connection.execute(select(tables.checkpoint)).first()
-    if row is None:
-        return
-    cut = loading.cut_of(row)
-    contexts = [_without(context, part_id) for context in cut.contexts]
-    senders = [sender for sender in cut.senders if sender.sender != part_id]
-    kept = msgspec.structs.replace(cut, contexts=contexts, senders=senders)
-    connection.execute(update(tables.checkpoint).values(codec.content_of(kept)))
+    if row is not None:
+        kept = without(loading.cut_of(row), [part_id])
+        connection.execute(update(tables.checkpoint).values(codec.content_of(kept)))
 
 
 def _forget_in_the_state(connection: Connection, receiver: str) -> None:
-    """What is not decided about its messages ends: the deletion lies behind all that the log of the state holds."""
+    """Delete what the state holds about its undecided messages, by entries at the end of the state log."""
     last = connection.execute(select(func.max(tables.state_log.c.number))).scalar() or 0
     segment = StateSegment(last + 1, [StateEntry(one, receiver.encode(), None) for one in (UNHANDLED, UNMAPPED)])
     row = {"number": segment.number, "count": len(segment.entries), **codec.content_of(segment)}
     connection.execute(insert(tables.state_log).values(row))
-
-
-def _without(context: ContextCut, receiver: str) -> ContextCut:
-    entered = {name: number for name, number in context.entered.items() if name != receiver}
-    queue = [run for run in context.queue if run.receiver != receiver]
-    return msgspec.structs.replace(context, entered=entered, queue=queue)

@@ -1,4 +1,4 @@
-"""Looks at a store from outside, also while an engine runs on it: rows as plain values, through a read-only connection.
+"""Reads a store from outside, also while an engine runs on it: rows as plain values, through a read-only connection.
 
 Nothing is locked, migrated or repaired. Each function is one short transaction (a long reader would keep SQLite's log
 from shrinking, trap T5) and raises `StoreError` as `database.reading` does, E4201 for an altered row.
@@ -27,8 +27,8 @@ _LARGEST_NUMBER = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Instance:
-    """Whose store it is, and how far it got."""
+class StoreIdentity:
+    """Name, product, epoch and commit number of the engine that last opened the store."""
 
     name: str
     product: str
@@ -37,8 +37,8 @@ class Instance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoint:
-    """The last checkpoint: `waiting` counts the events that wait in each context."""
+class StoredCheckpoint:
+    """The last checkpoint; `waiting` is the number of events that wait in each context."""
 
     number: int
     engine_time: float
@@ -48,8 +48,8 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
-    """A batch in the receive log or the outbox: messages `first` to `last` of a receiver or sender."""
+class StoredSegment:
+    """A segment of the receive log or outbox: messages `first` to `last` of a receiver or sender; `size` in bytes."""
 
     owner: str
     first: int
@@ -58,8 +58,8 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Domain:
-    """What the duplicate detector keeps for a domain."""
+class StoredDomain:
+    """How many unique ids the store holds for a duplicate detection domain."""
 
     domain: str
     segments: int
@@ -77,7 +77,7 @@ class AcceptedId:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterRow:
-    """A dead letter with the number that commands name it by."""
+    """A dead letter with its number, by which commands name it."""
 
     number: int
     letter: DeadLetter
@@ -85,10 +85,10 @@ class DeadLetterRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Which dead letters are meant: all that fit everything that is given here.
+    """Chooses dead letters: those that fit all attributes.
 
     Attributes:
-        numbers: these.
+        numbers: only these; empty for all.
         kind: only of this kind; "" for every kind.
         origin: only of this receiver, monitor, pipeline or sender; "" for all.
     """
@@ -99,11 +99,11 @@ class Selection:
 
     @property
     def storable_numbers(self) -> list[int]:
-        """The numbers that a letter can have: a database takes no larger ones, not even to look for them."""
+        """The given numbers that fit into a column: a database refuses larger ones even in a query."""
         return [number for number in self.numbers if abs(number) <= _LARGEST_NUMBER]
 
     def conditions(self) -> list[ColumnElement[bool]]:
-        """For the WHERE of a statement."""
+        """The conditions for the WHERE of a statement."""
         letter = tables.dead_letter.c
         given = {letter.kind: self.kind, letter.origin: self.origin}
         among = [letter.number.in_(self.storable_numbers)] if self.numbers else []
@@ -111,8 +111,8 @@ class Selection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeadLetters:
-    """How many dead letters of a kind and an origin there are."""
+class DeadLetterCount:
+    """The number of dead letters of a kind and an origin."""
 
     kind: str
     origin: str
@@ -121,7 +121,7 @@ class DeadLetters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateKey:
-    """One living key of state: `size` is that of its encoded value in bytes."""
+    """A key of state that has a value; `size` is the size of the encoded value in bytes."""
 
     owner: str
     key: bytes
@@ -133,7 +133,7 @@ ALL = Selection()
 
 
 def exists(url: str) -> bool:
-    """Whether an engine has ever opened this store; looking makes none."""
+    """Whether an engine has ever opened this store; does not make one."""
     if parse(url).get_backend_name() == "sqlite" and not Path(location(url)).exists():
         return False
     with reading(url) as connection:
@@ -141,65 +141,69 @@ def exists(url: str) -> bool:
 
 
 def refuse_older(url: str, name: str, witness_directory: str | None = None) -> None:
-    """What a start says of a store that went back (E4311), or whose witness cannot be read (E4312)."""
+    """Check the witness as a start does.
+
+    Raises:
+        RecoveryRefused: E4311, the store went back; E4312, the witness cannot be read.
+    """
     number = max((one.number for one in checkpoints(url)), default=0) if exists(url) else 0
     Witness(witness_of(witness_directory, name, url), name).refuse_older(location(url), number)
 
 
-def instance(url: str) -> Instance | None:
-    """Whose store it is; `None` for one that no engine has opened yet."""
+def instance(url: str) -> StoreIdentity | None:
+    """The engine that last opened the store; `None` if none has."""
     with reading(url) as connection:
         row = _first(connection, url, select(tables.engine))
     if row is None:
         return None
-    return Instance(name=row.name, product=row.product, epoch=row.epoch, commit=row.commit_number)
+    return StoreIdentity(name=row.name, product=row.product, epoch=row.epoch, commit=row.commit_number)
 
 
 def registry(url: str) -> list[Endpoint]:
-    """Every receiver and sender that the store knows, by id."""
+    """The receivers and senders of the registry, ordered by id."""
     with reading(url) as connection:
         rows = _all(connection, url, select(tables.endpoint).order_by(tables.endpoint.c.id))
     return [loading.endpoint_of(row) for row in rows]
 
 
-def checkpoints(url: str) -> list[Checkpoint]:
-    """The checkpoint that the next start begins from; empty before the first."""
+def checkpoints(url: str) -> list[StoredCheckpoint]:
+    """The checkpoint from which the next start begins; empty before the first checkpoint."""
     with reading(url) as connection:
         rows = _all(connection, url, select(tables.checkpoint))
     return [_checkpoint(loading.cut_of(row)) for row in rows]
 
 
 def contexts(url: str) -> list[ContextCut]:
-    """Contexts at the last checkpoint, with what waits in them by reference."""
+    """The contexts at the last checkpoint; messages that wait in them are references to the receive log."""
     with reading(url) as connection:
         rows = _all(connection, url, select(tables.checkpoint))
     return [context for row in rows for context in loading.cut_of(row).contexts]
 
 
 def received(url: str) -> Received:
-    """What was received, what is still in the receive log and what waits in contexts, by numbers."""
+    """Which messages were received, are in the receive log and wait in contexts, by numbers."""
     cuts = contexts(url)
     with reading(url) as connection:
         return loading.received(connection, cuts)
 
 
-def receive_log(url: str) -> list[Segment]:
-    """Batches that are received and not yet part of a checkpoint."""
+def receive_log(url: str) -> list[StoredSegment]:
+    """The segments of the receive log."""
     return _segments(url, tables.receive_log, tables.receive_log.c.receiver)
 
 
-def outbox(url: str) -> list[Segment]:
-    """Batches of sends that are not yet known to be confirmed by the broker."""
+def outbox(url: str) -> list[StoredSegment]:
+    """The segments of the outbox: sends without a recorded confirm of the broker."""
     return _segments(url, tables.outbox, tables.outbox.c.sender)
 
 
-def domains(url: str) -> list[Domain]:
+def domains(url: str) -> list[StoredDomain]:
     """The duplicate detection domains, by name."""
     ids = tables.accepted_ids
     query = select(ids.c.domain, func.count(), func.sum(ids.c.count)).group_by(ids.c.domain).order_by(ids.c.domain)
     with reading(url) as connection:
         rows = _all(connection, url, query)
-    return [Domain(domain=domain, segments=segments, ids=int(count)) for domain, segments, count in rows]
+    return [StoredDomain(domain=domain, segments=segments, ids=int(count)) for domain, segments, count in rows]
 
 
 def accepted_ids(url: str, domain: str) -> list[AcceptedId]:
@@ -218,7 +222,7 @@ def accepted_ids(url: str, domain: str) -> list[AcceptedId]:
 def detectors(url: str, windows: DuplicateDetectionSettings) -> dict[str, DuplicateDetector]:
     """The duplicate detectors by domain, as a start with these windows would restore them.
 
-    Rows are read in pages, so that what is in memory is what an engine has there.
+    Reads in pages, so it needs no more memory than an engine.
     """
     restored: dict[str, DuplicateDetector] = {}
     with reading(url) as connection:
@@ -237,7 +241,7 @@ def detectors(url: str, windows: DuplicateDetectionSettings) -> dict[str, Duplic
 
 
 def dead_letters(url: str, selection: Selection = ALL) -> list[DeadLetterRow]:
-    """Dead letters in the order of their numbers; numbers that are not there are left out."""
+    """Dead letters in the order of their numbers; a selected number that the store does not hold is left out."""
     table = tables.dead_letter
     query = select(table).where(*selection.conditions()).order_by(table.c.number)
     with reading(url) as connection:
@@ -245,22 +249,22 @@ def dead_letters(url: str, selection: Selection = ALL) -> list[DeadLetterRow]:
     return [DeadLetterRow(number=row.number, letter=loading.letter_of(row)) for row in rows]
 
 
-def counted_dead_letters(url: str, selection: Selection = ALL) -> list[DeadLetters]:
-    """How many dead letters there are, by kind and origin.
+def counted_dead_letters(url: str, selection: Selection = ALL) -> list[DeadLetterCount]:
+    """The number of dead letters by kind and origin.
 
     Raises:
-        UsageError: E2021, a number is not there.
+        UsageError: E2021, the store does not hold a selected number.
     """
     letter = tables.dead_letter.c
     groups = select(letter.kind, letter.origin, func.count()).where(*selection.conditions())
     with reading(url) as connection:
         rows = _all(connection, url, groups.group_by(letter.kind, letter.origin).order_by(letter.kind, letter.origin))
         refuse_missing(connection, selection)
-    return [DeadLetters(kind=kind, origin=origin, count=count) for kind, origin, count in rows]
+    return [DeadLetterCount(kind=kind, origin=origin, count=count) for kind, origin, count in rows]
 
 
 def refuse_missing(connection: Connection, selection: Selection) -> None:
-    """Check that every number of a selection is there; raises `UsageError` E2021."""
+    """Check that the store holds every number of a selection; raises `UsageError` E2021."""
     number = tables.dead_letter.c.number
     there = set(connection.execute(select(number).where(number.in_(selection.storable_numbers))).scalars())
     missing = [str(one) for one in selection.numbers if one not in there]
@@ -269,7 +273,7 @@ def refuse_missing(connection: Connection, selection: Selection) -> None:
 
 
 def state_keys(url: str, owner: str = "") -> list[StateKey]:
-    """The living keys of one owner, or of all, in order."""
+    """The keys that have a value, of one owner or of all, in order."""
     sizes: dict[tuple[str, bytes], int] = {}
     for key, value in _living(url).items():
         if not owner or key[0] == owner:
@@ -278,12 +282,12 @@ def state_keys(url: str, owner: str = "") -> list[StateKey]:
 
 
 def state_value(url: str, owner: str, key: bytes) -> bytes | None:
-    """The encoded value of one key; `None` when there is no such key."""
+    """The encoded value of a key; `None` if the key has no value."""
     return _living(url).get((owner, key))
 
 
 def state(url: str) -> dict[str, dict[bytes, bytes]]:
-    """All living state: owner, key, encoded value."""
+    """The encoded values of all state, by owner and key."""
     found: dict[str, dict[bytes, bytes]] = {}
     for (owner, key), value in _living(url).items():
         found.setdefault(owner, {})[key] = value
@@ -291,7 +295,7 @@ def state(url: str) -> dict[str, dict[bytes, bytes]]:
 
 
 def _living(url: str) -> dict[tuple[str, bytes], bytes]:
-    """What the state segments come to when a later entry replaces an earlier one."""
+    """The values that the state log holds after each entry has replaced the earlier ones of its key."""
     living: dict[tuple[str, bytes], bytes] = {}
     with reading(url) as connection:
         rows = _all(connection, url, select(tables.state_log).order_by(tables.state_log.c.number))
@@ -304,16 +308,16 @@ def _living(url: str) -> dict[tuple[str, bytes], bytes]:
     return living
 
 
-def _segments(url: str, table: Any, owner: Any) -> list[Segment]:
+def _segments(url: str, table: Any, owner: Any) -> list[StoredSegment]:
     columns = (owner, table.c.first, table.c.last, func.length(table.c.content))
     with reading(url) as connection:
         rows = _all(connection, url, select(*columns).order_by(owner, table.c.first))
-    return [Segment(owner=name, first=first, last=last, size=size) for name, first, last, size in rows]
+    return [StoredSegment(owner=name, first=first, last=last, size=size) for name, first, last, size in rows]
 
 
-def _checkpoint(cut: codec.Cut) -> Checkpoint:
+def _checkpoint(cut: codec.CheckpointContent) -> StoredCheckpoint:
     waiting = {context.context: sum(run.count for run in context.queue) for context in cut.contexts}
-    return Checkpoint(
+    return StoredCheckpoint(
         number=cut.number, engine_time=cut.engine_time, digest=cut.digest, waiting=waiting, senders=cut.senders
     )
 

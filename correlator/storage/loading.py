@@ -1,4 +1,4 @@
-"""Reads a store back at a start: every row is checked against its digest before the engine believes any of it."""
+"""Reads a store at a start. Every row is checked against its digest before the engine uses any of them."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
@@ -22,12 +22,13 @@ from correlator.storage import codec, tables
 from correlator.storage.owned import Database
 
 T = TypeVar("T")
-PAGE = 32  # segments read at a time: a few megabytes
-_NO_CHECKPOINT = codec.Cut(0, 0.0, b"", [], [])
+PAGE = 32
+"""Segments that are read at a time: a few megabytes."""
+_NO_CHECKPOINT = codec.CheckpointContent(0, 0.0, b"", [], [])
 
 
-class Lazily(Generic[T]):
-    """Values of a table, read in pages while they are iterated, each time anew; for use before the first commit."""
+class PagedRows(Generic[T]):
+    """Values of a table. Each iteration reads them again, in pages; not to be used after the first commit."""
 
     def __init__(self, database: Database, pages: Callable[[Connection, Any], Sequence[Row[Any]]], value: Any) -> None:
         self._database = database
@@ -46,18 +47,18 @@ class Lazily(Generic[T]):
 
 
 def load(database: Database, connection: Connection, epoch: int, commit: int) -> Recovered:
-    """Everything that the store holds, in one transaction.
+    """Read the whole store in one transaction.
 
-    Ids and state may be large: they are checked here, and read again when they are iterated.
+    Ids and state may be large: `load` only checks them; iterating over them reads them again.
 
     Args:
-        database: gives connections to those who iterate later.
+        database: gives the connection for later iterations.
         connection: in a transaction that keeps other engines from committing.
-        epoch: that the start will take.
-        commit: number of the last committed transaction.
+        epoch: the epoch that the start will take.
+        commit: the number of the last committed transaction.
 
     Raises:
-        RecoveryRefused: E4201, E4202.
+        RecoveryRefused: E4201, E4202, a row was changed or cannot be read.
     """
     cut = _cut(connection)
     confirmed, consumed = _progress(connection)
@@ -71,8 +72,8 @@ def load(database: Database, connection: Connection, epoch: int, commit: int) ->
         digest=cut.digest,
         contexts=cut.contexts,
         senders=cut.senders,
-        state=Lazily[StateSegment](database, _state_pages, state_of),
-        ids=Lazily[IdSegment](database, _id_pages, ids_of),
+        state=PagedRows[StateSegment](database, _state_pages, state_of),
+        ids=PagedRows[IdSegment](database, _id_pages, ids_of),
         confirmed_batches=confirmed,
         consumed=consumed,
         receive_log=[received_of(row) for row in connection.execute(_ordered(tables.receive_log))],
@@ -107,17 +108,17 @@ def id_segments(connection: Connection) -> Iterator[IdSegment]:
 
 
 def received(connection: Connection, contexts: Sequence[ContextCut]) -> Received:
-    """What the store holds of received messages, by numbers alone; `contexts` are those of the last checkpoint."""
+    """Which received messages the store holds, by numbers alone; `contexts` come from the last checkpoint."""
     log = tables.receive_log.c
     rows = connection.execute(select(log.receiver, func.max(log.last)).group_by(log.receiver))
     logged = {receiver: int(last) for receiver, last in rows}
     return Received(contexts, _progress(connection)[1], logged)
 
 
-def cut_of(row: Row[Any]) -> codec.Cut:
+def cut_of(row: Row[Any]) -> codec.CheckpointContent:
     """The value of a row of `checkpoint`."""
     where = f"checkpoint {row.number}"
-    cut = codec.read(codec.Cut, where, row.content, row.crc)
+    cut = codec.read(codec.CheckpointContent, where, row.content, row.crc)
     return _same(where, cut, {"number": cut.number}, row)
 
 
@@ -172,7 +173,7 @@ def suspect_of(row: Row[Any]) -> Suspect:
 
 
 def _same(where: str, value: T, columns: Mapping[str, Any], row: Row[Any]) -> T:
-    """The columns that statements go by must say what the content says (E4201)."""
+    """Check that columns that statements use repeat the content; raises `RecoveryRefused` E4201."""
     if any(getattr(row, name) != expected for name, expected in columns.items()):
         raise codec.altered(where)
     return value
@@ -182,7 +183,7 @@ def _span(segment: ReceiveSegment | OutboundSegment) -> dict[str, int]:
     return {"first": segment.first, "last": segment.first + len(segment.messages) - 1}
 
 
-def _cut(connection: Connection) -> codec.Cut:
+def _cut(connection: Connection) -> codec.CheckpointContent:
     row = connection.execute(select(tables.checkpoint)).first()
     return _NO_CHECKPOINT if row is None else cut_of(row)
 

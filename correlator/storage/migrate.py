@@ -1,7 +1,7 @@
-"""The schema of a store and its changes: Alembic revisions run from code, each in one transaction.
+"""The schema of a store and its changes: Alembic revisions, run from code, each in one transaction.
 
-A store that is killed in the middle of a revision opens as it was before it (trap T30). Before a
-SQLite store that holds something is changed, a copy is made beside it. There is no way down.
+If the process dies in the middle of a revision, the store is as it was before (trap T30). Before revisions change a
+SQLite store, it is copied to a file beside it. No revision can be undone.
 """
 
 from pathlib import Path
@@ -26,13 +26,13 @@ _versions = Table(VERSION_TABLE, MetaData(), Column("version_num", Text))
 
 
 def upgrade(url: str) -> tuple[str, str]:
-    """Bring a store to the schema of this version, for the command line; makes it when there is none.
+    """Bring a store to the schema of this version, for the command line; makes a store if there is none.
 
     Returns:
         The revision it had ("" for a new store) and the one it has now.
 
     Raises:
-        Fenced: E3201, an engine is running on it.
+        Fenced: E3201, an engine is running on the store.
         StoreError: as `bring_up`.
     """
     database = databases.connect(url)
@@ -43,18 +43,19 @@ def upgrade(url: str) -> tuple[str, str]:
 
 
 def bring_up(database: Database, *, head: str = HEAD, scripts: Path | None = None) -> str:
-    """Run what is missing; costs one query when nothing is.
+    """Run the missing revisions; costs one query if none is missing.
 
     Args:
         database: owned and connected.
         head: the revision to reach.
-        scripts: the Alembic directory; those of this package by default.
+        scripts: the Alembic directory; by default the one of this package.
 
     Returns:
         The revision before, "" for a new store.
 
     Raises:
-        StoreError: E3003 tables of somebody else, E3004 a newer schema, E3005 tables are missing; nothing was changed.
+        StoreError: E3003, tables of another application; E3004, a newer schema; E3005, tables are missing. Nothing was
+            changed.
     """
     current = revision(database)
     if current == head:
@@ -72,7 +73,7 @@ def revision(database: Database) -> str:
     """The revision of a store; "" for an empty one.
 
     Raises:
-        StoreError: E3003, tables of our names that are not ours; E3005, tables of ours are missing.
+        StoreError: E3003, tables of another application have names of the store's tables; E3005, tables are missing.
     """
     with database.transaction() as connection:
         names = set(inspect_schema(connection).get_table_names())
@@ -98,7 +99,7 @@ def _version(connection: Connection, names: set[str]) -> str:
 
 
 def _run(database: Database, head: str, scripts: Path) -> None:
-    """Let Alembic work on our connection; `env.py` of the scripts calls `settings`."""
+    """Let Alembic run on the connection of the database; `env.py` of the scripts calls `settings`."""
     config = Config(attributes={"database": database})
     config.set_main_option("script_location", str(scripts).replace("%", "%%"))
     config.set_main_option("path_separator", "os")

@@ -21,7 +21,7 @@ from correlator.storage.failures import unknown
 from correlator.storage.owned import Database
 
 with contextlib.suppress(ImportError):  # the driver is an extra; without it `postgres_engine` raises E3310
-    from correlator.storage.session import Session
+    from correlator.storage.session import PostgresSession
 
 CONNECT_TIMEOUT_S = 10
 OLDEST_POSTGRES = 15
@@ -68,7 +68,7 @@ def open_reader(url: URL) -> Engine:
 
 
 def _dial(_dialect: Any, _record: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
-    return Session.connect(*arguments, **named)
+    return PostgresSession.connect(*arguments, **named)
 
 
 def _driver_arguments(url: URL) -> dict[str, Any]:
@@ -108,9 +108,9 @@ def connect_server(engine: Engine, where: str) -> Connection:
     return connection
 
 
-def session_of(connection: Connection) -> "Session":
+def session_of(connection: Connection) -> "PostgresSession":
     """The driver's session below a connection."""
-    return cast("Session", connection.connection.driver_connection)
+    return cast("PostgresSession", connection.connection.driver_connection)
 
 
 def _refuse_pooler(connection: Connection, where: str) -> None:

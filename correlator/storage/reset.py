@@ -1,4 +1,4 @@
-"""Empties a store whose engine is stopped: everything is forgotten but its name and its epoch."""
+"""Empties a store whose engine is stopped: only its name and its epoch stay."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,18 +10,18 @@ from correlator.errors import StoreError
 from correlator.storage import database as databases
 from correlator.storage import migrate, tables
 
-# Tables whose rows hold several messages each, and what counts them.
 MESSAGES = {
     tables.receive_log: func.sum(tables.receive_log.c.last - tables.receive_log.c.first + 1),
     tables.outbox: func.sum(tables.outbox.c.last - tables.outbox.c.first + 1),
     tables.dead_letter: func.count(),
 }
+"""The tables that hold messages, with the expression that counts the messages."""
 _EMPTIED = [table for table in tables.metadata.sorted_tables if table is not tables.engine]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """How much a table holds; `messages` is `None` for one that holds none."""
+    """How much a table holds; `messages` is `None` for a table that never holds messages."""
 
     table: str
     rows: int
@@ -29,7 +29,7 @@ class Contents:
 
 
 def contents(url: str) -> list[Contents]:
-    """What `reset` would remove, by table; a read-only look.
+    """How much `reset` would remove, by table; changes nothing.
 
     Raises:
         StoreError: E3010, the database holds no store; others as `database.reading`.
@@ -49,14 +49,14 @@ def contents(url: str) -> list[Contents]:
 
 
 def reset(url: str, witness: Path | None) -> None:
-    """Remove every row in one transaction. The epoch goes up, so that no engine that lost the store writes again.
+    """Remove all rows in one transaction, and raise the epoch: an engine that lost the store cannot write any more.
 
     Args:
-        url: of the store.
-        witness: of the store, where one is kept.
+        url: the address of the store.
+        witness: its witness, `None` if it has none.
 
     Raises:
-        Fenced: E3201, an engine is running on it.
+        Fenced: E3201, an engine is running on the store.
         StoreError: as `database.connect` and `migrate.bring_up`.
     """
     database = databases.connect(url)

@@ -1,4 +1,4 @@
-"""A session with a PostgreSQL server that does not wait for ever, and takes no doubtful COMMIT for a good one."""
+"""A session with a PostgreSQL server that does not wait for ever, and does not trust a COMMIT with a warning."""
 
 import time
 from collections.abc import Generator
@@ -9,10 +9,10 @@ from psycopg.errors import Diagnostic
 from psycopg.waiting import Ready
 
 ANSWER_TIMEOUT_S = 30.0
-"""How long a server may say nothing before its session is given up, unless that is told to be patient."""
+"""Seconds after which a session without any answer is given up, unless it is patient."""
 _LOOK_S = 0.1
 _NOT_READY = Ready.NONE
-"""What the driver tells about a socket on which nothing has happened since its last look."""
+"""The driver passes this if nothing has happened on the socket since its last look."""
 
 
 class CommitWarned(psycopg.OperationalError):
@@ -21,12 +21,12 @@ class CommitWarned(psycopg.OperationalError):
     sqlstate = "01000"
 
 
-class Session(psycopg.Connection[Any]):
-    """A session that is lost when its server says nothing for `ANSWER_TIMEOUT_S`, whatever it was asked.
+class PostgresSession(psycopg.Connection[Any]):
+    """A session that is lost if its server sends nothing for `ANSWER_TIMEOUT_S` while an answer is due.
 
-    A time-out of TCP does not notice a server that is frozen: its system goes on acknowledging what it is sent. An
-    engine asks for nothing that takes so long. What a command or a revision does with a large store may, so these are
-    patient: the session lasts as long as its connection, and who started them can end them.
+    A time-out of TCP does not notice a frozen server: its operating system goes on acknowledging packets. No statement
+    of an engine takes so long. With a large store commands and revisions may take longer, so their sessions are
+    patient; whoever started the command can end it.
 
     Attributes:
         patient: whether an answer may take any time.
@@ -39,10 +39,10 @@ class Session(psycopg.Connection[Any]):
         self.add_notice_handler(self._note)
 
     def wait(self, gen: Any, interval: float = _LOOK_S, timeout: float | None = None) -> Any:
-        """Exchange messages with the server, as the driver does; every call of the driver waits here.
+        """Exchange messages with the server; every call of the driver waits here.
 
         Raises:
-            psycopg.OperationalError: the server said nothing for too long; the session is closed.
+            psycopg.OperationalError: no answer came in time; the session is closed.
         """
         return super().wait(self._answered(gen), interval, timeout)
 
@@ -50,8 +50,8 @@ class Session(psycopg.Connection[Any]):
         """End the transaction.
 
         Raises:
-            CommitWarned: a server that may not wait for its standby any longer (the wait was cancelled, or the session
-                is being ended) says so in a warning, and then that the transaction is committed.
+            CommitWarned: the server has committed, but warned that it did not wait for its standby (the wait was
+                cancelled, or the session is being ended).
         """
         self._warnings.clear()
         super().commit()
@@ -63,7 +63,7 @@ class Session(psycopg.Connection[Any]):
             self._warnings.append(notice.message_primary or "")
 
     def _answered(self, exchange: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
-        """The exchange, ended when nothing happens in it for too long."""
+        """The exchange; ends with an error if nothing happens in it for too long."""
         heard, ready = time.monotonic(), None
         try:
             while True:

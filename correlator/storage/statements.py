@@ -1,4 +1,4 @@
-"""The statements of a store's transactions, compiled once for its dialect."""
+"""The statements of the transactions of a store, compiled once for its dialect."""
 
 from sqlalchemy import Dialect, bindparam, delete, insert, or_, select, update
 from sqlalchemy.sql import ClauseElement
@@ -10,19 +10,21 @@ SUSPECT_KEY = ("context", "receiver", "first", "last")
 
 
 class Statements:
-    """Every statement that `commit` may execute; parameters are the names of columns, or as said.
+    """The statements of commits. Their parameters are columns of the table, unless this list names others.
 
     Attributes:
-        fence: `mine` (epoch), `number`: meets one row exactly when no other engine has taken over.
-        dead_letter_number: `number`, the last one given.
-        confirm: receiver, confirmed_batch (and consumed 0 for a new row); never lowers it.
-        consume: receiver, consumed (and confirmed_batch 0 for a new row); never lowers it.
-        prune_receive_log: `owner`, `through`: deletes segments that end at or before it.
-        prune_outbox: the same for a sender.
-        clear_suspects: `owner`, a context.
-        absolve: a suspect by its key.
-        forget: for each table of messages, what removes all of an endpoint (`owner`).
-        forget_domain: removes its ids, unless another receiver shares the domain; before `forget_endpoint`.
+        fence: changes the commit number; parameters `mine` (the epoch), `before` and `number`. It matches one row if no
+            other engine has taken over, else none.
+        dead_letter_number: sets the last number of a dead letter; parameter `number`.
+        confirm: raises `confirmed_batch` of a receiver, never lowers it.
+        consume: raises `consumed` of a receiver, never lowers it.
+        prune_receive_log: deletes the segments of a receiver (`owner`) that end at or before `through`.
+        prune_outbox: deletes the segments of a sender (`owner`) that end at or before `through`.
+        clear_suspects: deletes the suspects of a context (`owner`).
+        absolve: deletes a suspect by its key.
+        forget: delete all messages of an endpoint (`owner`), one statement for each table.
+        forget_domain: deletes the ids of a receiver (`owner`), unless another receiver shares its duplicate detection
+            domain; to be executed before `forget_endpoint`.
     """
 
     def __init__(self, dialect: Dialect) -> None:
@@ -48,7 +50,7 @@ class Statements:
         self.prune_receive_log = compiled(
             delete(receive_log).where(
                 receive_log.c.receiver == bindparam("owner"),
-                receive_log.c.first <= bindparam("through"),  # the range of the key to look at
+                receive_log.c.first <= bindparam("through"),  # limits the search in the primary key
                 receive_log.c.last <= bindparam("through"),
             )
         )

@@ -22,7 +22,7 @@ from correlator.storage.owned import Database, closed
 from correlator.storage.sqlite import SqliteDatabase
 from correlator.storage.statements import Statements
 from correlator.storage.witness import Witness, witness_of
-from correlator.storage.writes import THE_ROW, Plan
+from correlator.storage.writes import THE_ROW, TransactionPlan
 
 
 class _Points(NamedTuple):
@@ -62,7 +62,7 @@ class SqlStore:
         self._witness: Witness
         self._epoch = 0
         self._dead_letters = 0
-        self._unresolved: Plan | None = None
+        self._unresolved: TransactionPlan | None = None
 
     def read(self) -> Recovered:
         """Lock, migrate, check and read; writes nothing but a newer schema.
@@ -114,7 +114,7 @@ class SqlStore:
             Fenced: E3202, another engine has taken over: stop.
             StoreError: stop; the next start finds the truth.
         """
-        plan = Plan(self._statements, writes, self._dead_letters)
+        plan = TransactionPlan(self._statements, writes, self._dead_letters)
         points = _points_of(writes)
         point(points.begin)
         try:
@@ -242,7 +242,7 @@ class SqlStore:
             "Nothing was written; this engine stops",
         )
 
-    def _committed(self, plan: Plan) -> None:
+    def _committed(self, plan: TransactionPlan) -> None:
         """The transaction is durable: only now does memory follow."""
         self._dead_letters = plan.dead_letters
         if plan.checkpoint:

@@ -1,7 +1,7 @@
-"""A small file beside the store that remembers how far the engine got, to notice a store that went back (trap T33).
+"""A small file beside the store with the number of the last checkpoint, to notice a store that went back (trap T33).
 
-A restored backup, a failover to a replica without the last transactions, a removed write-ahead log: each opens well
-and is old. What left after the old checkpoint would leave again with the same numbers and other contents.
+A restored backup, a failover to a replica without the last transactions, a removed WAL: each of these opens without an
+error and is old. An engine on it would send other messages under numbers that messages have already left with.
 """
 
 import hashlib
@@ -20,17 +20,18 @@ INTERVAL_S = 1.0
 _LONGEST_READABLE = 60
 
 
-class Seen(msgspec.Struct, frozen=True):
-    """The content of the file, as JSON."""
+class WitnessContent(msgspec.Struct, frozen=True):
+    """The content of the file, which is JSON."""
 
     name: str
     checkpoint: int
 
 
 def witness_of(directory: str | Path | None, name: str, url: str) -> Path | None:
-    """The witness of a store: beside a SQLite file; in `directory`, if there is one, for a PostgreSQL store.
+    """The witness of a store: beside a SQLite file; for a PostgreSQL store in `directory`, `None` without a directory.
 
-    That is named after the engine, the database and its schema, not after the server: another one may take its place.
+    In a directory its name follows from the engine, the database and the schema, not from the server: another server
+    may take the place of the present one.
     """
     parsed = parse(url)
     if parsed.get_backend_name() == "sqlite":
@@ -44,13 +45,13 @@ def witness_of(directory: str | Path | None, name: str, url: str) -> Path | None
 
 
 class Witness:
-    """Notes the last checkpoint at most once a second and at close, so that a commit does not pay for a second sync.
+    """Writes the number of the last checkpoint at most once a second and at close: a commit does not pay for two syncs.
 
-    It may therefore lag by a second of work: an older store is noticed when it is older than that.
+    The witness therefore does not notice a store that is older by less than a second of work.
 
     Args:
-        path: the file; `None` keeps no witness.
-        name: the instance.
+        path: the file; `None` for no witness.
+        name: of the engine.
     """
 
     def __init__(self, path: Path | None, name: str) -> None:
@@ -64,7 +65,7 @@ class Witness:
         """Compare the store with the witness.
 
         Raises:
-            RecoveryRefused: E4311 the store is older, E4312 the file cannot be read; nothing was changed.
+            RecoveryRefused: E4311, the store is older; E4312, the file cannot be read. Nothing was changed.
         """
         seen = self._read()
         if seen is None or seen.name != self._name or seen.checkpoint <= checkpoint:
@@ -79,27 +80,27 @@ class Witness:
         )
 
     def note(self, checkpoint: int) -> None:
-        """The store has committed this checkpoint; called after the commit."""
+        """Remember a checkpoint; called after its commit."""
         self._checkpoint = checkpoint
         if time.monotonic() >= self._due_at:
             self.flush()
 
     def flush(self) -> None:
-        """Write what is not yet written. A witness that cannot be written only notices less."""
+        """Write the number if it has changed. Never raises: a witness that cannot be written only notices less."""
         if self._path is None or self._checkpoint <= self._written:
             return
         self._due_at = time.monotonic() + INTERVAL_S
         try:
-            durable.replace(self._path, msgspec.json.encode(Seen(self._name, self._checkpoint)))
+            durable.replace(self._path, msgspec.json.encode(WitnessContent(self._name, self._checkpoint)))
         except OSError:
             return
         self._written = self._checkpoint
 
-    def _read(self) -> Seen | None:
+    def _read(self) -> WitnessContent | None:
         if self._path is None or not self._path.exists():
             return None
         try:
-            return msgspec.json.decode(self._path.read_bytes(), type=Seen)
+            return msgspec.json.decode(self._path.read_bytes(), type=WitnessContent)
         except (OSError, msgspec.DecodeError) as error:
             raise RecoveryRefused(
                 "E4312",

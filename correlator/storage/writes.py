@@ -1,4 +1,6 @@
-"""What a transaction executes, worked out before it begins: encoding holds no lock, and its errors write nothing."""
+"""The statements of a transaction with their rows, made before it begins: encoding holds no lock, and an error in it
+writes nothing.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -21,23 +23,24 @@ from correlator.storage import codec, tables
 from correlator.storage.dialects import Statement
 from correlator.storage.statements import SUSPECT_KEY, Statements
 
-THE_ROW = 1  # the key of a table with one row
+THE_ROW = 1
+"""The key of the row in a table that has one row."""
 
 
-class Step(NamedTuple):
-    """One statement of a transaction with its rows, and the fault point that is passed before it."""
+class TransactionStep(NamedTuple):
+    """One statement of a transaction with its rows, and the name of the fault point before it."""
 
     point: str
     statement: Statement
     rows: Sequence[Mapping[str, Any]]
 
     def run(self, connection: Connection) -> None:
-        """Execute it; the driver's errors pass."""
+        """Execute the statement; errors are SQLAlchemy's."""
         self.statement.run(connection, self.rows)
 
 
 class ForgetCuts(NamedTuple):
-    """Takes removed endpoints out of the last checkpoint, so that they do not come back with it."""
+    """Removes endpoints from the last checkpoint, so that a start does not bring them back."""
 
     point: str
     statements: Statements
@@ -47,33 +50,33 @@ class ForgetCuts(NamedTuple):
         """Read, filter and rewrite the row of the checkpoint.
 
         Raises:
-            RecoveryRefused: E4201, E4202 as at a start.
+            RecoveryRefused: E4201, E4202, the row cannot be read.
         """
         row = connection.execute(select(tables.checkpoint)).first()
         if row is not None:
-            cut = codec.read(codec.Cut, f"checkpoint {row.number}", row.content, row.crc)
+            cut = codec.read(codec.CheckpointContent, f"checkpoint {row.number}", row.content, row.crc)
             self.statements.checkpoint.run(connection, [checkpoint_row(without(cut, self.removed))])
 
 
-class Plan:
-    """The steps of one transaction, and what the store remembers when it is committed.
+class TransactionPlan:
+    """The steps of one transaction, and the numbers that the store remembers after its commit.
 
     Args:
         statements: compiled for the store's dialect.
-        writes: what the engine wants written, in order.
-        dead_letters: the last number given to a dead letter.
+        writes: the values to write, in order.
+        dead_letters: the last number of a dead letter before this transaction.
 
     Attributes:
         steps: in order.
-        dead_letters: the last number given, after this transaction.
-        checkpoint: number of the checkpoint in it, 0 when there is none.
+        dead_letters: the last number of a dead letter after this transaction.
+        checkpoint: number of the checkpoint that the transaction writes, 0 if there is none.
     """
 
     def __init__(self, statements: Statements, writes: Sequence[Write], dead_letters: int) -> None:
         self._statements = statements
         self.dead_letters = dead_letters
         self.checkpoint = 0
-        self.steps: list[Step | ForgetCuts] = []
+        self.steps: list[TransactionStep | ForgetCuts] = []
         for write in writes:
             if isinstance(write, ReceiveCommit):
                 self.steps += self._receive(write)
@@ -85,73 +88,79 @@ class Plan:
             else:
                 self.steps += self._registry(write)
 
-    def _receive(self, write: ReceiveCommit) -> Iterator[Step]:
+    def _receive(self, write: ReceiveCommit) -> Iterator[TransactionStep]:
         do = self._statements
         if write.segment is not None:
-            yield Step("rx.tx.insert", do.receive, [segment_row("receiver", write.receiver, write.segment)])
+            yield TransactionStep("rx.tx.insert", do.receive, [segment_row("receiver", write.receiver, write.segment)])
         ids = [_ids_row(segment) for segment in (write.ids, *write.rewritten) if segment is not None]
         if ids:
-            yield Step("rx.tx.dedup", do.put_ids, ids)
+            yield TransactionStep("rx.tx.dedup", do.put_ids, ids)
         if write.forgotten:
             rows = [{"domain": domain, "number": number} for domain, number in write.forgotten]
-            yield Step("rx.tx.expire", do.forget_ids, rows)
+            yield TransactionStep("rx.tx.expire", do.forget_ids, rows)
         if write.confirmed_batch:
             row = {"receiver": write.receiver, "confirmed_batch": write.confirmed_batch, "consumed": 0}
-            yield Step("rx.tx.confirmed", do.confirm, [row])
+            yield TransactionStep("rx.tx.confirmed", do.confirm, [row])
         yield from self._dead("rx.tx.dead_letter", write.dead_letters)
 
-    def _checkpoint(self, write: CheckpointCommit) -> Iterator[Step]:
+    def _checkpoint(self, write: CheckpointCommit) -> Iterator[TransactionStep]:
         do = self._statements
-        cut = codec.Cut(write.number, write.engine_time, write.digest, list(write.contexts), list(write.senders))
+        cut = codec.CheckpointContent(
+            write.number, write.engine_time, write.digest, list(write.contexts), list(write.senders)
+        )
         done = [(sender.sender, sender.confirmed_through) for sender in write.senders if sender.confirmed_through]
-        if done:  # what goes first makes room for what comes, also on a full disk (trap T67)
-            yield Step("ck.tx.prune_outbox", do.prune_outbox, _through(done))
+        if done:  # rows are deleted before rows are inserted: this makes room on a full disk (trap T67)
+            yield TransactionStep("ck.tx.prune_outbox", do.prune_outbox, _through(done))
         if write.consumed:
-            yield Step("ck.tx.prune_rx", do.prune_receive_log, _through(write.consumed.items()))
+            yield TransactionStep("ck.tx.prune_rx", do.prune_receive_log, _through(write.consumed.items()))
         if write.state_dropped:
-            yield Step("ck.tx.state.dropped", do.drop_state, [{"number": number} for number in write.state_dropped])
+            yield TransactionStep(
+                "ck.tx.state.dropped", do.drop_state, [{"number": number} for number in write.state_dropped]
+            )
         if write.state:
             rows = [
                 {"number": segment.number, "count": len(segment.entries), **codec.content_of(segment)}
                 for segment in write.state
             ]
-            yield Step("ck.tx.state", do.add_state, rows)
+            yield TransactionStep("ck.tx.state", do.add_state, rows)
         if write.outbound:
             rows = [segment_row("sender", segment.sender, segment) for segment in write.outbound]
-            yield Step("ck.tx.outbox", do.send, rows)
+            yield TransactionStep("ck.tx.outbox", do.send, rows)
         if write.consumed:
             rows = [
                 {"receiver": receiver, "confirmed_batch": 0, "consumed": number}
                 for receiver, number in write.consumed.items()
             ]
-            yield Step("ck.tx.consumed", do.consume, rows)
+            yield TransactionStep("ck.tx.consumed", do.consume, rows)
         yield from self._dead("ck.tx.dead_letter", write.dead_letters)
         if write.absolved:
             rows = [{name: getattr(one, name) for name in SUSPECT_KEY} for one in write.absolved]
-            yield Step("ck.tx.absolve", do.absolve, rows)
-        yield Step("ck.tx.meta", do.checkpoint, [checkpoint_row(cut)])
+            yield TransactionStep("ck.tx.absolve", do.absolve, rows)
+        yield TransactionStep("ck.tx.meta", do.checkpoint, [checkpoint_row(cut)])
 
-    def _registry(self, write: RegistryCommit) -> Iterator[Step | ForgetCuts]:
+    def _registry(self, write: RegistryCommit) -> Iterator[TransactionStep | ForgetCuts]:
         do = self._statements
         if write.put:
-            yield Step("cfg.tx.put", do.put_endpoint, [_endpoint_row(endpoint) for endpoint in write.put])
+            yield TransactionStep("cfg.tx.put", do.put_endpoint, [_endpoint_row(endpoint) for endpoint in write.put])
         if write.removed:
             owners = [{"owner": endpoint} for endpoint in write.removed]
             for statement in (*do.forget, do.forget_domain, do.forget_endpoint):
-                yield Step("cfg.tx.forget", statement, owners)
+                yield TransactionStep("cfg.tx.forget", statement, owners)
             yield ForgetCuts("cfg.tx.forget.cuts", do, write.removed)
 
-    def _suspects(self, write: SuspectCommit) -> Iterator[Step]:
-        yield Step("rec.tx.suspects.clear", self._statements.clear_suspects, [{"owner": one} for one in write.contexts])
+    def _suspects(self, write: SuspectCommit) -> Iterator[TransactionStep]:
+        yield TransactionStep(
+            "rec.tx.suspects.clear", self._statements.clear_suspects, [{"owner": one} for one in write.contexts]
+        )
         if write.suspects:
             rows = [
                 {**msgspec.structs.asdict(suspect), "crc": codec.content_of(suspect)["crc"]}
                 for suspect in write.suspects
             ]
-            yield Step("rec.tx.suspects", self._statements.put_suspects, rows)
+            yield TransactionStep("rec.tx.suspects", self._statements.put_suspects, rows)
 
-    def _dead(self, point: str, letters: Sequence[DeadLetter]) -> Iterator[Step]:
-        """Dead letters get the next numbers; the last one is kept in the same transaction."""
+    def _dead(self, point: str, letters: Sequence[DeadLetter]) -> Iterator[TransactionStep]:
+        """Give the next numbers to dead letters; the same transaction stores the last number."""
         if not letters:
             return
         rows = [
@@ -159,18 +168,18 @@ class Plan:
             for number, letter in enumerate(letters, self.dead_letters + 1)
         ]
         self.dead_letters += len(letters)
-        yield Step(point, self._statements.dead_letter, rows)
-        yield Step(point, self._statements.dead_letter_number, [{"number": self.dead_letters}])
+        yield TransactionStep(point, self._statements.dead_letter, rows)
+        yield TransactionStep(point, self._statements.dead_letter_number, [{"number": self.dead_letters}])
 
 
-def checkpoint_row(cut: codec.Cut) -> dict[str, Any]:
+def checkpoint_row(cut: codec.CheckpointContent) -> dict[str, Any]:
     """The row of a checkpoint."""
     return {"id": THE_ROW, "number": cut.number, **codec.content_of(cut)}
 
 
-def without(cut: codec.Cut, removed: Sequence[str]) -> codec.Cut:
-    """The cut as if these endpoints had never been: their waiting messages are gone from the receive log too."""
-    return codec.Cut(
+def without(cut: codec.CheckpointContent, removed: Sequence[str]) -> codec.CheckpointContent:
+    """A checkpoint without these endpoints; the caller removes their messages from the receive log."""
+    return codec.CheckpointContent(
         cut.number,
         cut.engine_time,
         cut.digest,
@@ -189,7 +198,7 @@ def _context_without(context: ContextCut, removed: Sequence[str]) -> ContextCut:
 
 
 def segment_row(owner_column: str, owner: str, segment: Any) -> dict[str, Any]:
-    """The row of a segment of messages: `receiver` or `sender` is the column of its owner."""
+    """The row of a segment of messages; `owner_column` is `receiver` or `sender`."""
     last = segment.first + len(segment.messages) - 1
     return {owner_column: owner, "first": segment.first, "last": last, **codec.content_of(segment)}
 

@@ -569,7 +569,7 @@ def test_a_look_from_outside_while_an_engine_runs(make_store: MakeStore, url: st
     assert (checkpoint.number, checkpoint.waiting, checkpoint.senders) == (812, {"main": 0}, [values.sender()])
     assert [(s.owner, s.first, s.last) for s in inspect.receive_log(url)] == [("orders", n, n) for n in range(1, 40)]
     assert [(s.owner, s.first, s.last) for s in inspect.outbox(url)] == [("alerts", 1, 50)]
-    assert inspect.domains(url) == [inspect.Domain(domain="d", segments=39, ids=39)]
+    assert inspect.domains(url) == [inspect.StoredDomain(domain="d", segments=39, ids=39)]
     assert inspect.accepted_ids(url, "d")[2] == inspect.AcceptedId(id="m3", source="S01", time=3.0)
     assert inspect.state_keys(url) == [inspect.StateKey(owner="monitor:A#0", key=b"a", size=5000)]
     assert inspect.state_keys(url, "monitor:B#0") == []

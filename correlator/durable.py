@@ -1,6 +1,6 @@
-"""Files that survive a power cut: written whole, private to their owner, with names that are durable as well.
+"""Files that survive a power cut: written as a whole, private to their owner, under durable names.
 
-Everything here raises `OSError`, and may be called by any thread.
+Any thread may call these functions. They raise `OSError`.
 """
 
 import os
@@ -19,18 +19,18 @@ def make_private_directory(directory: Path) -> None:
 
 
 def create_private(path: Path) -> int:
-    """Make a file that only its owner may read, and open it. Raises `FileExistsError` for one that is there."""
+    """Make a file that only its owner may read, and open it for writing. Raises `FileExistsError` if it exists."""
     return os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, PRIVATE_FILE)
 
 
 def replace(path: Path, content: bytes) -> None:
-    """Replace a file: after any crash there is the old content or the new one, whole."""
+    """Replace the content of a file: after any crash the file has the whole old content or the whole new content."""
     put(path, content)
     sync_directory(path.parent)
 
 
 def put(path: Path, content: bytes) -> None:
-    """As `replace`, but the new content may be lost with the power until `sync_directory`."""
+    """As `replace`, but until `sync_directory` a power cut may bring the old content back."""
     partial = path.with_name(f"{path.name}.part")
     partial.unlink(missing_ok=True)
     descriptor = create_private(partial)
@@ -43,7 +43,7 @@ def put(path: Path, content: bytes) -> None:
 
 
 def sync_directory(directory: Path) -> None:
-    """Make the names in a directory durable."""
+    """Make new, renamed and removed names in a directory durable."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -52,7 +52,7 @@ def sync_directory(directory: Path) -> None:
 
 
 def write_all(descriptor: int, content: bytes) -> None:
-    """Write everything: one call of the system may take less, as on a disk that is nearly full."""
+    """Write the whole content: one call of the system may write a part, for example on a disk that is nearly full."""
     rest = memoryview(content)
     while rest:
         rest = rest[os.write(descriptor, rest) :]

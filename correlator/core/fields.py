@@ -1,9 +1,11 @@
-"""Field by field: from the parts of a message to the fields of an event, and back (rule A9.19).
+"""Mappings between the parts of a message and the fields of an event (rule A9.19).
 
-A receiver's mapping says for each field of its event where the value is: `${header.NAME}`, `${headers}`,
-`${property.NAME}`, `${properties}`, `${key}`, `${body}` or `${body.NAME}` (a member of a JSON body). A sender's mapping
-says for each part of a message (`header.NAME`, `property.NAME`, `properties`, `key`, `destination`, `body`) what goes
-there: `${event.NAME}` of the event, `${event}`, the whole as JSON, text, or text with these in it.
+A receiver's mapping names for each field of its event the source of the value: `${header.NAME}`, `${headers}`,
+`${property.NAME}`, `${properties}`, `${key}`, `${body}` or `${body.NAME}` (a member of a JSON body).
+
+A sender's mapping names for each part of a message (`header.NAME`, `property.NAME`, `properties`, `key`, `destination`,
+`body`) the source of its value: `${event.NAME}` for a field of the event, `${event}` for the event as JSON, text, or
+text with these in it.
 """
 
 import re
@@ -40,7 +42,7 @@ Find = Callable[[Message, Any], Any]
 
 
 class _Field(NamedTuple):
-    """A field of the event; `None` for the whole."""
+    """A field of the event; `None` for the whole event."""
 
     name: str | None
 
@@ -49,16 +51,17 @@ Pieces = Sequence[str | _Field]
 
 
 class FieldMapping:
-    """Makes an event of a message. Pure; safe for threads.
+    """Makes events from messages. Any thread may use it.
 
     Args:
-        mapping: by field of the event: where its value is.
-        event_type: what is made.
-        destination: what `${header.destination}` gives: the receiver's own.
-        where: names it in messages.
+        mapping: the source of the value of each field of the event.
+        event_type: the class of the events.
+        destination: the receiver's destination, the value of `${header.destination}`.
+        where: names the mapping in messages.
 
-    Raises `ConfigError` E1061 for a source that is not understood, E1062 for a field that the event does not have,
-    E1063 for one that gets no value, E1065 for an unknown header.
+    Raises:
+        ConfigError: E1061, a source is not understood; E1062, the event has no such field; E1063, a required field has
+            no source; E1065, an unknown header.
     """
 
     def __init__(self, mapping: Mapping[str, str], event_type: type[Any], destination: str, where: str) -> None:
@@ -81,10 +84,11 @@ class FieldMapping:
         self._opens_body = any(source.startswith("${body.") for source in mapping.values())
 
     def event(self, message: Message) -> Any:
-        """The event; a part that the message does not have leaves its field at the default.
+        """Make the event of a message. A field whose part the message does not have keeps its default.
 
-        Raises `MappingError` E5101 for a body that is not JSON where it must be, E5102 for a value that does not fit
-        its field, and for what the event type raised.
+        Raises:
+            MappingError: E5101, the body must be JSON and is not; E5102, a value does not fit its field, or the event
+                class raised an error.
         """
         try:
             return self._made(message)
@@ -94,7 +98,7 @@ class FieldMapping:
             raise MappingError("E5102", self._where, f"making the event raised {told(error)}") from error
 
     def value(self, message: Message, name: str) -> Any:
-        """What one field of the event would be; `None` for one without a value. Raises as `event`."""
+        """The value of one field of the event, `None` for a field without a value. Raises as `event`."""
         found = next((find for field, find in self._finds if field == name), None)
         if found is None:
             return None
@@ -120,7 +124,7 @@ class FieldMapping:
             raise self._does_not_fit(values, error) from error
 
     def _fitting(self, name: str, value: Any) -> Any:
-        """The value as the conversion expects it: text of anything for text, JSON taken apart for all else."""
+        """The value as the conversion expects it: text for a text field, decoded JSON for a field that is a record."""
         if name in self._parsed:
             return self._json(value)
         if name in self._text and not isinstance(value, str):
@@ -155,11 +159,11 @@ class FieldMapping:
 
 
 class SendMapping:
-    """Makes a message of an event. Pure; used by the threads of contexts.
+    """Makes messages from events. The threads of contexts use it.
 
     Args:
-        mapping: by part of the message: what of the event goes there.
-        where: names it in messages.
+        mapping: the source of the value of each part of the message.
+        where: names the mapping in messages.
 
     Raises `ConfigError` as `check_targets`.
     """
@@ -173,10 +177,13 @@ class SendMapping:
         self._rest = {name: pieces for name, pieces in parts.items() if "." not in name}
 
     def message(self, event: Any, key: str | None, properties: Mapping[str, Any] | None) -> Any:
-        """The message that carries an event; messages and bytes stay as they are.
+        """Make the message of an event; a `Message` or bytes stay as they are.
 
-        What the call of `send` names itself takes the place of what is mapped. Raises `MappingError` E5201 for a body
-        and E5202 for any other part that cannot travel, and for a field that the event does not have.
+        The key and the properties that the call of `send` gives replace mapped ones.
+
+        Raises:
+            MappingError: E5201, the event has no JSON form for the body; E5202, a value does not fit its part of the
+                message, or the event has no such field.
         """
         if isinstance(event, Message | bytes):
             return event
@@ -202,7 +209,7 @@ class SendMapping:
         return dict(value or {})
 
     def _part(self, event: Any, target: str, pieces: Pieces) -> Any:
-        """A field as it is, or text with what the event gives; `None` when one of its fields is."""
+        """The value of a field, or text with values of fields in it; `None` if one of the fields is `None`."""
         values = [self._value(event, target, one) if isinstance(one, _Field) else one for one in pieces]
         if len(pieces) == 1:
             return values[0]
@@ -252,7 +259,7 @@ class SendMapping:
 
 
 def as_json(value: Any, where: str) -> bytes:
-    """The JSON that carries an event; raises `MappingError` E5201 for one that has none."""
+    """The event as JSON; raises `MappingError` E5201 for an event without a JSON form."""
     try:
         return _encode_json(value)
     except (TypeError, OverflowError) as error:
@@ -260,12 +267,12 @@ def as_json(value: Any, where: str) -> bytes:
 
 
 def told(error: Exception) -> str:
-    """Type and text of what application code raised, whatever it is."""
+    """Type and text of an error that application code raised."""
     return "".join(traceback.format_exception_only(error)).strip()
 
 
 def check_sources(mapping: Mapping[str, str], where: str) -> None:
-    """Raise `ConfigError` E1061 for a source of a receiver's mapping that is not understood, E1065 for a header."""
+    """Check the sources of a receiver's mapping; raises `ConfigError` E1061, not understood; E1065, unknown header."""
     for name, source in mapping.items():
         found = _SOURCE.fullmatch(source)
         if found is None:
@@ -275,10 +282,11 @@ def check_sources(mapping: Mapping[str, str], where: str) -> None:
 
 
 def check_targets(mapping: Mapping[str, str], where: str) -> None:
-    """Hold a sender's mapping against what a message has.
+    """Check the parts and sources of a sender's mapping.
 
-    Raises `ConfigError` E1061 for a source that is not understood, E1065 for an unknown header, E1066 for an unknown
-    part, E1067 for a header that only brokers write.
+    Raises:
+        ConfigError: E1061, a source is not understood; E1065, an unknown header; E1066, an unknown part; E1067, a
+            header that only brokers write.
     """
     for target, source in mapping.items():
         if "${" in _OF_EVENT.sub("", source) or (target == "properties" and _OF_EVENT.fullmatch(source) is None):

@@ -1,9 +1,9 @@
-"""Fingerprints of keyed steps: named facts that say what their state was made by, and what a fact that differs means.
+"""Fingerprints of keyed steps: named facts about how a step makes its state, and what a changed fact means for it.
 
-State of a step is a value for each key: sums of open windows, rows that wait, attributes of a monitor. It means what
-the step meant that made it. A fact that differs does one of three things. It leaves the state what it is (a lower
-lateness). Or the state can be read, and only its author knows whether it still means the same (another expression of
-the key). Or the state can mean nothing to the new step (another function).
+The state of a step is a value for each key: sums of open windows, rows that wait, attributes of a monitor. A changed
+fact has one of three consequences. The state means the same as before (a lower lateness). Or the new step can read the
+state, and only the author of the step knows whether it means the same (another expression of the key). Or the new step
+cannot use the state (another function).
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ import msgspec
 from correlator.core.differences import FieldChange
 
 UNKNOWN = "00000000"
-"""Stands for the fingerprint of state that was stored before fingerprints were."""
+"""The fingerprint of state that was stored by a version without fingerprints."""
 _WITHOUT_MEANING = ("unmatched", "within")
 _FOR_ITS_AUTHOR = ("class", "key", "key type", "event time", "first", "second", "lateness")
 
@@ -28,7 +28,7 @@ Facts = Mapping[str, str]
 
 
 class Fit(IntEnum):
-    """What a fact that differs does to the state; the larger one counts."""
+    """The consequence of a changed fact for the state. Of several changes the largest value counts."""
 
     SAME_MEANING = 0
     READABLE = 1
@@ -36,14 +36,14 @@ class Fit(IntEnum):
 
 
 def digest(facts: Facts | None) -> str:
-    """The short form of a fingerprint, by which a decision names it."""
+    """The short form of a fingerprint, as settings name it."""
     if facts is None:
         return UNKNOWN
     return hashlib.blake2b(msgspec.json.encode(sorted(facts.items())), digest_size=4).hexdigest()
 
 
 def changes_between(before: Facts, after: Facts) -> list[FieldChange]:
-    """The facts that differ; one that is not there is empty."""
+    """The facts that differ; a missing fact counts as empty."""
     return [
         FieldChange(name, before.get(name, ""), after.get(name, ""))
         for name in dict.fromkeys([*before, *after])
@@ -52,7 +52,7 @@ def changes_between(before: Facts, after: Facts) -> list[FieldChange]:
 
 
 def fit_of(changes: Sequence[FieldChange]) -> Fit:
-    """What all the changes together do to the state."""
+    """The consequence of all changes together."""
     return max((_fit(change, changes) for change in changes), default=Fit.SAME_MEANING)
 
 
@@ -62,15 +62,15 @@ def _fit(change: FieldChange, changes: Sequence[FieldChange]) -> Fit:
         return _fit_of_value(field, changes)
     if field in _WITHOUT_MEANING or (field == "lateness" and _seconds(after) < _seconds(before)):
         return Fit.SAME_MEANING
-    if field.startswith("row "):  # what a monitor is given: one that knows nothing of a new column goes on as before
+    if field.startswith("row "):  # of rows for a monitor: a monitor that does not know a new column works as before
         return Fit.READABLE if before else Fit.SAME_MEANING
-    if field.startswith("column "):  # of rows that wait as JSON: a new one is NULL in them, another type is not theirs
+    if field.startswith("column "):  # of rows that wait as JSON: a new column is NULL there, another type does not fit
         return Fit.NONE if before and after else Fit.READABLE
     return Fit.READABLE if field in _FOR_ITS_AUTHOR else Fit.NONE
 
 
 def _fit_of_value(field: str, changes: Sequence[FieldChange]) -> Fit:
-    """Values of a window are stored by their place: one with another name and argument is another value."""
+    """Values of a window are stored by position: if name and argument both differ, it is another value."""
     value, _, fact = field.rpartition(" ")
     if fact not in ("name", "argument"):
         return Fit.NONE
@@ -85,7 +85,7 @@ def _seconds(fact: str) -> float:
 
 
 def described(annotation: Any) -> str:
-    """A type of state as text that differs when what is stored differs: with the fields of records, in their order."""
+    """The type of state as text. Types whose values are stored in different ways have different texts."""
     return _described(annotation, ())
 
 
@@ -103,7 +103,7 @@ def _described(annotation: Any, above: tuple[Any, ...]) -> str:
 
 
 def _inside(annotation: Any, origin: type, above: tuple[Any, ...]) -> list[str]:
-    """Values of an enumeration, fields of a record as they are stored, types of what a container holds."""
+    """The values of an enumeration, the stored fields of a record, or the types in a container."""
     if issubclass(origin, enum.Enum):
         return [str(one.value) for one in origin]
     if issubclass(origin, msgspec.Struct) or dataclasses.is_dataclass(origin):
@@ -118,7 +118,7 @@ def _inside(annotation: Any, origin: type, above: tuple[Any, ...]) -> list[str]:
 
 
 def _encoding(struct: type[msgspec.Struct]) -> tuple[list[str], dict[str, str]]:
-    """How records of a class are stored where that is not the default, and the names of its fields there."""
+    """How records of a class are stored if not by default, and the stored name of each field."""
     config = struct.__struct_config__
     how = ["array_like"] if config.array_like else []
     how += [f"{config.tag_field}={config.tag!r}"] if config.tag is not None else []

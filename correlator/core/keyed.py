@@ -1,16 +1,15 @@
 """Monitors with state per key, for pipelines: state and rows in, outputs and state out.
 
-Theory of operation. A *run* is the pass of one key through a batch: the stored state of the key becomes a monitor, the
-rows of the key go through it in order, what the monitor has become is stored again. Nothing else decides what comes
-out, so it makes no difference how rows are cut into batches, in which process a run happens, or whether it happens
-twice.
+A *run* handles the rows of one key in a batch: it makes a monitor from the stored state of the key, passes the rows to
+the monitor in order, and encodes the monitor's state again. Only state and rows decide the outputs. So it makes no
+difference how rows are cut into batches, in which process a run happens, or whether it happens twice.
 
-Time is *event time of the key*: the latest that a row of this key had so far, in order of arrival. Rows of other keys
-and clocks do not move it; so a key that falls silent keeps its timers until its next row or the end of all input.
+Time is the *event time of the key*: the latest time that a row of this key had so far, in the order of arrival. Neither
+rows of other keys nor a clock move it. A key without further rows keeps its timers until the end of all input.
 
-A handler that raises must leave no trace. Keeping a copy of the state before each row would cost more than the
-handlers, so a run remembers what it did since its last known bytes and, after a failure, does that again from there.
-This asks handlers to be functions of state and row; what they drew from a clock or at random may differ.
+A handler that raises must leave no trace. A copy of the state before each row would cost more than the handlers. So a
+run remembers the rows and timers that it has handled since it last decoded or encoded the state, and handles them again
+after a failure. Therefore handlers must be functions of state and row, without a clock and without random values.
 """
 
 # ruff: noqa: SLF001  a run and its monitor are one thing; what application code may call is public
@@ -35,7 +34,7 @@ OutputT = TypeVar("OutputT")
 
 
 class _Stored(msgspec.Struct, array_like=True):
-    """What the store holds for a key: event time, timers in their order, the attributes encoded."""
+    """The stored state of a key: its event time, its timers in order, its encoded attributes."""
 
     time: datetime | None
     timers: list[tuple[datetime, str]]
@@ -53,8 +52,8 @@ class KeyedMonitor(Generic[RowT, OutputT]):
     columns of the next step. Annotated attributes are the state of one key; a value beside the annotation is where
     each key begins. Attributes without annotation are scratch and gone after the batch.
 
-    Handlers are functions of state and row: called again after a crash, they must do the same again. A class whose
-    handler is `async def` is refused when it is made (`UsageError` E4117).
+    Handlers are functions of state and row: a call that is repeated after a crash must have the same result. A class
+    with a handler that is `async def` raises `UsageError` E4117 when it is defined.
     """
 
     row_type: ClassVar[type[Any]] = dict
@@ -82,11 +81,11 @@ class KeyedMonitor(Generic[RowT, OutputT]):
     # --- to be overridden ---
 
     def on_event(self, row: RowT) -> Iterable[OutputT] | None:
-        """Called for each row of the key, in order; returns or yields outputs."""
+        """Handle a row of the key; called for each row in order. Returns or yields outputs."""
         raise NotImplementedError
 
     def on_time(self, name: str) -> Iterable[OutputT] | None:
-        """Called when a timer is due, before the row that made it so; at the end of all input for every timer left."""
+        """Handle a timer that is due; called before the row that made it due, and at the end of all input."""
         del name
         return None
 
@@ -99,7 +98,7 @@ class KeyedMonitor(Generic[RowT, OutputT]):
 
     @property
     def time(self) -> datetime:
-        """Event time of the key; in `on_time` that of the timer. Raises `UsageError` E4110 without `event_time`."""
+        """Event time of the key; in `on_time` the time of the timer. Raises `UsageError` E4110 without `event_time`."""
         if self._time is None:
             raise UsageError(
                 "E4110", type(self).__name__, "there is no event time", "", "Give the step an 'event_time'"
@@ -107,11 +106,13 @@ class KeyedMonitor(Generic[RowT, OutputT]):
         return self._time
 
     def wake_at(self, time: datetime, name: str = "") -> None:
-        """Call `on_time(name)` when event time reaches `time`; the same time and name twice are one timer.
+        """Call `on_time(name)` when event time reaches `time`. Two calls with the same time and name make one timer.
 
-        A time that has passed is reached with the next row; event time does not go back to it. Raises `UsageError`
-        E4109 for what is no time, or has a time zone where event time has none (or the other way round), and for a name
-        that is no text.
+        A timer whose time has passed fires with the next row; event time does not go back.
+
+        Raises:
+            UsageError: E4109, `time` is no `datetime`, only one of it and event time has a time zone, or `name` is no
+                text.
         """
         if not isinstance(time, datetime) or (self._time is not None and _zoned(time) != _zoned(self._time)):
             raise self._no_timer(
@@ -123,7 +124,7 @@ class KeyedMonitor(Generic[RowT, OutputT]):
             insort(self._timers, (time, name))
 
     def forget(self) -> None:
-        """Forget this key after the handler: its state and timers are gone, its next row begins anew."""
+        """Delete state and timers of this key when the handler returns; the next row of the key begins anew."""
         self._forgotten = True
 
     def _no_timer(self, what: str, allowed: str) -> UsageError:
@@ -132,18 +133,18 @@ class KeyedMonitor(Generic[RowT, OutputT]):
     # --- for a run ---
 
     def encode(self) -> bytes:
-        """State, timers and event time; raises `StateError` E4102 or E4103 for a value that cannot be stored."""
+        """Encode state, timers and event time; raises `StateError` E4102 or E4103 for a value that cannot be stored."""
         attributes = {name: getattr(self, name) for name in self._attributes}
         return _stored_codec.encode(_Stored(self._time, self._timers, self._codec.encode(attributes)))
 
     @classmethod
     def attributes(cls) -> dict[str, Any]:
-        """Name and type of each attribute that is state."""
+        """The types of the attributes that are state, by name."""
         return dict(cls._attributes)
 
     @classmethod
     def decode(cls, key: str, data: bytes | None) -> "KeyedMonitor[RowT, OutputT]":
-        """The monitor of a key; raises `StateError` E4203 when the bytes were written for another class."""
+        """Make the monitor of a key from its state, `None` for a new key; raises `StateError` E4203 for unfit state."""
         monitor = cls(key)
         if data is not None:
             stored = _stored_codec.decode(data)
@@ -154,7 +155,7 @@ class KeyedMonitor(Generic[RowT, OutputT]):
 
 
 class Handled(NamedTuple):
-    """What one row or timer did: outputs as mappings of plain values, or why it failed and left no trace."""
+    """The result of a row or timer: outputs as mappings of plain values, or why it failed without a trace."""
 
     outputs: Sequence[dict[str, Any]] = ()
     failure: str | None = None
@@ -167,14 +168,14 @@ _PLAIN = (bytes, datetime, date, Decimal)
 
 
 class KeyedRun:
-    """The pass of one key through a batch.
+    """Handles the rows of one key in a batch.
 
     Args:
         cls: the monitor class.
         key: the key.
-        data: its stored state, `None` for a key without.
-        check: refuses outputs by an exception; with it state is encoded after every row, too. For a second pass
-            that finds the row whose outputs or state cannot be used.
+        data: its stored state, `None` for a key without state.
+        check: raises an exception for outputs that cannot be used. With `check` the state is encoded after every row,
+            too: a second run finds so the row whose outputs or state cannot be used.
     """
 
     def __init__(
@@ -188,17 +189,17 @@ class KeyedRun:
         self._monitor: KeyedMonitor[Any, Any] | None = cls.decode(key, data)
 
     def handle(self, row: Any, time: datetime | None) -> Iterator[Handled]:
-        """Fire the timers that are due at `time`, then handle the row: one result for each."""
+        """Fire the timers that are due at `time`, then handle the row; yields a result for each timer and the row."""
         if time is not None:
             yield from self._fire(time)
         yield self._try(lambda monitor: _handle_row(monitor, row, time))
 
     def finish(self) -> Iterator[Handled]:
-        """The end of all input: fire every timer that is left, and those that these set."""
+        """End of all input: fire all timers, also those that are set meanwhile; yields a result for each."""
         yield from self._fire(None)
 
     def stored(self) -> bytes | None:
-        """What is to be stored for the key, `None` for nothing; raises `StateError` E4102 or E4103."""
+        """The state to store for the key, `None` for no state; raises `StateError` E4102 or E4103."""
         if self._monitor is None or (self._base is None and not self._since):
             return None
         return self._monitor.encode()
@@ -242,7 +243,7 @@ class KeyedRun:
         return plain
 
     def _restore(self) -> None:
-        """Back to the state before the unit that failed: the last known bytes, and what was done since."""
+        """Go back to the state before the failure: decode the last known state, and repeat what was done since."""
         since, self._since = self._since, []
         self._monitor = self._cls.decode(self._key, self._base)
         for unit in since:

@@ -1,12 +1,12 @@
-"""Where each key of state lies among the store's state segments, and which segments to clean.
+"""The index of the state log: the segment of the store that holds the value of each key, and compaction.
 
-State is a log: a checkpoint appends what changed, so that its cost follows the change and not the size of the state
-(rows updated in place cost six times as much at 1,000,000 keys as at 10,000: each touches its own page). The oldest
-segments are cleaned, a few at each checkpoint, while more than half of what is stored is superseded: their living
-entries are appended again and the segments dropped, so that storage stays below about twice the living state.
+State is a log: a checkpoint appends the changed entries, so its cost depends on the changes and not on the size of the
+state (rows updated in place cost six times as much with 1,000,000 keys as with 10,000: each row touches a page of its
+own). While more than half of the stored entries are superseded, each checkpoint compacts a few of the oldest segments:
+it appends their living entries again and drops the segments. So the log stays below about twice the living state.
 
-A deletion is an entry without a value. It may be dropped with its segment once that is the oldest: no earlier version
-can be left. Plan, commit, apply, as everywhere. Owner: the store writer's thread.
+A deletion is an entry without a value. It can be dropped with its segment when this segment is the oldest: no earlier
+segment can hold a value of the key. Plan, commit, apply; used by the thread of the store writer.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,18 +17,18 @@ from correlator.core.commit import StateEntry, StateSegment
 from correlator.core.pieces import pieces
 
 SEGMENT_ENTRIES = 1000
-"""Most entries of one segment: bounds what cleaning reads at once."""
+"""The most entries of a segment: limits how much compaction reads at once."""
 
 
 class StatePlan(msgspec.Struct, frozen=True, gc=False):
-    """Segments to write and numbers to drop in one transaction."""
+    """The segments that one transaction writes, and the numbers of the segments that it drops."""
 
     segments: list[StateSegment]
     dropped: list[int]
 
 
 def put(values: dict[str, dict[bytes, bytes]], entry: StateEntry) -> None:
-    """Let an entry take place in values by owner and key."""
+    """Apply an entry to values by owner and key."""
     owned = values.setdefault(entry.owner, {})
     if entry.value is None:
         owned.pop(entry.key, None)
@@ -37,7 +37,7 @@ def put(values: dict[str, dict[bytes, bytes]], entry: StateEntry) -> None:
 
 
 class StateLog:
-    """The index of the state log."""
+    """The index of the state log; one for each store."""
 
     def __init__(self) -> None:
         self._where: dict[str, dict[bytes, int]] = {}
@@ -48,16 +48,16 @@ class StateLog:
 
     @property
     def stored(self) -> int:
-        """Entries that the store holds, superseded ones included."""
+        """The number of entries in the store, including superseded ones."""
         return self._total_stored
 
     @property
     def living(self) -> int:
-        """Keys that have a value."""
+        """The number of keys that have a value."""
         return self._living
 
     def restore(self, segments: Iterable[StateSegment]) -> dict[str, dict[bytes, bytes]]:
-        """Build the index from all segments in the order of their numbers; returns the living values by owner."""
+        """Build the index from all segments in the order of their numbers; returns the values by owner and key."""
         values: dict[str, dict[bytes, bytes]] = {}
         for segment in segments:
             self._enter(segment)
@@ -66,7 +66,7 @@ class StateLog:
         return values
 
     def to_clean(self, changed: int) -> list[int]:
-        """Numbers of the segments whose content `plan` needs, oldest first, for a checkpoint of `changed` entries."""
+        """The segments that a checkpoint of `changed` entries compacts, oldest first; `plan` needs their content."""
         numbers: list[int] = []
         budget = 3 * changed + SEGMENT_ENTRIES
         excess = self._total_stored - 2 * self._living - SEGMENT_ENTRIES
@@ -79,7 +79,7 @@ class StateLog:
         return numbers
 
     def plan(self, changes: Sequence[StateEntry], cleaned: Sequence[StateSegment]) -> StatePlan:
-        """What to write for the changes (at most one per key), together with what still lives of cleaned segments."""
+        """The segments for the changes, at most one for each key, and for the living entries of compacted segments."""
         entries = list(changes)
         if cleaned:
             changed = {(entry.owner, entry.key) for entry in changes}
@@ -96,7 +96,7 @@ class StateLog:
         return StatePlan(segments, [segment.number for segment in cleaned])
 
     def apply(self, plan: StatePlan) -> None:
-        """The plan is committed."""
+        """Update the index; called after the commit of the plan."""
         for segment in plan.segments:
             self._enter(segment)
         for number in plan.dropped:

@@ -1,8 +1,8 @@
-"""Keyed steps of pipelines: whether what the store holds for them fits what is configured, and what a start does then.
+"""Keyed steps of pipelines: whether their state in the store fits the configuration, and what a start does with it.
 
-The store holds a fingerprint beside the state of each step (`fingerprints`). A start compares it with that of the
-configuration before anything is written; what was decided is written by the first checkpoint, together with the first
-effects of the step that goes on.
+The store holds a fingerprint beside the state of each step (`fingerprints`). Before a start writes anything, it
+compares this fingerprint with the configured one. The first checkpoint writes what the start decided, together with the
+first effects of the step.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ from correlator.core.statelog import put
 from correlator.errors import CorrelatorError, RecoveryRefused
 
 RECORDS = "fingerprint"
-"""The owner of fingerprints in the store; the key is PIPELINE/STEP."""
+"""The owner of the fingerprints in the state log; their key is PIPELINE/STEP."""
 _PREFIX = "step:"
 _KEEP = "keep"
 _DISCARD = "discard"
@@ -31,9 +31,9 @@ class ConfiguredStep(NamedTuple):
     Attributes:
         name: PIPELINE/STEP.
         facts: its fingerprint.
-        was: PIPELINE/STEP that it had before it was renamed; may be empty.
+        was: PIPELINE/STEP before the step was renamed; empty if it was not.
         decision: `keep FINGERPRINT`, `discard FINGERPRINT`, or empty.
-        read: reads the state of one key; raises `StateError` for what this step cannot read.
+        read: reads the state of one key; raises `StateError` if this step cannot read it.
     """
 
     name: str
@@ -44,20 +44,20 @@ class ConfiguredStep(NamedTuple):
 
 
 class StoredStep(NamedTuple):
-    """What the store holds for a step: its fingerprint, `None` for one from before, and a value for each key."""
+    """Fingerprint of a step in the store, `None` if a version without fingerprints stored it, and values by key."""
 
     facts: Facts | None
     values: Mapping[bytes, bytes]
 
 
 class StepDifference(Difference, frozen=True, kw_only=True):
-    """A keyed step, and what a start does with its state.
+    """A keyed step, and what a start does with its state. The step is in the configuration, in the store, or in both.
 
     Attributes:
-        source: PIPELINE/STEP whose state it takes over, empty for none.
-        discarded: PIPELINE/STEP whose state is deleted, empty for none.
-        put: the fingerprint to record; `None` when the step is not configured any more.
-        idle: whether a setting about the state does nothing; `note` says which.
+        source: PIPELINE/STEP whose state the step takes over; empty if none.
+        discarded: PIPELINE/STEP whose state is deleted; empty if none.
+        put: the fingerprint to record; `None` if the step is no longer configured.
+        idle: whether a setting about the state has no effect; `note` names the setting.
     """
 
     source: str = ""
@@ -67,12 +67,12 @@ class StepDifference(Difference, frozen=True, kw_only=True):
 
 
 def owner_of(name: str) -> str:
-    """The owner of a step's state in the store."""
+    """The owner of the state of a step in the state log."""
     return f"{_PREFIX}{name}"
 
 
 def stored_steps(state: State) -> dict[str, StoredStep]:
-    """The keyed steps among the state of a store, by PIPELINE/STEP."""
+    """The keyed steps whose fingerprints or state a store holds, by PIPELINE/STEP."""
     records = {key.decode(): msgspec.json.decode(data, type=dict[str, str]) for key, data in _of(state, RECORDS)}
     kept = [owner.removeprefix(_PREFIX) for owner, values in state.items() if owner.startswith(_PREFIX) and values]
     return {
@@ -83,12 +83,12 @@ def stored_steps(state: State) -> dict[str, StoredStep]:
 def compare_steps(
     stored: Mapping[str, StoredStep], configured: Sequence[ConfiguredStep], discarded: Iterable[str] = ()
 ) -> list[StepDifference]:
-    """Every keyed step of the store and of the configuration (E4330, E4331, E4203).
+    """Compare the keyed steps of the store with the configured ones. Refusals (E4330, E4331, E4203) are in the result.
 
     Args:
-        stored: of the store.
-        configured: of all pipelines.
-        discarded: `PIPELINE/STEP FINGERPRINT` of steps that are not configured any more and whose state goes.
+        stored: the steps of the store, by PIPELINE/STEP.
+        configured: the steps of all pipelines.
+        discarded: `PIPELINE/STEP FINGERPRINT` of steps that are no longer configured and whose state is to be deleted.
     """
     renamed = _renamed(stored, configured)
     alike = _alike(stored, configured)
@@ -110,7 +110,7 @@ def compare_steps(
 
 
 def changes_of(differences: Iterable[StepDifference], state: State) -> list[StateEntry]:
-    """What the first checkpoint writes, so that the store holds what was decided; at most one entry for each key."""
+    """The changes of state that the first checkpoint writes for these differences; at most one entry for each key."""
     entries: dict[tuple[str, bytes], bytes | None] = {}
     decided = list(differences)
     for one in decided:
@@ -131,7 +131,7 @@ def changes_of(differences: Iterable[StepDifference], state: State) -> list[Stat
 def changed_state(
     state: Mapping[str, dict[bytes, bytes]], changes: Sequence[StateEntry]
 ) -> dict[str, dict[bytes, bytes]]:
-    """The state after the changes; owners without any are shared with the state before."""
+    """The state after the changes; it shares the values of owners without changes with the state before."""
     owners = {entry.owner for entry in changes}
     after = {owner: dict(values) if owner in owners else values for owner, values in state.items()}
     for entry in changes:
@@ -140,9 +140,9 @@ def changed_state(
 
 
 def _renamed(stored: Mapping[str, StoredStep], configured: Sequence[ConfiguredStep]) -> dict[str, str]:
-    """The steps that take over state, with the step of the store that had it.
+    """The steps that take over the state of a step with another name, each with that name.
 
-    A step does so that has no state of its own, or whose own state another one takes over: a chain of new names.
+    Such a step has no state under its own name, or another step takes over that state: a chain of new names.
     """
     renamed: dict[str, str] = {}
     waiting = [step for step in configured if step.was in stored]
@@ -155,7 +155,7 @@ def _renamed(stored: Mapping[str, StoredStep], configured: Sequence[ConfiguredSt
 def _circle(
     step: ConfiguredStep, stored: Mapping[str, StoredStep], configured: Sequence[ConfiguredStep]
 ) -> Sequence[str]:
-    """The steps of the store that are to exchange their state, if this one is among them."""
+    """The steps that would exchange their state in a circle with this one; empty if there is no circle."""
     before = {one.name: one.was for one in configured if one.name in stored and one.was in stored}
     circle = [step.name]
     while (name := before.get(circle[-1], "")) and name not in circle:
@@ -195,7 +195,7 @@ def _keys(stored: StoredStep) -> str:
 
 
 def _unread(step: ConfiguredStep, source: str, stored: StoredStep) -> StepDifference | None:
-    """The refusal of state that the step cannot read."""
+    """The refusal of state that the step cannot read, `None` if it can read all of it."""
     for key, value in stored.values.items():
         try:
             step.read(key.decode(), value)
@@ -273,7 +273,7 @@ def _step(
 def _left(
     name: str, stored: StoredStep, discarded: Sequence[str], configured: Sequence[ConfiguredStep]
 ) -> StepDifference:
-    """State of a step that no configured step stands for."""
+    """A step of the store that no configured step corresponds to."""
     found, keys = f"{name} {digest(stored.facts)}", _keys(stored)
     if not stored.values or found in discarded:
         note = f"not configured any more; {f'the state of {keys} is discarded' if stored.values else 'holds no keys'}"
@@ -331,7 +331,7 @@ def _ambiguous(name: str) -> RecoveryRefused:
 
 
 def _alike(stored: Mapping[str, StoredStep], configured: Sequence[ConfiguredStep]) -> list[str]:
-    """Steps found by their place alone that have twins, of which there are more or fewer than before."""
+    """Steps without a name that are equal to others, if the number of such equal steps has changed."""
     before = [(_kind(name), digest(one.facts)) for name, one in stored.items() if "#" in name and one.facts is not None]
     after = [(step, (_kind(step.name), digest(step.facts))) for step in configured if "#" in step.name]
     marks = [mark for _, mark in after]

@@ -122,8 +122,7 @@ class Receiver(Actor):
         self._open = False
         self._begun = False
         self._drained = False
-        self._request: ReceiveRequest | None = None
-        self._accepted: Accepted | None = None
+        self._stored: tuple[Mapped, Accepted] | None = None
         self._log = get_logger(receiver=settings.id)
         self._reconnection = Reconnection(reconnecting, clock, self._log)
 
@@ -331,7 +330,7 @@ class Receiver(Actor):
 
     def _store(self, mapped: Mapped, writer: Writer) -> None:
         intake = self.intake
-        self._request = ReceiveRequest(
+        request = ReceiveRequest(
             mapped,
             self.settings.id,
             intake.next_batch,
@@ -342,26 +341,25 @@ class Receiver(Actor):
         )
         intake.to_store()
         point("rx.submit")
-        writer.submit(self._request, self._accept)
+        writer.submit(request, lambda accepted: self._accept(mapped, accepted))
 
-    def _accept(self, accepted: Accepted) -> None:
-        """The batch is durable; called in the writer's thread."""
-        self._accepted = accepted
+    def _accept(self, mapped: Mapped, accepted: Accepted) -> None:
+        """Take the answer of the writer: the batch is durable. Called in the writer's thread."""
+        self._stored = mapped, accepted
         self.wake()
 
     def _committed(self) -> float | None:
-        request, accepted = self._request, self._accepted
-        if request is None or accepted is None:
+        if self._stored is None:
             return None
-        self._request = self._accepted = None
+        (mapped, accepted), self._stored = self._stored, None
         self.intake.committed()
         self._report(accepted.dead_letters)
         if not self.intake.mode.stored:
             self._breakdown.lap("MAPPING")  # storing dead letters
-            self._deliver(request.mapped)
+            self._deliver(mapped)
             return 0
         self._breakdown.lap_until("DB_WAIT", accepted.began)
-        ids = request.mapped.ids
+        ids = mapped.ids
         self.intake.note_stored(len(accepted.duplicates), ids.count(""), [ids[at] for at in accepted.conflicts])
         self._warn()
         self._breakdown.lap("DB_COMMIT")

@@ -405,7 +405,7 @@ def test_a5_1_the_notice_comes_after_the_confirms(no_store, script, best_effort)
 
 
 def test_a5_1_the_notice_goes_to_the_context_that_asked(no_store, script):
-    """Given two contexts that ask in turn, when all is sent, then each is told of what it asked for and of nothing else."""
+    """Given two contexts that ask in turn, when all is sent, then each gets the notices that it asked for and no other."""
     asked: dict[str, list[int]] = {"Hears": [], "AlsoHears": []}
     told: dict[str, list[int]] = {"Hears": [], "AlsoHears": []}
 

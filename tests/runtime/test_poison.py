@@ -317,7 +317,7 @@ def test_t26_a_note_about_what_is_handled_already_is_forgotten(world, script):
 
 
 class Watched(Pipeline):
-    """Tells for each batch of a start what is in it, and what is noted meanwhile."""
+    """Records for each batch of a start its messages, and the notes in the store meanwhile."""
 
     def __init__(self, disk: Disk, max_bytes: int) -> None:
         super().__init__("", max_rows=4)

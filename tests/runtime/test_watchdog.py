@@ -1,4 +1,4 @@
-"""A handler that does not return is told (bad input 109)."""
+"""The warning about a handler that does not return (bad input 109)."""
 
 import threading
 from typing import Any

@@ -281,8 +281,7 @@ def duplicates_unacknowledged(patches: Patches) -> None:
 
     def make(original: Any) -> Any:
         def committed(self: Any) -> Any:
-            accepted = self._accepted
-            if accepted is not None and accepted.segment is None and accepted.duplicates:
+            if self._stored is not None and self._stored[1].segment is None and self._stored[1].duplicates:
                 self.intake.batch.tokens.clear()
             return original(self)
 

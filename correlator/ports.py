@@ -46,7 +46,7 @@ class Store(Protocol):
         ...
 
     def confirm_lock(self) -> float | None:
-        """While nothing is to be committed: make sure that this engine still owns the store, where that can end.
+        """While nothing is to be committed: check that this engine still has the lock, if a lock can be lost.
 
         Returns the seconds until it is to be asked again, `None` for never. Raises as `commit`; after `CommitUnknown`
         `resolve` is asked for the transaction that would come next.

@@ -36,7 +36,7 @@ class ReceiveLog:
         return found
 
     def beyond(self, context: str, receiver: str, entered: int) -> Iterator[tuple[int, list[Message]]]:
-        """What had not entered a context's queue: (first number, messages) in order.
+        """The messages that had not entered a context's queue: (first number, messages) in order.
 
         Raises `RecoveryRefused` E4204 when the receive log lacks some of it.
         """

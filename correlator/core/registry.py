@@ -22,7 +22,7 @@ _NO_NAMES: Mapping[str, str] = {}
 
 
 def default_domain(settings: ReceiverSettings, destinations: Mapping[str, str] = _NO_NAMES) -> str:
-    """The duplicate detection domain of a receiver; `destinations` are behind logical names.
+    """The duplicate detection domain of a receiver; `destinations` gives what logical destinations lead to.
 
     A queue is named with its kind, `connection:queue:NAME`: a receiver of a topic whose id is the name of a queue has a
     domain of its own. A topic behind a logical name is part of its domain, since the name may lead to another one
@@ -49,9 +49,8 @@ def endpoint_of(
     Args:
         settings: as configured.
         dynamic: whether it was added by code.
-        known: its entry so far: the source of a reliable sender stays, what a receiver delivers to, and since when it
-            keeps what nobody handles.
-        destinations: behind logical names.
+        known: its entry so far, whose source, contexts and beginning of `unhandled: dead_letter` stay.
+        destinations: what logical destinations lead to.
     """
     receiver = isinstance(settings, ReceiverSettings)
     domain = default_domain(settings, destinations) if isinstance(settings, ReceiverSettings) else ""
@@ -106,7 +105,7 @@ class Rule(StrEnum):
 
 
 class PartDifference(Difference, frozen=True, kw_only=True):
-    """A receiver or sender; `put` is what the registry is to hold for it, `None` when that is there already."""
+    """A receiver or sender. `put` is its new entry in the registry, `None` when the registry need not change."""
 
     put: Endpoint | None = None
 
@@ -120,18 +119,17 @@ def reconcile(
     layout: Layout,
     received: Received,
 ) -> RegistryCommit:
-    """Compare a configuration with the registry and with what was received; returns what to write.
+    """Compare a configuration with the registry and with the received messages; returns the changes to write.
 
     Args:
         stored: the registry.
         configured: the static parts of the configuration.
-        defaults: the default senders of its connections, which exist once they were sent to.
-        destinations: behind logical names.
+        defaults: the default senders of its connections; each exists once something was sent to it.
+        destinations: what logical destinations lead to.
         layout: the contexts of the configuration.
-        received: what the store holds of received messages.
+        received: which received messages the store holds.
 
-    Raises `RecoveryRefused` E4301-E4304, E4315, E4316 that names every difference and the way out; nothing has been
-    written.
+    Raises `RecoveryRefused` E4301 to E4304, E4315 and E4316, which names every difference and what to do.
     """
     known = {endpoint.id: endpoint for endpoint in stored}
     parts = compare_parts(known.values(), configured, defaults, destinations)
@@ -146,9 +144,9 @@ def reconcile(
 
 
 def _with_letters(known: Endpoint | None, wanted: Endpoint, received: Received) -> Endpoint:
-    """The entry with the last message before those of which `unhandled: dead_letter` speaks.
+    """The entry with the number of the last message that was received before `unhandled: dead_letter` was set.
 
-    While it was not set, nobody noted who has handled what.
+    Before that, nobody noted which contexts have handled a message.
     """
     begins = _begins_to_keep(known, wanted)
     if _keeps_unhandled(wanted) and not begins:
@@ -182,8 +180,8 @@ def compare_parts(
     Args:
         stored: the registry.
         configured: the static parts of the configuration.
-        defaults: the default senders of its connections, which exist once they were sent to.
-        destinations: behind logical names.
+        defaults: the default senders of its connections; each exists once something was sent to it.
+        destinations: what logical destinations lead to.
     """
     by_id = {endpoint.id: endpoint for endpoint in stored}
     found = [_compare(by_id.get(settings.id), settings, destinations) for settings in configured]
@@ -240,7 +238,7 @@ OTHER_IDS = "stored ids are of another template: repeats of messages received be
 
 
 def ids_change(known: Endpoint, wanted: Endpoint) -> FieldChange | None:
-    """The template of a receiver's unique ids before and after, where it changes and repeats are recognised by it."""
+    """The change of the template of a receiver's unique ids, if duplicate detection uses them; else `None`."""
     if wanted.kind != "receiver" or not RECEIVING[Reliability(wanted.reliability)].deduplicated:
         return None
     name = "unique_message_id"
@@ -249,7 +247,7 @@ def ids_change(known: Endpoint, wanted: Endpoint) -> FieldChange | None:
 
 
 def _led_elsewhere(known: Endpoint, wanted: Endpoint) -> bool:
-    """Whether the logical destination of a receiver leads to another one of the broker than before."""
+    """Whether the logical destination of a receiver leads to another destination of the broker than before."""
     by_default = not any(_settings_of(one).get("dup_detection_domain_id") for one in (known, wanted))
     same = (known.connection, known.destination) == (wanted.connection, wanted.destination)
     return by_default and same and known.domain != wanted.domain
@@ -268,7 +266,7 @@ def _compare_unnamed(known: Endpoint, destinations: Mapping[str, str]) -> PartDi
 
 
 def _again(known: Endpoint, destinations: Mapping[str, str]) -> Endpoint:
-    """The entry of a part that code added, whose logical destination may lead elsewhere now."""
+    """The entry of a dynamic part, whose logical destination may lead elsewhere than before."""
     if known.kind == "sender":
         return known
     settings = msgspec.json.decode(known.settings, type=ReceiverSettings)
@@ -283,7 +281,7 @@ _RECORDED = ("kind", "reliability", "connection", "destination", "domain")
 
 
 def _forbidden(known: Endpoint, wanted: Endpoint, settings: Settings, *, topic: bool = False) -> Iterator[FieldChange]:
-    """Changes of an existing part that no start accepts; `topic` says whether it receives from one."""
+    """Changes of an existing part that no start accepts; `topic` says whether the part receives from a topic."""
     movable = _explicit(settings) and known.domain == wanted.domain
     for change in _recorded(known, wanted):
         if change.field != "destination" or not movable:
@@ -293,7 +291,7 @@ def _forbidden(known: Endpoint, wanted: Endpoint, settings: Settings, *, topic: 
 
 
 _OF_SUBSCRIPTION = ("selector", "no_local", "durable_topic_subscription_name")
-"""Settings of a topic's subscription: what came under others is in it already (rule S1.5)."""
+"""Settings of a topic's subscription, which holds messages that came under other settings (rule S1.5)."""
 
 
 def _subscribed(known: Endpoint, wanted: Endpoint) -> Iterator[FieldChange]:
@@ -313,7 +311,7 @@ def _recorded(known: Endpoint, wanted: Endpoint) -> Iterator[FieldChange]:
 
 
 def _changes(known: Endpoint, wanted: Endpoint) -> list[FieldChange]:
-    """All that differs: what the registry records by name, and any other setting that this version had already."""
+    """All differences: of the columns of the registry, and of the settings that both sides have."""
     recorded = list(_recorded(known, wanted))
     before, after = _settings_of(known), _settings_of(wanted)
     others = [
@@ -327,7 +325,7 @@ def _changes(known: Endpoint, wanted: Endpoint) -> list[FieldChange]:
 
 
 def _settings_of(endpoint: Endpoint) -> dict[str, Any]:
-    """Settings by name; those that only the connector knows as `options.NAME`."""
+    """The settings by name; options of the connector as `options.NAME`."""
     settings = msgspec.json.decode(endpoint.settings, type=dict[str, Any])
     options = settings.pop("options", {})
     return {**settings, **{f"options.{name}": value for name, value in options.items()}}
@@ -378,7 +376,7 @@ class Users(NamedTuple):
 
 
 def is_known(registry: Mapping[str, Endpoint], settings: Settings, *, leaving: bool) -> bool:
-    """Whether code that adds a part gets one that exists already.
+    """Whether a part that code adds exists already.
 
     Args:
         registry: by id.
@@ -429,12 +427,12 @@ def refuse_removal(registry: Mapping[str, Endpoint], part_id: str, users: Iterab
 
 
 def lacks_source(endpoint: Endpoint) -> bool:
-    """Whether it is a sender whose messageSourceId is to be recorded, and is not yet."""
+    """Whether it is a sender whose messageSourceId must be recorded and is not."""
     return endpoint.kind == "sender" and not endpoint.source and SENDING[Reliability(endpoint.reliability)].stored
 
 
 def _is_same(known: Endpoint, settings: Settings) -> bool:
-    """Whether a dynamic part has these settings; those that are new since it was recorded have their defaults."""
+    """Whether a dynamic part has these settings; settings that were not recorded count as their defaults."""
     if known.origin != "dynamic" or known.kind != ("receiver" if isinstance(settings, ReceiverSettings) else "sender"):
         return False
     return bool(msgspec.json.decode(known.settings, type=type(settings)) == settings)

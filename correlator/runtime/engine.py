@@ -1,7 +1,7 @@
-"""The engine: one process life over one store.
+"""The engine: one life of a process over one store.
 
-Life: build the parts from settings, recover, start the threads, run, stop in order. The order of recovery stands in
-`recover` and `Restart`, that of stopping in `stop` (trap T65).
+It builds the parts from settings, recovers, starts the threads, runs, and stops in order. `recover` and `Restart`
+define the order of recovery, `stop` the order of stopping (trap T65).
 """
 
 import functools
@@ -73,16 +73,16 @@ class Engine:
     """One engine.
 
     Args:
-        settings: what it consists of.
-        connections: connections by name that take the place of configured ones (tests, embedding programs).
+        settings: its parts, as a file or a program defines them.
+        connections: connections by name that replace configured ones (for tests and embedding programs).
         processors: pipelines.
         clock: monotonic seconds.
-        store: takes the place of `settings.store`.
-        blocking: whether sources may block; a simulation that drives the steps itself says no.
-        identity: unique part of the ids of this life's senders; by default host, process and a random number.
-        jitter: draws a number from 0 to 1, for times between two tries; a simulation brings one that can be repeated.
-        warnings: what is probably not meant in the settings, logged by the start; by default what the rules say that
-            a file's settings pass, and nothing for who has told it already.
+        store: replaces `settings.store`.
+        blocking: whether sources may block; `False` for a simulation, which drives the steps itself.
+        identity: unique part of the sources of this life's senders; by default host, process and a random number.
+        jitter: draws a number from 0 to 1, for times between two tries; a simulation passes a repeatable one.
+        warnings: warnings about the settings, which the start logs; by default those that the check of the settings
+            finds. A caller that has shown them already passes an empty sequence.
 
     Raises `ConfigError` for settings that cannot work; nothing is opened before `start`.
     Use it as a context manager: recovery happens on entry, an orderly stop on exit (after an exception: no drain).
@@ -154,7 +154,7 @@ class Engine:
         loaded = read_file(Path(path), EngineFile)
         return cls(loaded.settings, warnings=loaded.warnings, **overrides)
 
-    # --- parts, for those who look ---
+    # --- parts ---
 
     @property
     def contexts(self) -> dict[str, ContextThread]:
@@ -208,10 +208,10 @@ class Engine:
         self.stop(drain=error is None)
 
     def start(self) -> None:
-        """Recover, then let threads run. Raises what stands in the way; nothing is left open then.
+        """Recover, then start the threads. After an error nothing is left open.
 
-        Of a running engine a forked child has a copy without threads, locks and connections. There `stop` and
-        `request_stop` do nothing; every other call raises `UsageError` E2050.
+        A forked child has a copy of a running engine without threads, locks and connections. There `stop` and
+        `request_stop` do nothing, and every other call raises `UsageError` E2050.
         """
         self._refuse_child()
         self._recovering = threading.get_ident()
@@ -230,7 +230,7 @@ class Engine:
             actor.start(self._failed)
 
     def recover(self) -> None:
-        """Everything from opening the store to opening the receivers, without starting a thread."""
+        """Do everything of a start from reading the store to opening the receivers, without starting a thread."""
         self._phase = _Phase.STARTED
         self._warn(self._warnings)
         restart = self._open_store()
@@ -258,7 +258,10 @@ class Engine:
         return actors
 
     def run_forever(self) -> None:
-        """Run until SIGTERM or SIGINT (a second one: at once), `request_stop`, or a failure, which is raised."""
+        """Run until SIGTERM or SIGINT, `request_stop`, or a failure, which is raised.
+
+        A second signal ends the process at once.
+        """
         self._refuse_child()
         with stop_signals() as signalled:
             while not self._supervisor.stop_asked.is_set() and not signalled():
@@ -288,7 +291,7 @@ class Engine:
         self._supervisor.request_stop()
 
     def raise_failure(self) -> None:
-        """Raise what stopped the engine, if anything did; what would end the process quietly as `HandlerFailed`."""
+        """Raise the failure that stopped the engine, if there is one; `HandlerFailed` E5500 for a `sys.exit`."""
         self._refuse_child()
         self._supervisor.raise_failure()
 
@@ -327,14 +330,14 @@ class Engine:
             self._log.error("threads do not end; what they do has no effect any more", threads=late)
 
     def checkpoint(self, timeout: float = COMMIT_PATIENCE_S) -> bool:
-        """Take a checkpoint now and wait until it is durable and released; says whether it came in time."""
+        """Take a checkpoint, wait until it is durable and released, and return whether that was in time."""
         self._refuse_child()
         if self.checkpointer is None:
             return True
         return self.checkpointer.wait_answered(self.checkpointer.ask(), timeout)
 
     def status(self) -> Status:
-        """A look at the running engine."""
+        """State and counters of the running engine."""
         self._refuse_child()
         statuses = self._parts.statuses
         return Status(
@@ -407,7 +410,7 @@ class Engine:
     def remove(self, part_id: str) -> None:
         """Remove a dynamic receiver or sender once what it holds is handled or sent.
 
-        Returns at once; `removed` tells when it is done. Any thread may call it, a monitor from `onload` on. Raises
+        Returns at once; `removed` says when it is done. Any thread may call it, a monitor from `onload` on. Raises
         `UsageError` E8301 for a static part, E8302 for an unknown id, and E8306 for a part that a pipeline names.
         """
         self._refuse_child()
@@ -420,7 +423,7 @@ class Engine:
             self.remover.begin(part_id)
 
     def removed(self, part_id: str) -> bool:
-        """Whether no such part exists (any more)."""
+        """Whether there is no part with this id, and none is being removed."""
         self._refuse_child()
         return part_id not in self.registry and not self._leaving(part_id)
 
@@ -506,9 +509,9 @@ class Engine:
         )
 
     def _keep_what_waits(self) -> None:
-        """A checkpoint of what handling the restored events sent, before it is handled.
+        """Take a checkpoint of the events that the handling of restored events has sent, before they are handled.
 
-        It may end the process, and then the next start must find it (`correlator.core.poison`).
+        Handling them may end the process, and then the next start must find them (`correlator.core.poison`).
         """
         if self.checkpointer is not None and not all(thread.idle for thread in self._parts.monitor_threads()):
             self.checkpointer.ask()
@@ -607,7 +610,7 @@ class Engine:
         return all(receiver.state is ReceiverState.ENDED for receiver in self.receivers.values())
 
     def _all_done(self) -> bool:
-        """Whether every source has ended, and all of it is handled, sent and recorded as such."""
+        """Whether every source has ended, everything is handled and sent, and a checkpoint records that."""
         if not self._all_ended() or not all(thread.idle for thread in self.contexts.values()):
             return False
         if not all(thread.concluded for thread in self._parts.processor_threads()) or not self.checkpoint(1.0):
@@ -615,7 +618,7 @@ class Engine:
         return all(sender.idle for sender in self.senders.values()) and self.checkpoint(1.0)
 
     def _failed(self, actor: Actor, error: BaseException) -> None:
-        """A thread ended by an exception: nothing may be committed, acknowledged or sent any more."""
+        """An exception has ended a thread: stop all actors, so that nothing more is committed, acknowledged or sent."""
         if isinstance(actor, Receiver | Sender):
             actor.tell(PartStatus.FATAL_ERROR, str(error) or type(error).__name__)
         first = self._supervisor.fail(error)
@@ -626,7 +629,7 @@ class Engine:
             self._log.critical("the engine stops", part=actor.name, error=error)
 
     def _handling_threads(self) -> list[int]:
-        """The threads that call handlers now."""
+        """The identities of the threads that call handlers."""
         idents = [self._recovering, *(thread.ident for thread in self._parts.monitor_threads())]
         return [ident for ident in idents if ident is not None]
 

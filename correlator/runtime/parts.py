@@ -1,4 +1,4 @@
-"""The parts of an engine: makes contexts, senders and receivers from settings, and knows how they hang together."""
+"""The parts of an engine: makes contexts, senders and receivers from settings, and connects them with one another."""
 
 import dataclasses
 import itertools
@@ -51,7 +51,7 @@ HandlerFailure = Callable[[OnError, CorrelatorError, str], None]
 
 
 def _nothing() -> None:
-    """Nobody wants to know."""
+    """For parts without an engine."""
 
 
 def _no_outbox(_sender: str) -> Outbox | None:
@@ -145,7 +145,7 @@ class Parts:
     # --- contexts ---
 
     def context(self, name: str, failed: HandlerFailure, routes: Routes | None = None) -> Context:
-        """The context of monitors with this name, made when it does not exist; `routes` stands for all of them."""
+        """The context of monitors with this name, made at the first call; `routes` replaces those of the engine."""
         thread = self.contexts.get(name)
         if thread is None:
             now, calendar = self.engine_time.now(), self.engine_time.calendar()
@@ -171,7 +171,7 @@ class Parts:
         return thread.context
 
     def add_processor(self, processor: Processor) -> ProcessorThread:
-        """The context of a pipeline, still without its keyed state."""
+        """Make the context of a pipeline, without its keyed state."""
         context = BatchContext(processor.name)
         thread = ProcessorThread(
             processor,
@@ -194,7 +194,7 @@ class Parts:
         return [thread for thread in self.contexts.values() if isinstance(thread, ProcessorThread)]
 
     def _tell_monitors(self, event: Any) -> None:
-        """Give all contexts of monitors a notice of this life."""
+        """Deliver a notice, which no checkpoint keeps, to all contexts of monitors."""
         for thread in self.monitor_threads():
             if len(thread.queue) >= MAX_WAITING_FROM_INSIDE:
                 log = get_logger(engine=self._settings.name)
@@ -219,7 +219,7 @@ class Parts:
         cut: SenderCut | None = None,
         outbound: Sequence[OutboundSegment] = (),
     ) -> Sender:
-        """A sender with its outbox, as the last checkpoint left it; nobody can send to it before `add_sender`."""
+        """Make a sender and its outbox, as the last checkpoint left it; monitors can send to it after `add_sender`."""
         placed = settings
         if settings.destination is not None:
             placed = dataclasses.replace(settings, destination=self._destination(settings.destination))
@@ -265,7 +265,7 @@ class Parts:
         return ReconnectionPolicy(backoff, self._jitter, self._settings.fail_fast)
 
     def add_sender(self, sender: Sender) -> None:
-        """Make a sender one of the parts: from now on it can be sent to."""
+        """Make a sender one of the parts: from now on monitors can send to it."""
         name = sender.settings.id
         with self._changing:
             self.senders = {**self.senders, name: sender}
@@ -273,7 +273,7 @@ class Parts:
             self.routes.outboxes = {**self.routes.outboxes, name: sender.outbox}
 
     def close_to_sends(self, name: str) -> None:
-        """Refuse what is sent to a sender from now on: it is being removed."""
+        """Refuse sends to a sender from now on: it is being removed."""
         with self._changing:
             self.routes.closing |= {name}
 
@@ -284,11 +284,11 @@ class Parts:
         thread.wake()
 
     def _outboxes_full(self) -> bool:
-        """Whether a sender has too much to send. A checkpoint waits for nobody, so what waits for this goes on."""
+        """Whether an outbox is full. Checkpoints do not wait for this, so they empty the outbox and end the wait."""
         return self._full_outbox() is not None
 
     def _full_outbox(self) -> str | None:
-        """A sender that has too much to send.
+        """The id of a sender whose outbox is full, `None` when there is room everywhere.
 
         Half of that staged: no broker can make room, so a checkpoint is asked for. With less of it staged the broker
         has the larger half, and makes room when it confirms that.
@@ -303,21 +303,21 @@ class Parts:
         return None
 
     def _settled(self) -> None:
-        """A sender has settled a batch: who waits for room goes on at once when there is some."""
+        """A sender has settled a batch: if all outboxes have room again, wake the actors that waited for it."""
         if self._held and self._full_outbox() is None:
             self._held = False
             for actor in (*self.contexts.values(), *self.receivers.values()):
                 actor.wake()
 
     def _outstanding(self, name: str) -> int | None:
-        """What waits for a sender's broker; `None` when there is no such sender."""
+        """How many messages wait in a sender; `None` when there is no such sender."""
         sender = self.senders.get(name)
         if sender is not None:
             return self.to_send(sender)
         return 0 if name in self._callbacks.default_senders else None
 
     def to_send(self, sender: Sender) -> int:
-        """Messages that wait: for a checkpoint, or for the broker."""
+        """How many messages of a sender wait for a checkpoint or for the broker."""
         return sender.outbox.outstanding + self._staged(sender.settings.id)
 
     def _staged(self, name: str) -> int:
@@ -329,11 +329,11 @@ class Parts:
     # --- receivers ---
 
     def make_receiver(self, settings: ReceiverSettings, numbers: Numbers, domain: str) -> Receiver:
-        """A receiver; its contexts exist already. Nobody knows it before `add_receiver`.
+        """Make a receiver, whose contexts exist already; it is no part before `add_receiver`.
 
         Args:
             settings: of the receiver.
-            numbers: where it goes on.
+            numbers: of its next message and batch.
             domain: its duplicate detection domain, for modes that have one.
         """
         where, mode = f"receiver '{settings.id}'", RECEIVING[settings.reliability]
@@ -405,7 +405,7 @@ class Parts:
         )
 
     def _targets(self, settings: ReceiverSettings) -> Targets:
-        """A receiver that pipelines name delivers to them, any other one to all contexts of monitors.
+        """The contexts of a receiver: the pipelines that name it, else all contexts of monitors.
 
         But one of APP_CONTROLLED belongs to one context (trap T70): the first one whose monitors listen for notices.
         """
@@ -433,7 +433,7 @@ class Parts:
         return [thread for thread in self.processor_threads() if receiver in thread.processor.receivers]
 
     def numbers_of_new(self, receiver: str) -> Numbers:
-        """Where a new receiver begins: beyond what a removed one of the same id has left in contexts and domains."""
+        """The first numbers of a new receiver: beyond what contexts and domains know of a removed one with its id."""
         entered = max((thread.queue.entered.get(receiver, 0) for thread in self.contexts.values()), default=0)
         detectors = list(self.writer.detectors.values()) if self.writer is not None else []
         batch = max((detector.last_batch(receiver) for detector in detectors), default=0)
@@ -442,7 +442,7 @@ class Parts:
     # --- both ---
 
     def forget(self, part_id: str) -> None:
-        """A dynamic part was removed from the store: let go of it."""
+        """Let go of a dynamic part that the store no longer has."""
         with self._changing:
             if part_id in self.receivers:
                 self.removed.received += self.receivers[part_id].counters.received
@@ -463,7 +463,7 @@ class Parts:
                 thread.queue.forget(part_id)
 
     def _note_sources(self) -> None:
-        """What messages of this engine's own senders carry (bad input 105)."""
+        """Work out which sources the messages of this engine's own senders carry (bad input 105)."""
         found: dict[str, set[str]] = {}
         for sender in self.senders.values():
             if SENDING[sender.settings.reliability].stamps_id:
@@ -477,11 +477,11 @@ class Parts:
         return Breakdown(items, self.engine_time.now, self._settings.performance_breakdown_interval, log.info)
 
     def use(self, name: str, connection: Connection) -> None:
-        """Take this connection for a part that comes later, unless there is one of this name."""
+        """Use a connection for parts that come later, unless there is one of this name."""
         self._connections.setdefault(name, connection)
 
     def close(self) -> None:
-        """Close the connections; after all senders and receivers."""
+        """Close the connections; to be called after all senders and receivers are closed."""
         for connection in self._connections.values():
             connection.close()
 
@@ -496,7 +496,7 @@ class Parts:
 
 
 def mapping_of(settings: ReceiverSettings, destination: str, *, deduplicated: bool) -> ReceiveMapping:
-    """What makes events of a receiver's messages; raises `ConfigError` for an event type or mapping that cannot be."""
+    """What makes events of a receiver's messages; raises `ConfigError` for an event type or mapping that is wrong."""
     where = f"receiver {settings.id}"
     event_type = resolve(settings.event, f"{where}.event") if settings.event else None
     fields = None

@@ -1,4 +1,4 @@
-"""What a start does with what the store holds: state, detectors, outboxes and queues become living parts again.
+"""Recovery: a start makes the parts of the engine from the settings and from what the store holds.
 
 The order is that of recovery (rule A9.14): objects are restored, then `on_begin_recovery`, then monitors that begin
 now are called (`onload`, `on_begin_recovery`), then the queued events are handled, then `on_conclude_recovery`; only
@@ -67,29 +67,29 @@ NOTHING = Recovered(
 """What an engine without persistence starts from."""
 
 OVERTAKEN = 10
-"""Engines of earlier lives that may still hold a batch when this one starts."""
+"""How many engines of earlier lives may still hold a batch when this engine starts."""
 
 State = dict[str, dict[bytes, bytes]]
 Events = Callable[[int, Sequence[Any]], Sequence[Any]]
 MOST_TOLD = 20
-"""Stored messages that no longer map, named in the log one by one."""
+"""How many stored messages that can no longer be mapped get a line of their own in the log."""
 
 
 class Restart:
-    """One start. Used by the engine's thread before any other thread runs.
+    """One start. Used by the thread that starts the engine, before any other thread runs.
 
     Args:
         settings: of the engine.
-        parts: where parts are made.
+        parts: makes the parts, and has them.
         recovered: what the store holds.
-        registry: all endpoints.
-        failed: told of handler failures that do not stop the engine.
-        note: has a note about what is handled committed.
-        absolve: told of messages that are not handled again.
+        registry: all receivers and senders by id.
+        failed: called for each failure of a handler that does not stop the engine.
+        note: commits a note about the messages that are handled next.
+        absolve: gets each message that is kept as a dead letter instead of being handled again.
 
     Attributes:
         recovered: what the store holds.
-        changes: what the first checkpoint writes of state that the start has changed.
+        changes: state that the start has changed, for the first checkpoint.
         unmapped: stored messages that could not be mapped.
     """
 
@@ -123,11 +123,11 @@ class Restart:
         self._log = get_logger(engine=settings.name)
 
     def make_parts(self, processors: Sequence[Processor], source_of: Callable[[Endpoint], str]) -> None:
-        """Make every context, sender and receiver, and put what was stored into it.
+        """Make every context, sender and receiver, and restore what the store holds for it.
 
         Args:
             processors: pipelines.
-            source_of: the messageSourceId of a sender.
+            source_of: gives the messageSourceId of a sender.
         """
         self._restore_detectors()
         state = self._state = self._load_state()
@@ -144,7 +144,7 @@ class Restart:
         self._restore_unhandled(state.get(UNHANDLED, {}))
 
     def load_steps(self, processors: Sequence[Processor]) -> None:
-        """Give open pipelines their keyed state; raises `RecoveryRefused` E4330, E4331 for what does not fit."""
+        """Give open pipelines their keyed state; raises `RecoveryRefused` E4330, E4331 for state that does not fit."""
         configured = [step for processor in processors for step in processor.steps]
         found = compare_steps(stored_steps(self._state), configured, self._settings.discard_state)
         refuse(found)
@@ -167,7 +167,7 @@ class Restart:
             thread.context.load({owner: state.get(owner, {}) for owner in owners})
 
     def run_hooks(self) -> None:
-        """Call the life-cycle methods of monitors, and handle what waited."""
+        """Call the life-cycle methods of monitors, and handle the events that waited."""
         again = self.recovered.checkpoint > 0
         if again:
             point("rec.on_begin")
@@ -181,9 +181,9 @@ class Restart:
             self._parts.recording.recovered()
 
     def call_hook(self, name: str) -> None:
-        """Call a life-cycle method: `onload` on the monitors that begin now, the others on all in a recovery.
+        """Call a life-cycle method: `onload` on the monitors that are new, the others on all monitors.
 
-        For a monitor that begins now its `on_begin_recovery` follows its `onload`.
+        In a recovery, the `on_begin_recovery` of a new monitor follows its `onload`.
         """
         if name == "onload":
             hooks = ["onload", "on_begin_recovery"] if self.recovered.checkpoint > 0 else ["onload"]
@@ -202,10 +202,10 @@ class Restart:
             self._parts.recording.hook(name, lambda: self.call_hook(name))
 
     def _work_through(self) -> None:
-        """Handle what waits now, in turn, each portion noted before; what handling it sends may stay for later.
+        """Handle the events that wait now, in portions noted before; what handlers send may stay for later.
 
-        Otherwise a monitor that keeps sending itself events would let no recovery end. A portion ends early when it
-        crowds another context; so each context is the first in its turn.
+        Otherwise recovery would not end if a monitor keeps sending events to itself. A portion ends early when it
+        crowds another context, so the contexts take turns in being the first.
         """
         threads = self._parts.monitor_threads()
         suspects = self._suspects([thread.context.name for thread in threads])
@@ -221,9 +221,9 @@ class Restart:
             pipeline.begin_restored(self._suspects([pipeline.context.name], halving=True))
 
     def _relieve(self, threads: Sequence[MonitorThread], suspects: Suspects) -> None:
-        """Let the fullest contexts catch up: in normal life they would have, while others were sending to them.
+        """Let the fullest contexts catch up, as they would while other threads run.
 
-        A crowd that keeps itself up is left after it had its turn.
+        Stops after as many events as the contexts have, since handlers may go on sending.
         """
         if all(len(thread.queue) < CROWDED for thread in threads):
             return
@@ -235,7 +235,7 @@ class Restart:
             self._work_portions([fullest], suspects)
 
     def _work_portions(self, threads: Sequence[MonitorThread], suspects: Suspects) -> None:
-        """One portion of each context; what is accused stands alone, or the wrong one would be noted beside it."""
+        """Handle one portion of each context. An accused message is handled alone, so that no other one is blamed."""
         suspects.note()  # a timer that ends the process is nobody's message
         now = self._parts.engine_time.now()
         for thread in threads:
@@ -291,7 +291,7 @@ class Restart:
         self._refuse_leftover_tables(state)
 
     def _refuse_leftover_tables(self, state: State) -> None:
-        """A table that no monitor has claimed was renamed or removed: never guess (trap T31)."""
+        """Refuse tables that no monitor has: the start never guesses that one was renamed (trap T31)."""
         monitors = [one for thread in self._parts.monitor_threads() for one in thread.context.monitors.instances]
         claimed = {table.owner for monitor in monitors for table in monitor.tables()}
         refuse(compare_tables(stored_tables(state), claimed))
@@ -303,7 +303,7 @@ class Restart:
             self._log.warning(str(warning))
 
     def _monitor_classes(self) -> list[tuple[MonitorSettings, type[Monitor]]]:
-        """The configured monitors with their classes; raises `ConfigError` for those that cannot be used."""
+        """The configured monitors with their classes; raises `ConfigError` for a class that cannot be used."""
         classes = [(settings, _monitor_class(settings)) for settings in self._settings.monitors]
         for _, error in unfit(classes, stored=self._parts.writer is not None):
             raise error
@@ -381,10 +381,10 @@ class Restart:
         )
 
     def _in_doubt(self, settings: ReceiverSettings, batches: int) -> int:
-        """Messages that may come before all of the last batches have come again.
+        """How many messages may come before all messages of the last batches have come again.
 
-        They may have been received under a larger `max_batch_size`; and engines that this one has overtaken may give
-        back first what they hold.
+        The batches may have been received under a larger `max_batch_size`, and engines that this one has overtaken may
+        give back theirs first.
         """
         if not batches:
             return 0
@@ -414,7 +414,7 @@ class Restart:
         self._tell_unmapped(self.unmapped.letters)
 
     def _tell_unmapped(self, letters: Sequence[DeadLetter]) -> None:
-        """Whoever brought a dead letter back is told here that it failed again, and why."""
+        """Log why messages became dead letters, also for those who have just brought dead letters back."""
         for letter in letters[:MOST_TOLD]:
             self._log.error(
                 "a stored message cannot be mapped; it becomes a dead letter",
@@ -447,7 +447,7 @@ class Restart:
         self.changes = [*self.changes, *(StateEntry(UNHANDLED, key, None) for key in gone)]
 
     def _deliver_beyond(self, context: str, queue: InputQueue, receiver: str, events: Events) -> None:
-        """What was received after the checkpoint: it had not entered the queue at the cut."""
+        """Deliver what was received after the checkpoint: it had not entered the queue at the cut."""
         for first, messages in self._receive_log.beyond(context, receiver, queue.entered.get(receiver, 0)):
             queue.deliver(Run(receiver, first, messages, events(first, messages), stored=True))
 
@@ -468,13 +468,13 @@ def _monitor_class(settings: MonitorSettings) -> type[Monitor]:
 
 
 def received_of(recovered: Recovered) -> Received:
-    """What a store that was read holds of received messages, by numbers alone."""
+    """Which received messages the store holds, by their numbers."""
     logged = {segment.receiver: segment.first + len(segment.messages) - 1 for segment in recovered.receive_log}
     return Received(recovered.contexts, recovered.consumed, logged)
 
 
 def stored_monitors(state: Mapping[str, Mapping[bytes, bytes]]) -> list[StoredMonitorFacts]:
-    """The monitors among the state of a store."""
+    """The monitors whose state a store holds."""
     return [
         StoredMonitorFacts(owner.removeprefix("monitor:"), key.decode(), stored.type, stored.context)
         for owner, instances in state.items()
@@ -484,12 +484,12 @@ def stored_monitors(state: Mapping[str, Mapping[bytes, bytes]]) -> list[StoredMo
 
 
 def stored_monitor(state: Mapping[str, Mapping[bytes, bytes]], facts: StoredMonitorFacts) -> StoredMonitor:
-    """One of them in full."""
+    """The stored state of one monitor."""
     return _stored(state[f"monitor:{facts.name}"][facts.number.encode()])
 
 
 def stored_tables(state: Mapping[str, Mapping[bytes, bytes]]) -> dict[str, int]:
-    """The tables among the state of a store, with their numbers of keys."""
+    """The tables whose state a store holds, with their numbers of keys."""
     return {owner: len(kept) for owner, kept in state.items() if owner.startswith("table:")}
 
 

@@ -4,8 +4,8 @@ Requests that wait at the same time share one transaction and one fsync (group c
 commits the transaction, applies each plan, and hands each result to whoever has submitted the request: nothing in
 memory changes before its commit (invariant E6). Requests, plans and results are values.
 
-While the disk is full, received batches wait behind all else: a checkpoint deletes what was sent and so makes room for
-them (trap T67).
+While the disk is full, received batches wait behind all other requests: a checkpoint deletes what was sent, and so
+makes room (trap T67).
 """
 
 from collections import deque
@@ -40,7 +40,7 @@ from correlator.settings import DuplicateDetectionSettings
 R = TypeVar("R")
 RETRYING = Backoff(0.02, 2.0)
 LONGEST_DOUBT_S = 60.0
-"""Seconds for which a lost answer is looked up before the engine stops and leaves it to recovery."""
+"""Seconds for which the writer looks up a commit whose answer was lost, before it stops the engine."""
 
 
 class Planned(NamedTuple, Generic[R]):
@@ -66,12 +66,12 @@ class Group:
 
 
 class Request(Generic[R]):
-    """What somebody wants to be committed: a value that nobody changes."""
+    """What is to be committed: a value that nobody changes."""
 
     __slots__ = ()
 
     def prepare(self, writer: "Writer") -> None:
-        """Make known what is true without a commit, before anything is planned."""
+        """Tell the detectors facts that need no commit, before any request of the transaction is planned."""
 
     def plan(self, writer: "Writer", group: Group) -> Planned[R]:
         """What to write; changes nothing."""
@@ -122,7 +122,7 @@ class ReceiveRequest(Request[Accepted]):
     keep: bool
 
     def prepare(self, writer: "Writer") -> None:
-        """Let go of what surely does not come again, so that this very transaction removes it."""
+        """Release ids that surely do not come again, so that this very transaction removes them."""
         if self.domain is not None:
             detector = writer.detector(self.domain)
             detector.confirm(self.receiver, self.sure.through)
@@ -224,12 +224,12 @@ class RegistryRequest(Request[None]):
 
 
 def _nothing_to_apply() -> None:
-    """Memory holds nothing of it."""
+    """For a write that memory does not follow."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Submitted(Generic[R]):
-    """A request that waits, and what is called when it is committed."""
+    """A request that waits, and the call that gets its result."""
 
     request: Request[R]
     done: Callable[[R], None]
@@ -243,7 +243,7 @@ class _InTransaction(NamedTuple):
 
 
 class Writer(Actor):
-    """Commits requests. Any thread may `submit`; everything else is its own.
+    """Commits requests. Any thread may call `submit`; only this thread uses the rest.
 
     Args:
         store: opened.
@@ -272,7 +272,7 @@ class Writer(Actor):
         self._log = get_logger(part="store")
 
     def detector(self, domain: str) -> DuplicateDetector:
-        """The duplicate detector of a domain, made when it does not exist."""
+        """The duplicate detector of a domain, made at the first call."""
         detector = self.detectors.get(domain)
         if detector is None:
             windows = self._windows
@@ -281,11 +281,14 @@ class Writer(Actor):
         return detector
 
     def note_receivers(self, endpoints: Iterable[Endpoint]) -> None:
-        """These are in the registry now."""
+        """Note the domains of receivers that the registry has now."""
         self._domains.update({endpoint.id: endpoint.domain for endpoint in endpoints if endpoint.domain})
 
     def forget_receiver(self, name: str) -> None:
-        """It is in the registry no more: its domain ends with its last receiver, else nothing is held for it."""
+        """Note that the registry no longer has a receiver.
+
+        A domain without receivers ends. In any other domain the batches of the receiver count as acknowledged.
+        """
         domain = self._domains.pop(name, None)
         if domain is None:
             return
@@ -311,7 +314,7 @@ class Writer(Actor):
         return not self._waiting
 
     def step(self) -> float | None:
-        """Commit all that waits in one transaction; while nothing does, see that the store is still this engine's."""
+        """Commit all waiting requests in one transaction; while none waits, check the lock if that is due."""
         if not self._waiting and self._unknown is None:
             return self._confirm_lock()
         try:
@@ -367,14 +370,14 @@ class Writer(Actor):
         return self._conclude(planned)
 
     def _next(self) -> Sequence[_Submitted[Any]]:
-        """What to commit together: all that waits, or on a full disk what makes room, as long as there is any."""
+        """The requests of the next transaction: all, or on a full disk those that may make room, if there are any."""
         waiting = [self._waiting[at] for at in range(len(self._waiting))]
         others = [one for one in waiting if not isinstance(one.request, ReceiveRequest)] if self._full else []
         self._full = bool(others)
         return others or waiting
 
     def _settle_unknown(self) -> Sequence[_InTransaction]:
-        """After a lost answer: the requests that were committed all the same (trap T1)."""
+        """Look up a commit whose answer was lost: the requests that it has committed after all (trap T1)."""
         if self._unknown is None:
             return ()
         requests = self._unknown

@@ -26,7 +26,7 @@ from correlator.storage.writes import THE_ROW, TransactionPlan
 
 
 class _Points(NamedTuple):
-    """The fault points around a transaction, by its kind."""
+    """The fault points around a transaction of one kind."""
 
     begin: str
     fence: str
@@ -48,9 +48,9 @@ class SqlStore:
 
     Args:
         url: `sqlite:///path` or `postgresql://…`.
-        name: identity of the instance; a store opens under no other name.
-        witness_directory: where the witness (trap T33) of a PostgreSQL store lies; without it there is none. That of a
-            SQLite store lies beside it.
+        name: of the engine; the store opens under no other name.
+        witness_directory: for the witness (trap T33) of a PostgreSQL store, which has none without it. The witness of a
+            SQLite store lies beside the store.
     """
 
     def __init__(self, url: str, name: str, *, witness_directory: Path | None = None) -> None:
@@ -151,7 +151,7 @@ class SqlStore:
         return bool(row.commit_number == number)
 
     def confirm_lock(self) -> float | None:
-        """Look, where it is due, whether the lock on the store is still held; the seconds until it is due again.
+        """Check, where that is due, whether this engine still has the lock; returns the seconds until it is due again.
 
         Raises:
             CommitUnknown: the session with the server was lost; ask `resolve`.
@@ -178,7 +178,7 @@ class SqlStore:
         return self._database
 
     def _read(self, database: Database) -> Recovered:
-        """Top to bottom: what a start does before anything of the engine exists."""
+        """Check everything that can be checked before the parts of the engine exist, and read."""
         witness = witness_of(self._witness_directory, self._name, self._url)
         if witness is not None and not isinstance(database, SqliteDatabase):
             files.prepare_witness(witness)
@@ -212,7 +212,7 @@ class SqlStore:
             )
 
     def _refuse_other_name(self, database: Database) -> None:
-        """Before anything is changed, a migration included."""
+        """Before any change, also before a migration."""
         with database.transaction() as connection:
             name = connection.execute(select(tables.engine.c.name)).scalar()
         refuse_other_name(database.where, name, self._name)
@@ -225,7 +225,7 @@ class SqlStore:
         raise self._fenced(number, row)
 
     def _fenced(self, number: int, row: Row[Any] | None) -> Fenced:
-        """`row` is what the store says of its engine, `None` when somebody has deleted that."""
+        """The error for a store whose row of table `engine` is `row`, `None` when somebody has deleted the row."""
         if row is None:
             what = "the store does not know its engine any more: somebody has emptied it"
         else:
@@ -243,14 +243,14 @@ class SqlStore:
         )
 
     def _committed(self, plan: TransactionPlan) -> None:
-        """The transaction is durable: only now does memory follow."""
+        """The transaction is durable: let memory follow."""
         self._dead_letters = plan.dead_letters
         if plan.checkpoint:
             self._witness.note(plan.checkpoint)
 
 
 def refuse_other_name(where: str, name: str | None, mine: str) -> None:
-    """A store opens under the name that made it; `None` is one that nobody has named yet.
+    """Refuse a store of another engine; `name` is `None` for a new store.
 
     Raises:
         RecoveryRefused: E4310.
@@ -277,12 +277,12 @@ def _product() -> str:
 
 
 def _locked_row(connection: Connection) -> Row[Any] | None:
-    """What the store says of its engine, `None` before the first one; nobody commits until the transaction ends."""
+    """The row of table `engine`, `None` in a new store; its lock keeps others from committing meanwhile."""
     return connection.execute(select(tables.engine).with_for_update()).one_or_none()
 
 
 def _take_epoch(connection: Connection, name: str, epoch: int, *, new: bool) -> None:
-    """From the commit on, no transaction of an earlier engine succeeds."""
+    """Write the epoch: after the commit no transaction of an earlier engine succeeds."""
     product = _product()
     if new:
         row = {"id": THE_ROW, "name": name, "product": product, "epoch": epoch, "commit_number": 0, "dead_letters": 0}

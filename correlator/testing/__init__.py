@@ -1,7 +1,7 @@
-"""What users test with: crash tests, a broker in memory, the contract of connectors; never in production.
+"""Test tools for users: crash tests, a broker in memory, the contract of connectors. Not for production.
 
 Names are loaded when they are first used: pytest loads the plugin in this package at every start, and `crash_test`
-needs pytest, which whoever uses the rest of the package does not.
+needs pytest, which the rest of the package does not need.
 """
 
 import importlib

@@ -1,8 +1,8 @@
-"""A clock that stands still until a test moves it."""
+"""A clock that a test moves by hand."""
 
 
 class ManualClock:
-    """Monotonic seconds moved by hand; takes the place of the machine's clock in an engine.
+    """A clock that stands still until a test moves it; an engine takes it in place of the machine's clock.
 
     Args:
         now: where it begins.
@@ -16,7 +16,7 @@ class ManualClock:
         return self.now
 
     def wall(self) -> float:
-        """The same: this clock began with the epoch."""
+        """The same number, taken as seconds since the epoch."""
         return self.now
 
     def advance(self, seconds: float) -> None:

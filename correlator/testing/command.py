@@ -1,4 +1,4 @@
-"""`correlator crashtest`: looks for a crash that breaks the engine of a configuration file."""
+"""The command `correlator crashtest`."""
 
 import contextlib
 import shlex
@@ -38,13 +38,13 @@ def crashtest(
         typer.Option(
             "--messages",
             metavar="DESTINATION=FILE",
-            help="What is published there, one body in each line; may be given more than once.",
+            help="Publish the lines of FILE there, one body in each; may be given more than once.",
             show_default=False,
         ),
     ] = None,
     level: Annotated[str, typer.Option(metavar="LEVEL", help=f"One of {', '.join(LEVELS)}, or all.")] = "sim",
     budget: Annotated[str, typer.Option(metavar="DURATION", help="How long each level looks for a failure.")] = "60s",
-    seed: Annotated[int, typer.Option(metavar="N", help="Of everything that is drawn.")] = 1,
+    seed: Annotated[int, typer.Option(metavar="N", help="The seed of all drawn faults.")] = 1,
     store: Annotated[
         str | None,
         typer.Option(
@@ -59,7 +59,7 @@ def crashtest(
     ] = None,
     output: Annotated[Path | None, typer.Option("--report", metavar="FILE", help="Write figures as JSON.")] = None,
 ) -> None:
-    """Kill the engine of a file again and again, and hold what happens against its guarantees.
+    """Kill the engine of a configuration file again and again, and check its guarantees each time.
 
     Exit status 1 when a guarantee is broken.
     """
@@ -89,14 +89,14 @@ def crashtest(
 
 
 def _levels(asked: str, again: replay.Replay | None) -> Sequence[str]:
-    """A replay file knows its level."""
+    """The levels to run: that of the replay file if there is one."""
     if again is not None:
         return [again.level]
     return list(LEVELS) if asked == "all" else [asked]
 
 
 def _opened(names: Sequence[str], file: Path, store: str | None, *, all_of_them: bool) -> Iterator[Level]:
-    """One level after another, each open until the next is asked for; of all those that the file can be run at."""
+    """Open one level after another, each until the caller asks for the next; of all, skip those that refuse FILE."""
     for name in names:
         with contextlib.ExitStack() as stack:
             try:

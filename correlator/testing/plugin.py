@@ -1,6 +1,6 @@
 """The pytest plugin: options, fixtures and the summary of crash tests. Loaded by its entry point at every start.
 
-So it imports nothing but pytest; the rest is imported when an option or a fixture asks for it.
+pytest loads it at every start, so it imports nothing but pytest; the rest when an option or a fixture needs it.
 """
 
 import importlib
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from correlator.testing.worlds import World
 
 PROPERTY = "crash test"
-"""The property of a test's report that holds what its campaign did."""
+"""The property of a test's report that holds the figures of its campaign."""
 MakeWorld = Callable[..., "World"]
 """`make(config, *, faults=(), seed=1)`: a world of the file, in which exactly these faults strike."""
 
@@ -22,7 +22,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """The options of all crash tests."""
     group = parser.getgroup("crash tests")
     group.addoption("--crash-budget", metavar="DURATION", help="how long each level looks for a failure: 30s, 5m")
-    group.addoption("--crash-seed", metavar="N", type=int, help="of everything that is drawn")
+    group.addoption("--crash-seed", metavar="N", type=int, help="the seed of all drawn faults")
     group.addoption("--crash-level", metavar="LEVEL", help="run the tests of this level only")
     group.addoption(
         "--crash-store",
@@ -35,7 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Refuse options that cannot be; a place for results."""
+    """Refuse wrong options, and register the summary."""
     option = config.option
     if option.crash_budget or option.crash_level or option.crash_store or option.crash_replay:
         _session().check_options(option)
@@ -43,7 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out other levels."""
+    """Deselect crash tests of other levels than `--crash-level`."""
     wanted = config.option.crash_level
     if wanted is None:
         return
@@ -77,7 +77,7 @@ def correlator_broker_world(request: pytest.FixtureRequest) -> Iterator[MakeWorl
 
 
 class Summary:
-    """Collects what campaigns did, from the reports of the tests: these come from other processes as well."""
+    """Collects the figures of campaigns from the reports of tests, which may come from other processes."""
 
     def __init__(self) -> None:
         self._campaigns: dict[str, dict[str, Any]] = {}
@@ -96,7 +96,7 @@ class Summary:
             session.exitstatus = session.exitstatus or pytest.ExitCode.USAGE_ERROR
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-        """A line for each test and level: a run in which nothing struck proves nothing, so that is counted too."""
+        """Print a line for each test and level, which also counts runs without a fault, since they prove nothing."""
         if self._campaigns:
             terminalreporter.section("crash tests")
         for test, did in self._campaigns.items():

@@ -1,7 +1,7 @@
-"""Which faults strike when: drawn from a seed, or given as a list when a failure is replayed and shrunk.
+"""When which faults strike: drawn from a seed, or given as a list to replay or shrink a failure.
 
 A fault is named by its kind and by the count of opportunities of that kind, so that a run can be repeated with some of
-its faults left out. The order in which actors run comes from another generator: that does not shuffle it.
+its faults left out. Another generator draws the order in which actors run, so leaving out faults does not change it.
 """
 
 import random
@@ -10,17 +10,17 @@ from typing import NamedTuple
 
 KILL = "kill"
 LATE = "return.late"
-"""A lost line is noticed late, and what it held comes behind others."""
+"""The broker notices a lost connection late, and redelivers its messages behind others."""
 CUT_AGAIN = "receive.cut_again"
-"""A line is lost while the broker waits for what an earlier loss has left unacknowledged."""
+"""A connection is lost while messages of an earlier lost one are still unacknowledged."""
 LOST_BESIDE = "ack.lost_beside"
 """The first acknowledgement is lost while another receiver of the queue has not acknowledged what it lost itself."""
 AWAY_BESIDE = "connect.away_beside"
-"""A receiver that has lost something stays away from its queue, while another one takes from it."""
+"""A receiver that lost its connection stays away from its queue while another receiver takes from it."""
 PART = "receive.part"
-"""A part of what is there comes, as the network has it: what comes again is cut into other batches."""
+"""Only some of the waiting messages arrive, so redelivered messages come in other batches than before."""
 APART = (LATE, CUT_AGAIN, LOST_BESIDE, AWAY_BESIDE, PART)
-"""What there is seldom an opportunity for: drawn apart from the others, with what leads to it."""
+"""Kinds with few opportunities: drawn apart from the others, together with the faults that lead to an opportunity."""
 DOUBTS = {
     "ack.lost": 0.4,
     "ack.silent": 0.5,
@@ -50,7 +50,7 @@ KINDS = (KILL, *BROKER_KINDS, *STORE_KINDS, *OTHER_KINDS)
 
 
 class Fault(NamedTuple):
-    """The n-th opportunity of a kind, at which the fault struck."""
+    """A fault of a kind, at the n-th opportunity for this kind."""
 
     kind: str
     n: int
@@ -61,7 +61,7 @@ class Schedule:
 
     Args:
         seed: what random faults are drawn from.
-        rates: probability of each kind at each opportunity; kills are planned by the world.
+        rates: probability of each kind at each opportunity; the run plans kills itself.
         exactly: these faults and no others.
     """
 
@@ -88,7 +88,7 @@ class Schedule:
         return struck
 
     def kills(self, planned: bool) -> bool:
-        """Whether the engine dies at this fault point: as the world has planned, or as given."""
+        """Whether the engine dies at this fault point: as the run has planned, or as given."""
         n = self._counts[KILL] = self._counts[KILL] + 1
         if not self.on:
             return False
@@ -98,17 +98,17 @@ class Schedule:
         return struck
 
     def detail(self, kind: str, limit: int) -> int:
-        """A number from 0 to `limit` (with) that belongs to the present opportunity of the kind."""
+        """A number from 0 to and with `limit`, which the seed and the present opportunity of the kind determine."""
         return random.Random(f"{self._seed} {kind} {self._counts[kind]}").randint(0, limit)
 
 
 def is_doubtful(seed: int) -> bool:
-    """Whether a run is about acknowledgements that brokers may not have: one loss on another, and on both sides."""
+    """Whether the run of this seed concentrates on messages in doubt: connections are lost again and again."""
     return random.Random(f"doubts {seed}").random() < 0.3
 
 
 def draw_rates(seed: int) -> dict[str, float]:
-    """A swarm: each seed has its own fault kinds and rates. One in ten has none, one in ten only kills."""
+    """The fault kinds and rates of a seed. One seed in ten has no fault, one in ten only kills."""
     rng = random.Random(f"swarm {seed}")
     control = rng.randrange(10)
     if control == 0:

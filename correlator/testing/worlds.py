@@ -1,7 +1,7 @@
-"""What a crash test sees: a world with an engine that may die at any moment, and all that survives it.
+"""The interface of a crash test: a world with an engine that may die at any moment, and all that survives it.
 
 The same test body runs at every level: simulated, as a process that is killed, over images of a disk that lost power,
-against real brokers. So a world offers only what all of them have.
+over a real database. So a world offers only what all levels have.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -55,7 +55,7 @@ class Messages(Sequence[Message]):
 
 
 class World(Protocol):
-    """The engine of a configuration file, what surrounds it, and what goes wrong. Used by one thread, the test's."""
+    """The engine of a configuration file with its brokers, its store and the faults. Used by the thread of the test."""
 
     level: str
 
@@ -76,13 +76,13 @@ class World(Protocol):
         ...
 
     def published(self, destination: str) -> Messages:
-        """Everything that was published there."""
+        """All messages that were published to this destination."""
         ...
 
     def sent(self, sender: str) -> Messages:
-        """What the broker took from a sender; a repeat with the unique id of an earlier one is left out.
+        """The messages that the broker accepted from a sender, without repeats of the same unique id.
 
-        So it is what a consumer sees that drops duplicates. An AT_LEAST_ONCE sender stamps no ids: its repeats are in.
+        A consumer that drops duplicates sees the same. AT_LEAST_ONCE senders stamp no ids: their repeats are included.
         Raises `UsageError` E2420 for a sender that is not in the file.
         """
         ...
@@ -100,8 +100,8 @@ class World(Protocol):
         ...
 
     def check(self) -> None:
-        """Hold the history of the run against the invariants of the configured modes.
+        """Check the history of the run against the invariants of the configured modes.
 
-        Raises `InvariantViolated` with the first that does not hold, and when not everything published has run.
+        Raises `InvariantViolated` with the first violated invariant, or if published messages were not run yet.
         """
         ...

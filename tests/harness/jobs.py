@@ -10,15 +10,15 @@ from tests.harness.processes import environment
 
 
 def shared(module: str, options: Sequence[str], *, seed: int, jobs: int) -> tuple[Sequence[bytes], bool]:
-    """Run a module's command in so many processes; returns their reports, and whether each of them ended well.
+    """Run the command of a module in several processes; returns their reports, and whether all of them ended with status 0.
 
-    Ctrl-C reaches the processes as well: their figures so far are waited for. One that leaves no report has not ended
-    well.
+    Ctrl-C reaches the processes as well, and this function waits for their figures so far. A process without a report
+    counts as failed.
 
     Args:
-        module: its command knows `--seed`, `--step` and `--report`.
-        options: of each process, besides these.
-        seed: the first one; each process takes every so manieth from there.
+        module: with a command that has the options `--seed`, `--step` and `--report`.
+        options: of each process, in addition to these three.
+        seed: the first one; of `n` processes each takes every n-th seed from there.
         jobs: how many processes.
     """
     with tempfile.TemporaryDirectory(prefix="correlator-jobs-") as directory:

@@ -20,7 +20,7 @@ TRIES = 3
 
 @dataclass(slots=True)
 class CrashTestFigures:
-    """What a campaign did.
+    """The figures of a campaign.
 
     Attributes:
         level: its name.
@@ -62,7 +62,7 @@ class CrashTestFigures:
 
 @dataclass(slots=True, kw_only=True)
 class Result:
-    """What a campaign found.
+    """The result of a campaign.
 
     Attributes:
         figures: what it did.
@@ -78,7 +78,7 @@ class Result:
 
 
 def campaign(level: Level, body: Body, *, budget_s: float, seed: int) -> Result:
-    """First without faults, then with one at each place where one can strike alone, then with many drawn ones.
+    """Run a body without faults, then with one fault at each place in turn, then with many drawn faults.
 
     Args:
         level: how to run.
@@ -108,7 +108,7 @@ def campaign(level: Level, body: Body, *, budget_s: float, seed: int) -> Result:
 
 
 def repeated(level: Level, body: Body, plan: RunPlan) -> Result:
-    """One run of a plan, or a few until one fails where equal plans make different runs; as a campaign of these."""
+    """Run a plan once; at a level that is not deterministic, up to a few times until a run fails."""
     begin = time.monotonic()
     figures = CrashTestFigures(level.name)
     for _ in range(1 if level.deterministic else TRIES):
@@ -124,7 +124,7 @@ def repeated(level: Level, body: Body, plan: RunPlan) -> Result:
 def _plans(
     singles: list[tuple[Fault, ...]], seed: int, begin: float, budget_s: float
 ) -> Iterator[tuple[RunPlan, bool]]:
-    """All that the budget has time for, and one in any case; the flag says that it is a single fault."""
+    """Plans as long as the budget lasts, at least one; the flag marks plans with a single fault."""
     random.Random(f"singles {seed}").shuffle(singles)
     for number, faults in enumerate(singles):
         if number and time.monotonic() - begin > budget_s * SINGLES_SHARE:
@@ -137,7 +137,7 @@ def _plans(
 
 
 def shrink(level: Level, body: Body, failure: Outcome) -> Outcome:
-    """Leave faults out, first half of them at once, then fewer, while the same invariant is violated.
+    """Leave out faults as long as the same invariant is violated: first half of them at once, then fewer.
 
     Ends after `SHRINK_S` with the smallest plan found so far. What runs in between have kept is removed.
     """

@@ -1,4 +1,4 @@
-"""Whether messages came in another order than they were published in, as some brokers may give out what comes again."""
+"""Finds messages that a broker delivered in another order than they were published in, as some brokers redeliver."""
 
 from collections.abc import Iterator
 from itertools import groupby

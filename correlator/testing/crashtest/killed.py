@@ -30,7 +30,7 @@ RETRY_S = 0.02
 INTERVALS_S = (0.005, 0.02, 0.1)
 LIVES = (1, 2, 3, 5)
 SPARED = wire.Kill()
-"""What happens to a life that nobody kills."""
+"""The kill of a life that is spared."""
 NewStore = Callable[[], str]
 """Makes an empty store for a run and returns its address."""
 
@@ -174,7 +174,7 @@ class Kill9:
                 lives.close()
 
     def _kills(self, plan: RunPlan, schedule: Schedule, lives: int) -> deque[wire.Kill]:
-        """One for each life under faults; a life is spared where what else may go wrong would find none."""
+        """One kill for each life under faults. If other faults need a life to strike in, one life is spared."""
         if plan.faults is not None:
             kills = draws.kills_of(one for one in plan.faults if one.kind not in self.disturbances)
             return kills if len(kills) == len(plan.faults) else deque([*kills, SPARED])
@@ -185,7 +185,7 @@ class Kill9:
         return draws.drawn_kills(rng, lives, self._passed, by_call=by_call)
 
     def _outages(self, directory: Path, seed: int) -> Outages | None:
-        """What a death does to the disk of a run besides, if anything."""
+        """The losses of power of a run; `None` if the disk loses nothing."""
         del directory, seed
         return None
 
@@ -223,7 +223,7 @@ def _scenario(configured: Configured, seed: int, store: str | None) -> Scenario:
 
 
 def _settings(settings: EngineSettings, store: str | None, interval: float) -> EngineSettings:
-    """Those of the file over the store of the run, without what tests need not wait for, and without secrets."""
+    """The settings of the file with the store of the run, with short waits, and without secrets."""
     connections = {name: replace(one, options={}) for name, one in settings.connections.items()}
     return replace(
         settings,

@@ -25,7 +25,7 @@ UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def known(name: str) -> Callable[[Configured], Level]:
-    """How the level of this name is made; raises `UsageError` E2425 when there is none."""
+    """The factory of a level; raises `UsageError` E2425 for an unknown name."""
     if name not in LEVELS:
         hint = did_you_mean(name, LEVELS) or ""
         raise UsageError("E2425", "level", f"{quoted(name)} is not a level", f"Levels: {', '.join(LEVELS)}", hint)

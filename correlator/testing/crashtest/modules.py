@@ -1,4 +1,4 @@
-"""The user's modules as each process has them: executed anew for every engine of level `sim`.
+"""Level `sim` executes the user's modules anew for every engine, as a new process does.
 
 A simulated crash leaves the Python process as it is. What the user's modules hold (globals, attributes of classes) must
 go with the engine all the same, or a monitor that keeps state there would look right after a crash, and wrong in a run
@@ -21,7 +21,7 @@ _OURS = frozenset({"correlator", "connectors", "__main__"})
 
 
 class OwnModules:
-    """Those that lie beside a configuration file or below, without installed packages.
+    """The user's modules: those beside a configuration file or below its directory, without installed packages.
 
     Args:
         directory: of the file.
@@ -37,7 +37,7 @@ class OwnModules:
 
     @contextlib.contextmanager
     def present(self) -> Iterator[None]:
-        """Within the block the modules are those of the last engine that `renew` has made them for."""
+        """Within the block, imports find the modules that `renew` has executed last."""
         outside = self._imported()
         sys.modules.update(self._here)
         try:

@@ -1,4 +1,4 @@
-"""Replay files: a failure that can be repeated, in another process, on another day."""
+"""Replay files, from which another process repeats a failure."""
 
 import contextlib
 import hashlib
@@ -15,7 +15,7 @@ from correlator.testing.schedule import Fault
 
 
 class Replay(msgspec.Struct, frozen=True, kw_only=True):
-    """A plan, and what it was made with.
+    """The plan of a failed run, with the versions and files that it depends on.
 
     Attributes:
         correlator: version of the product.
@@ -43,7 +43,7 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
         return RunPlan(self.seed, tuple(self.faults), self.shares)
 
     def doubts(self, config: Path, test: str) -> str:
-        """Why the plan may not mean the same any more; "" when nothing speaks against it.
+        """Why the plan may lead to another run than before; "" if there is no reason.
 
         Args:
             config: the configuration file.

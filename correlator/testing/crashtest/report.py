@@ -1,4 +1,4 @@
-"""What a person sees of a failure, on one screen; and what a program sees of a campaign."""
+"""How a failure is shown on one screen, and a campaign as JSON."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""One run of a test body: what was asked for, what came of it, and what a level is."""
+"""The plan and the outcome of one run of a test body, and the interface of a level."""
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ TEST = "test"
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """A run that is asked for.
+    """The plan of a run.
 
     Attributes:
         seed: of everything that is drawn.
@@ -38,7 +38,7 @@ class RunPlan:
 
 @dataclass(slots=True, kw_only=True)
 class Outcome:
-    """What came of a run.
+    """The outcome of a run.
 
     Attributes:
         plan: what was asked for, with the shares that were drawn.
@@ -62,14 +62,14 @@ class Outcome:
     kept: Path | None = None
 
     def forget(self) -> None:
-        """Remove what it has kept."""
+        """Remove the directory that a failed run kept."""
         if self.kept is not None:
             shutil.rmtree(self.kept)
             self.kept = None
 
 
 def judge(body: Body, world: World) -> Violation | None:
-    """Run the body in a world and say why that failed; raises `UsageError` when it asks for what is not there.
+    """Run the body in a world, and return why it failed; raises `UsageError` if it names unknown destinations or parts.
 
     `SystemExit` counts as well: what a handler raises besides our own errors goes through a simulated engine.
     """
@@ -102,11 +102,11 @@ class Level(Protocol):
         ...
 
     def world(self, plan: RunPlan) -> AbstractContextManager[World]:
-        """A new world; leaving the block ends what lives in it."""
+        """A new world; leaving the block ends its processes."""
         ...
 
     def singles(self, reference: Outcome) -> Iterator[tuple[Fault, ...]]:
-        """Every place where one fault alone can strike, by a run without faults: the schedules to begin with."""
+        """For each place that the run without faults passed, a schedule with one fault there."""
         ...
 
     def close(self) -> None:

@@ -41,7 +41,7 @@ class Broker(Kill9):
         super().__init__(configured, prepare=prepare)
 
     def singles(self, reference: Outcome) -> Iterator[tuple[Fault, ...]]:
-        """As at `kill9`, and everything that can happen to each COMMIT."""
+        """As at `kill9`, and each fault at each COMMIT."""
         points = dict(reference.points)
         commits = points.pop(disturbances.COMMIT)
         for fault in (*disturbances.singles(commits), *draws.singles(points)):
@@ -54,13 +54,16 @@ class Broker(Kill9):
             yield store
 
     def _kills(self, plan: RunPlan, schedule: Schedule, lives: int) -> deque[wire.Kill]:
-        """As at `kill9`, and a life that is spared: what disturbs the store strikes in it as well."""
+        """As at `kill9`, but a spared life is added, in which faults of the store strike, too."""
         kills = super()._kills(plan, schedule, lives)
         return kills if plan.faults is not None or SPARED in kills else deque([*kills, SPARED])
 
 
 def on_this_machine(database: str | None) -> str:
-    """The database, which may be used: schemas are made and dropped there; raises `UsageError` E2434, E2435."""
+    """The address of the database, which must be on this machine, since runs create and drop schemas.
+
+    Raises `UsageError` E2434 without a database, E2435 for another machine.
+    """
     if not database:
         what = "needs a PostgreSQL database, in which it makes and drops schemas"
         todo = f"Give --crash-store (--store of the command) postgresql://…@127.0.0.1/…, or set {ENVIRONMENT}"

@@ -1,4 +1,4 @@
-"""What the plugin does when an option or a fixture asks for it, and where files of a session are."""
+"""The part of the plugin that is imported only for an option or a fixture of crash tests."""
 
 import argparse
 import os
@@ -20,7 +20,7 @@ from correlator.testing.worlds import World
 
 
 def check_options(option: argparse.Namespace) -> None:
-    """Raises pytest's own error, which ends the session, for options that cannot be: E2423, E2425, E2426, E2435."""
+    """Check the options; a wrong one (E2423, E2425, E2426, E2435) raises pytest's usage error and ends the session."""
     try:
         if option.crash_level:
             known(option.crash_level)
@@ -40,7 +40,7 @@ def database(config: pytest.Config) -> str | None:
 
 
 def worlds(request: pytest.FixtureRequest, level: str) -> Iterator[Callable[..., World]]:
-    """What the fixtures of the plugin are; everything ends with the test."""
+    """The factory of worlds that a fixture of the plugin returns; all worlds end with the test."""
     with ExitStack() as stack:
         levels: dict[Path, Level] = {}
 
@@ -54,7 +54,7 @@ def worlds(request: pytest.FixtureRequest, level: str) -> Iterator[Callable[...,
 
 
 def report(path: str, campaigns: Mapping[str, Any]) -> str:
-    """Write what campaigns did as JSON; says why that cannot be done, "" when it was."""
+    """Write the figures of campaigns as JSON; returns why that failed, "" if it did not."""
     try:
         files.write_json(Path(path), campaigns)
     except CorrelatorError as error:
@@ -63,7 +63,7 @@ def report(path: str, campaigns: Mapping[str, Any]) -> str:
 
 
 def config_file(request: pytest.FixtureRequest, config: str | Path) -> Path:
-    """A configuration file by what a test calls it: beside the file of the test, or below the root directory."""
+    """The path of a configuration file that a test names: beside the file of the test, or below the root directory."""
     beside: Path = request.path.parent / config
     return beside if beside.exists() else request.config.rootpath / config
 

@@ -45,11 +45,11 @@ class NewModules(Operator):
 
 
 class SimulatedWorld(ConfiguredWorld):
-    """`worlds.World` of one simulated run.
+    """The `worlds.World` of one simulated run.
 
     Args:
         configured: the file under test.
-        plan: what goes wrong.
+        plan: of the faults.
     """
 
     level = "sim"

@@ -1,4 +1,4 @@
-"""A history as lines for people: what brokers, store and engines did, without what only invariants read.
+"""A history as lines for people: the actions of brokers, store and engines.
 
 What the test published is left out: it stands in the test, and where it matters it is delivered next.
 """

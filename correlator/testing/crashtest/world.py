@@ -1,4 +1,4 @@
-"""What the worlds of all levels share: who has published what, and what is asked of the history."""
+"""The common part of the worlds of all levels: publishing, and questions about the history."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +21,7 @@ class ConfiguredWorld(ABC):
         configured: the file under test.
 
     Attributes:
-        restless: the sentence of G7 where nobody has come to rest.
+        restless: the sentence of invariant G7 for a run that did not come to rest.
     """
 
     restless: str

@@ -1,5 +1,5 @@
-"""Level `kill9`: real processes over a real store, really killed, and an oracle outside of them that saw everything.
+"""Level `kill9`: engines in processes that are killed, over a real store; the test's process records what they do.
 
-`zygote` forks a child for each life; `child` runs an engine there; `wire` is what the two sides say to each other over
-one socket; `lives` is the oracle's run.
+`zygote` forks a child for each life; `child` runs an engine there; `wire` is their protocol over one socket. The
+*oracle* is the test's process: `lives` is its run, with the brokers and the history.
 """

@@ -1,4 +1,4 @@
-"""The brokers of a run, which live in the oracle and in real time."""
+"""The brokers of a run in real time; they live in the test's process."""
 
 import time
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ LONGEST_DOWN_MS = 40
 
 
 class ServedBrokers(Brokers):
-    """Brokers that children reach over their lines. Used by the oracle's thread alone.
+    """Brokers that children reach over their sockets. Used by the oracle's thread.
 
     Args:
         scenario: of the run.
@@ -54,7 +54,7 @@ class ServedBrokers(Brokers):
             self.cut()
 
     def heal(self) -> None:
-        """Nothing goes wrong from now on."""
+        """End all faults, and close all connections."""
         self._schedule.on = False
         self.set_down(down=False)
         self.cut()

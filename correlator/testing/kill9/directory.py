@@ -1,4 +1,4 @@
-"""The directory of a run, which a failed one keeps."""
+"""The directory of a run; a failed run keeps it."""
 
 import contextlib
 import shutil

@@ -1,4 +1,4 @@
-"""Kills: drawn from a seed, or those of a plan."""
+"""The kills of a run: drawn from a seed, or taken from a plan."""
 
 import random
 from collections import deque

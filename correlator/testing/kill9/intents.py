@@ -1,7 +1,6 @@
-"""Which transactions took place: what a child said of each before and after it, and a look at the store when it died.
+"""Which transactions were committed: a child announces and confirms each; after its death the store decides.
 
-Pure. There is one writer, so at most one intent is open; a later one, or an end, without a `done` between leaves it to
-the store to say.
+Pure. There is one writer, so at most one announced transaction is open.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,8 @@
-"""One run: children that live and die one after another over one store, with the brokers and the truth outside.
+"""One run in real processes: children live and die one after another over one store; brokers and history are outside.
 
 Everything here happens in the thread of the test, in a process that does not die. A run has lives that are killed, then
-healing, then lives that are not, until one is quiet and stops in order; at the end the store is read. Whatever a child
-said of a commit that it did not survive is settled by a look at the store.
+the end of all faults, then lives that are not killed, until one is quiet and stops in order; at the end the store is
+read. If a child dies during a commit, the store says whether the commit happened.
 """
 
 import contextlib
@@ -161,7 +161,7 @@ class ProcessRun:
 
     @property
     def store(self) -> str | None:
-        """The address of the store, for who looks at it from outside."""
+        """The address of the store without the proxy; `None` without a store."""
         return self._store.direct
 
     @property
@@ -171,15 +171,15 @@ class ProcessRun:
 
     @property
     def killed(self) -> int:
-        """How many planned kills struck."""
+        """How many of the planned kills struck."""
         return sum(fault.kind.startswith(draws.KILL) for fault in self._schedule.fired)
 
     def publish(self, parcels: Iterable[Parcel]) -> None:
-        """Have messages published in this order, in shares, as lives begin."""
+        """Queue messages; each life publishes the next share of them, in this order."""
         self._pending.extend(parcels)
 
     def run(self, kills: deque[wire.Kill], *, shares: int, one_each: bool = False) -> None:
-        """Lives with these kills, then healing, then lives without, until nothing is left to do.
+        """Run lives with these kills, end all faults, and run lives without kills until nothing is left to do.
 
         Args:
             kills: one for each life that reaches its store; those that lives came to are taken out.
@@ -380,7 +380,7 @@ class ProcessRun:
         raise self._restless(f"{what}; {self._log()}")
 
     def _log(self) -> str:
-        """The last words of the engines."""
+        """The last lines of the engines' log."""
         log = self._directory / LOG
         lines = log.read_text(errors="replace").splitlines()[-LINES:] if log.exists() else []
         return " | ".join(lines) or "nothing in the log"

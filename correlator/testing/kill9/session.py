@@ -1,4 +1,4 @@
-"""The oracle's dialogue with one child: calls are served by the brokers, statements go into the history."""
+"""The oracle's side of the protocol with one child: brokers answer its calls, its statements go to the run."""
 
 import contextlib
 import os
@@ -24,7 +24,7 @@ Statement = (
 
 
 class Session:
-    """One child's line. Used by the oracle's thread alone.
+    """The socket to one child. Used by the oracle's thread.
 
     Args:
         zygote: makes it.

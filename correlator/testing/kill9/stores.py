@@ -1,4 +1,4 @@
-"""Where the store of a run is: a file, or a schema of a real server behind a proxy that loses, cuts and delays."""
+"""The store of a run: a file, or a schema of a PostgreSQL server behind a proxy that loses, cuts and delays bytes."""
 
 import contextlib
 import secrets
@@ -20,14 +20,14 @@ END_S = 10
 
 
 class StoreOfRun:
-    """A store to which nothing happens but the deaths of engines. Used by the oracle's thread.
+    """A store without faults of its own; only engines die. Used by the oracle's thread.
 
     Args:
         url: its address; `None` for no store.
 
     Attributes:
         url: for engines.
-        direct: for who looks at it from outside.
+        direct: its address without the proxy.
     """
 
     def __init__(self, url: str | None) -> None:
@@ -37,15 +37,15 @@ class StoreOfRun:
         """An engine is about to commit."""
 
     def struck(self) -> Sequence[Fault]:
-        """What went wrong since this was last asked."""
+        """The faults that struck since the last call."""
         return ()
 
     def seen(self) -> Mapping[str, int]:
-        """What faults can strike, and how often it was there."""
+        """How often each opportunity for a fault was passed, by kind."""
         return {}
 
     def left(self) -> None:
-        """The engine is dead: when this returns, nothing more of what it has sent takes place."""
+        """The engine is dead; returns when the server does nothing more that this engine asked for."""
 
     def heal(self) -> None:
         """Nothing goes wrong from now on."""

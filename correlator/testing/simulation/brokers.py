@@ -1,4 +1,4 @@
-"""The brokers of a run, which survive every engine of it, and what they put into the history."""
+"""The brokers of a run, which survive its engines, and record in the history what they do."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -14,7 +14,7 @@ from correlator.testing.simulation.recorder import BrokerFaults, pid
 from correlator.testing.simulation.scenario import Scenario
 
 Known = Callable[[str, str, Message], Published]
-"""What the history says of a message that comes to a destination of a connection."""
+"""Returns what the history records of a message that comes to a destination of a connection."""
 
 
 class Parcel(NamedTuple):
@@ -99,7 +99,7 @@ class Brokers:
             broker.down = down
 
     def left(self) -> dict[str, int]:
-        """What is still there for receivers, by destination."""
+        """How many messages brokers still hold for receivers, by destination; without empty destinations."""
         counts = {
             self._scenario.label(connection, name): self.of[connection].unacknowledged(name)
             + self.of[connection].waiting(name, self._selectors.get((connection, name), ()))
@@ -137,7 +137,7 @@ class Brokers:
             self._moved(kind, endpoint, tuple(pid(one) for one in messages))
 
     def _moved(self, kind: Kind, endpoint: str, pids: tuple[str, ...]) -> None:
-        """Messages are with a receiver, or no more."""
+        """Messages were delivered, acknowledged or returned."""
         life = self._acting()
         if kind == "delivered":
             self._holder.update(((endpoint, one), life) for one in pids)

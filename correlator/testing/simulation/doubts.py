@@ -1,4 +1,4 @@
-"""What brokers may give again: looked for among the ids that the engine must not forget."""
+"""Finds ids that an engine forgot although a broker may redeliver their messages."""
 # ruff: noqa: SLF001
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Looks into engines and disks, for the history: what contexts hold, whether anything is left to do.
+"""Reads the inner state of engines and disks for the history.
 
 It reads what the product keeps to itself, on purpose: the invariants compare the inside of an engine before a crash
 with the inside after it, which no public method shows.
@@ -28,7 +28,7 @@ Fingerprint = tuple[tuple[Any, ...], ...]
 
 
 def fingerprint(engine: Engine, scenario: EngineSettings) -> Fingerprint:
-    """What contexts hold that must survive: monitors with state, listeners and timers, and what waits for them.
+    """The state of contexts that must survive a crash: monitors with state, listeners, timers and waiting events.
 
     Contexts and receivers that are not in every configuration of the run are left out.
     """
@@ -106,7 +106,7 @@ def _waiting(thread: MonitorThread, left_out: Collection[str]) -> tuple[Any, ...
 
 
 def at_rest(engine: Engine, disk: Disk, left: Mapping[str, int], *, awaits_timers: bool) -> bool:
-    """Whether nothing is left to do: `left` is what brokers hold."""
+    """Whether nothing is left to do; `left` counts the messages that brokers hold."""
     if left or disk.outbound or disk.receive_log:
         return False
     if not all(thread.idle and not (awaits_timers and _primed(thread)) for thread in engine.contexts.values()):
@@ -160,7 +160,7 @@ def known_ids(engine: Engine | None) -> dict[str, tuple[str, ...]]:
 
 
 def _bound(detector: DuplicateDetector, windows: DuplicateDetectionSettings) -> int:
-    """What the windows and pins allow, told from the entries alone."""
+    """The number of ids that windows and pins allow, computed from the entries alone."""
     entries = list(detector._entries.values())
     window, expiry = windows.per_source_window_size, windows.expiry_time
     sources: dict[str, int] = {}

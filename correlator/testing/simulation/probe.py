@@ -1,4 +1,4 @@
-"""What any application tells without knowing it: calls of its monitors that invariants ask about."""
+"""Records calls of any application's monitors that invariants ask about."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -26,7 +26,7 @@ def observed(record: Callable[[Kind, str, object], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def innocent_messages() -> Iterator[None]:
-    """Within the block no message is set aside for the deaths of the process: they are all the harness's doing."""
+    """Within the block no message is quarantined after deaths of the process, since the harness causes all of them."""
     deaths = poison.DEATHS
     poison.DEATHS = 1_000_000_000
     try:

@@ -15,11 +15,11 @@ LATEST = 5
 
 
 class DiskRecorder:
-    """Turns committed writes into records.
+    """Adds committed writes to the history.
 
     Args:
         record: adds to the history.
-        engine_time: of the acting engine, as the world around counts it; `None` where it does not.
+        engine_time: of the acting engine by the simulated clock; `None` if there is none.
     """
 
     def __init__(
@@ -29,7 +29,7 @@ class DiskRecorder:
         self._engine_time = engine_time
 
     def committed(self, epoch: int, number: int, writes: Sequence[Write]) -> None:
-        """A transaction takes place."""
+        """Record a transaction at the moment of its commit."""
         self._record("commit", "", (epoch, number))
         for write in writes:
             if isinstance(write, ReceiveCommit):
@@ -91,7 +91,7 @@ def pid(message: Message) -> str:
 
 
 class BrokerFaults(Faults):
-    """What goes wrong at the broker, as the schedule says.
+    """The faults of a broker, as the schedule draws them.
 
     Args:
         strikes: whether a kind of fault strikes now.

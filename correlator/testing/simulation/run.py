@@ -1,13 +1,13 @@
-"""One run: engines that live and die one after another over one disk and one broker, stepped by a seeded scheduler.
+"""One simulated run: engines live and die one after another over one disk; a seed decides the order of all steps.
 
-Theory of operation. Everything happens in one thread. The world owns what survives (disk, broker, history, clock); an
-engine is built by `Engine.recover`, its actors are stepped in random order, and virtual time moves on when none can do
-anything. A crash is an exception raised at a fault point: whatever the engine held is dropped, its connections close.
-A part that fails by itself leaves the others one more step each, as threads would have it. A *zombie* is an engine that
-was paused, not killed: it goes on for a while after the next one has taken over the store.
+Everything happens in one thread. The run owns what survives: disk, brokers, history and clock. It makes an engine,
+calls `Engine.recover`, and steps its actors in a drawn order. If no actor can do anything, virtual time moves on. A
+crash is an exception that is raised at a fault point: the run drops the engine and closes its connections. If a part
+fails by itself, each other actor may do one more step, as threads do. A *zombie* is an engine that was paused, not
+killed: it goes on for a while after the next engine has taken over the store.
 
-A run has phases: workload with faults; healing; rest, which must be reached in bounded virtual time; and the end, where
-a fresh engine reads back what the disk holds.
+A run has four phases: messages are published while faults strike; all faults end; the engine comes to rest, within
+bounded virtual time; a new engine reads what the disk holds.
 """
 
 import random
@@ -124,7 +124,7 @@ class SimulatedRun:
         self._pending.extend(parcels)
 
     def run_until_rest(self) -> History:
-        """Lives under faults, then healing, then rest."""
+        """Run lives under faults, end all faults, and go on until the engine is at rest; returns the history."""
         self.schedule.on = True
         faults.install(self._at_point)
         try:
@@ -241,7 +241,7 @@ class SimulatedRun:
         setattr(checkpoint, "cut", watched)  # noqa: B010  # a method of this object is watched
 
     def _step(self) -> bool:
-        """One step of somebody; says whether the engine still lives."""
+        """Step one actor; says whether the engine still lives."""
         life = self._life
         assert life is not None
         if self._zombie is not None and self._random.random() < 0.3:

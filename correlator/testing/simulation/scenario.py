@@ -16,7 +16,7 @@ class Scenario:
     """The parameters of a run, without its messages.
 
     Attributes:
-        seed: what it was drawn from.
+        seed: of everything that is drawn.
         settings: of every engine of the run.
         persistent: whether there is a store.
         brokers: what the broker of each connection can do.
@@ -44,5 +44,5 @@ class Scenario:
     refused_for_ever: Collection[bytes] = ()
 
     def label(self, connection: str, destination: str) -> str:
-        """What the history calls a destination."""
+        """The name of a destination in the history."""
         return destination if len(self.brokers) == 1 else f"{connection}:{destination}"

@@ -1,4 +1,4 @@
-"""The constants of simulated runs."""
+"""Small limits of the engine, for short runs."""
 
 import contextlib
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ SLACK = 0
 
 @contextlib.contextmanager
 def small_world() -> Iterator[None]:
-    """Constants that make short runs reach every mechanism, and logs that go nowhere."""
+    """Within the block the engine's limits are so small that short runs reach every mechanism, and logs are dropped."""
     before = statelog.SEGMENT_ENTRIES, dedup.SPARSE, dedup.SLACK, structlog.get_config()
     statelog.SEGMENT_ENTRIES, dedup.SPARSE, dedup.SLACK = SEGMENT_ENTRIES, SPARSE, SLACK
     structlog.configure(processors=[_drop])

@@ -1,4 +1,4 @@
-"""Many runs of our own workload: drawn kills, or every pair of them."""
+"""Many runs of the project's workload, with drawn kills or with every pair of kills."""
 
 import functools
 import random
@@ -113,7 +113,7 @@ class KillFigures(msgspec.Struct):
 
 
 class KillCampaign:
-    """Runs of our own workload, in one process after another.
+    """Runs of the project's workload, one after another.
 
     Args:
         zygote: makes children; it has imported the modules of `reference.APPLICATION`.
@@ -206,7 +206,7 @@ def _violated(lives: ProcessRun, kills: deque[wire.Kill], shares: int, *, one_ea
 def drawn(campaign: KillCampaign, *, kills: int, seed: int, step: int = 1) -> None:
     """Runs with seeds from this one on until so many processes were killed, or too many runs have failed.
 
-    With `step` only every so manieth seed, so that several processes share the seeds.
+    With `step` n only every n-th seed, so that several processes share the seeds.
     """
     figures = campaign.figures
     while figures.kills < kills and figures.violations < MOST_VIOLATIONS:

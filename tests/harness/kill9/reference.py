@@ -1,4 +1,4 @@
-"""Our own workload for this level: scenarios of the simulation, with its application, made fit for real time."""
+"""The workload of the campaign of kills: scenarios of the simulation with its application, with short waits."""
 
 import contextlib
 import random
@@ -52,7 +52,7 @@ APPLICATION = (application.__name__, __name__)
 
 
 class ToldProbe(WorldProbe):
-    """What monitors of a child tell; what they must know of earlier lives is asked for.
+    """Sends the reports of a child's monitors to the oracle, and asks it what they must know of earlier lives.
 
     Args:
         life: of the child.

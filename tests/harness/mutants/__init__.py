@@ -1,7 +1,7 @@
-"""Deliberate bugs that the simulation must catch: the harness is tested by them, not the product.
+"""Deliberate bugs that the simulation must catch. They test the harness, not the product.
 
-Each mutant is a named patch of the real code. One that no run can tell from the original is no mutant but an
-equivalent: it stands in `EQUIVALENT` with its proof.
+Each mutant is a named patch of the real code. If no run can distinguish a patch from the original, it is listed in
+`EQUIVALENT`, with the proof.
 """
 
 import subprocess
@@ -48,19 +48,19 @@ class Caught(NamedTuple):
 
 
 class Fate(NamedTuple):
-    """What became of a mutant; `caught` is `None` for one that survives its budget."""
+    """The fate of a mutant; `caught` is `None` if it survives its budget."""
 
     mutant: Mutant
     caught: Caught | None
 
     @property
     def invariants(self) -> list[str]:
-        """Ids of those that have caught it."""
+        """The ids of the invariants that it violated, sorted."""
         return sorted({one.id for one in self.caught.outcome.found}) if self.caught else []
 
     @property
     def runs(self) -> int:
-        """Until it was caught, or all that it was given."""
+        """How many runs it took to catch it; the whole budget if it survived."""
         return self.caught.runs if self.caught else self.mutant.budget
 
     def line(self) -> str:
@@ -70,7 +70,7 @@ class Fate(NamedTuple):
 
 
 class CaughtMutant(msgspec.Struct, frozen=True, kw_only=True):
-    """A mutant of the catalogue, and how it was caught; one that was not has no runs and no invariants."""
+    """A mutant of the catalogue, and how it was caught; a survivor has no runs and no invariants."""
 
     name: str
     budget: int
@@ -79,7 +79,7 @@ class CaughtMutant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MutantsReport(msgspec.Struct, frozen=True, kw_only=True):
-    """All mutants of the catalogue."""
+    """The figures of a hunt for all mutants of the catalogue."""
 
     mutants: int
     survived: int
@@ -105,7 +105,7 @@ def command(report: Path | None) -> int:
 
 
 def hunt_all() -> Iterator[Fate]:
-    """Every mutant of the catalogue, until it is caught."""
+    """Hunt every mutant of the catalogue."""
     for name, mutant in CATALOGUE.items():
         yield Fate(mutant, hunt(name))
 

@@ -1,11 +1,11 @@
-"""Mutants that nobody chose: drawn from all single slips in the engine's source, each run against the harness.
+"""Automatic mutants: a sample of all small changes that an operator can make in the engine's source.
 
     python -m tests.harness.mutants.automatic --sample 200 --seed 1 [--jobs 2] [--report FILE.json]
     python -m tests.harness.mutants.automatic --only ID
 
-A mutant lives in a copy of the project and in fresh processes. First the simulation hunts it, then the unit tests of
-its room that call the function. A process that does not end is a kill. What survives is shown with its diff, and is
-either a missing check, or explained in `survivors.md`. Exit status 1 when a survivor is not explained.
+A mutant runs in a copy of the project, in new processes. First the simulation hunts it, then the tests that call the
+changed function. A process that does not end counts as a kill. The command shows each survivor with its diff: either a
+check is missing, or `survivors.md` explains the survivor. Exit status 1 if a survivor is not explained.
 
 Neither of the usual tools does this. Cosmic Ray changes the source files in place and runs one command for all mutants.
 mutmut runs pytest and nothing else over all mutants, in a directory that it makes in the project; it draws no sample,
@@ -60,14 +60,14 @@ SURVIVED = ("survived", "unreached")
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a mutant.
+    """The fate of a mutant.
 
     Attributes:
         mutant: its id.
         file: relative to the project.
         line: of the slip.
         kind: of slip.
-        fate: what killed it; `timeout`: it did not end; `unreached`: nothing calls the function, so nothing was run.
+        fate: what killed it; `timeout`: it did not end; `unreached`: nothing calls the function.
         by: ids of the violated invariants, or the names of the failed tests; at most `SHOWN`.
         seeds: runs of the simulation.
         seconds: wall-clock time of everything.

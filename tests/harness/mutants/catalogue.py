@@ -1,4 +1,4 @@
-"""What a mutant is: a deliberate bug with a name, put into the real code for a while."""
+"""The catalogue of deliberate bugs, and how one is put into the code for the time of a block."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ class Patches:
         setattr(owner, name, make(original))
 
     def undo(self) -> None:
-        """Take all back, the last first."""
+        """Restore all originals, the last replacement first."""
         while self._undo:
             owner, name, original = self._undo.pop()
             setattr(owner, name, original)
@@ -32,10 +32,10 @@ class Mutant(NamedTuple):
     Attributes:
         name: stable.
         sentence: what it does wrong.
-        expected: the invariants of which one must be violated.
+        expected: invariants, at least one of which must be violated.
         patch: puts it in.
         budget: seeds within which it must be caught.
-        seed: where the hunt begins: at the one that has caught it before, for a rare one.
+        seed: the first seed of the hunt; for a mutant that few seeds find, one that has found it.
     """
 
     name: str

@@ -1,6 +1,6 @@
-"""A copy of the product and its tests in which mutants live, one at a time: the original is never touched.
+"""Copies of the product and its tests, each with at most one mutant at a time; the original is never changed.
 
-What runs in a copy runs in a fresh process, bounded: a mutant may loop for ever, and eat memory or disk meanwhile.
+Every command in a copy runs in a new process with limits on time, memory and files, since a mutant may loop for ever.
 """
 
 import compileall
@@ -44,7 +44,7 @@ class Copy:
     """One copy of the project.
 
     Args:
-        directory: empty; whoever makes the copy removes it.
+        directory: empty; the caller removes it.
     """
 
     def __init__(self, directory: Path) -> None:

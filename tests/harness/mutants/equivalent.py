@@ -1,4 +1,4 @@
-"""Changes of the code that no history can show, each with the proof: they are not in the kill table."""
+"""Changes of the code that no history can show, each with the proof."""
 
 EQUIVALENT = {
     "high-water mark ignored in recovery": (

@@ -1,7 +1,7 @@
-"""Which functions the simulation and each test call, so that a mutant meets only what can see it.
+"""Measures which functions the simulation and each test call, so that a mutant meets only tests that call its function.
 
-Measured in a copy whose functions tell that they are called. The same run proves that the original passes everything.
-As a plugin of pytest, in the process of the tests, this module writes down what each test has called.
+It measures in a copy whose functions record their calls. The same run proves that the original passes all tests. In
+the process of the tests, this module is a plugin of pytest, which writes the calls of each test to a file.
 """
 
 import sys
@@ -25,7 +25,7 @@ MOST_SECONDS = 10.0
 
 
 class Called(msgspec.Struct, frozen=True):
-    """What one test has called."""
+    """The functions that one test called."""
 
     test: str
     seconds: float
@@ -40,7 +40,7 @@ class Reach(NamedTuple):
 
 
 def make_telling(copy: Copy, sources: Mapping[str, str]) -> None:
-    """Have the functions of these files (with their modules) tell when they are called."""
+    """Make the functions of these files, given with their modules, record their calls."""
     (copy.directory / f"{RECORDER}.py").write_text("called: set[str] = set()\n", encoding="utf-8")
     for file, module in sources.items():
         path = copy.directory / file
@@ -48,7 +48,7 @@ def make_telling(copy: Copy, sources: Mapping[str, str]) -> None:
 
 
 def called_so_far() -> list[str]:
-    """The functions that this process has called, when they tell."""
+    """The functions that this process has called, if they record their calls."""
     recorder = sys.modules.get(RECORDER)
     return sorted(recorder.called) if recorder else []
 

@@ -1,4 +1,4 @@
-"""What the world outside the engine has seen so far: marks in the trace, written at the moment it happened."""
+"""The facts that were visible outside the engine before a moment: marks in the trace, written when each happened."""
 
 from collections import defaultdict
 

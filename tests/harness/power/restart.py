@@ -1,4 +1,4 @@
-"""Whether an engine goes on from what a power cut has left: to rest, with nothing lost and nothing contradicted."""
+"""Checks that an engine continues from the image of a power cut, comes to rest, and loses or contradicts nothing."""
 
 import random
 from collections.abc import Iterator, Sequence

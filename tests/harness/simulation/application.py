@@ -1,7 +1,7 @@
-"""The application of the simulation: monitors that write each handled id into their state, so that it can be counted.
+"""The application of the campaigns: monitors that keep each handled id in their state, so that invariants can count.
 
-What a monitor with lasting state does is judged by its committed state alone. What a monitor without does is told to
-`PROBE`, which the world replaces. Monitors are found by import path, as in any engine, therefore the one global.
+Persistent monitors are judged by their committed state alone. Other monitors report to `PROBE`, which a run replaces.
+It is a global because the engine makes monitors from import paths.
 """
 
 from collections.abc import Callable
@@ -95,7 +95,7 @@ class Ended:
 
 
 class Probe:
-    """What monitors tell the world; this one forgets it."""
+    """Receives what monitors report; this one ignores it."""
 
     def sent(self, sender: str, context: str, body: bytes) -> None:
         """A BEST_EFFORT send."""

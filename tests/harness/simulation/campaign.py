@@ -1,4 +1,4 @@
-"""Many runs, and what to do with one that fails: shrink its schedule and show it on one screen."""
+"""Runs of many seeds; a failed run is shrunk and shown on one screen."""
 
 import random
 import time
@@ -49,7 +49,7 @@ class SeedOutcome:
 
 @dataclass(slots=True)
 class SimulationFigures:
-    """Figures of a campaign."""
+    """The figures of a campaign."""
 
     runs: int = 0
     without_fault: int = 0
@@ -80,7 +80,7 @@ class SimulationFigures:
 
 
 def run_seed(seed: int, exactly: Collection[Fault] | None = None) -> SeedOutcome:
-    """One run in a small world. An error that no engine may raise counts as a violation of G8."""
+    """Run a seed, inside `small_world`. An error that no engine may raise counts as a violation of G8."""
     scenario, workload = draw(seed)
     rates, order = draw_rates(seed), random.Random(f"order {seed}")
     operator = CampaignOperator(scenario, workload, order, kills=KILL in rates)
@@ -112,7 +112,7 @@ def _die(where: str) -> None:
 def campaign(first_seed: int, *, crashes: int, most_failures: int = 3, step: int = 1) -> SimulationFigures:
     """Run seeds from the first until so many engines have died, or so many runs have failed.
 
-    With `step` only every so manieth seed, so that several processes share the seeds.
+    With `step` n only every n-th seed, so that several processes share the seeds.
     """
     totals = SimulationFigures()
     begin = time.process_time()
@@ -126,7 +126,7 @@ def campaign(first_seed: int, *, crashes: int, most_failures: int = 3, step: int
 
 
 def shrink(failure: SeedOutcome) -> SeedOutcome:
-    """Leave out faults one by one while the same invariant is violated."""
+    """Leave out faults one by one as long as the same invariant is violated."""
     wanted = failure.found[0].id
     best = failure
     with small_world():
@@ -143,7 +143,7 @@ def shrink(failure: SeedOutcome) -> SeedOutcome:
 
 
 def report(failure: SeedOutcome, shrunk: SeedOutcome) -> str:
-    """One screen: what is violated, how to repeat it, the faults that are needed, the end of the history."""
+    """A text of one screen: the violated invariant, the command that repeats the run, the necessary faults, the end of the history."""
     first, setup = shrunk.found[0], shrunk.history.setup
     windows = f"window={setup.window} expiry={setup.expiry}"
     faults = "  ".join(f"{fault.kind}#{fault.n}" for fault in shrunk.faults) or "none"

@@ -1,8 +1,8 @@
 """The configuration changes between two lives, in some of the scenarios with a store.
 
-What changes are pipelines, which receivers they name, where logical destinations lead, windows, event types, and
-receivers and monitors that appear or are gone. Each start is either refused and leaves the store as it was, or goes on.
-Like the parts of `churn`, all this is no part of the set-up: invariants of its own hold it against what happened.
+Pipelines and their receivers change, and so do logical destinations, windows, event types, receivers and monitors. A
+start is either refused and leaves the store unchanged, or the engine runs. Like the parts of `churn`, these parts are
+not in the `Setup` of the history; the invariants K1 to K6 check them.
 """
 
 import dataclasses
@@ -43,7 +43,7 @@ MAX_ROWS = 3
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
-    """What one life is started with.
+    """The configuration of one life.
 
     Attributes:
         pipelines: for each the receivers that it names.
@@ -72,7 +72,7 @@ class Configuration:
     lacks: str = ""
 
     def settings(self, base: EngineSettings) -> EngineSettings:
-        """Those of the scenario with all this."""
+        """The settings of the scenario, changed by this configuration."""
         receivers = [one for one in self._receivers() if one.id != self.lacks]
         return dataclasses.replace(
             base,
@@ -103,11 +103,11 @@ class Configuration:
         }
 
     def healed(self) -> "Configuration":
-        """A start that must be accepted, and after which nothing is left anywhere."""
+        """A configuration that the engine must accept, and with which it can come to rest."""
         return dataclasses.replace(self, left=OTHER_LEFT, direct=True, lacks="")
 
     def told(self) -> Configured:
-        """What the history is told of it."""
+        """The record of the history."""
         return Configured(
             self.routes(), tuple(self.pipelines), tuple(self.discards), self.bills, self.passing, self.counting
         )

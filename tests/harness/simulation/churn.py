@@ -1,7 +1,7 @@
 """A receiver and a sender that come and go while the engine runs, in some of the scenarios with a store.
 
-What they bring and take is told by the ledger. They are no part of the set-up, whose invariants ask for parts that
-stay: numbers and ids of a part end with it.
+The monitor `Ledger` keeps what they received and sent. They are not in the `Setup` of the history, whose invariants
+ask for parts that stay: the numbers and ids of a part end with it.
 """
 
 import random
@@ -34,7 +34,7 @@ SENDER = SenderSettings(
 
 
 def workload(seed: int) -> list[Published]:
-    """What is published for the receiver: nothing in most scenarios."""
+    """The messages for the receiver; none in most scenarios."""
     rng = random.Random(f"churn {seed}")
     if rng.random() > 0.3:
         return []
@@ -42,7 +42,7 @@ def workload(seed: int) -> list[Published]:
 
 
 def churn(engine: Engine, rng: random.Random) -> Actor | None:
-    """Let one of the two come or go; returns the one that has come. Raises whatever a commit may raise."""
+    """Add or remove one of the two; returns the actor of an added one. Raises what a commit of the engine raises."""
     settings = rng.choice((RECEIVER, SENDER))
     if settings.id in engine.registry:
         engine.remove(settings.id)
@@ -51,7 +51,7 @@ def churn(engine: Engine, rng: random.Random) -> Actor | None:
 
 
 def settle(engine: Engine) -> Actor | None:
-    """See to it that the receiver is there, so that nothing is left behind; returns it when it has come now."""
+    """Add the receiver if it is missing, so that no message is left; returns its actor if it was added."""
     return _add(engine, RECEIVER) if RECEIVER.id not in engine.registry else None
 
 

@@ -1,4 +1,4 @@
-"""State per key beside each run: rows that come late, timers in the past, batches of any size, against a model."""
+"""Checks state per key against a model: rows that come late, timers in the past, batches of any size."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ class Row(NamedTuple):
 
 
 class Clocked(KeyedMonitor[dict[str, Any], dict[str, Any]]):
-    """Tells the time of everything that it is called for."""
+    """Returns its event time at each call."""
 
     calls: int = 0
 

@@ -1,9 +1,9 @@
-"""The proof that a failure can be repeated: the same seed, in another process whose sets have another order.
+"""Proves that a failure can be repeated: by the same seed, in another process whose sets have another order.
 
 Mutants of the catalogue make seeds fail. Each failing pair of mutant and seed is run again in a process with another
 `PYTHONHASHSEED`, and must give the equal history and the same first violated invariant.
 
-As a module of its own it is one of the two processes: it runs pairs and writes what came of each, one a line.
+Run as a command, this module is one of the two processes: it runs pairs and writes the result of each, one a line.
 """
 
 import argparse
@@ -28,7 +28,7 @@ HASH_SEEDS = ("1", "2")
 SEEDS = 10_000
 """Failures are looked for among the seeds from 1 to this."""
 NOT_REPEATABLE = frozenset({"G9"})
-"""What violates this invariant makes other histories from equal seeds, and is no mutant for this."""
+"""A mutant that violates this invariant makes different histories from equal seeds, so it is not repeated."""
 
 
 class Failure(msgspec.Struct, frozen=True, order=True):

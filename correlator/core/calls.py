@@ -262,4 +262,4 @@ def _text_of(error: Exception) -> str:
     try:
         return str(error)
     except Exception:  # noqa: BLE001  # `__str__` of the application, too
-        return "an error that cannot be told as text"
+        return "an error without a readable text"

@@ -1,10 +1,10 @@
-"""What a listener waits for: events, and events in an order, together, without another, in time (docs/listeners.md).
+"""Expressions: combinations of events and times that a listener waits for (docs/listeners.md).
 
-Theory of operation. An expression is a tree of frozen values. A `Plan` numbers its parts in the order of writing. What
-has happened to one attempt at it is a `Progress`: which parts were matched by which events, which clocks have run out,
-which still run. Whether a part is true, false or open follows from that alone, and so do the parts that wait now; so an
-attempt is stored as its progress, and a step from one progress to the next changes nothing that a failing handler
-would have to give back.
+Theory of operation. An expression is a tree of frozen values. A `Plan` numbers its parts in the order of writing. A
+`Progress` is how far one attempt has come: which events matched which parts, which clocks have run out, and which are
+running. From the progress alone follows whether each part is true, false or open, and which parts wait for events or
+time. So the store holds an attempt as its progress. A step makes a new progress and changes nothing, so a failed
+handler leaves nothing to undo.
 """
 
 import math
@@ -18,15 +18,15 @@ from correlator.core.state import Codec, is_immutable, is_record
 from correlator.errors import StateError, UsageError, quoted
 
 MAX_PARTS = 100
-"""Parts that one expression may have; beyond it E4112."""
+"""Most parts of one expression; an expression with more raises E4112."""
 LONGEST_WAIT_S = 3_155_760_000.0
-"""A hundred years: what a timer may wait, so that no sum and no clock overflows."""
+"""The longest wait of a timer, a hundred years: no sum of times overflows."""
 _HOUR_S = 3600
 _DAY_S = 24 * _HOUR_S
 
 
 class Moment(NamedTuple):
-    """Now: seconds of engine time, and seconds of the local calendar (as if it were UTC)."""
+    """The current time: seconds of engine time, and seconds of the local calendar (as if it were UTC)."""
 
     engine_time: float
     wall_time: float
@@ -36,26 +36,29 @@ class Moment(NamedTuple):
 
 
 class Expression(msgspec.Struct, frozen=True):
-    """Base of all parts; true, false or open."""
+    """Base class of all parts. For an attempt each part is true, false or open."""
 
     def then(self, later: "Expression") -> "Then":
-        """This first, and `later` afterwards: it begins to wait when this has become true."""
+        """A sequence: `later` begins to wait when this part has become true."""
         return Then(self, later)
 
     def and_(self, other: "Expression | Not") -> "Expression":
-        """Both, in any order; `a & b`."""
+        """True when both parts are true, in any order: `a & b`."""
         return Unless(self, other.part) if isinstance(other, Not) else And(self, other)
 
     def or_(self, other: "Expression") -> "Or":
-        """Whichever comes first; `a | b`."""
+        """True when one of the parts is true: `a | b`."""
         return Or(self, other)
 
     def and_not(self, other: "Expression") -> "Unless":
-        """This, if the other one has not come before, nor with the same event; `a & ~b`."""
+        """True with this part, unless the other part became true before or with the same event: `a & ~b`."""
         return Unless(self, other)
 
     def within(self, seconds: float) -> "Within":
-        """This in time: a sequence within `seconds` after its first step, all else after it began to wait."""
+        """True if this part becomes true in time, in seconds of engine time; raises `UsageError` E4112 for no time.
+
+        For a sequence the time begins with its first step, for all other parts when the part begins to wait.
+        """
         return Within(self, _seconds("within", seconds))
 
     def __and__(self, other: "Expression | Not") -> "Expression":
@@ -69,7 +72,7 @@ class Expression(msgspec.Struct, frozen=True):
 
 
 class Not(msgspec.Struct, frozen=True):
-    """The right or left side of `&` that must not come first; nothing by itself."""
+    """`~part`: the side of `&` that must not become true first. It is no part by itself."""
 
     part: Expression
 
@@ -78,19 +81,19 @@ class Not(msgspec.Struct, frozen=True):
 
 
 class Reference(msgspec.Struct, frozen=True):
-    """The value of a field of the event that an earlier part has matched."""
+    """The value of a field of the event that an earlier pattern has matched."""
 
     pattern: "Pattern"
     field: str
 
 
 class Pattern(Expression, frozen=True):
-    """Events of one type whose fields have given values.
+    """Events of one class whose fields have given values.
 
     Attributes:
-        event_type: the type.
-        fields: names, sorted.
-        values: the wanted value of each; a `Reference` stands for that of an earlier event.
+        event_type: the class.
+        fields: names of the fields, sorted.
+        values: the value of each field; a `Reference` stands for a value of an earlier event.
     """
 
     event_type: type[Any]
@@ -99,7 +102,12 @@ class Pattern(Expression, frozen=True):
 
     @classmethod
     def of(cls, event_type: type[Any], fields: Mapping[str, Any]) -> "Pattern":
-        """The pattern; raises `UsageError` E4108 for a field that the type, or a value that the field does not have."""
+        """The pattern of a class and its fields.
+
+        Raises:
+            UsageError: E4108 for a class that is no event class, a field that the class does not have, or a value that
+                the field never has.
+        """
         if not isinstance(event_type, type) or not is_record(event_type):
             allowed = "A class made by @event, Message, or a notice of the engine such as SenderFlushed"
             raise UsageError("E4108", "match", f"{quoted(event_type)} is no type of events", allowed)
@@ -114,9 +122,10 @@ class Pattern(Expression, frozen=True):
         return cls(event_type, names, tuple(fields[name] for name in names))
 
     def __getitem__(self, field: str) -> Reference:
-        """The value of a field of the event that this pattern will have matched, for a later part of the expression.
+        """The value of a field of the matched event, for a later part of the same expression.
 
-        Raises `UsageError` E4108 for a field that the type does not have, or whose values can change.
+        Raises:
+            UsageError: E4108 for a field that the class does not have, or whose values are mutable.
         """
         _check_field(self.event_type, field)
         annotation = next(one.type for one in msgspec.structs.fields(self.event_type) if one.name == field)
@@ -126,82 +135,91 @@ class Pattern(Expression, frozen=True):
 
     @property
     def refers(self) -> bool:
-        """Whether a value is that of an earlier event."""
+        """Whether a value comes from an earlier event."""
         return any(isinstance(value, Reference) for value in self.values)
 
 
 class Wait(Expression, frozen=True):
-    """True so many seconds of engine time after it began to wait."""
+    """True when so many seconds of engine time have passed since it began to wait."""
 
     seconds: float
 
 
 class At(Expression, frozen=True):
-    """True at the next minute of this kind of the local calendar."""
+    """True at a minute of each day by the local calendar, or with `hour` `None` at a minute of each hour."""
 
     hour: int | None
     minute: int
 
     def next_after(self, wall_time: float) -> float:
-        """The first such minute that begins later, in seconds of the local calendar."""
+        """The first such minute after `wall_time`; both in seconds of the local calendar."""
         period = _HOUR_S if self.hour is None else _DAY_S
         offset = (self.hour or 0) * _HOUR_S + self.minute * 60
         return math.floor((wall_time - offset) / period) * period + offset + period
 
 
 class Then(Expression, frozen=True):
-    """A sequence."""
+    """True when `later` is true; `later` begins to wait when `first` has become true."""
 
     first: Expression
     later: Expression
 
 
 class And(Expression, frozen=True):
-    """Both."""
+    """True when both parts are true."""
 
     one: Expression
     other: Expression
 
 
 class Or(Expression, frozen=True):
-    """Either."""
+    """True when one of the parts is true."""
 
     one: Expression
     other: Expression
 
 
 class Unless(Expression, frozen=True):
-    """The one, if it is true before the other."""
+    """True with `part`, false as soon as `never` is true."""
 
     part: Expression
     never: Expression
 
 
 class Within(Expression, frozen=True):
-    """A part in time."""
+    """True with `part`, false if `part` is not true in time."""
 
     part: Expression
     seconds: float
 
 
 def match(event_type: type[Any], /, **fields: Any) -> Pattern:
-    """Events of this type whose fields have these values, for `on`, `on_all` and `once`; raises `UsageError` E4108.
+    """A pattern for `on`, `on_all` and `once`: events of this class whose fields have these values.
 
-    `match(Order)["id"]` is the id of the order that was matched: a value for a later part of the same expression.
+    `match(Order)["id"]` is the id of the matched order: a value for a later part of the same expression. Raises
+    `UsageError` E4108 as `Pattern.of`.
     """
     return Pattern.of(event_type, fields)
 
 
 def wait(seconds: float) -> Wait:
-    """So many seconds of engine time, as a part of an expression; raises `UsageError` E4112 unless it is a time."""
+    """A part of an expression that is true after so many seconds of engine time.
+
+    Raises:
+        UsageError: E4112 for a time that is no number, not more than 0, or longer than 100 years.
+    """
     return Wait(_seconds("wait", seconds))
 
 
 def at(*, hour: int | None = None, minute: int = 0) -> At:
-    """A minute of each day by the local calendar, or of each hour without `hour`; raises `UsageError` E4112.
+    """A part of an expression that is true at a minute of each day, or without `hour` of each hour (local calendar).
 
-    A minute that the engine did not run through (it was down, or the clock was put forward) counts when that is
-    noticed, several of them as one; a minute that the clock shows a second time does not count again.
+    If the engine misses the minute, since it was down or the clock was set forward, the part is true as soon as the
+    engine notices; several missed minutes count as one. A minute that the clock shows a second time does not count
+    again.
+
+    Raises:
+        UsageError: E4112 for an hour or minute that does not exist.
     """
     numbers = isinstance(minute, int) and isinstance(hour, int | None)
     if not numbers or not 0 <= minute < 60 or not (hour is None or 0 <= hour < 24):
@@ -225,7 +243,7 @@ def _check_field(event_type: type[Any], name: str) -> None:
 
 
 def _check_value(event_type: type[Any], name: str, value: Any) -> None:
-    """A value that the store could not give back would be found by the next start only."""
+    """Refuse a value that the store could not give back: otherwise only the next start would find it."""
     if isinstance(value, Reference):
         _check_reference(event_type, name, value)
         return
@@ -274,12 +292,12 @@ def _changes(event_type: type[Any], name: str, what: str) -> UsageError:
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """What has happened to one attempt, by part.
+    """How far one attempt has come. Parts have the numbers of the `Plan`.
 
     Attributes:
-        events: which event matched it.
-        elapsed: clocks that have run out.
-        due: clocks that run: until which engine time, or for `at` until which time of the local calendar.
+        events: by pattern, the event that matched it.
+        elapsed: the clocks that have run out.
+        due: by running clock, its end in engine time, or for `At` in seconds of the local calendar.
     """
 
     events: dict[int, Any] = {}
@@ -288,17 +306,18 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 FRESH = Progress()
-"""Nothing has happened, and no clock runs yet."""
+"""The progress of a new attempt: no event has matched, and no clock runs."""
 
 
 class Plan:
     """An expression with its parts numbered in the order of writing.
 
     Attributes:
-        parts: all of them.
-        arguments: the patterns whose events a handler is given: those that are not behind `not`.
+        parts: all parts, by number.
+        arguments: numbers of the patterns whose events the handler gets: all patterns that are not behind `not`.
 
-    Raises `UsageError` E4112 for an expression that cannot be, E4113 for a reference to what need not have happened.
+    Raises:
+        UsageError: E4112 for an invalid expression, E4113 for a reference to an event that need not have happened.
     """
 
     def __init__(self, expression: Expression) -> None:
@@ -329,7 +348,7 @@ class Plan:
         return number
 
     def _first_sequence(self, number: int) -> int | None:
-        """The sequence that this part begins with, the innermost one: its first step decides when this has begun."""
+        """The innermost sequence that this part begins with: its first step decides when this part has begun."""
         part = self.parts[number]
         if not isinstance(part, Then | Unless | Within):
             return None
@@ -344,7 +363,7 @@ class Plan:
             yield from self._matching(one)
 
     def _refer(self, number: int, known: tuple[int, ...]) -> tuple[int, ...]:
-        """Find what references mean, given the patterns that are known to have matched; returns those known after."""
+        """Resolve the references in a part; `known` has the patterns matched before it, the result those after it."""
         part, below = self.parts[number], self._below[number]
         if isinstance(part, Pattern):
             self._references[number] = tuple(
@@ -376,19 +395,19 @@ class Plan:
     # --- asking ---
 
     def outcome(self, progress: Progress) -> bool | None:
-        """Whether the expression is true or false, or `None` while it is open."""
+        """Whether the expression is true or false; `None` while it is open."""
         return self._truth(0, progress)
 
     def begun(self, progress: Progress) -> bool:
-        """Whether the sequence that the expression begins with has left its first step behind."""
+        """Whether the sequence that the expression begins with has left its first step."""
         return self._has_begun(0, progress)
 
     def waiting(self, progress: Progress) -> Iterator[int]:
-        """The patterns that wait for an event, and the clocks that run."""
+        """Numbers of the patterns that wait for an event, and of the clocks that run."""
         return self._open(0, progress)
 
     def pattern(self, number: int, progress: Progress) -> Pattern:
-        """A pattern, with values of earlier events in the place of references."""
+        """A pattern with the values of earlier events in place of its references."""
         part = self.parts[number]
         assert isinstance(part, Pattern)
         references = self._references[number]
@@ -400,23 +419,23 @@ class Plan:
         return Pattern(part.event_type, part.fields, tuple(values))
 
     def event_type(self, number: int) -> type[Any]:
-        """The type of the events that a pattern matches."""
+        """The class of the events that a pattern matches."""
         part = self.parts[number]
         assert isinstance(part, Pattern)
         return part.event_type
 
     def references(self, number: int) -> tuple[tuple[int, int, str], ...]:
-        """For a pattern: (position of the value, number of the part that it comes from, field there)."""
+        """The references of a pattern: (position of the value, number of the earlier pattern, field of its event)."""
         return self._references[number]
 
     def check(self, happened: Iterable[int], event: Any) -> None:
-        """Raise `TypeError` for an event whose values a later part cannot ask for, since they have no hash."""
+        """Raise `TypeError` for an event with an unhashable value that a later part refers to."""
         for source, field in self._asked:
             if source in happened:
                 hash(getattr(event, field))
 
     def step(self, progress: Progress, happened: Iterable[int], event: Any, moment: Moment) -> Progress:
-        """The progress after the event matched these patterns, or (without one) these clocks ran out."""
+        """The progress after the event has matched these patterns; with `event` `None`, after these clocks ran out."""
         events, elapsed = progress.events, progress.elapsed
         if event is None:
             elapsed = (*elapsed, *happened)
@@ -431,9 +450,9 @@ class Plan:
         return Progress(events, elapsed, due)
 
     def run_out(self, progress: Progress, moment: Moment) -> list[int]:
-        """The clocks that have run out by now: those of the local calendar, else the earliest of engine time.
+        """The clocks that have run out: all clocks of the local calendar, otherwise the earliest of engine time.
 
-        One that ran out earlier can decide what a later one means, so these are not all at once.
+        The caller makes a step with them and asks again, since an earlier clock can decide whether a later one counts.
         """
         by_wall = [number for number, due in progress.due.items() if self._is_at(number) and due <= moment.wall_time]
         if by_wall:
@@ -443,7 +462,10 @@ class Plan:
         return [number for number, due in by_engine.items() if due == earliest <= moment.engine_time]
 
     def next_look(self, progress: Progress, moment: Moment, patience: float) -> float | None:
-        """The engine time at which a clock may have run out; after `patience` at the latest for the local calendar."""
+        """The engine time of the next look at the clocks; `None` without a clock.
+
+        For the local calendar it is at most `patience` seconds away, since somebody may set the clock.
+        """
         looks = [
             moment.engine_time + max(0.0, min(due - moment.wall_time, patience)) if self._is_at(number) else due
             for number, due in progress.due.items()

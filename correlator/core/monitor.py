@@ -1,8 +1,8 @@
 """Monitors: application code with listeners, timers and state.
 
-A class is read once, when it is made: its annotated attributes are its state, its decorated methods its listeners. An
-instance talks to the engine through its *binding*, which its context sets; without one nothing can be sent, so a
-monitor can be made and called in a unit test of its own.
+A class is read once, when Python makes it: annotated attributes are its state, decorated methods its listeners and
+timers. A monitor reaches the engine through its *binding*, which its context sets. Without a binding, as in a unit
+test, a monitor can be made and its methods called, but a request such as `send` raises `UsageError` E8003.
 """
 
 import copy
@@ -26,9 +26,13 @@ F = TypeVar("F", bound=Handler)
 
 
 class ListenerSpec(msgspec.Struct, frozen=True):
-    """A listener as declared: what it waits for and the name of the method it calls.
+    """A listener before a context has it.
 
-    `plan` is `None` for a single pattern, which needs no attempts.
+    Attributes:
+        expression: what it waits for.
+        handler: name of the method that it calls.
+        once: whether it ends after the first call.
+        plan: of the expression; `None` for a single pattern without references, which needs no attempts.
     """
 
     expression: Expression
@@ -38,9 +42,10 @@ class ListenerSpec(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, expression: Expression, handler: Handler, name: str, *, once: bool = False) -> "ListenerSpec":
-        """The listener; `handler` is called with an event for each pattern, `name` is its name in the class.
+        """The listener that calls `handler`, whose name in the class is `name`, with an event for each pattern.
 
-        Raises `UsageError` E4112, E4113, and E4114 for a handler that does not take as many events.
+        Raises:
+            UsageError: E4112, E4113 for the expression; E4114 for a handler that does not take as many events.
         """
         if isinstance(expression, Pattern) and not expression.refers:
             check_arguments(handler, 1)
@@ -62,11 +67,14 @@ _DECORATORS = {_LISTENERS: "@on", _TIMERS: "@every"}
 
 
 def on(what: type[Any] | Expression, /, **fields: Any) -> Callable[[F], F]:
-    """Call the method for every event of a type whose fields have these values, or as `Monitor.on_all` does.
+    """Decorator: call the method for each event of this class whose fields have these values.
 
-    Raises `UsageError` E4108 for a field that the type, or a value that the field does not have, E4114 for a
-    method that does not take the event, E4117 for one that is `async def` or a generator, and as `on_all` does for an
-    expression.
+    With an expression in place of a class it listens as `Monitor.on_all` does.
+
+    Raises:
+        UsageError: E4108 for a field that the class does not have, or a value that the field never has; E4114 for a
+            method that does not take the event; E4117 for a method that is `async def` or a generator; E4112 and E4113
+            for an expression, as `on_all`.
     """
     expression = what if isinstance(what, Expression) else Pattern.of(what, fields)
 
@@ -80,10 +88,11 @@ def on(what: type[Any] | Expression, /, **fields: Any) -> Callable[[F], F]:
 
 
 def every(seconds: float) -> Callable[[F], F]:
-    """Call the method again and again, `seconds` of engine time apart.
+    """Decorator: call the method every so many seconds of engine time, at first one period after the monitor begins.
 
-    Raises `UsageError` E4109 for what is no period, E4114 for a method that takes arguments, E4117 for one that is
-    `async def` or a generator.
+    Raises:
+        UsageError: E4109 for a period that is no number, not more than 0, or longer than 100 years; E4114 for a method
+            that takes arguments; E4117 for a method that is `async def` or a generator.
     """
     if not isinstance(seconds, int | float) or not 0 < seconds <= LONGEST_WAIT_S:
         allowed = "A number, more than 0 seconds, at most 100 years"
@@ -99,7 +108,7 @@ def every(seconds: float) -> Callable[[F], F]:
 
 
 class Binding(Protocol):
-    """What a monitor instance asks of its context."""
+    """The requests of a monitor to its context. `Monitor` has a method for each of them, with the same errors."""
 
     def send(
         self,
@@ -110,51 +119,51 @@ class Binding(Protocol):
         properties: Mapping[str, Any] | None,
         destination: str | None,
     ) -> None:
-        """Stage a send."""
+        """Send to a sender, or to a channel."""
         ...
 
     def listen(self, monitor: "Monitor", spec: ListenerSpec) -> int:
-        """Add a listener; returns its number within the monitor."""
+        """Add a dynamic listener; returns its number within the monitor."""
         ...
 
     def unlisten(self, monitor: "Monitor", number: int) -> None:
-        """Remove a listener."""
+        """Remove a dynamic listener or timer."""
         ...
 
     def wait(self, monitor: "Monitor", seconds: float, handler: str) -> int:
-        """Add a timer; returns its number within the monitor."""
+        """Add a timer that fires once; returns its number within the monitor."""
         ...
 
     def subscribe(self, monitor: "Monitor", channel: str) -> None:
-        """Have the context receive a channel."""
+        """Subscribe the monitor to a channel."""
         ...
 
     def unsubscribe(self, monitor: "Monitor", channel: str) -> None:
-        """No longer have it receive a channel."""
+        """End the subscription of the monitor to a channel."""
         ...
 
     def spawn(self, monitor: "Monitor", cls: "type[Monitor]", attributes: Mapping[str, Any]) -> None:
-        """Make another instance."""
+        """Begin another monitor of this class in the same context."""
         ...
 
     def stop(self, monitor: "Monitor") -> None:
-        """End this instance after the handler."""
+        """End this monitor after the handler."""
         ...
 
     def outstanding(self, monitor: "Monitor", sender: str) -> int:
-        """How much waits for the broker of a sender."""
+        """How many messages wait for the broker of a sender."""
         ...
 
     def request_flush(self, monitor: "Monitor", sender: str) -> int:
-        """Ask for `SenderFlushed`."""
+        """Ask for `SenderFlushed`; returns the number of the request."""
         ...
 
     def acknowledge_and_resume(self, monitor: "Monitor", receiver: str) -> None:
-        """Acknowledge the suspended batch."""
+        """Acknowledge the suspended batch of a receiver."""
         ...
 
     def update_flow_control_window(self, monitor: "Monitor", marker: FlowControlMarker, window: int) -> None:
-        """Let a receiver deliver further."""
+        """Let a receiver deliver so many messages beyond a marker."""
         ...
 
     @property
@@ -164,18 +173,19 @@ class Binding(Protocol):
 
 
 class Monitor:
-    """Base class of application code.
+    """Base class of the monitors of an application.
 
-    `class Positions(Monitor, persistent=True)`: annotated attributes are the state that the checkpoint holds; a value
-    beside the annotation is the initial one, copied for each instance. Attributes without annotation are scratch and
-    gone after a restart. `name=` fixes the name in the store when the class is renamed.
+    `class Positions(Monitor, persistent=True)`: checkpoints hold its annotated attributes. A value beside the
+    annotation is the initial value; each instance gets a copy. Attributes without annotation are lost at a restart.
+    `name=` keeps the name in the store when the class is renamed.
 
-    A subclass has the handlers of its bases. One that it defines again needs `@on` or `@every` again (`UsageError`
-    E4121); `NAME = None` leaves it out.
+    A subclass has the handlers of its bases. A handler that it defines again needs `@on` or `@every` again (otherwise
+    `UsageError` E4121); `NAME = None` removes a handler.
 
-    All methods are called in the thread of the monitor's context, one at a time. What they ask for is asked for in this
-    thread, before they return: any other call raises `UsageError` E8005, E2050 in a forked child. A monitor that ends
-    can still send and spawn in its `on_unload`, and wait for nothing (`UsageError` E8011).
+    The engine calls all methods in the thread of the monitor's context, one at a time. They make requests (`send`,
+    `once`, `wait` and so on) in this thread and before they return: any other call raises `UsageError` E8005, and E2050
+    in a forked child. The engine carries out the requests when the handler has returned, and none of them when it
+    raises. In its `on_unload` a monitor can still send and spawn; a request to wait raises `UsageError` E8011.
     """
 
     persistent: ClassVar[bool] = False
@@ -238,54 +248,80 @@ class Monitor:
         properties: Mapping[str, Any] | None = None,
         destination: str | None = None,
     ) -> None:
-        """Send an event to a sender by its id, or to `channel:NAME`; leaves as the sender's reliability says.
+        """Send an event to a sender, or to `channel:NAME`. The sender's reliability mode says when it leaves.
 
-        A `bytes` or `Message` value is sent as it is, an event as JSON; `destination` takes the place of the sender's.
-        A connection without configured senders has one named `CONNECTION-default-sender`. Raises
-        `UsageError` E8001 for an unknown sender, E8004 when neither it nor the call names a destination, and
-        `MappingError` E5201 for a value that cannot become a message.
+        A connection without configured senders has a sender named `CONNECTION-default-sender`.
+
+        Args:
+            event: an event, sent as JSON or by the sender's mapping; `bytes` and `Message` are sent as they are.
+            to: id of the sender, or `channel:NAME`.
+            key: of the message.
+            properties: of the message.
+            destination: replaces the sender's destination.
+
+        Raises:
+            UsageError: E8001 for an unknown sender or channel, E8002 for a sender that is being removed, E8004 when
+                neither the sender nor the call names a destination, E8010 for too many sends of one handler or too many
+                events that wait in the channel.
+            MappingError: E5201 for a value that cannot become a message, E5202 for properties, a key, a destination or
+                headers that cannot travel.
+            StateError: E4102 or E4103 for an event to a channel that cannot be stored.
         """
         (self._binding or self._bound).send(self, event, to, key, properties, destination)
 
     def once(self, expression: Expression, then: Handler) -> int:
-        """Call `then` (a method of this monitor) when the expression is true; returns a number for `cancel`.
+        """Call a method of this monitor when the expression becomes true; returns a number for `cancel`.
 
-        `then` is called with one event for each `match()` that is not behind `not`, in the order of writing, `None` for
-        one that has not matched. Raises `UsageError` E4112 for an expression that cannot be, E4113 for a reference to
-        what need not have happened, E4114 for a handler that does not take these events, E4117 for one that is
-        `async def` or a generator.
+        The engine calls `then` with one event for each `match()` that is not behind `not`, in the order of writing; for
+        a `match()` without a matching event it passes `None`.
+
+        Raises:
+            UsageError: E4106 for a handler that is no method of this monitor, E4112 for an invalid expression, E4113
+                for a reference to an event that need not have happened, E4114 for a handler that does not take these
+                events, E4117 for a handler that is `async def` or a generator, E4118 for event classes of a persistent
+                monitor that a later start could not import.
         """
         return self._bound.listen(self, ListenerSpec.of(expression, then, self._own(then), once=True))
 
     def on_all(self, expression: Expression, then: Handler) -> int:
-        """Call `then`, as `once` does, each time the expression is true; returns a number for `cancel`.
+        """Call a method of this monitor each time the expression becomes true; returns a number for `cancel`.
 
-        Whenever the first step of a sequence is true, another attempt begins to wait for it; what is no sequence begins
-        again when it was true. When the first step can no longer become true, no attempt begins any more.
+        Whenever the first step of a sequence becomes true, another attempt at the sequence begins. An expression that
+        is no sequence begins again when it has become true. When the first step can no longer become true, no further
+        attempt begins. Calls and errors are those of `once`.
         """
         return self._bound.listen(self, ListenerSpec.of(expression, then, self._own(then)))
 
     def subscribe(self, channel: str) -> None:
-        """Have this context receive what is sent to `channel:NAME`, from the end of this handler on.
+        """Let this context receive events that are sent to `channel:NAME`, from the end of this handler on.
 
-        All monitors of the context hear it, until the last subscribed one unsubscribes or ends. The context's own name
-        needs no subscription.
+        All monitors of the context get them, until the last subscribed monitor unsubscribes or ends. A context receives
+        the channel of its own name without a subscription.
+
+        Raises:
+            UsageError: E4115 for a name that is no text, is empty or has a colon.
         """
         self._bound.subscribe(self, channel)
 
     def unsubscribe(self, channel: str) -> None:
-        """End the subscription of this monitor; without one this is no error."""
+        """End the subscription of this monitor; without effect if there is none. Raises as `subscribe`."""
         self._bound.unsubscribe(self, channel)
 
     def cancel(self, number: int) -> None:
-        """End a listener or timer; one that has ended already is no error."""
+        """End a listener or timer; without effect if it has ended already.
+
+        Raises:
+            UsageError: E4120 for a value that is no number.
+        """
         self._bound.unlisten(self, number)
 
     def wait(self, seconds: float, then: Handler) -> int:
-        """Call `then` (a method of this monitor) once, after `seconds` of engine time.
+        """Call a method of this monitor once, after `seconds` of engine time; returns a number for `cancel`.
 
-        Raises `UsageError` E4109 for less than 0 seconds, more than a hundred years, and what is no number, E4114 for
-        a method that takes arguments, E4117 for one that is `async def` or a generator.
+        Raises:
+            UsageError: E4106 for a handler that is no method of this monitor, E4109 for a time that is no number, less
+                than 0 or longer than 100 years, E4114 for a method that takes arguments, E4117 for a method that is
+                `async def` or a generator.
         """
         if not isinstance(seconds, int | float) or not 0 <= seconds <= LONGEST_WAIT_S:
             what = f"{quoted(seconds)} s is no time to wait"
@@ -296,49 +332,66 @@ class Monitor:
         return self._bound.wait(self, float(seconds), name)
 
     def spawn(self, cls: "type[Monitor]", **attributes: Any) -> None:
-        """Make another monitor in the same context, with these attributes; it begins after this handler."""
+        """Begin another monitor in the same context, with these attributes, after this handler.
+
+        Raises:
+            UsageError: E4104 for an attribute that the class does not have, E4105 for a missing one, E4118 for a
+                persistent class that a later start could not import.
+            StateError: E4102, E4103, E4116 for a persistent monitor that a later start could not restore.
+        """
         self._bound.spawn(self, cls, attributes)
 
     def stop(self) -> None:
-        """End this monitor after the handler: its listeners, timers and state are gone."""
+        """End this monitor after the handler, and delete its listeners, timers and state."""
         self._bound.stop(self)
 
     def outstanding(self, sender: str) -> int:
-        """How many messages to a sender its broker has not confirmed yet, from all contexts.
+        """How many messages to a sender, from all contexts, its broker has not confirmed yet.
 
-        To send less while it is many. What this handler sends counts from its end on. A handler that is run again, in
-        another life, may be told another number; a flush that was asked for counts as one. Raises `UsageError` E8001
-        for an unknown sender, E8002 for one that is being removed.
+        An application can send less while this number is high. Sends of the running handler count when it has returned;
+        a flush request counts as one message. A handler that runs again in another life may get another number.
+
+        Raises:
+            UsageError: E8001 for an unknown sender, E8002 for a sender that is being removed.
         """
         return self._bound.outstanding(self, sender)
 
     def request_flush(self, sender: str) -> int:
-        """Ask to be told by a `SenderFlushed` event when all earlier sends to a BEST_EFFORT sender are settled.
+        """Ask for a `SenderFlushed` event when all earlier sends to a BEST_EFFORT sender are settled.
 
-        Raises `UsageError` E4110 in a persistent monitor and E8202 for a reliable sender.
+        Returns the number of the request, which the event repeats.
+
+        Raises:
+            UsageError: E4110 in a persistent monitor, E8001 for an unknown sender, E8202 for a reliable sender.
         """
         return self._bound.request_flush(self, sender)
 
     def acknowledge_and_resume(self, receiver: str) -> None:
-        """Acknowledge the batch that `ReceivingSuspended` announced, and receive on, when this handler has returned.
+        """Acknowledge the batch that `ReceivingSuspended` announced, and receive further messages, after this handler.
 
-        A handler that fails acknowledges nothing, and what was lost with its connection comes again. Raises
-        `UsageError` E4110 in a persistent monitor, E7101 when nothing is suspended, E7102 in a wrong context.
+        A handler that fails acknowledges nothing. If the connection of the receiver is lost before, the broker
+        redelivers the batch.
+
+        Raises:
+            UsageError: E4110 in a persistent monitor, E7101 when no batch is suspended, E7102 in another context than
+                the receiver's, E7103 for a receiver that is not APP_CONTROLLED.
         """
         self._bound.acknowledge_and_resume(self, receiver)
 
     def update_flow_control_window(self, marker: FlowControlMarker, window: int) -> None:
-        """Let a receiver deliver `window` messages beyond a marker of its own; the last call counts.
+        """Let the receiver of a marker deliver `window` messages beyond this marker; the last call counts.
 
-        Allowed in persistent monitors: the window is not state, a new marker comes after a restart. A smaller window
-        does not take back what the receiver has just asked its broker for. Raises `UsageError` E7104 for a receiver
-        without flow control, E7105 for a negative window.
+        Persistent monitors may call it: the window is not state, and a new marker comes after a restart. A smaller
+        window does not take back messages that the receiver has just requested from its broker.
+
+        Raises:
+            UsageError: E7104 for a receiver without flow control, E7105 for a negative window.
         """
         self._bound.update_flow_control_window(self, marker, window)
 
     @property
     def engine_time(self) -> float:
-        """Seconds of engine time: grows while the engine runs, goes on where it stopped, never follows a clock."""
+        """Seconds of engine time: it grows while the engine runs, goes on after a restart, and never goes back."""
         return self._bound.engine_time
 
     # --- life cycle, to be overridden ---
@@ -357,7 +410,7 @@ class Monitor:
 
     @classmethod
     def migrate_state(cls, version: int, data: dict[str, Any]) -> dict[str, Any] | None:
-        """Turn state that an earlier version of the class stored into today's fields; `None` refuses (E4203)."""
+        """Fields of this class, made of the state that an earlier version stored; `None` refuses the start (E4203)."""
         del version, data
         return None
 
@@ -365,9 +418,10 @@ class Monitor:
 
     @classmethod
     def made_again(cls, attributes: Mapping[str, Any]) -> "Monitor":
-        """The monitor with the attributes that another life left it with.
+        """A monitor of this class with these attributes, which the store holds.
 
-        Raises `StateError` E4116 when its own `__init__` does not take them, or does not keep them.
+        Raises:
+            StateError: E4116 when the class has an `__init__` of its own that does not take or keep the attributes.
         """
         try:
             made = cls(**attributes)
@@ -380,9 +434,10 @@ class Monitor:
         return made
 
     def settle(self) -> None:
-        """Give it the attributes that a start would read back: nobody else holds what is in them.
+        """Replace its attributes by copies as a start would read them back, so that no other object can change them.
 
-        Raises `StateError` E4102 or E4103 for a value that cannot be stored, E4116 as `made_again`.
+        Raises:
+            StateError: E4102 or E4103 for a value that cannot be stored, E4116 as `made_again`.
         """
         restored = self.state_codec().decode(self.encoded())
         attributes = {name: getattr(restored, name) for name in self._attributes}
@@ -393,7 +448,7 @@ class Monitor:
 
     @classmethod
     def acknowledges(cls) -> bool:
-        """Whether it may acknowledge batches, and declares to listen for those that are to be acknowledged."""
+        """Whether it may acknowledge batches, and declares a listener for `ReceivingSuspended`."""
         return not cls.persistent and any(
             isinstance(spec.expression, Pattern) and spec.expression.event_type is ReceivingSuspended
             for spec in cls.listeners
@@ -405,7 +460,7 @@ class Monitor:
         return cls._codec
 
     def attributes(self) -> dict[str, Any]:
-        """The annotated attributes and their values; raises `StateError` E4102 when one was deleted."""
+        """The annotated attributes and their values; raises `StateError` E4102 for a deleted attribute."""
         try:
             return {name: getattr(self, name) for name in self._attributes}
         except AttributeError as error:
@@ -415,7 +470,11 @@ class Monitor:
             ) from error
 
     def encoded(self) -> bytes:
-        """The annotated attributes as `state_codec` encodes them; raises `StateError` E4102 or E4103 naming the one."""
+        """The annotated attributes, encoded by `state_codec`.
+
+        Raises:
+            StateError: E4102 or E4103, with the name of the attribute that cannot be stored.
+        """
         attributes = self.attributes()
         try:
             return self.state_codec().encode(attributes)
@@ -425,18 +484,18 @@ class Monitor:
             raise
 
     def tables(self) -> list[StateTable[Any, Any]]:
-        """The state tables."""
+        """Its state tables."""
         return [getattr(self, name) for name in self._tables]
 
     def check_tables(self, made: Sequence[StateTable[Any, Any]]) -> None:
-        """Raise `StateError` E4119 when its tables are no longer those that the engine made."""
+        """Raise `StateError` E4119 when code has replaced one of the tables that the engine made."""
         for name, table in zip(self._tables, made, strict=True):
             if getattr(self, name, None) is not table:
                 where, todo = f"monitor {self.state_name}", f"Change what it holds: self.{name}.clear(), .update(…)"
                 raise StateError("E4119", where, f"another value took the place of its StateTable '{name}'", "", todo)
 
     def take_back(self, attributes: bytes, tables: Sequence[StateTable[Any, Any]]) -> None:
-        """Make attributes and tables what they were; `attributes` as `state_codec` encoded them."""
+        """Undo a failed handler: restore the attributes, as `state_codec` encoded them, and undo the tables."""
         restored = self.state_codec().decode(attributes)
         for name in self._attributes:
             setattr(self, name, getattr(restored, name))
@@ -445,13 +504,13 @@ class Monitor:
             table.undo()
 
     def name_tables(self, instance: str) -> None:
-        """Give each table its owner name in the store."""
+        """Make the tables of this instance, each with its owner name in the store."""
         for attribute, (key_type, value_type) in self._tables.items():
             owner = f"table:{self.state_name}#{instance}.{attribute}"
             setattr(self, attribute, StateTable(key_type, value_type, owner))
 
     def bind(self, binding: Binding) -> None:
-        """Set by the context that the monitor lives in."""
+        """Set the binding; its context calls this."""
         self._binding = binding
 
     @property
@@ -471,7 +530,7 @@ class Monitor:
 
 
 def refuse_deferred_handler(cls: type[Monitor], name: str) -> None:
-    """Raises `UsageError` E4117 for a method of the class that is `async def` or a generator."""
+    """Raise `UsageError` E4117 for a method of the class that is `async def` or a generator."""
     refuse_deferred(getattr(cls, name, None), f"handler {cls.__qualname__}.{name}")
 
 
@@ -522,7 +581,7 @@ def _listed(names: Mapping[str, Any]) -> str:
 
 
 def stored_attributes(cls: type[Monitor]) -> set[str]:
-    """Names of the attributes and tables of a class that a checkpoint holds when it is persistent."""
+    """The attributes and tables of a class that checkpoints would hold if it were persistent."""
     return {*cls._attributes, *cls._tables}
 
 
@@ -531,7 +590,7 @@ _LIKENESS = 0.8
 
 
 def _refuse_strange_hooks(cls: type[Monitor]) -> None:
-    """A life-cycle method under a name that is none would never be called, and nobody would know."""
+    """A life-cycle method with a misspelt name would never be called."""
     for name in dir(cls):
         method = getattr(cls, name)
         plain = name.replace("_", "").lower()
@@ -549,7 +608,7 @@ def _refuse_strange_hooks(cls: type[Monitor]) -> None:
 
 
 def _refuse_silent_overrides(cls: type[Monitor]) -> None:
-    """A method that takes the place of a handler, without its decorator, would never be called by itself."""
+    """A method that replaces a handler, without its decorator, would never be called for an event."""
     for name in dir(cls):
         owners = [base for base in cls.__mro__ if name in vars(base)]
         if len(owners) < 2 or vars(owners[0])[name] is None:
@@ -576,7 +635,7 @@ def _takes_events(method: Handler) -> bool:
 
 
 def check_arguments(handler: Handler, events: int) -> None:
-    """Raises `UsageError` E4114 for a handler that cannot be called with so many events."""
+    """Raise `UsageError` E4114 for a handler that cannot be called with so many events."""
     function = getattr(handler, "__func__", handler)
     if isinstance(handler, partial):
         function = handler.func
@@ -595,6 +654,6 @@ def _takes(function: Handler, arguments: int) -> bool:
         inspect.signature(function).bind(*[None] * arguments)
     except TypeError:
         return False
-    except ValueError:  # it does not tell what it takes
+    except ValueError:  # it has no signature
         return True
     return True

@@ -1,8 +1,8 @@
-"""State that a checkpoint can hold: which types, how they become bytes, and `StateTable`.
+"""State that a checkpoint can hold: the allowed types, their encoding, and `StateTable`.
 
-Only data is allowed (trap T46): what an annotation does not allow is refused when the monitor class is made,
-with the path to it. Bytes are MessagePack in deterministic order, so that equal state has equal bytes; a dict whose
-keys are not text keeps its own order.
+Only data is allowed (trap T46). A type that cannot be stored is refused with its path when Python makes the monitor
+class. The encoding is MessagePack in deterministic order, so equal state has equal bytes; only a dict whose keys are
+not text keeps its own order.
 """
 
 import dataclasses
@@ -39,7 +39,7 @@ _PLAIN = {
     uuid.UUID,
 }
 CHECKED = 100
-"""Most values of a table that a start decodes to compare them with the declared type."""
+"""Most values of a table that a start decodes to check that they are of the declared type."""
 _KEYS = {str, int, bytes, bool, dt.date, uuid.UUID}
 _CONTAINERS = {list, tuple, dict, set, frozenset}
 _ALLOWED = (
@@ -51,7 +51,7 @@ _encoder_as_it_is = msgspec.msgpack.Encoder()
 
 
 def check_type(annotation: Any, where: str, path: str) -> None:
-    """Refuse a type that state cannot have; raises `StateError` E4101 naming the path."""
+    """Raise `StateError` E4101, with the path, for a type that state cannot have."""
     _check(annotation, where, path, ())
 
 
@@ -77,7 +77,7 @@ def _check(annotation: Any, where: str, path: str, above: tuple[Any, ...]) -> No
 
 
 def check_key_type(annotation: Any, where: str, path: str) -> None:
-    """Refuse a type of keys whose equal values may have different bytes; raises `StateError` E4101."""
+    """Raise `StateError` E4101 for a type of keys that cannot be stored, or whose equal values may have other bytes."""
     origin = typing.get_origin(annotation) or annotation
     arguments = [argument for argument in typing.get_args(annotation) if argument is not Ellipsis]
     if origin is tuple and arguments:
@@ -97,7 +97,7 @@ def _is_enum(origin: Any) -> bool:
 
 
 def is_record(origin: Any) -> bool:
-    """Whether it is a class of fields: an event, a struct or a dataclass."""
+    """Whether `origin` is a class with fields: an event class, a struct or a dataclass."""
     return isinstance(origin, type) and (issubclass(origin, msgspec.Struct) or dataclasses.is_dataclass(origin))
 
 
@@ -123,7 +123,7 @@ def is_immutable(annotation: Any) -> bool:
 
 
 def encode(value: Any, where: str) -> bytes:
-    """Bytes of a value; raises `StateError` E4102 for a value that cannot be stored."""
+    """The bytes of a value; raises `StateError` E4102 for a value that cannot be stored."""
     try:
         try:
             return _encoder.encode(value)
@@ -134,14 +134,23 @@ def encode(value: Any, where: str) -> bytes:
 
 
 class Codec(Generic[V]):
-    """Turns values of one declared type into bytes and back; what it has written it can read."""
+    """Encodes and decodes values of one declared type. It encodes only values that it can decode.
+
+    Args:
+        annotation: the type.
+        where: the part that errors name.
+    """
 
     def __init__(self, annotation: Any, where: str) -> None:
         self._where = where
         self._decoder: msgspec.msgpack.Decoder[V] = msgspec.msgpack.Decoder(annotation)
 
     def encode(self, value: V) -> bytes:
-        """Bytes of the value; raises `StateError` E4103 when the value is not of the declared type."""
+        """The bytes of the value.
+
+        Raises:
+            StateError: E4102 for a value that cannot be stored, E4103 for a value that is not of the declared type.
+        """
         data = encode(value, self._where)
         try:
             self._decoder.decode(data)
@@ -152,7 +161,7 @@ class Codec(Generic[V]):
         return data
 
     def decode(self, data: bytes) -> V:
-        """The value; raises `StateError` E4203 when the bytes were written for another type."""
+        """The value; raises `StateError` E4203 for bytes of another type."""
         try:
             return self._decoder.decode(data)
         except msgspec.DecodeError as error:
@@ -166,12 +175,14 @@ class Codec(Generic[V]):
 
 
 class StateTable(MutableMapping[K, V]):
-    """A mapping in the state of a persistent monitor whose changed keys alone are written by a checkpoint.
+    """A mapping in the state of a persistent monitor. A checkpoint writes its changed keys only.
 
-    Declare it as an annotation, `orders: StateTable[str, Order]`; the engine makes it. A key is written when it was
-    assigned or deleted. A value of a type that can change in place also counts as changed once it was handed out, so
-    that `table[key].append(x)` is not lost; frozen structs and plain values avoid that cost. Do not keep such a value
-    beyond the handler. Values restored from the store stay encoded until they are first used.
+    Declare it as an annotation, `orders: StateTable[str, Order]`; the engine makes it. A key counts as changed when it
+    is assigned or deleted. A key whose value is mutable also counts as changed when the value is read, so that
+    `table[key].append(x)` is not lost; frozen structs and plain values avoid this cost. Do not keep a mutable value
+    beyond the handler. Restored values stay encoded until they are first used.
+
+    Every method that changes a key raises `StateError` E4102 or E4103 for a key that cannot be stored.
 
     Owner: the context's thread.
     """
@@ -234,7 +245,7 @@ class StateTable(MutableMapping[K, V]):
         return key in self._live or key in self._cold
 
     def __iter__(self) -> Iterator[K]:
-        yield from [*self._live, *self._cold]  # at once: using a value moves its key from one to the other
+        yield from [*self._live, *self._cold]  # a list, since a read moves a key from one dict to the other
 
     def __len__(self) -> int:
         return len(self._live) + len(self._cold)
@@ -246,7 +257,7 @@ class StateTable(MutableMapping[K, V]):
         return value
 
     def _touch(self, key: K) -> None:
-        """Count a key as changed; its bytes are made here, so that one that no store takes is refused at the call."""
+        """Count a key as changed. It is encoded here, so that a key that cannot be stored fails this call."""
         new = key not in self._changed
         if new or type(key) is not self._key_class:
             encoded = self._keys.encode(key)
@@ -272,20 +283,21 @@ class StateTable(MutableMapping[K, V]):
         self._cold.clear()
 
     def check_changes(self) -> None:
-        """Raise `StateError` for a value of this event that could not be stored; between `begin_undo` and `undo`.
+        """Check that the values that have changed since `begin_undo` can be stored. The next cut uses their bytes.
 
-        The next cut takes the bytes that are made here.
+        Raises:
+            StateError: E4102 or E4103 for a value that cannot be stored.
         """
         for key in self._undo or ():
             if key in self._live:
                 self._checked[key] = self._values.encode(self._live[key])
 
     def begin_undo(self) -> None:
-        """From now on remember what `undo` needs."""
+        """Begin to record changes for `undo`."""
         self._undo = {}
 
     def undo(self) -> None:
-        """Take back every change since `begin_undo`."""
+        """Undo all changes since `begin_undo`."""
         changes, self._undo = self._undo or {}, None
         for key, (data, new) in changes.items():
             for kept in (self._live, self._cold, self._checked):
@@ -300,10 +312,13 @@ class StateTable(MutableMapping[K, V]):
         self._cold = {self._keys.decode(key): value for key, value in stored.items()}
 
     def check_stored(self) -> None:
-        """Raise `StateError` E4203 when one of the first values of the store is of another type than declared.
+        """Check that stored values are of the declared type.
 
-        It looks at `CHECKED` of them at most, so that a start with a large table stays quick: a change of the type is
-        seen there, a single odd value only when it is used.
+        It checks the first `CHECKED` values only, so that a start with a large table is quick. That finds a change of
+        the declared type. A single value of another type raises when it is used.
+
+        Raises:
+            StateError: E4203 for a value of another type.
         """
         for data in itertools.islice(self._cold.values(), CHECKED):
             try:
@@ -313,7 +328,7 @@ class StateTable(MutableMapping[K, V]):
                 raise StateError(error.code, error.where, error.what, error.allowed, todo) from error
 
     def take_changes(self) -> list[StateEntry]:
-        """What changed since the last call, encoded; called at the cut."""
+        """The changes since the last call, encoded; called at the cut."""
         entries = [StateEntry(self._owner, encoded, self._encoded(key)) for key, encoded in self._changed.items()]
         self._changed, self._checked = {}, {}
         return entries

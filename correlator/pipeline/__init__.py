@@ -1,4 +1,4 @@
-"""Pipelines on Spark: what a pipeline file says, its steps as SQL and Arrow functions, the processor that runs them.
+"""Pipelines on Spark: their settings, their steps as SQL and Arrow functions, and the processor that runs them.
 
 Importing `correlator.pipeline.spec` needs no Spark; `correlator.pipeline.processor` does.
 """

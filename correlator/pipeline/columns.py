@@ -1,4 +1,4 @@
-"""Columns of a struct, event or dataclass: which Spark types its fields are. Pure."""
+"""The columns of a struct, event or dataclass: the Spark types of its fields. Pure."""
 
 import enum
 from datetime import date, datetime
@@ -41,17 +41,17 @@ _SPARK_TYPES: dict[str, type[Any]] = {
 
 
 def fields_of(cls: type[Any]) -> dict[str, bool]:
-    """Names of the fields in order, and whether each must be given."""
+    """The names of the fields in order, each with whether the field is required."""
     return {field.encode_name: field.required for field in _fields(cls)}
 
 
 def ddl_of(cls: type[Any], where: str) -> str:
-    """The columns as Spark DDL; raises `ConfigError` E1513 for a field that no column can hold."""
+    """The columns as Spark DDL; raises `ConfigError` E1513 for a field of a type that no column can hold."""
     return ", ".join(f"`{field.encode_name}` {_ddl(field.type, f'{where}.{field.name}')}" for field in _fields(cls))
 
 
 def python_type(spark_type: str, where: str) -> type[Any]:
-    """The Python type of a plain Spark type; raises `ConfigError` E1513 for others."""
+    """The Python type of a plain Spark type; raises `ConfigError` E1513 for any other type."""
     if spark_type.startswith("decimal"):
         return Decimal
     if spark_type not in _SPARK_TYPES:

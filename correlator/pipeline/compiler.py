@@ -104,7 +104,7 @@ class _Compiler:
         self._reads_twice = False
         self._hidden: Sequence[str] = OF_MESSAGES
         self._columns: dict[str, str] = {}
-        self._rows = sql.Rows.RECEIVED
+        self._rows = sql.RowKind.RECEIVED
         self._where = f"pipeline {pipeline.name}"
         self._views: list[str] = []
 
@@ -352,14 +352,14 @@ class _Compiler:
         return factory, f"key STRING, window_start TIMESTAMP, window_end TIMESTAMP{values}"
 
 
-def _rows_after(step: Step, rows: sql.Rows) -> sql.Rows:
+def _rows_after(step: Step, rows: sql.RowKind) -> sql.RowKind:
     match step:
         case WhereStep() | RouteStep():
             return rows
         case DecodeStep() | MonitorStep() | AggregateStep() | CorrelateStep():
-            return sql.Rows.MADE
+            return sql.RowKind.MADE
         case _:
-            return sql.Rows.MESSAGES if rows is sql.Rows.RECEIVED else rows
+            return sql.RowKind.MESSAGES if rows is sql.RowKind.RECEIVED else rows
 
 
 def _is_monitor(found: object) -> bool:

@@ -1,4 +1,4 @@
-"""Pairs of rows that belong together, as a keyed monitor: the `correlate` step. Pure; runs in Spark's workers."""
+"""The `correlate` step: a keyed monitor that pairs rows which belong together. Pure; runs in Spark's workers."""
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -13,9 +13,9 @@ _OTHER = {"first": "second", "second": "first"}
 
 
 class Pairs(KeyedMonitor[dict[str, Any], dict[str, Any]]):
-    """Rows of one key that wait for a partner, in the order of arrival.
+    """The rows of one key that wait for a partner, in the order of arrival.
 
-    Rows bring `side` (`first` or `second`) and `row` (all columns as JSON); outputs have `first` and `second`.
+    An input row has `side` (`first` or `second`) and `row` (all columns as JSON); an output has `first` and `second`.
     """
 
     within: ClassVar[timedelta]
@@ -25,7 +25,7 @@ class Pairs(KeyedMonitor[dict[str, Any], dict[str, Any]]):
     second: list[tuple[datetime, str]] = []
 
     def on_event(self, row: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """Pair the row with the oldest that waits near enough in time, or let it wait."""
+        """Pair the row with the oldest waiting row that is near enough in time, or let it wait."""
         side, time, text = row["side"], row[TIME], row["row"]
         waiting = self._waiting(_OTHER[side])
         partner = next((entry for entry in waiting if abs(entry[0] - time) <= self.within), None)
@@ -38,7 +38,7 @@ class Pairs(KeyedMonitor[dict[str, Any], dict[str, Any]]):
         self._forget_if_nothing_waits()
 
     def on_time(self, name: str) -> Iterator[dict[str, Any]]:
-        """Give up on rows that have waited too long."""
+        """Remove rows that have waited too long; give them as unmatched rows if the step asks for these."""
         del name
         for side, other in _OTHER.items():
             expired = [entry for entry in self._waiting(side) if entry[0] + self.within < self.time]
@@ -50,7 +50,7 @@ class Pairs(KeyedMonitor[dict[str, Any], dict[str, Any]]):
         self._forget_if_nothing_waits()
 
     def _wake_for_the_rest(self) -> None:
-        """The timers of rows that wait are of the `within` that was configured when they came."""
+        """Set a timer again: timers follow from the `within` at the arrival of their rows, which may have changed."""
         if waiting := [time for time, _ in (*self.first, *self.second)]:
             self.wake_at(min(waiting) + self.within + _JUST_AFTER)
 

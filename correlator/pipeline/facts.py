@@ -1,7 +1,7 @@
-"""The fingerprint of a keyed step: what of its settings and of its rows the meaning of its state depends on. Pure.
+"""The fingerprint of a keyed step: the facts of its settings and rows on which the meaning of its state depends. Pure.
 
-What earlier steps make of a column, and the code of a monitor, cannot be compared: of a column the name and type count,
-of a monitor its attributes.
+A fingerprint covers the names and types of columns, but not how earlier steps compute them; and the attributes of a
+monitor, but not its code.
 """
 
 from collections.abc import Mapping
@@ -26,9 +26,9 @@ def facts_of(
     Args:
         step: its settings.
         key_type: Spark's type of the key.
-        rows: Spark's types of the values that the worker gets.
+        rows: Spark's types of the values that go to the worker.
         columns: Spark's types of the columns that the step sees.
-        monitor: what runs in the workers.
+        monitor: the monitor that runs in the workers.
     """
     common = {"kind": step.word, "key": step.key.strip(), "key type": key_type, "event time": _text(step.event_time)}
     match step:

@@ -1,7 +1,7 @@
 """A batch with a message that cannot be processed is cut in halves until that message is alone. Pure.
 
-What comes out is what one message after the other would have caused: a half that fails has no effect, the second half
-sees the state that the first one leaves, and each half counts once.
+The effects are those of processing one message after the other: a half that fails has no effect, the second half
+sees the state that the first half leaves, and each half counts once.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -45,10 +45,10 @@ def in_halves(
 
     Args:
         batch: at least one message.
-        state: what earlier batches left.
-        run: the effects of some of the messages; raises one of `errors`, with no effect, when one cannot be processed.
-        refused: the effects of a message that cannot be processed.
-        errors: what `run` raises for a message; all else is raised on.
+        state: the state after the earlier batches.
+        run: computes the effects of some messages; raises one of `errors` if one of them cannot be processed.
+        refused: makes the effects of a message that cannot be processed.
+        errors: the errors of messages that cannot be processed; other errors pass.
     """
     try:
         return run(batch, state)
@@ -61,7 +61,7 @@ def in_halves(
 
 
 def joined(first: Effects, second: Effects) -> Effects:
-    """The effects of one after the other: of two values of a key the later one."""
+    """The effects of both in this order; of two values of a key the later one stays."""
     state = {(entry.owner, entry.key): entry for entry in (*first.state, *second.state)}
     return Effects(
         [*first.sends, *second.sends],

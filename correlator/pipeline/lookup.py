@@ -1,4 +1,4 @@
-"""The content of a file or table that rows are joined with, read again when it has become too old."""
+"""The content of a file or table with which a `lookup` joins rows; it is read again when it is too old."""
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -9,9 +9,10 @@ from correlator.pipeline.spec import LookupStep
 
 
 class Lookup:
-    """A temporary view of the content. Owned by the pipeline's thread.
+    """A temporary view of the content. Used by the pipeline's thread.
 
-    Raises `ConfigError` E1518 when the content cannot be read, lacks a column or has two records for one row.
+    Raises:
+        ConfigError: E1518, the content cannot be read, lacks a column, or has two records for one row.
     """
 
     def __init__(self, session: SparkSession, step: LookupStep, view: str, where: str) -> None:
@@ -24,7 +25,7 @@ class Lookup:
         self.columns: list[str] = self._content.columns
 
     def refresh(self, engine_time: float) -> None:
-        """Read again when the content is older than the step allows."""
+        """Read the content again if it is older than the step allows. Raises `ConfigError` E1518 as the constructor."""
         if self._read_at is None:
             self._read_at = engine_time
         elif self._step.refresh is not None and engine_time - self._read_at >= self._step.refresh:

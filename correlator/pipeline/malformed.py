@@ -1,4 +1,4 @@
-"""Why a body could not be decoded, for its dead letter. Spark only says that it could not. Pure."""
+"""Why a body could not be decoded, for its dead letter; Spark gives no reason. Pure."""
 
 import csv
 import re
@@ -12,7 +12,7 @@ _AT_BYTE = re.compile(r"\(byte (\d+)\)")
 
 
 def why_malformed(step: DecodeStep, body: bytes) -> str:
-    """What follows the reason of the dead letter: the place, as well as we can tell it, and the body's beginning."""
+    """The end of the reason of the dead letter: the cause with its position if it can be found, and the body."""
     try:
         content = body.decode()
     except UnicodeDecodeError as error:
@@ -32,7 +32,7 @@ def _not_json(body: bytes) -> str:
 
 
 def _placed(reason: str, body: bytes) -> str:
-    """The reason with line and column instead of a byte."""
+    """The reason with line and column instead of the number of a byte."""
     match = _AT_BYTE.search(reason)
     if match is None:
         return reason

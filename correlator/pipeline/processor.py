@@ -1,9 +1,9 @@
-"""A pipeline as the engine sees it: batches in, effects out (`ports.Processor`).
+"""A pipeline on Spark as a `ports.Processor`: batches in, effects out.
 
-What a batch contains makes no difference: sends of one sender are in the order of the messages that caused them,
-state belongs to keys, and a message whose processing fails takes no other message with it. When Spark refuses a value
-(division by zero, a cast, an overflow) the batch is cut in halves until the message is alone; it becomes a dead
-letter and has no other effect. Everything else that goes wrong in Spark stops the engine: nothing has happened yet.
+How messages are cut into batches makes no difference: the sends of a sender have the order of the messages that caused
+them, state belongs to keys, and a message whose processing fails affects no other message. If Spark refuses a value
+(division by zero, a cast, an overflow), the batch is cut in halves until the message is alone; it becomes a dead letter
+and has no other effect. Any other error of Spark stops the engine before the batch has any effect.
 """
 
 import itertools
@@ -40,7 +40,7 @@ from correlator.pipeline.worker import make_importable
 from correlator.ports import StateView
 
 CONCLUDED_AT_ONCE = 50_000
-"""Most keys whose timers fire in one Spark job at the end of all input."""
+"""The most keys whose timers fire in one Spark job at the end of all input."""
 
 _DATA_ERRORS = (
     ArithmeticException,
@@ -56,10 +56,10 @@ class SparkProcessor:
     """Runs a pipeline on Spark. Made in any thread, used by one.
 
     Args:
-        pipeline: what it does.
-        session: the engine's Spark session.
-        directories: where modules that the pipeline names are looked up beside the usual places: the directory of
-            the pipeline file.
+        pipeline: its settings.
+        session: the Spark session of the engine.
+        directories: where modules that the pipeline names are looked up beside the usual places, such as the directory
+            of the pipeline file.
     """
 
     def __init__(self, pipeline: PipelineSettings, session: SharedSession, directories: Iterable[str] = ()) -> None:
@@ -75,11 +75,11 @@ class SparkProcessor:
 
     @property
     def steps(self) -> Sequence[ConfiguredStep]:
-        """The keyed steps, once it is open."""
+        """The keyed steps; after `open`."""
         return list(self._opened.keyed.values())
 
     def open(self) -> None:
-        """Start Spark and compile the steps; raises `ConfigError` naming the step that cannot be used."""
+        """Start Spark and compile the steps; raises `ConfigError` E15xx, which names the step that cannot be used."""
         make_importable(self._directories)
         session = self._shared.acquire()
         try:
@@ -89,7 +89,7 @@ class SparkProcessor:
             raise
 
     def process(self, batch: Sequence[Delivered], state: StateView, engine_time: float) -> Effects:
-        """The effects of a batch; raises `HandlerFailed` E5510 when Spark fails for another reason than a value."""
+        """The effects of a batch; raises `HandlerFailed` E5510 if Spark fails for another reason than a value."""
         if not batch:
             return Effects()
         for lookup in self._opened.lookups:
@@ -97,18 +97,18 @@ class SparkProcessor:
         return self._process(batch, state, engine_time)
 
     def conclude(self, state: StateView, engine_time: float) -> Effects:
-        """Fire the timers of every key, step by step: what a step gives may set timers of a later one."""
+        """Fire the timers of all keys, step by step: the rows that a step makes may set timers of a later step."""
         compiled, done = self._opened, Effects()
         for at, stage in enumerate(compiled.stages):
             if isinstance(stage.work, KeyedWork):
                 keys = sorted(key.decode() for key, _ in Overlay(state, done.state).items(stage.work.owner))
                 for some in _slices(keys, CONCLUDED_AT_ONCE):
-                    result = self._told(partial(compiled.conclude, at, some, Overlay(state, done.state)))
+                    result = self._run(partial(compiled.conclude, at, some, Overlay(state, done.state)))
                     done = joined(done, self._effects(result, [_stand_in(key) for key in some], engine_time))
         return done
 
     def close(self) -> None:
-        """Let go of Spark."""
+        """Release the Spark session."""
         if self._compiled is not None:
             self._compiled = None
             self._shared.release()
@@ -121,7 +121,7 @@ class SparkProcessor:
     def _process(self, batch: Sequence[Delivered], state: StateView, engine_time: float) -> Effects:
         def run(some: Sequence[Delivered], seen: StateView) -> Effects:
             table = input_table(some)
-            return self._effects(self._told(lambda: self._opened.run(table, seen)), some, engine_time)
+            return self._effects(self._run(lambda: self._opened.run(table, seen)), some, engine_time)
 
         return in_halves(batch, state, run, lambda one, error: self._refused(one, error, engine_time), _DATA_ERRORS)
 
@@ -129,8 +129,8 @@ class SparkProcessor:
         reason = f"E5103 pipeline {self.name}: {first_line(error)}"
         return Effects(dead_letters=[self._dead_letter(cause, reason, engine_time)])
 
-    def _told(self, run: Any) -> pa.Table:
-        """Run, and tell a failure of Spark in one line."""
+    def _run(self, run: Any) -> pa.Table:
+        """Run a function; a failure of Spark becomes an error with a message of one line."""
         try:
             return run()
         except _DATA_ERRORS:
@@ -177,7 +177,7 @@ class SparkProcessor:
 
 
 def input_table(batch: Sequence[Delivered]) -> pa.Table:
-    """A batch as Spark takes it; properties as text."""
+    """A batch as an Arrow table for Spark; properties become text."""
     messages = [delivered.message for delivered in batch]
     headers = [message.headers for message in messages]
     columns = [
@@ -194,7 +194,7 @@ def input_table(batch: Sequence[Delivered]) -> pa.Table:
 
 
 def _texts(messages: Sequence[Message]) -> pa.Array:
-    """The properties of each message; made of flat lists, in a quarter of the time that one list for each takes."""
+    """The properties of each message; flat lists take a quarter of the time of one list for each message."""
     ends, names, texts = [0], [], []
     for message in messages:
         for name, value in message.properties.items():
@@ -233,7 +233,7 @@ def _message(
 
 
 def _typed(properties: str | None, before: Mapping[str, Any]) -> dict[str, Any]:
-    """Properties of a row; those whose text is still the same have the type that they came with."""
+    """The properties of a row; a property whose text has not changed keeps the type with which it came."""
     texts = msgspec.json.decode(properties, type=dict[str, str | None]) if properties else {}
     unseen: dict[str, Any] = {name: None for name, value in before.items() if value is None}
     same = {name: value for name, value in before.items() if value is not None and texts.get(name) == _text(value)}
@@ -241,7 +241,7 @@ def _typed(properties: str | None, before: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _kept(cause: Message) -> Headers | None:
-    """Those headers that mean the same at another broker."""
+    """The headers that mean the same at another broker."""
     headers = cause.headers
     if headers is None:
         return None
@@ -249,7 +249,7 @@ def _kept(cause: Message) -> Headers | None:
 
 
 def _stand_in(key: str) -> Delivered:
-    """Stands for the message of a dead letter that no message has caused but the end of all input."""
+    """Stands for the message of a dead letter that the end of all input has caused."""
     return Delivered("", 0, Message(b"", key=key))
 
 

@@ -1,8 +1,8 @@
-"""Whether a query gives the same rows when a batch comes again, as Spark's analyzer knows it.
+"""Whether a query gives the same rows if a batch comes again, by Spark's analysis of the query.
 
-A batch comes again after a crash, and parts of it when it is halved. What it causes must then be the same, so no part
-of a query may depend on chance, on the clock, or on where and by whom it is run. This is the one module that asks the
-objects behind PySpark: the text of a plan does not tell a function from a literal of the same letters.
+A batch comes again after a crash, and parts of it come again when it is halved. The effects must then be the same, so
+no part of a query may depend on chance, on the clock, or on where and by whom it is run. Only this module calls the
+Java objects behind PySpark: the text of a plan does not distinguish a function from a literal with the same letters.
 """
 
 # ruff: noqa: SLF001  PySpark has no public way to the expressions of a plan; tests/pipeline/test_spark_version.py allows this one
@@ -14,17 +14,17 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 _CATALYST = "org.apache.spark.sql.catalyst"
-# Spark makes a literal of these as soon as it reads the text, so that only the text tells: DATE 'today'.
+# Spark makes literals of these when it parses the text, so only the text shows them: DATE 'today'.
 _MOMENT = re.compile(r"(?:date|timestamp\w*)\s*r?['\"]\s*(?:now|today|tomorrow|yesterday)\b", re.IGNORECASE)
 _NO_IV = "CAST('' AS BINARY)"
 
 
 def not_repeatable(query: DataFrame, text: str) -> str:
-    """What in a query may have another value when it is run again, as its author wrote it; empty when nothing may.
+    """The part of a query that may have another value if the query runs again, as its author wrote it; empty if none.
 
     Args:
-        query: as Spark has analyzed it.
-        text: of the query.
+        query: the query, analyzed by Spark.
+        text: the text of the query.
     """
     jvm: Any = query.sparkSession._jvm
     patterns = getattr(jvm, f"{_CATALYST}.trees.TreePattern")
@@ -42,7 +42,7 @@ def not_repeatable(query: DataFrame, text: str) -> str:
 
 
 def _changing(plan: Any, current: Any) -> Any:
-    """A part that Spark calls nondeterministic, or that it sets when a query begins (time, user, time zone)."""
+    """A part that Spark calls nondeterministic, or whose value it sets when a query begins (time, user, time zone)."""
 
     def changes(expression: Any) -> bool:
         return not expression.deterministic() or bool(expression.containsPattern(current))
@@ -58,13 +58,13 @@ def _changing(plan: Any, current: Any) -> Any:
 
 
 def _moment_in_cast(before: Any, after: Any) -> Any:
-    """A text such as 'now' that a cast makes a time of: the rule that does so has changed the plan there."""
+    """A text such as 'now' that a cast turns into a time: there Spark's rule for such texts has changed the plan."""
     if after.equals(before):
         return None
     for node, other in zip(_nodes(before), _nodes(after), strict=True):
         for pair in zip(_items(node.expressions()), _items(other.expressions()), strict=True):
             for one, made in _differing(*pair):
-                if made.value() != 0:  # 'epoch' is the same moment for ever
+                if made.value() != 0:  # 'epoch' is always the same moment
                     return one
     return None
 
@@ -85,7 +85,7 @@ def _moment_in_literal(plan: Any) -> Any:
 
 
 def _without_iv(plan: Any) -> Any:
-    """An encryption for which Spark draws an initialization vector, since none is given: every mode but ECB has one."""
+    """An encryption without an initialization vector, for which Spark draws one; only the mode ECB needs none."""
     encryptions = (one for one in _expressions(plan) if _class_of(one) == "AesEncrypt")
     return next((one for one in encryptions if one.mode().sql().upper() != "'ECB'" and one.iv().sql() == _NO_IV), None)
 
@@ -111,7 +111,7 @@ def _items(sequence: Any) -> Iterator[Any]:
 
 
 def _written(expression: Any) -> str:
-    """An expression as it stands in the text of its query, where Spark knows the place."""
+    """An expression as its query spells it, or Spark's own text if Spark does not know its position."""
     origin = expression.origin()
     places = origin.sqlText(), origin.startIndex(), origin.stopIndex()
     if any(one.isEmpty() for one in places):

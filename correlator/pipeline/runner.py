@@ -1,4 +1,4 @@
-"""From a pipeline file to an engine: its pipelines become processors that share one Spark session."""
+"""Makes an engine from a pipeline file; its pipelines become processors that share one Spark session."""
 
 import importlib
 from collections.abc import Iterable, Sequence
@@ -13,9 +13,9 @@ _SPARK_PARTS = ("correlator.pipeline.spark", "correlator.pipeline.processor")
 
 
 def build_engine(file: PipelineFile, directories: Iterable[str] = (), **overrides: Any) -> Engine:
-    """An engine with the pipelines of a file; nothing is opened and Spark does not start before `Engine.start`.
+    """An engine with the pipelines of a file. Nothing is opened, and Spark does not start, before `Engine.start`.
 
-    Who has read the file has its warnings, and tells them.
+    The engine does not log the warnings of the file: the caller that read it has them.
 
     Args:
         file: the settings.
@@ -23,13 +23,13 @@ def build_engine(file: PipelineFile, directories: Iterable[str] = (), **override
         overrides: arguments of `Engine`, such as connections of a test.
 
     Raises:
-        ConfigError: E1519 when there are pipelines and no PySpark; as `Engine`.
+        ConfigError: E1519, there are pipelines and PySpark is not installed; others as `Engine`.
     """
     return Engine(file, processors=processors_of(file, directories), warnings=(), **overrides)
 
 
 def processors_of(file: PipelineFile, directories: Iterable[str] = ()) -> Sequence[Processor]:
-    """The processors of a file's pipelines; raises `ConfigError` E1519 when there are any and no PySpark."""
+    """The processors of the pipelines of a file; raises `ConfigError` E1519 if PySpark is needed and not installed."""
     if not file.pipelines:
         return ()
     spark, processor = _spark_parts()
@@ -38,7 +38,7 @@ def processors_of(file: PipelineFile, directories: Iterable[str] = ()) -> Sequen
 
 
 def _spark_parts() -> Iterable[Any]:
-    """The modules that need PySpark: imported here, so that an engine without pipelines does not need it."""
+    """Import the modules that need PySpark; an engine without pipelines does not need it."""
     try:
         return [importlib.import_module(name) for name in _SPARK_PARTS]
     except ModuleNotFoundError as error:

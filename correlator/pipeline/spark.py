@@ -1,4 +1,4 @@
-"""The Spark session of an engine: how Spark is set for small batches, start and stop."""
+"""The Spark session of an engine: its settings for small batches, its start and its stop."""
 
 import contextlib
 import logging
@@ -18,11 +18,11 @@ from correlator.pipeline.java import java_home
 from correlator.pipeline.spec import SparkSettings
 
 _LOOPBACK = "127.0.0.1"
-# What a Python worker raised, behind the frames of its traceback; of a chain the last.
 _SUGGESTED = re.compile(r"Did you mean one of the following\? \[(?P<names>[^\]]*)\]")
+# The error of a Python worker, behind the frames of its traceback; of a chain of errors the last one counts.
 _RAISED = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)+(\S.*)")
 _RULES = "org.apache.spark.sql.catalyst.optimizer"
-# Each of these evaluates decoding and JSON a second time, or in the driver instead of on all cores.
+# Each of these rules lets Spark decode a body twice, or in the driver instead of on all cores.
 _UNWANTED_RULES = (
     "ConvertToLocalRelation",
     "InferFiltersFromGenerate",
@@ -32,10 +32,10 @@ _UNWANTED_RULES = (
 _LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 
 
-class _Process:
-    """The session of this process, in which Spark can have only one: the first user starts it, the last one stops it.
+class _ProcessSession:
+    """The Spark session of this process, which can have only one. The first user starts it, the last user stops it.
 
-    One that the program itself has started is used as it is, and left alone.
+    A session that the program itself has started is used as it is, and not stopped.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class _Process:
         self._users = 0
         self._scratch = ""
         self._end = contextlib.ExitStack()
-        """What the last user does."""
+        """Runs when the last user has released the session."""
 
     def acquire(self, settings: SparkSettings) -> SparkSession:
         with self._lock:
@@ -69,13 +69,13 @@ class _Process:
                 self._end.close()
 
 
-_process = _Process()
+_process = _ProcessSession()
 
 
 class SharedSession:
-    """The session that the pipelines of an engine share; engines of one process share it as well.
+    """The session that the pipelines of an engine share. Engines of one process share it as well.
 
-    The first engine to come starts Spark with its settings, the last to go stops it. May be used by several threads.
+    The first engine starts Spark with its settings, the last engine stops it. Any thread may use this object.
     """
 
     def __init__(self, settings: SparkSettings) -> None:
@@ -85,7 +85,7 @@ class SharedSession:
         self._session: SparkSession | None = None
 
     def acquire(self) -> SparkSession:
-        """The session; raises `ConfigError` E1514 when there is no Java, E1515 when Spark does not start."""
+        """Start or share the session; raises `ConfigError` E1514 (there is no Java), E1515 (Spark does not start)."""
         with self._lock:
             if self._session is None:
                 self._session = _process.acquire(self._settings)
@@ -93,7 +93,7 @@ class SharedSession:
             return self._session
 
     def release(self) -> None:
-        """Give it back."""
+        """Release the session; once for each `acquire`."""
         with self._lock:
             self._users -= 1
             if not self._users and self._session is not None:
@@ -102,7 +102,7 @@ class SharedSession:
 
 
 def _restore_java(home: str | None) -> None:
-    """The one that `_start` has set may lie in the scratch directory, which goes."""
+    """Undo a change by `_start`: the Java that it set may lie in the scratch directory, which is removed."""
     os.environ.pop("JAVA_HOME", None)
     if home is not None:
         os.environ["JAVA_HOME"] = home
@@ -113,7 +113,7 @@ def _start(settings: SparkSettings, scratch: str) -> SparkSession:
         os.environ["JAVA_HOME"] = home
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
-    # Spark tells failures by exceptions, which we report; these loggers would print each with its Java stack as well.
+    # Spark reports failures by exceptions, too; this logger would print each of them with its Java stack.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     builder = SparkSession.builder.appName("correlator").master(settings.master)
     for name, value in (_defaults(settings.master, scratch) | dict(settings.config)).items():
@@ -126,7 +126,7 @@ def _start(settings: SparkSettings, scratch: str) -> SparkSession:
 
 
 def _defaults(master: str, scratch: str) -> dict[str, str]:
-    """Settings for many small batches in one process: nothing that costs per query and helps large ones only."""
+    """Settings for many small batches in one process: no feature that costs time in each query and helps large ones."""
     cores = str(_cores(master))
     common = {
         "spark.ui.enabled": "false",
@@ -160,7 +160,7 @@ def _cores(master: str) -> int:
 
 @contextlib.contextmanager
 def _signals_kept() -> Iterator[None]:
-    """Spark takes SIGINT for itself when it starts in the main thread; the engine's own handler comes back."""
+    """If Spark starts in the main thread, it replaces the handler of SIGINT; restore the handler of the engine."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -170,7 +170,7 @@ def _signals_kept() -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """What a Spark error says to its user: one line without query text or Java stack."""
+    """The message of a Spark error in one line, without query text or Java stack."""
     told = str(error).strip()
     raised = _RAISED.findall(told)
     line = raised[-1] if raised else told.partition("\n")[0]
@@ -178,6 +178,6 @@ def first_line(error: BaseException) -> str:
 
 
 def _visible(suggestion: re.Match[str]) -> str:
-    """Suggested columns without those of the engine, whose names begin with `_`."""
+    """The suggested columns without the columns of the engine, whose names begin with `_`."""
     names = [name for name in suggestion["names"].split(", ") if not name.rpartition(".")[2].startswith("`_")]
     return f"Did you mean one of the following? [{', '.join(names)}]" if names else ""

@@ -1,9 +1,9 @@
-"""What a pipeline file says: typed settings with their defaults. Knows nothing of Spark.
+"""The settings of a pipeline file, typed and with defaults. Needs no Spark.
 
 Expressions are Spark SQL over the columns of the row. Before `decode` these are `body BINARY`, `key STRING` and
-`properties MAP<STRING, STRING>`; afterwards those of the schema. `_message` (`receiver`, `number`, `key`,
-`destination`, `correlation_id`, `properties`) is there until a step makes new rows (`monitor`, `aggregate`,
-`correlate`). A step sees one row at a time: nothing may depend on what else is in the batch.
+`properties MAP<STRING, STRING>`; after it they are the columns of the schema. The column `_message` (`receiver`,
+`number`, `key`, `destination`, `correlation_id`, `properties`) exists until a step makes new rows (`monitor`,
+`aggregate`, `correlate`). A step sees one row at a time: nothing may depend on other rows of the batch.
 """
 
 import re
@@ -28,7 +28,7 @@ class SparkSettings:
 
     Attributes:
         master: where Spark runs; `local[*]` is this machine with all its cores.
-        config: any setting of Spark by its name; wins over ours.
+        config: any setting of Spark by its name; it replaces the engine's own value of this setting.
     """
 
     master: str = "local[*]"
@@ -40,7 +40,7 @@ class DecodeStep:
     """Makes columns of the message body; a body that does not fit becomes a dead letter (E5101).
 
     Attributes:
-        format: what the body is; `text` gives one column `text`.
+        format: the format of the body; `text` makes one column `text`.
         schema: the columns as Spark DDL (`carrier STRING, dep_delay INT`); for `avro` the Avro schema as JSON.
         options: options of Spark's reader of that format, such as `delimiter` or `timestampFormat`.
     """
@@ -89,10 +89,10 @@ class SelectStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SqlStep:
-    """A SELECT over `input`, the rows: chooses rows and computes columns.
+    """A SELECT over the rows, which are the relation `input`: chooses rows and computes columns.
 
     Attributes:
-        query: `SELECT … FROM input WHERE …`; no joins, groups, windows, order or limit, which other steps are for.
+        query: `SELECT … FROM input WHERE …`, without joins, groups, windows, order or limit: other steps do these.
     """
 
     word: ClassVar[str] = "sql"
@@ -118,19 +118,19 @@ class ExplodeStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookupStep:
-    """Adds columns from a file or table: those of the record that has the same values in the columns of `on`.
+    """Adds the columns of a record in a file or table: the record with the same values in the columns of `on`.
 
-    A row without a match keeps NULL there. What the file held when a batch was processed decides: the one step whose
-    result is not a function of the messages alone.
+    A row without a match has NULL there. The content of the file at the time of the batch decides, so this is the only
+    step whose result does not follow from the messages alone.
 
     Attributes:
-        on: columns that both have; a record of the file must be the only one with its values.
+        on: columns of both, the rows and the file; no two records of the file may have the same values there.
         file: path of a file that Spark can read.
         format: of the file.
-        schema: its columns as DDL; needed for json, optional for csv (which has a header line).
-        table: name of a Spark table instead of a file.
-        broadcast: send the whole file to every worker instead of moving rows to it.
-        refresh: how old the content may become before it is read again; never, by default.
+        schema: the columns of the file as DDL; required for json, optional for csv (which has a header line).
+        table: the name of a Spark table, instead of a file.
+        broadcast: whether Spark sends the whole file to every worker, instead of moving rows.
+        refresh: the age at which the content is read again; by default it is read once.
     """
 
     word: ClassVar[str] = "lookup"
@@ -152,13 +152,12 @@ class LookupStep:
 class PythonStep:
     """A function on Arrow batches: takes a `pyarrow.RecordBatch`, returns one with a row for each row, in order.
 
-    How rows are cut into batches is not defined, so a row must not depend on its neighbours. When the function
-    raises, it is called again with halves of the batch; single rows with which it raises become dead letters
-    (E5106).
+    How rows are cut into batches is not defined, so a row must not depend on other rows. If the function raises an
+    error, it is called again with halves of the batch; a single row with which it fails becomes a dead letter (E5106).
 
     Attributes:
         function: import path `module:function`.
-        schema: the columns of its result as DDL; the same columns by default.
+        schema: the columns of its result as DDL; by default the columns of its input.
     """
 
     word: ClassVar[str] = "python"
@@ -170,15 +169,16 @@ class PythonStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedSettings:
-    """What steps with state per key have in common.
+    """The common settings of steps that keep state for each key.
 
     Attributes:
-        name: names its state in the store, unique among the steps of the pipeline; its kind and its place among the
-            steps of that kind by default, such as `aggregate#0`. With a name steps may come and go before it.
-        was: the name, or the place, that the store holds its state under: the first start moves it to the new name.
-        state: what becomes of state that does not fit the step any more: `keep FINGERPRINT` goes on with it,
-            `discard FINGERPRINT` deletes it. The refusal of the start tells the fingerprint; the setting is for that
-            one change and does nothing afterwards.
+        name: the name of its state in the store, unique among the steps of the pipeline; by default its kind with its
+            position among the steps of that kind, such as `aggregate#0`. If it has a name, steps may be added and
+            removed before it.
+        was: the name or position under which the store holds its state; the first start moves it to the new name.
+        state: what a start does with state that no longer fits the step: `keep FINGERPRINT` uses it,
+            `discard FINGERPRINT` deletes it. The refused start names the fingerprint. The setting is for that one
+            change and has no effect afterwards.
     """
 
     name: Identifier | None = None
@@ -199,7 +199,7 @@ class MonitorStep(KeyedSettings):
 
     Attributes:
         class_: import path `module:Class`.
-        key: what the state belongs to; a row where it is NULL becomes a dead letter (E5104).
+        key: the key of the state; a row where it is NULL becomes a dead letter (E5104).
         event_time: a timestamp, for timers in event time; a row where it is NULL becomes a dead letter.
     """
 
@@ -215,17 +215,17 @@ class AggregateStep(KeyedSettings):
     """Windows per key in event time: one row for each window when it closes.
 
     The event time of a key is the latest that a row of this key had, in the order of arrival; a window closes when
-    it has passed the window's end by `lateness`, or at the end of all input. A row all of whose windows are closed
-    is late and becomes a dead letter (E5105). The row: the key, `window_start`, `window_end`, the values.
+    it is later than the end of the window by `lateness`, or at the end of all input. A row whose windows are all
+    closed is late and becomes a dead letter (E5105). The new row has the key, `window_start`, `window_end`, the values.
 
     Attributes:
-        key: what the windows belong to; the column has its name when it is a plain name, else it is `key`.
+        key: the key of the windows; if it is a plain name, the column has this name, else the name `key`.
         event_time: a timestamp.
-        window: length of a window.
+        window: the length of a window.
         values: name of each column and `count(*)`, or `count`, `sum`, `min`, `max`, `avg`, `first` or `last` of an
             expression; NULL does not count.
-        every: time between the beginnings of two windows; the length by default.
-        lateness: how long a window waits for rows that come out of order.
+        every: the time between the starts of two windows; by default the length.
+        lateness: how long, in event time, a window waits for rows that come out of order.
     """
 
     word: ClassVar[str] = "aggregate"
@@ -242,16 +242,16 @@ class AggregateStep(KeyedSettings):
 class CorrelateStep(KeyedSettings):
     """Pairs of rows of one key that belong together: a `first` and a `second` that are at most `within` apart.
 
-    They may arrive in either order; a row pairs with the oldest one that waits, and only once. The row of a pair has
-    two columns, `first` and `second`, each with all columns of its row. Rows that are neither are dropped.
+    They may arrive in either order. A row pairs once, with the oldest row that waits. The row of a pair has two
+    columns, `first` and `second`, each with all columns of its row. Other rows are dropped.
 
     Attributes:
-        key: what they have in common.
+        key: the key that both rows have.
         event_time: a timestamp.
         first: condition for one kind of row.
         second: condition for the other kind.
-        within: longest distance in event time.
-        unmatched: also give rows that found no partner in time, with NULL at the other side.
+        within: the longest distance of the two rows in event time.
+        unmatched: whether rows without a partner are given, too, with NULL in the other column.
     """
 
     word: ClassVar[str] = "correlate"
@@ -266,11 +266,11 @@ class CorrelateStep(KeyedSettings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteStep:
-    """Sends the rows, which also go on to the next step.
+    """Sends the rows; they also go on to the next step.
 
     Attributes:
         to: id of a sender.
-        where: condition; other rows are not sent, but go on.
+        where: the condition for sending a row; all rows go on to the next step.
         body: the body; NULL is an empty one. By default the JSON of all columns; rows that no step has made, with the
             columns body, key and properties, are sent as the messages that they are.
         destination: another destination than the sender's; NULL for the sender's.
@@ -313,9 +313,9 @@ class PipelineSettings:
     Attributes:
         name: unique among the pipelines; part of the names of its state.
         from_: ids of the receivers whose messages it processes.
-        steps: what happens with them, in order.
-        max_batch_rows: most messages that one cycle hands to Spark.
-        max_batch_bytes: bytes of bodies that close a batch.
+        steps: the steps, in order.
+        max_batch_rows: the most messages in a batch.
+        max_batch_bytes: the bytes of bodies at which a batch ends.
     """
 
     name: Identifier
@@ -332,7 +332,7 @@ class PipelineSettings:
                 raise ConfigError("E1510", f"pipeline {self.name}", f"two steps have {setting} {quoted(twice)}")
 
     def keyed_names(self) -> dict[int, str]:
-        """Number and name of each keyed step: the one that it has, or its kind and place (`monitor:CLASS#0`)."""
+        """The name of each keyed step by its number: its own name, or its kind and position (`monitor:CLASS#0`)."""
         names: dict[int, str] = {}
         kinds: list[str] = []
         for at, step in enumerate(self.steps):
@@ -352,11 +352,11 @@ def _kind(step: KeyedStep) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenMessage:
-    """A message that an inline test puts in.
+    """A message that an inline test gives to a pipeline.
 
     Attributes:
         body: its text.
-        receiver: where it comes from; the first receiver of the first pipeline by default.
+        receiver: the receiver that it comes from; by default the first receiver of the first pipeline.
         key: its key.
         properties: its application properties.
     """
@@ -369,12 +369,12 @@ class GivenMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedMessage:
-    """What an inline test expects next.
+    """A message that an inline test expects.
 
     Attributes:
         to: id of the sender, or `dead_letters`.
         body: the whole text of the body; for a dead letter the beginning of the reason, such as `E5101`.
-        row: fields that a JSON body must have, with these values as text; others are not looked at.
+        row: fields that a JSON body must have, with their values as text; other fields are not compared.
     """
 
     to: str
@@ -387,9 +387,9 @@ class InlineTest:
     """A test in the pipeline file, run by `correlator test` without any broker.
 
     Attributes:
-        name: what it shows.
-        given: messages or just their bodies, in order; then all input has ended.
-        then: everything that is sent, in order for each sender.
+        name: what the test shows.
+        given: messages or only their bodies, in order; all input ends after them.
+        then: all messages that are sent, in order for each sender.
     """
 
     name: str

@@ -57,7 +57,7 @@ MESSAGE_COLUMNS = {"body": "binary", "key": "string", "properties": "map<string,
 STANDARD_HEADERS = ("correlation_id", "reply_to", "type", "priority", "persistent", "time_to_live_ms")
 
 
-class Rows(Enum):
+class RowKind(Enum):
     """Whether the rows of a relation are messages."""
 
     RECEIVED = auto()
@@ -65,7 +65,7 @@ class Rows(Enum):
     MESSAGES = auto()
     """Messages that a step may have changed."""
     MADE = auto()
-    """Rows that a step has made of messages; a route says what it sends of them."""
+    """RowKind that a step has made of messages; a route says what it sends of them."""
 
 
 _JSON = """map('timestampFormat', "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", 'ignoreNullFields', 'false')"""
@@ -182,7 +182,7 @@ def lookup_sql(step: LookupStep, source: str, view: str, columns: list[str]) -> 
     return f"SELECT {hint}rows.*{added} FROM {source} AS rows LEFT JOIN {view} AS found ON {equal}"
 
 
-def route_sql(step: RouteStep, source: str, number: int, columns: Mapping[str, str], rows: Rows) -> str:
+def route_sql(step: RouteStep, source: str, number: int, columns: Mapping[str, str], rows: RowKind) -> str:
     """A send for each live row for which the condition of the route is true."""
     kind, key, body, properties = _sent(step, columns, rows)
     destination = f"CAST({step.destination or 'NULL'} AS STRING)"
@@ -193,14 +193,14 @@ def route_sql(step: RouteStep, source: str, number: int, columns: Mapping[str, s
     return f"SELECT * EXCEPT ({OUT}), {out_with(condition, sent)} AS {OUT} FROM {source}"
 
 
-def _sent(step: RouteStep, columns: Mapping[str, str], rows: Rows) -> tuple[int, str, str, str]:
+def _sent(step: RouteStep, columns: Mapping[str, str], rows: RowKind) -> tuple[int, str, str, str]:
     """Kind, key, body and properties of what a route sends."""
     key, nothing = f"CAST({step.key or 'NULL'} AS STRING)", "CAST(NULL AS STRING)"
     if step.body is not None:
         return SEND, key, f"CAST({step.body} AS BINARY)", nothing
-    if rows is Rows.RECEIVED:
+    if rows is RowKind.RECEIVED:
         return FORWARD, key, "CAST(NULL AS BINARY)", nothing
-    if rows is Rows.MESSAGES and columns == MESSAGE_COLUMNS:
+    if rows is RowKind.MESSAGES and columns == MESSAGE_COLUMNS:
         return REWRITE, f"coalesce({key}, `key`)", "body", "to_json(properties)"
     return SEND, key, f"CAST({json_of(columns)} AS BINARY)", nothing
 

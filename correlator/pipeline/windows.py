@@ -1,4 +1,4 @@
-"""Windows per key in event time, as a keyed monitor: the `aggregate` step. Pure; runs in Spark's Python workers."""
+"""The `aggregate` step: a keyed monitor with windows in event time. Pure; runs in Spark's Python workers."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,14 +19,14 @@ Fold = Callable[[Any, Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One value of a window: an aggregate function and the Spark expression that it is of."""
+    """One value of a window: an aggregate function and its argument, a Spark expression."""
 
     function: str
     argument: str
 
 
 def parse_call(text: str, where: str) -> Call:
-    """Take `sum(dep_delay)` apart; raises `ConfigError` E1512."""
+    """Parse a call such as `sum(dep_delay)`; raises `ConfigError` E1512 if it is no call of an aggregate function."""
     match = _CALL.fullmatch(text)
     if match is None:
         allowed = "Use count(*), or count, sum, min, max, avg, first or last of an expression"
@@ -44,7 +44,6 @@ def _mean(parts: Any, value: Any) -> Any:
     return (count + 1, total + value)
 
 
-# How a value joins those before it; `None` is the beginning.
 _FOLDS: dict[str, Fold] = {
     "count": lambda count, _: (count or 0) + 1,
     "sum": _sum,
@@ -54,12 +53,13 @@ _FOLDS: dict[str, Fold] = {
     "first": lambda first, value: value if first is None else first,
     "last": lambda _, value: value,
 }
+"""Each makes the new intermediate result from the old one (`None` at the beginning) and a value."""
 
 
 class Windows(KeyedMonitor[dict[str, Any], dict[str, Any]]):
-    """Open windows of one key: start in microseconds since the epoch, and for each value what was folded so far.
+    """The open windows of one key: by start in microseconds since the epoch, the intermediate result of each value.
 
-    Rows bring the values in `v0`, `v1`, …; each window gives one output when it closes.
+    An input row has the arguments `v0`, `v1`, …; a window gives one output when it closes.
     """
 
     length: ClassVar[int]
@@ -71,7 +71,7 @@ class Windows(KeyedMonitor[dict[str, Any], dict[str, Any]]):
         open: dict[int, Sequence[Any]]
 
     def on_event(self, row: dict[str, Any]) -> None:
-        """Fold the row into each of its windows that is still open."""
+        """Add the row to its open windows; raises `MappingError` E5105 if all its windows are closed."""
         starts = [start for start in self._starts(_microseconds(row[TIME])) if self._closes(start) > self.time]
         if not starts:
             raise MappingError("E5105", f"key {self.key}", f"late: its windows are closed, event time is {self.time}")
@@ -84,7 +84,7 @@ class Windows(KeyedMonitor[dict[str, Any], dict[str, Any]]):
             self.wake_at(self._closes(start), str(start))
 
     def on_time(self, name: str) -> Iterator[dict[str, Any]]:
-        """Close a window; under a lateness that was changed meanwhile its timer may come too early, or once more."""
+        """Close a window. If the lateness was changed meanwhile, its timer may fire too early, or twice."""
         start = int(name)
         if start not in self.open:
             return
@@ -137,7 +137,7 @@ def windows_class(
 
 
 def _open_type(functions: Sequence[str], types: Sequence[type[Any]]) -> Any:
-    """`dict[int, tuple[int | None, …]]`, which is known to a step only."""
+    """The type of `open`: `dict[int, tuple[int | None, …]]`, with a type for each value of the step."""
     folded = tuple(_folded_type(function, of) for function, of in zip(functions, types, strict=True))
     return GenericAlias(dict, (int, GenericAlias(tuple, folded)))
 

@@ -1,4 +1,4 @@
-"""What runs in Spark's Python workers: keyed monitors and Python functions over Arrow batches.
+"""The code that runs in Spark's Python workers: keyed monitors and Python functions over Arrow batches.
 
 Knows Arrow and the pure monitors, not Spark: Spark calls an object of this module with an iterator of batches and
 takes batches back. Every batch has the hidden columns (`envelope`); rows that are not live only carry effects, and
@@ -28,7 +28,7 @@ _MOST_ROWS = 10_000
 
 
 def make_importable(directories: Iterable[str]) -> None:
-    """Let modules of these directories be imported, after all others."""
+    """Add directories to the end of the import path."""
     sys.path.extend(directory for directory in directories if directory not in sys.path)
 
 
@@ -40,29 +40,29 @@ def load(path: str, directories: Iterable[str]) -> Any:
 
 
 class MonitorFactory(Protocol):
-    """Says how a worker gets the monitor class of a step; small, so that it travels with every job."""
+    """Makes the monitor class of a step in a worker; small, because it is sent with every job."""
 
     def __call__(self) -> type[KeyedMonitor[Any, Any]]:
-        """The class."""
+        """The monitor class."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class UserMonitor:
-    """A class of the user's."""
+    """A class of the user, by its import path."""
 
     path: str
     directories: tuple[str, ...]
 
     def __call__(self) -> type[KeyedMonitor[Any, Any]]:
-        """Import it."""
+        """Import the class."""
         cls: type[KeyedMonitor[Any, Any]] = load(self.path, self.directories)
         return cls
 
 
 @dataclass(frozen=True, slots=True)
 class WindowsMonitor:
-    """Windows of an `aggregate` step."""
+    """The windows of an `aggregate` step."""
 
     length_s: float
     every_s: float
@@ -77,7 +77,7 @@ class WindowsMonitor:
 
 @dataclass(frozen=True, slots=True)
 class PairsMonitor:
-    """Pairs of a `correlate` step."""
+    """The pairs of a `correlate` step."""
 
     within_s: float
     unmatched: bool
@@ -97,16 +97,16 @@ class _Row(NamedTuple):
 
 @dataclass(frozen=True)
 class KeyedFunction:
-    """Runs a keyed monitor over rows that are grouped by `_key` and in order within a key.
+    """Runs a keyed monitor over rows that are grouped by key and in order within a key.
 
     Attributes:
-        factory: the monitor class.
-        step: number of the step, to mark its state and dead letters.
+        factory: makes the monitor class.
+        step: the number of the step, which marks its state and dead letters.
         where: pipeline and step, for messages.
         schema: of the result, without the hidden columns.
-        hidden: of the hidden columns.
-        states: stored state of every key that may come.
-        ending: rows are only keys, whose timers fire since all input has ended.
+        hidden: the schema of the hidden columns.
+        states: the stored state of every key that may come.
+        ending: whether all input has ended: each row only names a key whose timers fire.
     """
 
     factory: MonitorFactory
@@ -141,7 +141,7 @@ class KeyedFunction:
                 yield _Row(position, part, key, row.get(TIME), row)
 
     def _run_key(self, key: str, rows: list[_Row], results: "_Results") -> None:
-        """Run one key; once more and with care when its outputs or its state turn out not to fit."""
+        """Run one key. If its outputs or its state cannot be stored, run it again and check each row."""
         data = self.states.get(key)
         run = KeyedRun(self.monitor, key, data)
         try:
@@ -174,7 +174,7 @@ class KeyedFunction:
 
 
 def _values(column: pa.Array) -> list[Any]:
-    """The values as Python has them, maps as `dict`; timestamps in a tenth of the time that Arrow takes."""
+    """The values as Python objects, maps as `dict`; converts timestamps ten times as fast as Arrow."""
     if not pa.types.is_timestamp(column.type) or column.type.tz is None:
         return list(column.to_pylist(maps_as_pydicts="strict"))
     numbers = column.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).to_pylist()
@@ -182,7 +182,7 @@ def _values(column: pa.Array) -> list[Any]:
 
 
 class _Results:
-    """Collects result rows and cuts them into batches."""
+    """Collects the rows of results and cuts them into batches."""
 
     def __init__(self, function: KeyedFunction) -> None:
         self._function = function
@@ -227,9 +227,9 @@ class ArrowFunction:
     """Runs a user's function over the live rows of each batch.
 
     Attributes:
-        path: import path of the function.
-        directories: where else to look for its module.
-        step: number of the step, to mark its dead letters.
+        path: the import path of the function.
+        directories: where its module is looked up beside the usual places.
+        step: the number of the step, which marks its dead letters.
         where: pipeline and step, for messages.
         schema: of the result, with the hidden columns.
     """

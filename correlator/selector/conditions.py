@@ -1,4 +1,4 @@
-"""What is true, false or unknown of a message: comparisons, and what is made of conditions."""
+"""Functions that say whether a condition is true, false or unknown for a message."""
 
 import operator
 from collections.abc import Callable, Sequence
@@ -8,7 +8,7 @@ from correlator.events import Message
 from correlator.selector.values import NUMERIC, TYPES, Value
 
 Condition = Callable[[Message], bool | None]
-"""Gives true, false or `None` (unknown) for a message."""
+"""Returns true, false or `None` (unknown) for a message."""
 
 COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,
@@ -21,7 +21,7 @@ COMPARE: dict[str, Callable[[Any, Any], bool]] = {
 
 
 def joined(conditions: Sequence[Condition], *, decisive: bool) -> Condition:
-    """AND, which one false condition decides, or OR, which a true one does."""
+    """AND, or OR if `decisive`: one condition with the value `decisive` decides the result."""
 
     def condition(message: Message) -> bool | None:
         truth: bool | None = not decisive
@@ -37,7 +37,7 @@ def joined(conditions: Sequence[Condition], *, decisive: bool) -> Condition:
 
 
 def opposite(condition: Condition) -> Condition:
-    """NOT."""
+    """NOT: unknown stays unknown."""
 
     def opposite(message: Message) -> bool | None:
         truth = condition(message)
@@ -47,7 +47,7 @@ def opposite(condition: Condition) -> Condition:
 
 
 def is_true(value: Value) -> Condition:
-    """A value that stands where a condition is needed."""
+    """Whether a value is the truth value TRUE; unknown for NULL."""
 
     def condition(message: Message) -> bool | None:
         found = value(message)
@@ -57,12 +57,12 @@ def is_true(value: Value) -> Condition:
 
 
 def missing(value: Value) -> Condition:
-    """IS NULL."""
+    """IS NULL: true if the message has no such value, never unknown."""
     return lambda message: value(message) is None
 
 
 def compared(sign: str, left: Value, right: Value) -> Condition:
-    """A comparison; false for values that do not compare."""
+    """A comparison; unknown if a value is NULL, false for values of types that do not compare."""
     compare = COMPARE[sign]
     types = frozenset(TYPES.values()) if sign in ("=", "<>") else frozenset((NUMERIC,))
 
@@ -77,7 +77,7 @@ def compared(sign: str, left: Value, right: Value) -> Condition:
 
 
 def is_text(value: Value, test: Callable[[str], bool]) -> Condition:
-    """A test of a text; false for what is none."""
+    """Whether a value is a text that passes a test; unknown for NULL."""
 
     def condition(message: Message) -> bool | None:
         found = value(message)

@@ -23,7 +23,7 @@ from correlator.selector.tokens import (
     NUMBER,
     RESERVED,
     TEXT,
-    Source,
+    SelectorText,
     Token,
     tokenize,
     too_large,
@@ -76,20 +76,21 @@ class Selector:
 
     @classmethod
     def parse(cls, text: str, where: str) -> "Selector":
-        """The selector; a text of nothing but spaces selects every message. `where` names it in errors.
+        """Make a selector. A text of only spaces selects every message. `where` names the selector in errors.
 
-        Raises `ConfigError` E6003 for what is not understood, E6004 for an operator of another language, E6005, E6006
-        for what is nested too deep or too long, E6007 for a header that cannot be selected by.
+        Raises:
+            ConfigError: E6003, the text is not understood; E6004, an operator of another language; E6005, nested too
+                deep; E6006, too long; E6007, a header that cannot be selected by.
         """
         if len(text) > MAX_BYTES or len(text.encode(errors="surrogatepass")) > MAX_BYTES:
             raise too_large(where, f"longer than {MAX_BYTES} bytes")
-        source = Source(text, where)
+        source = SelectorText(text, where)
         tokens = tokenize(source)
         return cls(text, _Parser(source, tokens).condition() if len(tokens) > 1 else _always)
 
     @classmethod
     def optional(cls, text: str | None, where: str) -> "Selector | None":
-        """As `parse`; `None` where everything is selected, by no text or one of nothing but spaces."""
+        """As `parse`; `None` if every message is selected: there is no text, or only spaces."""
         return cls.parse(text, where) if text and text.strip() else None
 
     def matches(self, message: Message) -> bool:
@@ -111,13 +112,13 @@ _RANKS: Final = {
     "*": _PRODUCT,
     "/": _PRODUCT,
 }
-"""How strongly a token binds what stands on its left; nothing else does."""
+"""How strongly an operator binds the operand on its left; other tokens bind nothing."""
 
 
-class _Part(NamedTuple):
-    """What has been parsed, and as what it may be used: names and truth values are values and conditions.
+class _Expression(NamedTuple):
+    """A parsed expression, and whether it may be used as a value, as a condition, or as both (names, truth values).
 
-    `evaluate` gives the value, where it may be one, else the truth.
+    `evaluate` gives its value if it may be a value, else whether it is true.
     """
 
     at: int
@@ -134,7 +135,7 @@ class _Parser:
     only a value can follow, so conditions are refused there at once and nesting costs few frames of the stack.
     """
 
-    def __init__(self, source: Source, tokens: Sequence[Token]) -> None:
+    def __init__(self, source: SelectorText, tokens: Sequence[Token]) -> None:
         self._source = source
         self._tokens = tokens
         self._at = 0
@@ -145,7 +146,7 @@ class _Parser:
         self._expect(END, "AND, OR or the end")
         return self._as_condition(part)
 
-    def _expression(self, rank: int) -> _Part:
+    def _expression(self, rank: int) -> _Expression:
         left = self._operand(rank)
         while (found := _RANKS.get(self._next.kind, 0)) > rank:
             left = self._comparison(left) if found == _COMPARISON else self._row(left, found)
@@ -153,22 +154,22 @@ class _Parser:
 
     # --- operands ---
 
-    def _operand(self, rank: int) -> _Part:
+    def _operand(self, rank: int) -> _Expression:
         token = self._next
         if token.kind == NUMBER:
             return self._number(token.at)
         if token.kind == NAME:
             return self._name()
         if token.kind == TEXT:
-            return _Part(token.at, constant(self._text("text")), is_value=True, is_condition=False)
+            return _Expression(token.at, constant(self._text("text")), is_value=True, is_condition=False)
         if token.kind in ("TRUE", "FALSE"):
             self._advance()
-            return _Part(token.at, constant(token.kind == "TRUE"), is_value=True, is_condition=True)
+            return _Expression(token.at, constant(token.kind == "TRUE"), is_value=True, is_condition=True)
         if token.kind in ("(", "+", "-") or (token.kind == "NOT" and rank < _COMPARISON):
             return self._nested(rank)
         raise self._unexpected("a value")
 
-    def _nested(self, rank: int) -> _Part:
+    def _nested(self, rank: int) -> _Expression:
         token = self._advance()
         if token.kind in ("+", "-") and self._next.kind == NUMBER:
             return self._number(token.at, -1 if token.kind == "-" else 1)
@@ -186,14 +187,14 @@ class _Parser:
         self._depth -= 1
         return part
 
-    def _number(self, at: int, sign: int = 1) -> _Part:
+    def _number(self, at: int, sign: int = 1) -> _Expression:
         token = self._advance()
         try:
             return _value_at(at, constant(number(token.source, sign)))
         except ValueError as error:
             raise self._source.error(token.at, f"{quoted(token.source)} {error}") from error
 
-    def _name(self) -> _Part:
+    def _name(self) -> _Expression:
         token = self._advance()
         name = token.source
         if name.startswith("JMS") and not name.startswith("JMS_") and name not in HEADERS:
@@ -201,13 +202,13 @@ class _Parser:
             what = f"{quoted(name)} cannot be selected by{why}. Headers that can: {', '.join(HEADERS)}"
             raise self._source.error(token.at, what, "E6007")
         found = HEADERS.get(name) or property_of(name)
-        return _Part(token.at, found, is_value=True, is_condition=True, is_name=True)
+        return _Expression(token.at, found, is_value=True, is_condition=True, is_name=True)
 
     # --- operators ---
 
-    def _row(self, left: _Part, rank: int) -> _Part:
-        """Operators of one rank: all that follow each other, from left to right."""
-        right: list[tuple[str, _Part]] = []
+    def _row(self, left: _Expression, rank: int) -> _Expression:
+        """A sequence of operators of one rank, evaluated from left to right."""
+        right: list[tuple[str, _Expression]] = []
         while _RANKS.get(self._next.kind) == rank:
             sign = self._advance().kind
             right.append((sign, self._expression(rank)))
@@ -217,7 +218,7 @@ class _Parser:
         operations = [(OPERATIONS[sign], self._as_value(part)) for sign, part in right]
         return _value_at(left.at, arithmetic(self._as_value(left), operations))
 
-    def _comparison(self, left: _Part) -> _Part:
+    def _comparison(self, left: _Expression) -> _Expression:
         sign = self._next.kind
         if sign in COMPARE:
             self._advance()
@@ -234,7 +235,7 @@ class _Parser:
             condition = self._text_test(left)
         return _condition_at(left.at, opposite(condition) if negative else condition)
 
-    def _between(self, left: _Part, *, negative: bool) -> _Part:
+    def _between(self, left: _Expression, *, negative: bool) -> _Expression:
         value = self._as_value(left)
         low = self._as_value(self._expression(_COMPARISON))
         self._expect("AND", "AND and the upper bound")
@@ -245,7 +246,7 @@ class _Parser:
         inside = [compared(">=", value, low), compared("<=", value, high)]
         return _condition_at(left.at, joined(inside, decisive=False))
 
-    def _text_test(self, left: _Part) -> Condition:
+    def _text_test(self, left: _Expression) -> Condition:
         if self._skip("IN"):
             return is_text(self._as_named(left, "IN"), self._in())
         if self._skip("LIKE"):
@@ -276,17 +277,17 @@ class _Parser:
 
     # --- what a part may be used as ---
 
-    def _as_value(self, part: _Part) -> Value:
+    def _as_value(self, part: _Expression) -> Value:
         if not part.is_value:
             raise self._source.error(part.at, "expected a value, found a condition")
         return part.evaluate
 
-    def _as_condition(self, part: _Part) -> Condition:
+    def _as_condition(self, part: _Expression) -> Condition:
         if not part.is_condition:
             raise self._source.error(part.at, "expected a condition, such as a comparison, found a value")
         return is_true(part.evaluate) if part.is_value else part.evaluate
 
-    def _as_named(self, part: _Part, before: str) -> Value:
+    def _as_named(self, part: _Expression, before: str) -> Value:
         if not part.is_name:
             raise self._source.error(part.at, f"expected the name of a property before {before}")
         return part.evaluate
@@ -303,7 +304,7 @@ class _Parser:
         return token
 
     def _skip(self, kind: str) -> bool:
-        """Go on if the next token is of this kind."""
+        """Take the next token if it is of this kind; returns whether it was."""
         found = self._next.kind == kind
         self._at += found
         return found
@@ -326,9 +327,9 @@ class _Parser:
         return self._source.error(token.at, f"expected {expected}{after}{found}{hint}")
 
 
-def _condition_at(at: int, condition: Condition) -> _Part:
-    return _Part(at, condition, is_value=False, is_condition=True)
+def _condition_at(at: int, condition: Condition) -> _Expression:
+    return _Expression(at, condition, is_value=False, is_condition=True)
 
 
-def _value_at(at: int, value: Value) -> _Part:
-    return _Part(at, value, is_value=True, is_condition=False)
+def _value_at(at: int, value: Value) -> _Expression:
+    return _Expression(at, value, is_value=True, is_condition=False)

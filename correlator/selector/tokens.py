@@ -1,4 +1,4 @@
-"""The text of a selector as names, literals, words and signs; and how an error in it is told."""
+"""Cuts the text of a selector into tokens, and makes the errors that show a position in the text."""
 
 import re
 from typing import NamedTuple
@@ -6,25 +6,25 @@ from typing import NamedTuple
 from correlator.errors import ConfigError, printable, quoted
 
 MAX_BYTES = 4096
-"""Bytes of UTF-8 that a selector may have; beyond it E6006."""
+"""The most bytes of UTF-8 that a selector may have; more raise E6006."""
 MAX_TOKENS = 1000
-"""Names, literals and signs that a selector may have; beyond it E6006."""
+"""The most names, literals and signs that a selector may have; more raise E6006."""
 
 
 def too_large(where: str, what: str) -> ConfigError:
-    """E6006."""
+    """The refusal of a selector that is too large (E6006)."""
     todo = "Shorten it: name IN ('a', 'b') says the same as name = 'a' OR name = 'b'"
     return ConfigError("E6006", where, what, "", todo)
 
 
-class Source(NamedTuple):
-    """A text, and how an error in it is told."""
+class SelectorText(NamedTuple):
+    """The text of a selector, and the name of the selector in messages."""
 
     text: str
     where: str
 
     def error(self, at: int, what: str, code: str = "E6003") -> ConfigError:
-        """The error, with the line around the place and a mark below it."""
+        """The error for the character at `at`: its message shows the line, with a mark below the character."""
         begin = self.text.rfind("\n", 0, at) + 1
         end = (self.text + "\n").find("\n", at)
         line = self.text.count("\n", 0, at) + 1
@@ -62,19 +62,19 @@ _INSTEAD = {
 
 
 class Token(NamedTuple):
-    """Kind: `NAME`, `NUMBER`, `TEXT`, `END`, or a reserved word or sign itself."""
+    """A token. Its kind is `NAME`, `NUMBER`, `TEXT`, `END`, or the reserved word or sign itself."""
 
     kind: str
     source: str
     at: int
 
     def shown(self) -> str:
-        """As it appears in a message."""
+        """The token as a message shows it."""
         return quoted(self.source[1:-1] if self.kind == TEXT else self.source)
 
 
-def tokenize(source: Source) -> list[Token]:
-    """All tokens, and the end."""
+def tokenize(source: SelectorText) -> list[Token]:
+    """All tokens, and `END`; raises `ConfigError` E6003, E6004, E6006."""
     text = source.text
     tokens: list[Token] = []
     at = 0
@@ -89,7 +89,7 @@ def tokenize(source: Source) -> list[Token]:
     return [*tokens, Token(END, "", len(text.rstrip("\r\n")))]
 
 
-def _token(source: Source, at: int) -> Token:
+def _token(source: SelectorText, at: int) -> Token:
     found = _LEXEME.match(source.text, at)
     if found is None:
         return _word(source, at)
@@ -99,7 +99,7 @@ def _token(source: Source, at: int) -> Token:
     return Token(lexeme if kind == "sign" else kind, lexeme, at)
 
 
-def _word(source: Source, at: int) -> Token:
+def _word(source: SelectorText, at: int) -> Token:
     text, end = source.text, at
     while end < len(text) and (text[end] == "$" or (text[end] if end == at else "a" + text[end]).isidentifier()):
         end += 1

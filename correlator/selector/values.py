@@ -1,4 +1,4 @@
-"""What gives a value for a message: literals, headers and properties, and arithmetic with them."""
+"""Functions that give a value for a message: literals, headers, properties, and arithmetic with them."""
 
 import math
 import operator
@@ -18,7 +18,7 @@ _OCTAL = re.compile(r"0[0-9]++[lL]?")
 
 
 def number(lexeme: str, sign: int) -> int | float:
-    """The value of a literal; raises `ValueError` with what is wrong."""
+    """The value of a literal; raises `ValueError`, whose text says what is wrong."""
     if _OCTAL.fullmatch(lexeme):
         raise ValueError("is ambiguous: decimal or octal. Write it without the leading 0")
     if _EXACT.fullmatch(lexeme):
@@ -40,16 +40,16 @@ def _fits(number: int) -> bool:
 
 NUMERIC, _TEXTUAL, _LOGICAL = "numeric", "textual", "logical"
 TYPES: dict[type[Any], str] = {int: NUMERIC, float: NUMERIC, str: _TEXTUAL, bool: _LOGICAL}
-"""The types that compare with each other; a subclass is not the same, so that a truth value is no number."""
+"""The types of values; only values of one type compare. Subclasses do not count: a truth value is no number."""
 
 
 def constant(value: Any) -> Value:
-    """The same for every message."""
+    """A function that gives the same value for every message."""
     return lambda message: value  # noqa: ARG005
 
 
 def property_of(name: str) -> Value:
-    """An application property."""
+    """A function that gives an application property."""
     return lambda message: message.properties.get(name)
 
 
@@ -79,7 +79,7 @@ PER_DELIVERY = ("JMSXDeliveryCount", "JMSRedelivered")
 
 
 def arithmetic(first: Value, operations: Sequence[tuple[Callable[[Any, Any], Any], Value]]) -> Value:
-    """Operations of one rank, from left to right."""
+    """A function that applies operations of one rank from left to right."""
 
     def value(message: Message) -> Any:
         result = first(message)
@@ -91,7 +91,7 @@ def arithmetic(first: Value, operations: Sequence[tuple[Callable[[Any, Any], Any
 
 
 def _computed(operation: Callable[[Any, Any], Any], one: Any, other: Any) -> Any:
-    """The result, or `None` where there is none."""
+    """The result of an operation, `None` if it has none."""
     if TYPES.get(type(one)) != NUMERIC or TYPES.get(type(other)) != NUMERIC:
         return None
     try:

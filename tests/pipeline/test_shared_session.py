@@ -21,7 +21,7 @@ def test_a_session_that_the_program_has_started_is_left_alone(
     session: SharedSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For another count of users the session of these tests is one that was there before; so is the home of Java."""
-    process = spark._Process()
+    process = spark._ProcessSession()
     java = os.environ.get("JAVA_HOME")
     monkeypatch.setattr(spark, "java_home", lambda environ, scratch: f"{scratch}/java")
     assert process.acquire(SparkSettings(master="local[2]")).range(2).count() == 2

@@ -1,7 +1,7 @@
-"""What of a file or stream is acknowledged, what is held and what comes next: spans of places. Pure; touches nothing.
+"""Keeps track of the acknowledged, held and next parts of a file or stream, as spans between positions. Pure.
 
-Spans follow one another without gaps although places do not (the server of a stream uses some offsets itself): each
-begins where the one before ends.
+Each span begins where the one before it ends, although messages do not have consecutive offsets: the server of a stream
+uses some offsets itself.
 """
 
 import itertools
@@ -10,7 +10,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 
 class Ordered(Protocol):
-    """What can be a place: a byte and line of a file, an offset of a stream."""
+    """The type of a position: a boundary between records of a file, or an offset of a stream."""
 
     def __lt__(self, other: Any, /) -> bool: ...
 
@@ -19,21 +19,21 @@ P = TypeVar("P", bound=Ordered)
 
 
 class Span(NamedTuple, Generic[P]):
-    """From one place up to, and without, another."""
+    """The messages from one position up to, and without, another."""
 
     start: P
     end: P
 
 
 _tokens = itertools.count(1)
-"""Of the whole process: a token never means another chunk after a reconnect (trap T41)."""
+"""Counts tokens of the whole process, so that a token never means another chunk after a reconnect (trap T41)."""
 
 
 class ReadProgress(Generic[P]):
-    """The state of one receiver since it connected. Owned by the receiver's thread.
+    """The progress of one receiver since it connected. Owned by the receiver's thread.
 
-    Everything before `position` is acknowledged, and the spans of `done` beyond it; these grow together. What was
-    given back is read again before anything new.
+    All messages before `position` are acknowledged, and further ones in the spans of `done`. Messages that were given
+    back are read again before new ones.
     """
 
     def __init__(self, position: P, done: Sequence[Span[P]] = ()) -> None:
@@ -45,17 +45,17 @@ class ReadProgress(Generic[P]):
 
     @property
     def held(self) -> int:
-        """How many messages are held."""
+        """Number of held messages."""
         return sum(count for _, count in self._held.values())
 
     def next(self) -> tuple[P, P | None]:
-        """Where to read now, and the place where to stop at the latest."""
+        """The position to read from, and the position where to stop at the latest; `None` for no limit."""
         if self._returned:
             return self._returned[0]
         return self._frontier, None
 
     def take(self, end: P, count: int) -> int:
-        """Hold `count` messages from the place that `next` named up to `end`; the token of them."""
+        """Hold `count` messages, from the position that `next` returned up to `end`; returns their token."""
         if self._returned:
             span = self._returned.pop(0)
             if end < span.end:
@@ -69,7 +69,7 @@ class ReadProgress(Generic[P]):
         return token
 
     def acknowledge(self, tokens: Sequence[int]) -> bool:
-        """These are done for ever; unknown tokens change nothing. Returns whether `position` has moved."""
+        """Acknowledge messages; ignore unknown tokens. Returns whether `position` has moved."""
         before = self.position
         self.done = sorted([*self.done, *self._released(tokens)])
         while self.done and self.done[0].start == self.position:
@@ -77,7 +77,7 @@ class ReadProgress(Generic[P]):
         return self.position != before
 
     def reject(self, tokens: Sequence[int]) -> None:
-        """These come again, the oldest first."""
+        """Give messages back; they are read again, the oldest first."""
         self._returned = sorted([*self._returned, *self._released(tokens)])
 
     def _released(self, tokens: Sequence[int]) -> list[Span[P]]:
@@ -85,7 +85,7 @@ class ReadProgress(Generic[P]):
 
 
 def _gaps(position: P, done: Sequence[Span[P]]) -> Iterator[Span[P]]:
-    """What lies before and between the spans that are done."""
+    """The spans before and between those that are done."""
     begin = position
     for span in done:
         if begin < span.start:

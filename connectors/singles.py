@@ -1,4 +1,4 @@
-"""Numbers of 32 bits, of which Python has none. Pure."""
+"""Floating-point numbers of 32 bits, which Python does not have. Pure."""
 
 import math
 import struct
@@ -8,7 +8,7 @@ _ENOUGH_DIGITS = 9
 
 
 def shortest(single: float) -> float:
-    """A number of 32 bits as Java shows it, which becomes the same 32 bits again: 0.1, not 0.10000000149011612."""
+    """The shortest decimal number that becomes the same 32 bits again, as in Java: 0.1, not 0.10000000149011612."""
     if not math.isfinite(single):
         return single
     shown = (float(f"{single:.{digits}g}") for digits in range(1, _ENOUGH_DIGITS))

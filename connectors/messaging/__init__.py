@@ -1,6 +1,6 @@
-"""Sessions: connection, session, producer, consumer and browser of JMS 2.0, over any connector (docs/sessions.md).
+"""Sessions: connection, session, producer, consumer and browser as in JMS 2.0, over any connector (docs/sessions.md).
 
-Knows the ports only, no broker.
+This package knows the port of connectors, and no broker.
 """
 
 from connectors.messaging.browser import Browser

@@ -1,4 +1,4 @@
-"""A browser: looks at a queue without taking anything from it."""
+"""A browser: shows the messages of a queue without consuming them."""
 
 import sys
 from collections import deque
@@ -13,15 +13,14 @@ from correlator.selector import Selector
 class Browser:
     """Shows the messages of a queue (rules R1 to R9).
 
-    Made by `Session.create_browser`; used by the thread of its session. Its destination and selector are those that it
-    was made with.
+    Made by `Session.create_browser`; used by the thread of its session. Destination and selector never change.
 
     Args:
-        connection: of its session, whose broker can show a queue.
-        check_open: raises when the session is closed.
+        connection: the connection of its session.
+        check_open: raises if the session is closed.
         destination: `queue:NAME`.
-        selector: what is shown; `None` for everything.
-        read_max: most messages that are examined for a snapshot; 0 or less is no limit.
+        selector: shows matching messages only; `None` for all messages.
+        read_max: most messages that a snapshot examines; 0 or less is no limit.
     """
 
     def __init__(
@@ -45,21 +44,21 @@ class Browser:
 
     @property
     def selector(self) -> str | None:
-        """The text of the selector; `None` when everything is shown."""
+        """The text of the selector; `None` if there is none."""
         return None if self._selector is None else self._selector.text
 
     def enumerate(self) -> Iterator[Message]:
         """Copies of the messages that are in the queue now, oldest first.
 
-        The selector is applied here, to the oldest `queue_browser_read_max` messages. Whatever happens to the queue
-        afterwards changes nothing, nor does the end of session and connection. It cannot be reset; each call takes a
-        new snapshot. A message that was read from it is not referred to any more.
+        The browser itself applies the selector, to the oldest `queue_browser_read_max` messages. The result is a
+        snapshot: later changes of the queue, and the end of session and connection, do not change it. Each call takes a
+        new snapshot, which releases a message as soon as it was read.
 
-        How a broker shows a queue is its own: what others hold meanwhile may be missing, and RabbitMQ marks what it
-        has shown as redelivered.
+        Messages that consumers hold may be missing, depending on the broker. RabbitMQ marks shown messages as
+        redelivered.
 
-        Raises `UsageError` E7501 when the session is closed, E2027 where the broker knows that there is no such queue;
-        `ConnectionLost` when the broker cannot be reached.
+        Raises `UsageError` E7501 if the session is closed, E2027 if the broker knows that there is no such queue;
+        `ConnectionLost` if the broker cannot be reached.
         """
         self._check_open()
         most = self._read_max if self._read_max > 0 else sys.maxsize
@@ -67,7 +66,7 @@ class Browser:
         return _given_away(deque(one for one in examined if is_wanted(one, self._selector)))
 
     def close(self) -> None:
-        """Has no effect."""
+        """Do nothing: a browser ends with its session."""
 
 
 def _given_away(messages: deque[Message]) -> Iterator[Message]:

@@ -1,4 +1,4 @@
-"""The thread of a session that sends without being waited for."""
+"""The thread of a session that sends messages asynchronously and calls their completions."""
 
 import logging
 from collections import deque
@@ -14,18 +14,18 @@ from correlator.events import Outgoing
 from correlator.handlers import refuse_result
 
 Completion = Callable[[ForeignMessage, Exception | None], object]
-"""What is called with a message that `Producer.send_async` was given, and what went wrong with it."""
+"""A function that is called with the message given to `Producer.send_async`, and with the error or `None`."""
 
 MOST_OUTSTANDING = 1000
-"""Messages of a session that may be without a completion; for one more the caller waits."""
+"""Most messages of a session that wait for their completion; for a further one the caller waits."""
 _MOST_IN_BATCH = 100
-"""So many go at once: the first of them is completed together with the last."""
+"""Most messages of one batch: the first message is completed together with the last one."""
 
 _log = logging.getLogger("connectors.messaging")
 
 
 class AsyncSend(NamedTuple):
-    """A message under way; `send` is its producer's, and sends several."""
+    """A message that is sent asynchronously; `send` is the function of its producer that sends a batch."""
 
     send: Callable[[Sequence[Outgoing]], Sequence[SendRejected | None]]
     outgoing: Outgoing
@@ -36,8 +36,8 @@ class AsyncSend(NamedTuple):
 class Completions:
     """Sends the messages of a session's producers in order, and calls the completions in that order, one at a time.
 
-    `put`, `flush` and `close` are called by the owner of the session. The thread is started by the first message and
-    ends with the session; it is a daemon: what is outstanding when a process ends without closing may be lost.
+    The owner of the session calls `put`, `flush` and `close`. The thread begins with the first message and ends with
+    the session. It is a daemon: if a process ends without closing the session, outstanding messages may be lost.
     """
 
     def __init__(self, owner: Owner) -> None:
@@ -48,7 +48,7 @@ class Completions:
         self._ended = False
 
     def put(self, parcel: AsyncSend) -> None:
-        """Send this after all that was put before; waits while as many are outstanding as may be."""
+        """Send a message after all earlier ones; waits while `MOST_OUTSTANDING` messages are outstanding."""
         with self._changed:
             self._changed.wait_for(lambda: self._outstanding < MOST_OUTSTANDING)
             self._outstanding += 1
@@ -59,12 +59,12 @@ class Completions:
             self._owner.completing.start()
 
     def flush(self) -> None:
-        """Wait until everything is completed, and the completions have returned."""
+        """Wait until the completions of all messages have returned."""
         with self._changed:
             self._changed.wait_for(lambda: not self._outstanding)
 
     def close(self) -> None:
-        """As `flush`; then the thread has ended."""
+        """As `flush`; then end the thread."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
@@ -75,8 +75,8 @@ class Completions:
         while batch := self._next_batch():
             try:
                 results: Sequence[SendRejected | None] = batch[0].send([parcel.outgoing for parcel in batch])
-            except Exception as lost:  # noqa: BLE001  # `ConnectionLost`; and whatever it is, each has its completion
-                # Those behind it are lost with it: sent all the same, they would arrive without those before them.
+            except Exception as lost:  # noqa: BLE001  # after any error each message gets its completion
+                # Later messages of this producer fail, too: if they were sent, they would arrive without earlier ones.
                 for parcel in [*batch, *self._take_those_behind(batch[0])]:
                     self._complete(parcel, lost)
             else:
@@ -84,7 +84,7 @@ class Completions:
                     self._complete(parcel, rejected)
 
     def _next_batch(self) -> list[AsyncSend]:
-        """The oldest messages of one producer that stand in a row; none at the end."""
+        """The oldest consecutive messages of one producer; empty at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._ended)
             first = self._waiting[0] if self._waiting else None
@@ -95,7 +95,7 @@ class Completions:
             return batch
 
     def _take_those_behind(self, lost: AsyncSend) -> list[AsyncSend]:
-        """All others of its producer that wait."""
+        """Remove and return the waiting messages of the same producer."""
         with self._changed:
             behind = [parcel for parcel in self._waiting if parcel.send == lost.send]
             self._waiting = deque(parcel for parcel in self._waiting if parcel.send != lost.send)
@@ -104,7 +104,7 @@ class Completions:
     def _complete(self, parcel: AsyncSend, error: Exception | None) -> None:
         try:
             refuse_result(parcel.on_completion(parcel.message, error), parcel.on_completion, "completion")
-        except BaseException as failure:  # noqa: BLE001  # code of others; whoever flushes waits for those behind it
+        except BaseException as failure:  # noqa: BLE001  # code of the application; later completions must follow
             _log.warning("A completion failed: %s", failure, exc_info=failure)
         with self._changed:
             self._outstanding -= 1

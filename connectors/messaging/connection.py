@@ -1,4 +1,4 @@
-"""A connection: what sessions have in common."""
+"""A connection: makes sessions, and starts and stops their listeners."""
 
 import uuid
 from collections.abc import Callable
@@ -18,11 +18,11 @@ from correlator.processes import Maker
 class Connection:
     """Makes sessions and closes them. Made by `ConnectionFactory.create_connection`; closed by `close` or `with`.
 
-    `start` and `stop` are for listeners, which get nothing before a connection is started. `Consumer.receive` asks for
-    its message, so it needs no start and knows no stop.
+    `start` and `stop` concern listeners only, which get no messages before the connection is started.
+    `Consumer.receive` works without `start`, and after `stop`.
 
-    Used by one thread. Each session may have another thread of its own; when `close` is called, none of them is within
-    a call any more, except for those of listeners and completions: they are waited for.
+    Used by one thread; each session may have another thread of its own. When `close` is called, no thread may be within
+    a call of a session, except the threads of listeners and completions: `close` waits for these.
     """
 
     def __init__(
@@ -39,14 +39,14 @@ class Connection:
 
     @property
     def queue_browser_read_max(self) -> int:
-        """The limit of its browsers, as the factory had it when this connection was created (rule R9)."""
+        """The limit of its browsers: the value of the factory when this connection was created (rule R9)."""
         return self._queue_browser_read_max
 
     def create_session(self, mode: AcknowledgeMode = AcknowledgeMode.AUTO) -> Session:
         """A session that acknowledges in this mode.
 
-        Raises `ConfigError` for options that the connector does not take, `UsageError` E7501 when this connection is
-        closed, E7509 for mode TRANSACTED unless its factory emulates transactions.
+        Raises `ConfigError` if an option of the connection is wrong, `UsageError` E7501 if this connection is closed,
+        E7509 for mode TRANSACTED unless the factory emulates transactions.
         """
         self._check()
         if mode is AcknowledgeMode.TRANSACTED and not self._emulates_transactions:
@@ -54,16 +54,16 @@ class Connection:
             allowed = "ConnectionFactory(emulate_transactions=True) imitates them, and is not atomic"
             raise UsageError("E7509", "session", what, allowed, "Let an engine do what must be atomic")
         listening = Listening(Owner(), started=self._started)
-        # A session has a connection of the port to itself, since that belongs to one thread.
+        # Each session has a connection of the port of its own, since such a connection belongs to one thread.
         session = Session(self._connect(), self._id, mode, self._queue_browser_read_max, listening)
         self._sessions = {one: thread for one, thread in self._sessions.items() if not one.closed}
         self._sessions[session] = listening
         return session
 
     def start(self) -> None:
-        """Let the listeners of all sessions get messages, also those that are set later. May be repeated.
+        """Let the listeners of all sessions get messages, later listeners included. May be repeated.
 
-        Raises `UsageError` E7501 when this connection is closed.
+        Raises `UsageError` E7501 if this connection is closed.
         """
         self._check()
         self._started = True
@@ -71,16 +71,16 @@ class Connection:
             listening.start()
 
     def stop(self) -> None:
-        """Call no listener until the next `start`; returns when none runs any more. May be repeated.
+        """Call no listener until the next `start`; returns when no listener runs any more. May be repeated.
 
-        A listener that waits for nothing but a message ends within 50 ms. Raises `UsageError` E7501 when this
-        connection is closed, E7506 within a listener or completion of one of its sessions.
+        Returns within 50 ms if all listeners only wait for a message. Raises `UsageError` E7501 if this connection is
+        closed, E7506 within a listener or completion of one of its sessions.
         """
         self._check()
         self._stop()
 
     def close(self) -> None:
-        """Stop, and close the sessions, which gives back what they have not acknowledged. May be repeated.
+        """Stop, and close the sessions, which give their unacknowledged messages back. May be repeated.
 
         Raises nothing but `UsageError` E7506, as `stop`.
         """

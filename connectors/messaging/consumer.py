@@ -1,4 +1,4 @@
-"""A consumer: the messages of one destination, asked for one by one or given to a listener."""
+"""A consumer: receives the messages of one destination one by one, or passes them to a listener."""
 
 import copy
 import time
@@ -16,20 +16,20 @@ from correlator.handlers import refuse_deferred, refuse_result
 from correlator.selector import Selector
 
 _LONGEST_WAIT_S = 3600.0
-"""Of one call of a source; the operating system knows no endless ones."""
+"""The longest wait of one call of a source; the operating system limits it."""
 
 
 class Consumer:
     """Receives from one destination. Made by `Session.create_consumer`; used by the thread that owns its session.
 
     Args:
-        where: how messages of errors call it.
-        intake: where messages come from, connected.
-        unacknowledged: of its session.
-        mode: of its session.
-        wanted: what is received of a topic; `None` for everything. Of a queue the broker selects.
-        unwanted_origin: the id of a connection whose messages are not received; `None` where all are.
-        listening: of its session.
+        where: names the consumer in errors.
+        intake: its connected source.
+        unacknowledged: the unacknowledged messages of its session.
+        mode: the mode of its session.
+        wanted: the selector for a topic; `None` for all messages. For a queue the broker selects.
+        unwanted_origin: id of the connection whose messages are left out; `None` for none.
+        listening: the listener thread of its session.
     """
 
     def __init__(
@@ -61,22 +61,21 @@ class Consumer:
 
     @property
     def listens(self) -> bool:
-        """Whether it has a listener that may still get something: it is open, and no file that was read to its end."""
+        """Whether it has a listener that may get further messages: it is open, and not at the end of a file."""
         return self._listener is not None and not self._closed and not self._ended
 
     def receive(self, timeout_s: float) -> Message | None:
-        """The next message, waiting at most so long for it; `None` when none came, or none will (the end of a file).
+        """The next message; `None` if none comes within `timeout_s` seconds, or at the end of a file.
 
-        0 does not wait, and `math.inf` waits for ever. What does not match the selector of a topic, comes from the own
-        connection and is not wanted for that, or has expired, is acknowledged and left out.
+        0 does not wait, `math.inf` waits for ever. The consumer acknowledges and skips messages that have expired, that
+        do not match the selector of a topic, and with `no_local` those of its own connection.
 
-        In mode AUTO the message is acknowledged when this returns. When just that fails, the message is returned
-        all the same and may come again.
+        In mode AUTO the message is acknowledged before this returns. If the acknowledgement fails, the message is
+        returned nevertheless and may come again.
 
-        Raises `ConnectionLost` when the broker cannot be reached: what this consumer gave and was not acknowledged
-        comes again. Call again, now or later, to connect anew. Raises `UsageError` E7501 when it is closed, E7502 when
-        too many messages are not acknowledged, E7505 in a thread that does not own the session, E7507 when it has a
-        listener.
+        Raises `ConnectionLost` if the broker cannot be reached: unacknowledged messages of this consumer come again.
+        Call it again to reconnect. Raises `UsageError` E7501 if the consumer is closed, E7502 if too many messages are
+        unacknowledged, E7505 in a thread that does not own the session, E7507 if the consumer has a listener.
         """
         self._check()
         if self._listener is not None:
@@ -94,17 +93,17 @@ class Consumer:
                 return None
 
     def set_listener(self, listener: Listener | None) -> None:
-        """Call this with each message from now on, or as soon as the connection is started; `None` for no more.
+        """Call a function with each message from now on, once the connection is started; `None` removes the listener.
 
-        All listeners of a session are called by one thread that the session has for them, one at a time. It owns the
-        session while the connection is started, so set all listeners before (E7505).
+        One thread of the session calls all its listeners, one at a time. This thread owns the session while the
+        connection is started, so set all listeners before (E7505).
 
-        In mode AUTO a message is acknowledged when the listener has returned. When the listener raises, the message
-        comes again, as often as the broker gives it. In the other modes it stays unacknowledged and the next one
-        follows; the listener acknowledges, recovers, commits or rolls back. What it raises is logged.
+        In mode AUTO a message is acknowledged when the listener has returned. If the listener raises, the message comes
+        again, as often as the broker redelivers it. In the other modes the message stays unacknowledged and the next
+        one follows; the listener acknowledges, recovers, commits or rolls back. Exceptions of listeners are logged.
 
-        Raises `UsageError` E7501 when it is closed, E7505 in a thread that does not own the session, E4117 for a
-        listener that is `async def` or a generator.
+        Raises `UsageError` E7501 if the consumer is closed, E7505 in a thread that does not own the session, E4117 for
+        a listener that is `async def` or a generator.
         """
         self._check()
         if listener is not None:
@@ -114,7 +113,7 @@ class Consumer:
             self._listening.add(self)
 
     def give(self, timeout_s: float) -> bool:
-        """See `Listened`. Called by the thread of the listeners."""
+        """Pass at most one message to the listener; see `Listened`. Called by the thread of the listeners."""
         chunk = self._intake.receive(timeout_s)
         self._ended = chunk.ended
         for message in map(self._read, chunk.messages):
@@ -125,10 +124,10 @@ class Consumer:
         return bool(chunk.messages)
 
     def close(self) -> None:
-        """Receive nothing more; what was received here and not acknowledged comes again, to whoever consumes next.
+        """Close the consumer: its unacknowledged messages come again, to the next consumer. May be repeated.
 
-        Waits until no listener of the session runs, unless it is one of them that calls. May be repeated. Raises
-        nothing but `UsageError` E7506, within a completion of the session.
+        Waits until no listener of the session runs, unless a listener makes the call. Raises nothing but `UsageError`
+        E7506, within a completion of the session.
         """
         if self._listening.owner.maker.is_another_process:
             return
@@ -144,20 +143,20 @@ class Consumer:
         self._listening.owner.check(self.where)
 
     def _read(self, taken: Message) -> Message | None:
-        """What the program gets to see of it; `None` for nothing."""
+        """The message as the program gets it; `None` if it is left out."""
         message, origin = read(taken)
         is_own = self._unwanted_origin is not None and origin == self._unwanted_origin
         return None if is_own or not is_wanted(message, self._wanted) else message
 
     def _delivered(self, message: Message, token: Any) -> Message:
         if self._mode is AcknowledgeMode.AUTO:
-            with suppress(ConnectionLost):  # whether the broker knows is unknown: twice is better than never
+            with suppress(ConnectionLost):  # nobody knows whether the broker has it: twice is better than never
                 self._intake.acknowledge([token])
             return message
         return self._noted(message, token)
 
     def _noted(self, message: Message, token: Any) -> Message:
-        own = copy.copy(message)  # it stands for this delivery alone, also where a broker gives one object twice
+        own = copy.copy(message)  # it stands for this delivery alone, even if a source returns one object twice
         self._unacknowledged.add(Delivery(own, self._intake, token))
         return own
 

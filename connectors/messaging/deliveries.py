@@ -1,4 +1,4 @@
-"""What a session has taken from its brokers' queues, and still has to acknowledge."""
+"""The sources of a session's consumers, and their unacknowledged messages."""
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -11,26 +11,26 @@ from correlator.errors import ConnectionLost, UsageError
 from correlator.events import Message
 
 SOURCE_ID = "session"
-"""The receiver that all sources of sessions are, to brokers that keep a position for each: files."""
+"""The receiver id of all sources of sessions: files keep a position for each receiver id."""
 MOST_UNACKNOWLEDGED = 1000
-"""Messages that one consumer may have given to a program that acknowledges itself: so many the broker sends ahead."""
+"""Most unacknowledged messages of a consumer, except in mode AUTO. The broker may send so many ahead."""
 
 
 class AcknowledgeMode(StrEnum):
-    """Who acknowledges what a session receives."""
+    """Who acknowledges the messages of a session."""
 
     AUTO = "AUTO"
     """The session: each message right before `receive` returns it (rule Q9)."""
     CLIENT = "CLIENT"
-    """The program: `Session.acknowledge` takes along everything that the session received before (rule R11)."""
+    """The program: `Session.acknowledge` also acknowledges all messages that the session received before (rule R11)."""
     CLIENT_INDIVIDUAL = "CLIENT_INDIVIDUAL"
-    """The program: `Session.acknowledge` is about that message alone (rule R12)."""
+    """The program: `Session.acknowledge` acknowledges a single message (rule R12)."""
     TRANSACTED = "TRANSACTED"
-    """The program: `Session.commit` acknowledges everything that was received since the last one (rule S5.3)."""
+    """The program: `Session.commit` acknowledges all messages that were received since the last one (rule S5.3)."""
 
 
 class Delivery(NamedTuple):
-    """A message that the program has and has not acknowledged."""
+    """An unacknowledged message of the program."""
 
     message: Message
     intake: "ReconnectingSource"
@@ -38,25 +38,25 @@ class Delivery(NamedTuple):
 
 
 class Unacknowledged:
-    """The deliveries of a session in the order in which they were received, by whichever consumer (rule R11).
+    """The unacknowledged deliveries of all consumers of a session, in the order of their receipt (rule R11). Pure.
 
-    Messages are known by identity: two of equal content are different deliveries. Pure.
+    Messages are compared by identity: two messages of equal content are different deliveries.
     """
 
     def __init__(self) -> None:
         self._deliveries: OrderedDict[int, Delivery] = OrderedDict()
 
     def add(self, delivery: Delivery) -> None:
-        """The newest one; the message is kept, so that no other object gets its identity."""
+        """Add a delivery. Its message is kept, so that no other object gets the same `id`."""
         self._deliveries[id(delivery.message)] = delivery
 
     def take(self, message: Message) -> list[Delivery]:
-        """That of this message; none when it is not held any more."""
+        """Remove the delivery of this message; empty if it is not held any more."""
         delivery = self._deliveries.pop(id(message), None)
         return [] if delivery is None else [delivery]
 
     def take_through(self, message: Message) -> list[Delivery]:
-        """That of this message and all older ones; none when it is not held any more."""
+        """Remove the delivery of this message and all older ones; empty if the message is not held any more."""
         taken: list[Delivery] = []
         if id(message) in self._deliveries:
             while not taken or taken[-1].message is not message:
@@ -64,21 +64,22 @@ class Unacknowledged:
         return taken
 
     def take_all(self) -> list[Delivery]:
-        """All of them."""
+        """Remove all deliveries."""
         taken = list(self._deliveries.values())
         self._deliveries.clear()
         return taken
 
     def forget(self, intake: "ReconnectingSource") -> None:
-        """Those that came from here come again."""
+        """Remove the deliveries of a source, which come again."""
         for delivery in [one for one in self._deliveries.values() if one.intake is intake]:
             del self._deliveries[id(delivery.message)]
 
 
 class ReconnectingSource:
-    """A source that is connected again when it is used after a loss. Owned by the thread of its session.
+    """A source that reconnects at the next use after a lost connection. Owned by the thread of its session.
 
-    Every call may raise `ConnectionLost`. Then the session has forgotten what came from here, since it comes again.
+    Every call may raise `ConnectionLost`. The session then forgets the deliveries of this source, since they come
+    again.
     """
 
     def __init__(self, where: str, source: Source, unacknowledged: Unacknowledged, most_held: int) -> None:
@@ -90,12 +91,12 @@ class ReconnectingSource:
         self._is_connected = False
 
     def connect(self) -> None:
-        """Begin to take: what is sent to a topic from now on is received."""
+        """Connect: messages that are sent to the topic from now on are received."""
         with self._connected():
             pass
 
     def receive(self, timeout_s: float) -> Chunk:
-        """At most one message. Raises `UsageError` E7502 when as many are held as may be, since none would come."""
+        """At most one message. Raises `UsageError` E7502 if too many are unacknowledged, since none would come."""
         if self._held >= self._most_held:
             what = f"{self._held} of its messages are not acknowledged, and no more may be"
             raise UsageError("E7502", self._where, what, "", "Acknowledge, recover, or use another consumer")
@@ -105,19 +106,19 @@ class ReconnectingSource:
         return chunk
 
     def acknowledge(self, tokens: Sequence[Any]) -> None:
-        """These messages are done."""
+        """Acknowledge the messages of these tokens."""
         with self._connected() as source:
             source.acknowledge(tokens)
         self._held -= len(tokens)
 
     def reject(self, tokens: Sequence[Any]) -> None:
-        """These messages are to come again."""
+        """Give back the messages of these tokens."""
         with self._connected() as source:
             source.reject(tokens)
         self._held -= len(tokens)
 
     def close(self) -> None:
-        """Give back what is held; never raises."""
+        """Close the source, which gives its unacknowledged messages back. Never raises."""
         self._source.close()
         self._let_go()
 
@@ -129,7 +130,7 @@ class ReconnectingSource:
                 self._is_connected = True
             yield self._source
         except ConnectionLost:
-            self.close()  # what a broker still holds for this consumer would come to nobody
+            self.close()  # otherwise nobody would get the messages that the broker holds for this consumer
             raise
 
     def _let_go(self) -> None:

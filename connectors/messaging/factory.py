@@ -1,4 +1,4 @@
-"""Where connections come from, and what they are given."""
+"""The factory of connections, with their options."""
 
 import os
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from correlator.settings import ConnectionSettings
 
 READ_MAX_VARIABLE = "CORRELATOR_QUEUE_BROWSER_READ_MAX"
 _NAME = "messaging"
-"""What messages of errors call the connection."""
+"""The name of the connection in errors."""
 
 
 def _read_max_of_environment() -> int:
@@ -24,15 +24,15 @@ def _read_max_of_environment() -> int:
 
 @dataclass(slots=True)
 class ConnectionFactory:
-    """Makes connections to one broker. Opens nothing, and may be used by any thread.
+    """Makes connections to one broker. Opens nothing; any thread may use it.
 
     Attributes:
         connector: the entry point of a connector, such as `EmbeddedConnection` or `RabbitConnection`.
-        options: those of the connection, as below `connections` in a configuration file.
-        queue_browser_read_max: most messages that a browser examines for one snapshot, selected or not; 0 or less is
-            no limit. A connection keeps the value that the factory had when it was created. Without one the
-            environment variable `CORRELATOR_QUEUE_BROWSER_READ_MAX` is read when the factory is made, and counts as 0
-            when it is unset or no integer; copies of a factory have the value of the factory.
+        options: of the connection, as below `connections` in a configuration file.
+        queue_browser_read_max: most messages that a browser examines for one snapshot, matching or not; 0 or less is no
+            limit. A connection keeps the value that the factory has when it makes the connection. The default is the
+            environment variable `CORRELATOR_QUEUE_BROWSER_READ_MAX` at the time when the factory is made; 0 if it is
+            unset or no integer. A copy of a factory has the value of the original.
         emulate_transactions: whether its connections make sessions in mode TRANSACTED, which are not atomic.
     """
 
@@ -42,9 +42,9 @@ class ConnectionFactory:
     emulate_transactions: bool = False
 
     def create_connection(self) -> Connection:
-        """A connection, to be closed by its user. Never fails: nothing is opened before there is a session.
+        """A connection, which the caller has to close. Never fails: it opens nothing before there is a session.
 
-        It takes no user and password: those of a factory are among its options, and another pair needs another factory.
+        User and password are options of the factory; another user needs another factory.
         """
         settings = ConnectionSettings(type=_NAME, options=dict(self.options))
         return Connection(

@@ -1,4 +1,4 @@
-"""Messages that are not ours: read by their interface, and made into ours (rule R13)."""
+"""Converts objects that are no `Message`, but have its interface, to messages (rule R13)."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -10,32 +10,32 @@ from correlator.events import Headers, Message, PropertyValue
 
 _PROPERTY_TYPES = (type(None), bool, int, float, str, bytes)
 _HEADERS = {"correlation_id": str, "type": str, "priority": int, "persistent": bool, "time_to_live_ms": int}
-"""Those that a sender may set, but for `reply_to`: what it names need not be a destination here."""
+"""The headers that a sender may set, except `reply_to`, which may not name a destination of this broker."""
 _UNCONVERTIBLE = (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError)
 
 
 class ForeignMessage(Protocol):
-    """What any object must have that is to be sent.
+    """The interface of an object that can be sent.
 
-    If it also has `key` and `headers`, these are read as those of a `Message`; `headers.reply_to` is not.
+    If it also has `key` and `headers`, they mean the same as those of a `Message`; `headers.reply_to` is ignored.
     """
 
     @property
     def body(self) -> Any:
-        """Bytes stay as they are, text becomes UTF-8, `None` nothing, and any other value JSON."""
+        """The body. Bytes stay as they are, text becomes UTF-8, `None` becomes empty, any other value becomes JSON."""
         ...
 
     @property
     def properties(self) -> Mapping[str, Any]:
-        """By name."""
+        """Properties by name."""
         ...
 
 
 def converted(message: ForeignMessage) -> Message:
-    """The message itself if it is one of ours, not copied; else a new one of its content.
+    """The object itself, not a copy, if it is a `Message`; otherwise a new message with its content.
 
-    What cannot be read or converted, the body or a single property or header, is ignored. Raises `UsageError` E7504
-    for an object that has no body or no properties.
+    A body, property or header that cannot be read or converted is ignored. Raises `UsageError` E7504 for an object
+    without body or properties.
     """
     if isinstance(message, Message):
         return message
@@ -54,7 +54,7 @@ def converted(message: ForeignMessage) -> Message:
 
 
 def _read(owner: object, name: str) -> Any:
-    """The value of an attribute; `UNSET` where there is none, and `None` where the owner fails to give it."""
+    """The value of an attribute; `UNSET` if there is none, `None` if reading it fails."""
     try:
         return getattr(owner, name, msgspec.UNSET)
     except Exception:  # noqa: BLE001  # code of others, such as an object that cannot be unpacked
@@ -86,7 +86,7 @@ def _headers(given: Any) -> Headers | None:
 
 
 def _plain(value: Any) -> Any:
-    """The value as every broker would give it back, of a built-in type; `UNSET` for what none can carry."""
+    """The value converted to a built-in type, as every broker returns it; `UNSET` if no broker can carry it."""
     try:
         return msgspec.msgpack.decode(msgspec.msgpack.encode(value))
     except _UNCONVERTIBLE:

@@ -11,10 +11,10 @@ from connectors.messaging.owner import Owner
 from correlator.events import Message
 
 Listener = Callable[[Message], object]
-"""What is called with each message, by the thread of its session; what it returns is ignored, but for a coroutine."""
+"""A function that the thread of its session calls with each message. Its result is ignored; a coroutine is refused."""
 
 _LONGEST_WAIT_S = 0.05
-"""For a message, before looking at whether to stop: no source can be woken."""
+"""The longest wait for a message before the thread checks whether to stop, since a waiting source cannot be woken."""
 _FIRST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 5.0
 
@@ -22,28 +22,28 @@ _log = logging.getLogger("connectors.messaging")
 
 
 class Listened(Protocol):
-    """A consumer as the thread sees it."""
+    """The interface of a consumer for the thread of the listeners."""
 
     @property
     def where(self) -> str:
-        """How messages of errors call it."""
+        """The name of the consumer in errors."""
         ...
 
     @property
     def listens(self) -> bool:
-        """Whether it has a listener that may still get something."""
+        """Whether it has a listener that may get further messages."""
         ...
 
     def give(self, timeout_s: float) -> bool:
-        """Give its listener at most one message, waiting so long for it; whether any came.
+        """Wait `timeout_s` for a message and pass it to the listener; returns whether one came.
 
-        Raises what went wrong, in the listener or at the broker.
+        Raises exceptions of the listener, and `ConnectionLost`.
         """
         ...
 
 
 class _Turn:
-    """A consumer and its pause: after a failure it is left alone for a while, longer each time."""
+    """A consumer and its pause after a failure, which becomes longer with each failure."""
 
     def __init__(self, consumer: Listened) -> None:
         self.consumer = consumer
@@ -68,15 +68,15 @@ class _Turn:
 
 
 class Listening:
-    """Gives a session's listeners their messages, one at a time, while the connection is started.
+    """Passes messages to the listeners of a session, one at a time, while the connection is started.
 
-    It asks the consumers in turn. What a listener raises, and what is lost, is logged; then that consumer has a pause,
-    longer each time, at most 5 s. There is one thread from start to stop, a daemon: a process that ends without
-    closing its sessions ends as if it had been killed.
+    The thread asks the consumers in turn. It logs exceptions of listeners and lost connections; after each, that
+    consumer has a pause, longer each time, at most 5 s. There is one thread from start to stop. It is a daemon: a
+    process that ends without closing its sessions ends as if it had been killed.
 
     Args:
-        owner: of the session.
-        started: whether the connection is.
+        owner: the owner of the session.
+        started: whether the connection is started.
     """
 
     def __init__(self, owner: Owner, *, started: bool) -> None:
@@ -85,10 +85,10 @@ class Listening:
         self._turns: list[_Turn] = []
         self._asked_to_stop = Event()
         self._lock = RLock()
-        """Held by whoever starts the thread or asks it to stop; never by the thread itself, which others wait for."""
+        """Held while the thread is started or stopped; never by the thread itself, since others wait for its end."""
 
     def add(self, consumer: Listened) -> None:
-        """A consumer that has a listener now. Called by the owner of the session."""
+        """Add a consumer that has got a listener. Called by the owner of the session."""
         if all(turn.consumer is not consumer for turn in self._turns):
             self._turns.append(_Turn(consumer))
         if not self.owner.is_listening:
@@ -96,26 +96,26 @@ class Listening:
                 self._go_on()
 
     def start(self) -> None:
-        """Begin to call listeners; without effect when it has begun."""
+        """Begin to call listeners; has no effect if the thread runs."""
         if not self.owner.is_listening:
             with self._lock:
                 self._is_started = True
                 self._go_on()
 
     def ask_to_stop(self) -> None:
-        """Call no listener any more once the one that is running has returned. Called by no thread of the session."""
+        """Ask the thread to end when the running listener has returned. Not called by threads of the session."""
         with self._lock:
             self._is_started = False
             self._asked_to_stop.set()
 
     def wait(self) -> None:
-        """Until no listener runs, after `ask_to_stop`."""
+        """Wait until no listener runs, after `ask_to_stop`."""
         if self.owner.listening is not None:
             self.owner.listening.join()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """No listener of another thread runs meanwhile, and the caller may use what the thread uses."""
+        """Keep listeners from running, so that the caller may use the objects of their thread."""
         if self.owner.is_listening:
             yield
             return

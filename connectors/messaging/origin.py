@@ -1,4 +1,4 @@
-"""Which connection has sent a message to a topic: for consumers that do not want what comes from their own one."""
+"""Marks messages to topics with the connection that sends them, so that consumers can leave out those of their own."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -8,25 +8,28 @@ import msgspec
 from correlator.events import Message, PropertyValue
 
 CONNECTION = "correlator_connection"
-"""Property of what a session sends to a topic, which sessions do not show: the id of its connection."""
+"""Property of messages that sessions send to topics: the id of their connection. Sessions remove it at receipt."""
 
 
 class Read(NamedTuple):
-    """A message as it was before `stamped`, and what that said; `origin` is `None` where nobody says."""
+    """A message without its mark, and the id of the connection that has sent it; `None` if there was no mark."""
 
     message: Message
     origin: PropertyValue
 
 
 def stamped(message: Message, connection: str) -> Message:
-    """A copy that says where it comes from. Properties that are none are left for the connector to refuse."""
+    """A copy with the id of the connection.
+
+    If its properties are no mapping, the message itself: the sink refuses it.
+    """
     if not isinstance(message.properties, Mapping):
         return message
     return msgspec.structs.replace(message, properties={**message.properties, CONNECTION: connection})
 
 
 def read(message: Message) -> Read:
-    """The other way round; the very message where nobody says."""
+    """Remove the mark of a message; a message without a mark is returned as it is."""
     if CONNECTION not in message.properties:
         return Read(message, None)
     properties = dict(message.properties)

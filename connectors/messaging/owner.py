@@ -1,4 +1,4 @@
-"""Whose a session is, and which calls its own callbacks may not make."""
+"""Checks which thread may use a session, and which calls are not allowed in its callbacks."""
 
 from threading import Thread, current_thread
 
@@ -7,22 +7,22 @@ from correlator.processes import Maker
 
 
 class Owner:
-    """A session belongs to one thread at a time: to that of its listeners while they are called, else to its user's.
+    """The owner of a session: the thread of its listeners while they are called, otherwise the thread of its user.
 
-    Asked by any thread. The thread that a session has for its completions never owns it.
+    Any thread may call its methods. The thread of the completions never owns the session.
     """
 
     def __init__(self) -> None:
         self.maker = Maker()
         self.listening: Thread | None = None
-        """Calls the listeners; may have ended."""
+        """The thread that calls the listeners; it may have ended."""
         self.completing: Thread | None = None
-        """Calls the completions."""
+        """The thread that calls the completions."""
 
     def check(self, where: str) -> None:
-        """Raises `UsageError` E7505 when the session belongs to another thread than the calling one, E2050 in a child.
+        """Raises `UsageError` E7505 if the session belongs to another thread, E2050 in a forked child.
 
-        What a process has opened is not for the children that it forks; to close it does nothing there.
+        A forked child must not use the session of its parent; `close` does nothing there.
         """
         self.maker.check(where)
         if self.listening is None and self.completing is None:
@@ -35,12 +35,12 @@ class Owner:
             raise UsageError("E7505", where, what, "", "Stop the connection first, or use another session")
 
     def check_may_await_completions(self, where: str) -> None:
-        """Raises `UsageError` E7506 within a completion, which a call that awaits its end would wait for."""
+        """Raises `UsageError` E7506 within a completion: the call would wait for its own end."""
         if self.is_completing:
             raise _waits_for_itself(where, "completion")
 
     def check_may_await_listeners(self, where: str) -> None:
-        """Raises `UsageError` E7506 within a listener or completion: a listener may wait for completions."""
+        """Raises `UsageError` E7506 within a listener or completion: the call would wait for its own end."""
         self.check_may_await_completions(where)
         if self.is_listening:
             raise _waits_for_itself(where, "listener")

@@ -1,4 +1,4 @@
-"""A producer: messages to one destination, each confirmed before the next, or many under way."""
+"""A producer: sends messages to one destination, one by one or asynchronously."""
 
 from collections.abc import Sequence
 
@@ -18,10 +18,10 @@ class Producer:
 
     Args:
         destination: `queue:NAME` or `topic:NAME`.
-        sink: of the connector.
-        connection: the id of its connection, which messages to topics tell.
-        completions: of its session.
-        listening: of its session.
+        sink: its sink.
+        connection: the id of its connection, with which messages to topics are marked.
+        completions: the thread of its session that sends asynchronously.
+        listening: the listener thread of its session.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Producer:
         self._sequence = 0
         self._in_doubt: Message | None = None
         self._may_be_sending = False
-        """Whether the thread of the completions may have the sink."""
+        """Whether the thread of the completions may be using the sink."""
 
     @property
     def closed(self) -> bool:
@@ -46,7 +46,7 @@ class Producer:
         return self._closed
 
     def connect(self) -> None:
-        """Open the way to the broker if it is not open. Raises `ConnectionLost`."""
+        """Connect the sink if it is not connected. Raises `ConnectionLost`."""
         if not self._is_connected:
             self._sink.connect()
             self._is_connected = True
@@ -54,20 +54,20 @@ class Producer:
     def send(self, message: ForeignMessage) -> None:
         """Send, and wait until the broker has confirmed it.
 
-        A `Message` goes as it is, to its own `destination` if it names one; without a copy, but for a topic, where it
-        also tells from which connection it comes. Anything else that has a body and properties is converted. It
-        goes behind all that `send_async` was given before, and waits for their completions.
+        A `Message` is sent as it is, to its own `destination` if it names one. A message to a topic is copied and
+        marked with its connection. Any other object with body and properties is converted. The call first waits for the
+        completions of messages that were given to `send_async` before.
 
-        Raises `SendRejected` when the broker refuses the message: it was not stored, and this producer goes on.
-        Raises `ConnectionLost` when the broker cannot be reached: the message may have arrived or not; sending it once
-        more connects anew and may store it twice. Raises `UsageError` E7504 for an object that is no message, E7501
-        when this producer is closed, E7505 in a thread that does not own the session.
+        Raises `SendRejected` if the broker refuses the message: it was not stored, and the producer can go on. Raises
+        `ConnectionLost` if the broker cannot be reached: the message may have arrived; sending it again reconnects, and
+        may store it twice. Raises `UsageError` E7504 for an object that is no message, E7501 if this producer is
+        closed, E7505 in a thread that does not own the session.
         """
         self._check()
         if self._may_be_sending:
             self._flush()
         native = converted(message)
-        if native is not self._in_doubt:  # which keeps its number: it is waited for if it is still under way
+        if native is not self._in_doubt:  # a repeat keeps its number: the sink may still have it in flight
             self._sequence += 1
         self._in_doubt = native
         (rejected,) = self._send([self._outgoing(native)])
@@ -76,17 +76,17 @@ class Producer:
             raise rejected
 
     def send_async(self, message: ForeignMessage, on_completion: Completion) -> None:
-        """Send as `send` does, and do not wait: `on_completion(message, error)` is called when it is known what became.
+        """Send as `send` does, without waiting: `on_completion(message, error)` is called with the result.
 
-        `error` is what `send` would have raised, `None` when the broker has confirmed the message. When the connection
-        is lost, all outstanding messages of this producer fail with it, and the next message connects anew; so what
-        arrives is in order and without gaps.
+        `error` is the exception that `send` would have raised, `None` if the broker has confirmed the message. After a
+        lost connection all outstanding messages of this producer fail, and the next message reconnects. So messages
+        arrive in order and without gaps.
 
-        Completions are called one at a time, in the order of the messages, by a thread of the session that does not own
-        it: they may not use the session (E7505), nor wait for its end (E7506). What they raise is logged. Each message
-        gets its completion before `close` returns.
+        A thread of the session calls the completions one at a time, in the order of the messages. It does not own the
+        session: completions may neither use the session (E7505) nor wait for its end (E7506). Their exceptions are
+        logged. Each message gets its completion before `close` returns.
 
-        At most 1,000 messages of a session are outstanding; with so many the call waits.
+        If 1,000 messages of the session are outstanding, the call waits.
 
         Raises `UsageError` as `send`, and E4117 for a completion that is `async def` or a generator.
         """
@@ -99,10 +99,10 @@ class Producer:
         self._completions.put(AsyncSend(self._send, self._outgoing(native), message, on_completion))
 
     def close(self) -> None:
-        """Wait for the completions that are outstanding, and let go. May be repeated.
+        """Wait for outstanding completions, and close the sink. May be repeated.
 
-        Waits until no listener of the session runs, unless it is one of them that calls. Raises nothing but
-        `UsageError` E7506, within a completion of the session.
+        Waits until no listener of the session runs, unless a listener makes the call. Raises nothing but `UsageError`
+        E7506, within a completion of the session.
         """
         if self._listening.owner.maker.is_another_process:
             return
@@ -123,7 +123,7 @@ class Producer:
         self._may_be_sending = False
 
     def _outgoing(self, native: Message) -> Outgoing:
-        # No source: a broker that deduplicates must not take another message for a repeat of one in doubt.
+        # No source: a broker that deduplicates must not take a new message for a repeat of an unconfirmed one.
         destination = native.destination or self._destination
         message = stamped(native, self._connection) if destination.startswith("topic:") else native
         return Outgoing(self._sequence, "", destination, message)

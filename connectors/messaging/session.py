@@ -1,4 +1,4 @@
-"""A session: one thread's consumers, producers and browsers, and what it has received and not acknowledged."""
+"""A session: the consumers, producers and browsers of one thread, with their unacknowledged messages."""
 
 import logging
 import uuid
@@ -34,15 +34,15 @@ _log = logging.getLogger("connectors.messaging")
 class Session:
     """Consumers, producers and browsers of one thread.
 
-    Made by `Connection.create_session`; closed by `close` or `with`. The session and all that it makes are used by
-    one thread at a time. While the connection is started, a session with listeners belongs to the thread that calls
-    these, and refuses every other one (E7505), but for `close` of the session and of its consumers and producers.
+    Made by `Connection.create_session`; closed by `close` or `with`. One thread at a time uses the session and the
+    objects that it makes. While the connection is started, a session with listeners belongs to the thread that calls
+    these, and refuses other threads (E7505), except for `close` of the session and of its consumers and producers.
 
     Args:
-        broker: a connection of the port for this session alone.
+        broker: a connection of the port, for this session only.
         connection: the id of its connection.
         mode: who acknowledges.
-        queue_browser_read_max: of its connection.
+        queue_browser_read_max: the limit of its connection.
         listening: the thread of its listeners.
     """
 
@@ -67,7 +67,7 @@ class Session:
 
     @property
     def acknowledge_mode(self) -> AcknowledgeMode:
-        """The mode; CLIENT for a session that acknowledges individually, too."""
+        """The mode; CLIENT also for CLIENT_INDIVIDUAL."""
         return AcknowledgeMode.CLIENT if self._mode is AcknowledgeMode.CLIENT_INDIVIDUAL else self._mode
 
     @property
@@ -83,23 +83,22 @@ class Session:
         subscription: str | None = None,
         no_local: bool = False,
     ) -> Consumer:
-        """A consumer, connected: what is sent to a topic from now on is received.
+        """Make and connect a consumer: it receives messages that are sent to a topic from now on.
 
         Args:
             destination: `queue:NAME` or `topic:NAME`.
-            selector: take only what matches (docs/receiving.md).
-            subscription: the name under which a broker keeps what is for this reader: of a topic the messages, from
-                the first time that the name is used, and until somebody deletes the subscription at the broker;
-                where readers of a queue get every message each (streams), the position. Consumers of one name share
-                the messages.
-            no_local: leave out what sessions of this connection have sent to the topic; it is acknowledged, for all
-                consumers of that name.
+            selector: receive only matching messages (docs/receiving.md).
+            subscription: name of the durable subscription of a topic: the broker keeps its messages from the first use
+                of the name until the subscription is deleted. For a stream, whose readers get every message each, the
+                name of the position. Consumers with the same name share the messages.
+            no_local: leave out messages that sessions of this connection have sent to the topic. They are acknowledged,
+                for all consumers of the subscription.
 
-        Raises `ConfigError` for what cannot be: E1215 for a destination, E1220 for a selector on a queue where the
-        broker cannot select, and for `no_local` on any queue, E1222 for a subscription of a queue that is shared out,
-        E6003 to E6007 for a selector that cannot be read. Raises `UsageError` E7503 where the name of a subscription is
-        missing, E7501 when the session is closed; `ConnectionLost` when the broker cannot be reached: there is no
-        consumer then, try again.
+        Raises `ConfigError` E1215 for a wrong destination, E1220 for a selector on a queue if the broker cannot select
+        and for `no_local` on a queue, E1222 for a subscription of a queue whose consumers share messages, E6003 to
+        E6007 for a selector that cannot be read. Raises `UsageError` E7503 if the name of a subscription is missing,
+        E7501 if the session is closed; `ConnectionLost` if the broker cannot be reached: no consumer is made, try
+        again.
         """
         self._check()
         where = f"consumer of {destination}"
@@ -132,10 +131,10 @@ class Session:
         return consumer
 
     def create_producer(self, destination: str) -> Producer:
-        """A producer, connected.
+        """Make and connect a producer.
 
-        Raises `ConfigError` E1215 for what is no destination, `UsageError` E7501 when the session is closed;
-        `ConnectionLost` when the broker cannot be reached: there is no producer then, try again.
+        Raises `ConfigError` E1215 for a wrong destination, `UsageError` E7501 if the session is closed;
+        `ConnectionLost` if the broker cannot be reached: no producer is made, try again.
         """
         self._check()
         check_destination(f"producer of {destination}", destination)
@@ -145,13 +144,12 @@ class Session:
         return producer
 
     def create_browser(self, destination: str, selector: str | None = None) -> Browser:
-        """A browser of a queue; reads nothing yet.
+        """Make a browser of a queue, without reading the queue yet.
 
-        It works until this session is closed. The broker need not be able to select.
+        It works until this session is closed, and with a selector for every broker.
 
-        Raises `UsageError` E2110 for a topic, E2014 where the connector cannot show messages, E7501 when the
-        session is closed; `ConfigError` E1215 for what is no
-        destination, E6003 to E6007 for a selector that cannot be read.
+        Raises `UsageError` E2110 for a topic, E2014 if the connector cannot show messages, E7501 if the session is
+        closed; `ConfigError` E1215 for a wrong destination, E6003 to E6007 for a selector that cannot be read.
         """
         self._check()
         where = f"browser of {destination}"
@@ -163,29 +161,29 @@ class Session:
         return Browser(self._broker, self._check, destination, wanted, self._queue_browser_read_max)
 
     def create_temporary_queue(self) -> str:
-        """The destination of a queue that nobody else has, made when it is first used; such as for answers.
+        """A destination for a new queue, for replies for example. The broker makes the queue at its first use.
 
-        It is deleted when this session is closed: best effort. What fails then is logged, and a process that ends
-        without closing the session leaves it there.
+        Closing this session deletes the queue, as best effort: a failure is logged, and a process that ends without
+        closing the session leaves the queue at the broker.
 
-        Raises `UsageError` E7511 where the connector cannot delete queues, E7501 when the session is closed.
+        Raises `UsageError` E7511 if the connector cannot delete queues, E7501 if the session is closed.
         """
         return self._temporary("queue")
 
     def create_temporary_topic(self) -> str:
-        """The destination of a topic that nobody else has; as `create_temporary_queue`."""
+        """A destination for a new topic; see `create_temporary_queue`."""
         return self._temporary("topic")
 
     def unsubscribe(self, topic: str, subscription: str | None = None) -> None:
-        """Delete what a broker keeps under this name for a reader of the topic: it is not kept any more, either.
+        """Delete a durable subscription of a topic, with the messages that the broker keeps for it.
 
-        Another selector or `no_local` of a durable reader needs a new subscription: delete the old one first. The topic
-        must be named, since subscriptions of one name on two topics are two.
+        Before a durable consumer uses another selector or `no_local`, delete its subscription. The topic must be named,
+        since several topics may have subscriptions of the same name.
 
-        Raises `UsageError` E7510 when the topic or the name is missing, E7511 where the connector cannot delete
-        subscriptions, E7512 for one that is not there, E7513 while somebody consumes from it, E7501 when the session is
-        closed; `ConfigError` E1215 for what is no destination, E1222 for a queue; `ConnectionLost` when the broker
-        cannot be reached or does not allow it.
+        Raises `UsageError` E7510 if the topic or the name is missing, E7511 if the connector cannot delete
+        subscriptions, E7512 if there is no such subscription, E7513 while it has a consumer, E7501 if the session is
+        closed; `ConfigError` E1215 for a wrong destination, E1222 for a queue; `ConnectionLost` if the broker cannot be
+        reached or does not allow it.
         """
         self._check()
         where = f"unsubscribe {topic}"
@@ -200,15 +198,14 @@ class Session:
         self._broker.unsubscribe(topic, subscription)
 
     def acknowledge(self, message: Message) -> None:
-        """Tell the broker that a message is done, the very object that `Consumer.receive` returned.
+        """Acknowledge a message: the very object that `Consumer.receive` returned.
 
-        In mode CLIENT everything that this session received before it, from all its consumers, is acknowledged with it,
-        and nothing that came later. In mode CLIENT_INDIVIDUAL it is the only one. In modes AUTO and
-        TRANSACTED there is nothing to do. A message that is acknowledged already, or was given back since, is left
-        alone.
+        In mode CLIENT this also acknowledges all messages that this session has received before, from all its
+        consumers. In mode CLIENT_INDIVIDUAL it acknowledges this message only. In modes AUTO and TRANSACTED it does
+        nothing. A message that is acknowledged already, or was given back, is ignored.
 
-        Raises `ConnectionLost` when a broker cannot be reached: what came from the consumer that lost its connection
-        may come again, all the rest is acknowledged. Raises `UsageError` E7501 when the session is closed.
+        Raises `ConnectionLost` if the broker cannot be reached: messages of the consumer that has lost its connection
+        may come again; all others are acknowledged. Raises `UsageError` E7501 if the session is closed.
         """
         self._check()
         if self._mode is AcknowledgeMode.TRANSACTED:
@@ -218,13 +215,14 @@ class Session:
         _settle(take(message), ReconnectingSource.acknowledge)
 
     def recover(self) -> None:
-        """Give back everything that is not acknowledged: it comes again, marked as redelivered.
+        """Give all unacknowledged messages back: the broker redelivers them, marked as redelivered.
 
-        Files and streams mark nothing. It comes from the broker, so it may come behind messages that were under way,
-        and to another consumer of the queue. The objects that were received before cannot be acknowledged any more.
+        Files and streams do not mark them. Messages that the broker had sent ahead may come first, and another consumer
+        of the queue may get the redelivered ones. The objects that were received before cannot be acknowledged any
+        more.
 
-        Raises `ConnectionLost` as `acknowledge`; everything comes again nevertheless. Raises `UsageError` E7501 when
-        the session is closed, E7508 in mode TRANSACTED.
+        Raises `ConnectionLost` as `acknowledge`; all messages come again nevertheless. Raises `UsageError` E7501 if the
+        session is closed, E7508 in mode TRANSACTED.
         """
         self._check()
         if self._mode is AcknowledgeMode.TRANSACTED:
@@ -232,28 +230,29 @@ class Session:
         _settle(self._unacknowledged.take_all(), ReconnectingSource.reject)
 
     def commit(self) -> None:
-        """Acknowledge everything that was received since the last `commit` or `rollback`.
+        """Acknowledge all messages that were received since the last `commit` or `rollback`.
 
-        What was sent meanwhile went at once; what was sent without waiting has its completion when this returns. Not
-        atomic: when this fails, or the process ends before it, everything was sent and what was received comes again.
+        Messages were sent at once; asynchronous sends have their completions when this returns. The transaction is not
+        atomic: if this fails, or the process ends before, the sent messages stay sent, and the received ones come
+        again.
 
-        Raises `ConnectionLost` as `acknowledge`. Raises `UsageError` E7501 when the session is closed, E7508 in any
-        mode but TRANSACTED.
+        Raises `ConnectionLost` as `acknowledge`. Raises `UsageError` E7501 if the session is closed, E7508 in any other
+        mode than TRANSACTED.
         """
         self._end_transaction(ReconnectingSource.acknowledge)
 
     def rollback(self) -> None:
-        """Give back everything that was received since the last `commit` or `rollback`; as `recover`.
+        """Give back all messages that were received since the last `commit` or `rollback`, as `recover` does.
 
-        What was sent meanwhile stays sent. Raises as `commit`; everything comes again nevertheless.
+        Sent messages stay sent. Raises as `commit`; all received messages come again nevertheless.
         """
         self._end_transaction(ReconnectingSource.reject)
 
     def close(self) -> None:
-        """Close consumers and producers; what is not acknowledged comes again. May be repeated.
+        """Close consumers and producers; unacknowledged messages come again. May be repeated.
 
-        Waits until no listener runs, and each message that was sent without waiting has its completion. Raises nothing
-        but `UsageError` E7506, within a listener or completion of this session.
+        Waits until no listener runs and all asynchronous sends have their completions. Raises nothing but `UsageError`
+        E7506, within a listener or completion of this session.
         """
         self._listening.owner.check_may_await_listeners("session")
         if self._closed or self._listening.owner.maker.is_another_process:
@@ -329,7 +328,7 @@ def _check_reader(
 
 
 def _settle(deliveries: Sequence[Delivery], settle: Callable[[ReconnectingSource, Sequence[Any]], None]) -> None:
-    """Acknowledge or reject; a consumer that lost its connection keeps nothing from the others."""
+    """Acknowledge or reject deliveries; those of other consumers also if one consumer has lost its connection."""
     tokens: dict[ReconnectingSource, list[Any]] = {}
     for delivery in deliveries:
         tokens.setdefault(delivery.intake, []).append(delivery.token)

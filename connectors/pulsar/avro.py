@@ -1,4 +1,4 @@
-"""Bodies in Avro, read without harm whatever schema somebody has put into a registry, and decimals with all digits."""
+"""Decodes Avro bodies, with all digits of decimals. A hostile schema in the registry can do no harm."""
 
 import io
 import json
@@ -9,28 +9,28 @@ from typing import Any, NamedTuple
 import msgspec
 
 MOST_GROWTH = 100
-"""Characters of JSON for each byte of a record; names are long, and a field may take one byte."""
+"""Most characters of JSON for each byte of a record: names are long, and a field may take one byte."""
 _MOST_BESIDE = 1_000_000
-"""More than that, for what takes no bytes."""
+"""Further characters of JSON, for values that take no bytes."""
 _MOST_DEPTH = 100
 _MOST_DIGITS = 1000
-"""Of a decimal: no sender's type has more, and turning many digits into a text takes for ever."""
+"""Most digits of a decimal: no sender's type has more, and converting very many digits to text takes too long."""
 _DECIMAL = "exact-decimal"
-"""Decimals by the name of a reader of our own: that of the package rounds, and takes minutes for many bytes."""
+"""Logical type of decimals for our own reader: that of the package rounds, and takes minutes for many bytes."""
 _PRIMITIVE = frozenset({"boolean", "bytes", "double", "float", "int", "long", "null", "string"})
 _NAMED = frozenset({"record", "error", "enum", "fixed"})
 
 
 class SchemaRefused(Exception):
-    """A schema that is not applied; why."""
+    """A schema cannot be applied; the text says why."""
 
 
 def decoder(definition: str) -> Callable[[bytes], Any]:
-    """Makes of a body what JSON can hold, and raises anything for one that does not fit.
+    """A function that decodes bodies to values that JSON can hold, and raises any exception if a body does not fit.
 
-    Raises `SchemaRefused`, and anything else for a schema that is malformed.
+    Raises `SchemaRefused` for a schema that is not applied, and any other exception for a malformed one.
     """
-    import fastavro  # noqa: PLC0415  # a tenth of a second, for those that need it
+    import fastavro  # noqa: PLC0415  # its import takes a tenth of a second
 
     fastavro.read.LOGICAL_READERS.update({f"{kind}-{_DECIMAL}": _decimal for kind in ("bytes", "fixed")})
     schema = fastavro.parse_schema(json.loads(definition, object_hook=_adapted))
@@ -47,10 +47,10 @@ def decoder(definition: str) -> Callable[[bytes], Any]:
 
 
 def _adapted(part: dict[str, Any]) -> dict[str, Any]:
-    """Without what is not for those that only read, and with decimals that are read here.
+    """The part of a schema without defaults and without the mark of the package, and with our type of decimals.
 
-    Defaults are for readers with another schema, and some registries hold such as do not fit. With the mark the package
-    believes that it has looked at a schema.
+    Defaults are for readers with another schema, and wrong ones in registries would be errors. With its mark, the
+    package would not check the schema.
     """
     part.pop("default", None)
     part.pop("__fastavro_parsed", None)
@@ -60,7 +60,7 @@ def _adapted(part: dict[str, Any]) -> dict[str, Any]:
 
 
 def _decimal(content: bytes, schema: Any, _reader: Any) -> str:
-    """Called by the package, with the number without its point."""
+    """Decode a decimal. Called by the package with the bytes of the unscaled number."""
     if not content:
         raise ValueError("a number has a byte at least")
     unscaled = int.from_bytes(content, "big", signed=True)
@@ -70,12 +70,12 @@ def _decimal(content: bytes, schema: Any, _reader: Any) -> str:
 
 
 class _Bounds(NamedTuple):
-    """Of the values of a type.
+    """Bounds of the values of a type.
 
     Attributes:
-        beside: characters by which the JSON of a value may be longer than `MOST_GROWTH` times its bytes. Below 0 for
-            what never is so long, as are items of arrays and maps: of them there may be any number.
-        depth: how deeply it is nested.
+        beside: characters by which the JSON of a value may be longer than `MOST_GROWTH` times its bytes. Below 0 if it
+            is never so long. Items of arrays and maps must be below 0, since there may be any number of them.
+        depth: how deeply the type is nested.
     """
 
     beside: int
@@ -83,9 +83,9 @@ class _Bounds(NamedTuple):
 
 
 def _check_bounds(schema: Any) -> None:
-    """Raises `SchemaRefused` for schemas with which a few bytes could take all time and memory, and end the process.
+    """Raises `SchemaRefused` if a few bytes could take too much time or memory with this schema.
 
-    The reader counts no depth, and believes any number of values that need no bytes.
+    The reader of the package limits neither the depth nor the number of values that need no bytes.
     """
     bounds = _bounds(schema, {})
     _check_growth(bounds.beside, _MOST_BESIDE)
@@ -99,7 +99,7 @@ def _check_growth(beside: int, most: int) -> None:
 
 
 def _bounds(schema: Any, named: dict[str, _Bounds | None]) -> _Bounds:
-    """`named` are those of named types so far, `None` within the type itself."""
+    """The bounds of a type. `named`: the bounds of named types so far, `None` within the type itself."""
     if isinstance(schema, list):
         branches = [_bounds(branch, named) for branch in schema]
         return _around(max(branch.beside for branch in branches) - MOST_GROWTH, branches)

@@ -1,11 +1,11 @@
-"""Bodies of JMS messages that have a structure, for application code: the streams and maps of Starlight for JMS.
+"""Reads and writes structured bodies of JMS messages for applications: streams and maps as in Starlight for JMS.
 
-The property `jms_message_type` of a message says what its body is: `stream` and `map` are read and written here, `text`
-is UTF-8, `bytes` are what the application makes of them. An `object` is a Java object and stays bytes: no class that a
-message names is ever looked for.
+The property `jms_message_type` of a message names the kind of its body. This module reads and writes `stream` and
+`map`. `text` is UTF-8, and `bytes` have any content. `object` is a serialized Java object and stays bytes: classes that
+a message names are never loaded.
 
-Numbers are read as what Python has for them. To write one as a type of Java that Python does not have, name it:
-`write_map({"port": Short(80)})`. What is read is checked before memory is taken for it.
+Numbers become the Python type that fits. To write a type of Java that Python does not have, name it:
+`write_map({"port": Short(80)})`. Sizes are checked before memory is allocated.
 """
 
 import struct
@@ -16,7 +16,7 @@ from connectors.singles import shortest
 from correlator.errors import quoted
 
 Value = None | bool | int | float | str | bytes
-"""What streams and maps hold."""
+"""The types of values in streams and maps."""
 
 
 class Byte(int):
@@ -28,11 +28,11 @@ class Short(int):
 
 
 class Long(int):
-    """A whole number of 64 bits, also where 32 would do."""
+    """A whole number of 64 bits, even if 32 bits are enough."""
 
 
 class Single(float):
-    """A number of 32 bits, which Java calls `float`."""
+    """A floating-point number of 32 bits: `float` in Java."""
 
 
 class Char(str):
@@ -142,7 +142,7 @@ def _short_text(text: str) -> bytes:
 
 
 class _Input:
-    """Bytes that are taken from the front. Raises `ValueError` where there are too few."""
+    """A reader of bytes. Raises `ValueError` if there are too few."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -194,7 +194,7 @@ def _type_error(value: object) -> TypeError:
 
 
 def read_stream(body: bytes) -> list[Value]:
-    """The values of a body of kind `stream`. Raises `ValueError` for a body that is none."""
+    """The values of a body of kind `stream`. Raises `ValueError` for any other body."""
     data = _Input(body)
     values: list[Value] = []
     while not data.is_empty:
@@ -217,10 +217,10 @@ def _stream_value(data: _Input) -> Value:
 
 
 def write_stream(values: Iterable[Value]) -> bytes:
-    """A body of kind `stream`.
+    """Make a body of kind `stream`.
 
-    Raises `ValueError` for what it cannot hold (whole numbers of more than 64 bits, texts of more than 65,535 bytes),
-    `TypeError` for other types.
+    Raises `ValueError` for values that it cannot hold (whole numbers of more than 64 bits, texts of more than 65,535
+    bytes), `TypeError` for other types.
     """
     return b"".join(map(_encoded_stream_value, values))
 

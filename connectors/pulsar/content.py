@@ -1,9 +1,9 @@
-"""A message as Pulsar carries it, and back, as Starlight for JMS writes it: Pulsar's own JMS client, in Java.
+"""Converts messages to the format of Starlight for JMS, Pulsar's own JMS client in Java, and back.
 
-Pulsar's properties are texts. What JMS says about a message lies in properties with names of its own, and a second
-property, the name with `_jsmtype` behind it, says of which type a property is. What is decoded and sent on is the same
-again for the Java client; so three properties tell what a `Message` has no place for: `jms_message_type`, `jms_null`
-and `jms_types`. Knows bytes and texts only: no broker, no client.
+Properties of Pulsar are texts. JMS headers are properties with reserved names. A second property, with `_jsmtype`
+behind the name, holds the type of a property. A message that is received and sent on must be the same for the Java
+client; so three properties hold facts that a `Message` has no field for: `jms_message_type`, `jms_null` and
+`jms_types`. This module handles bytes and texts only, and knows neither broker nor client.
 """
 
 import base64
@@ -24,17 +24,17 @@ from correlator.connector import readable
 from correlator.events import LONGEST_LIFE_MS, Headers, Message, Outgoing, PropertyValue
 
 NULL = "jms_null"
-"""Property that is true where a message has no body, which for Java is something else than an empty one."""
+"""Property that is true if a message has no body; for Java this differs from an empty body."""
 NARROW_TYPES = "jms_types"
-"""Property with the types that Java gave to numbers and that the numbers do not tell: JSON, `{"name":"short"}`."""
+"""Property with the Java types of numbers, if the numbers do not show them: JSON such as `{"name":"short"}`."""
 CORRELATION_BYTES = "jms_correlation_bytes"
-"""Property that is true where the correlation id is bytes and no text: `base64:` and the bytes."""
+"""Property that is true if the correlation id is bytes and not text; the id is then `base64:` and the bytes."""
 TYPE_SUFFIX = "_jsmtype"
 _MISSPELT_SUFFIX = "_jmstype"
-"""Others write it so (rule Z3): it is read, where it stands beside the property, and never written."""
+"""A spelling of other programs (rule Z3): it is read if the property itself exists, and never written."""
 _TYPE_SUFFIXES = (TYPE_SUFFIX, _MISSPELT_SUFFIX)
 BINARY = "base64:"
-"""Begins a correlation id that is bytes and no text."""
+"""The beginning of a correlation id that is bytes and not text."""
 
 _TYPE = "JMSType"
 _CORRELATION_ID = "JMSCorrelationID"
@@ -70,19 +70,19 @@ _HIDDEN = frozenset(
         CORRELATION_BYTES,
     }
 )
-"""Names in Pulsar that are no properties of the application."""
+"""Names of Pulsar's properties that are no properties of the application."""
 _IGNORED = frozenset(
     {"JMSXUserID", "JMSXAppID", "JMSXProducerTXID", "JMSXConsumerTXID", "JMSXRcvTimestamp", "JMSXState"}
 )
-"""Names that JMS keeps for providers and Starlight for JMS does nothing with."""
+"""Names that JMS reserves for providers, and that Starlight for JMS ignores."""
 _NOT_SENT = _HIDDEN | _IGNORED
 
 _BYTES, _HEADER, _STREAM, _MAP = "bytes", "header", "stream", "map"
 _EMPTY_IS_NULL = frozenset({_MAP, "object", _HEADER})
-"""Kinds of which Java writes an empty one as no body at all, and could not read an empty body."""
+"""Kinds whose empty messages Java writes without a body; Java could not read an empty body."""
 _KINDS = _EMPTY_IS_NULL | {TEXT, _BYTES, _STREAM}
 _OF_JAVA = _EMPTY_IS_NULL - {_HEADER}
-"""Kinds of which Java itself has serialized the body."""
+"""Kinds whose bodies are serialized by Java."""
 
 _BITS = {"byte": 8, "short": 16, "int": 32, "long": 64}
 _SINGLE = "float"
@@ -98,13 +98,13 @@ _NO_HEADERS = Headers()
 
 
 class Encoded(NamedTuple):
-    """A message on its way into Pulsar.
+    """A message in the form that Pulsar's client sends.
 
     Attributes:
         content: the body; `None` is a null value.
-        properties: those of Pulsar.
-        key: keeps messages of one group in order; Pulsar takes an empty one for none.
-        event_timestamp: in milliseconds since the epoch; Java's `JMSTimestamp`.
+        properties: the properties for Pulsar.
+        key: messages with the same key keep their order; for Pulsar an empty key means no key.
+        event_timestamp: in milliseconds since the epoch; `JMSTimestamp` for Java.
     """
 
     content: bytes | None
@@ -114,16 +114,16 @@ class Encoded(NamedTuple):
 
 
 class PulsarMessage(msgspec.Struct, frozen=True, gc=False):
-    """A message as Pulsar's client hands it over.
+    """A message in the form in which Pulsar's client returns it.
 
     Attributes:
         content: the body; `None` is a null value.
-        properties: those of Pulsar.
-        key: `None` or empty where there is none.
-        event_timestamp: in milliseconds since the epoch; 0 where there is none.
-        publish_timestamp: when the producer sent it, in the same form.
-        redeliveries: how often it was delivered before, as the broker counts.
-        at: where it lies, which makes its id where it has none.
+        properties: the properties of Pulsar.
+        key: `None` or empty if there is no key.
+        event_timestamp: in milliseconds since the epoch; 0 if there is none.
+        publish_timestamp: when the producer sent the message, in milliseconds since the epoch.
+        redeliveries: the broker's count of earlier deliveries.
+        at: the position of the message, of which an id is made if it has none.
     """
 
     content: bytes | None
@@ -145,23 +145,23 @@ def encode(
     durable: bool,
     namespace: str,
 ) -> Encoded:
-    """A message on its way out.
+    """Encode a message.
 
-    Properties that only a provider may set (`JMSPriority`, `JMSXAppID` and the like) are not sent: they tell how a
-    message came, and the headers tell how it goes. A property `JMSXGroupID` is the key of a message without one. A
-    property whose name ends in `_jsmtype` is refused.
+    Properties that only a provider may set (`JMSPriority`, `JMSXAppID` and the like) are not sent: they describe the
+    earlier journey of the message, and its headers describe this one. The property `JMSXGroupID` becomes the key of a
+    message without one. A property whose name ends in `_jsmtype` is refused.
 
     Args:
         outgoing: the message.
-        message_id: that of JMS.
-        connection_id: by which a JMS client knows the messages of its own connection.
+        message_id: the message id for JMS.
+        connection_id: by which a JMS client recognises the messages of its own connection.
         now_ms: the time of sending, in milliseconds since the epoch.
-        text: whether the body is text, for messages that do not say of which kind they are.
-        durable: whether the message is persistent whatever it says itself.
-        namespace: that of the destination of answers, where it names none.
+        text: whether the body is text, unless the message says of which kind it is.
+        durable: whether the message is persistent even if its headers say otherwise.
+        namespace: the namespace of a `reply_to` that names none.
 
-    Raises `ValueError` for what cannot be carried, `TypeError` or `AttributeError` for a message whose parts are not
-    of their types.
+    Raises `ValueError` if Pulsar cannot carry the message, `TypeError` or `AttributeError` if a part of it has a wrong
+    type.
     """
     message = outgoing.message
     if not isinstance(message.body, bytes):

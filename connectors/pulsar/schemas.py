@@ -1,9 +1,9 @@
-"""What Pulsar's registry says of the bodies of messages: with it they become texts, those of records JSON.
+"""Decodes bodies by the schemas in Pulsar's registry: they become text, and records become JSON.
 
-A Java client of JMS makes a map of a record, which only Java reads. JSON holds the same, nested, and monitors,
-pipelines and whatever a message is sent on to read it at once.
+The Java client of JMS makes maps of records, which only Java can read. JSON has the same content, and monitors,
+pipelines and other brokers can read it.
 
-A message is never lost for its schema, and never asked for again: what cannot be read stays as it is, and is named.
+No message is lost or redelivered because of its schema: a body that cannot be read stays as it is, and is marked.
 """
 
 import base64
@@ -21,27 +21,27 @@ from connectors.pulsar.broker import PulsarBroker
 from connectors.pulsar.link import PulsarLink
 
 MOST_KEPT = 1000
-"""Schemas of one consumer; of more, the one that was needed longest ago is asked for again."""
+"""Most cached schemas of one consumer. The one that was not used for the longest time is evicted."""
 
 _STRING, _JSON, _AVRO, _KEY_VALUE = "STRING", "JSON", "AVRO", "KEY_VALUE"
 _NONE = frozenset({"NONE", "BYTES"})
-"""Kinds that say nothing of a body."""
+"""Kinds of schemas that do not describe the body."""
 _LENGTH = struct.Struct(">i")
 _NULL_LENGTH = -1
 
 _Decode = Callable[[bytes], Any]
-"""Bytes as something that JSON can hold. Raises anything where they do not fit."""
+"""Decodes bytes to a value that JSON can hold. Raises any exception if they do not fit."""
 _Read = Callable[[bytes | None, pulsar.Message], bytes | None]
-"""The text of a message with this body; `None` is a null value. Raises anything where it does not fit."""
+"""Makes the text of a message with this body; `None` is a null value. Raises any exception if it does not fit."""
 
 
 class DecodedBody(msgspec.Struct, frozen=True, gc=False):
-    """What a message holds.
+    """The decoded body of a message.
 
     Attributes:
         body: `None` is a null value.
-        is_text: whether its schema has made a text of it.
-        unreadable: what could not be read, so that the body is that of Pulsar; "" for nothing.
+        is_text: whether the body is a text that was made by its schema.
+        unreadable: why the body could not be decoded, and is the original one; "" if it could.
     """
 
     body: bytes | None
@@ -50,9 +50,9 @@ class DecodedBody(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Schema(NamedTuple):
-    """One version of a topic's schema; `problem` says why it cannot be applied, `read` is `None` for no need to.
+    """One version of a topic's schema.
 
-    `kind` is "" where the registry does not tell it.
+    `problem` says why it cannot be applied. `read` is `None` if there is nothing to decode. `kind` is "" if unknown.
     """
 
     kind: str
@@ -61,14 +61,14 @@ class _Schema(NamedTuple):
 
 
 class Schemas:
-    """Those of the messages of one consumer. Owned by the thread of its source.
+    """The schemas of the messages of one consumer. Owned by the thread of its source.
 
-    A message names the version of its topic's schema that it was written with, and is read with that one. Each is asked
-    for once.
+    A message names the version of its topic's schema with which it was written. The registry is asked for each version
+    once.
 
     Args:
         where: the receiver, for messages.
-        broker: how its REST interface is spoken to, which alone tells what pairs are made of.
+        broker: the options of the connection; only its REST interface knows the schemas of key-value pairs.
         link: the client.
     """
 
@@ -79,7 +79,7 @@ class Schemas:
         self._schema = lru_cache(MOST_KEPT)(self._asked)
 
     def shown(self, message: pulsar.Message, ledger: int) -> DecodedBody:
-        """What a message of this ledger holds, by its schema. Raises `ConnectionLost`."""
+        """Decode the body of a message of this ledger by its schema. Raises `ConnectionLost`."""
         body = body_of(message)
         version = message._message.int_schema_version()  # noqa: SLF001  # the public one fails from 128 on
         if version < 0:
@@ -96,9 +96,10 @@ class Schemas:
             return DecodedBody(body, unreadable=f"{name}: the body does not fit it")
 
     def _asked(self, topic: str, version: int, _ledger: int) -> _Schema:
-        """What the registry has. Of a topic that was deleted and made again versions are others, and so are ledgers.
+        """The schema from the registry. Raises `ConnectionLost`.
 
-        Nothing is an answer like others: what it does not have now it has not later. Raises `ConnectionLost`.
+        `_ledger` is part of the cache key: if a topic was deleted and made again, its ledgers and versions are others.
+        A missing version is cached, too, since the registry never adds it later.
         """
         told = self._link.schema(topic, version)
         if told is None:
@@ -115,12 +116,12 @@ class Schemas:
 
 
 def body_of(message: pulsar.Message) -> bytes | None:
-    """As Pulsar carries it; `None` is a null value."""
+    """The original body of a message; `None` is a null value."""
     return None if message.has_null_value() else message.data()
 
 
 def _kind(its_type: pulsar._pulsar.SchemaType) -> str:
-    """As the registry calls it; the client has no names for what came later, as `BOOLEAN`."""
+    """The registry's name of a kind of schema; the client has no names for newer kinds, such as `BOOLEAN`."""
     return f"type {int(its_type)}" if its_type.name == "???" else str(its_type.name)
 
 
@@ -164,7 +165,7 @@ def _checked_json(body: bytes) -> msgspec.Raw:
 
 
 def _reader_of_pairs(told: Any) -> _Read:
-    """As the REST interface tells it."""
+    """A reader for key-value pairs with this schema from the REST interface."""
     properties, parts = told["properties"], json.loads(told["data"])
     key, value = (_decoder(properties[f"{part}.schema.type"], json.dumps(parts[part])) for part in ("key", "value"))
     split = {"INLINE": _inline, "SEPARATED": _separated}[properties["kv.encoding.type"]]
@@ -191,13 +192,13 @@ def _inline(body: bytes | None, _message: pulsar.Message) -> _Pair | None:
 
 
 def _separated(body: bytes | None, message: pulsar.Message) -> _Pair:
-    """The key is that of the message, which is empty where there is none."""
+    """The key of the message, which is empty if there is none, and its body as the value."""
     key = message.partition_key()
     return base64.b64decode(key, validate=True) if key else None, body
 
 
 def taken_apart(body: bytes) -> _Pair:
-    """Key and value of a body that holds both, each behind its length. Raises `ValueError` for any other."""
+    """Key and value of a body that has both, each after its length. Raises `ValueError` for any other body."""
     try:
         key, behind = _counted(body, 0)
         value, end = _counted(body, behind)
@@ -209,7 +210,7 @@ def taken_apart(body: bytes) -> _Pair:
 
 
 def _counted(body: bytes, at: int) -> tuple[bytes | None, int]:
-    """Bytes behind their length, and where they end."""
+    """Bytes that follow their length, and the offset behind them."""
     (length,) = _LENGTH.unpack_from(body, at)
     begin = at + _LENGTH.size
     if length == _NULL_LENGTH:

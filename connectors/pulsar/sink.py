@@ -1,11 +1,10 @@
-"""The sink: one producer for each topic, and where the broker drops repeats, for each source of messages.
+"""The sink of Pulsar: one producer for each topic; if the broker deduplicates, one for each topic and source id.
 
-There a producer is known to the broker by its name, and what it sends by its number: a number that is not above the
-highest one of its name is confirmed and not stored. So a producer is named by the source of its messages, which is the
-same after a crash, and numbers them as the engine does: from 1 on. After any doubt everything is dropped, and what was
-not confirmed sent again, beginning with the lowest number (trap T35); under another name it would be no repeat.
-The name is busy while the broker still knows the producer of a connection that has gone (trap T36): the engine tries
-again.
+A broker that deduplicates knows a producer by its name, and its messages by their numbers: it confirms a number that is
+not above the highest one of that name, and does not store the message. So a producer has the source id of its messages
+as its name, which is the same after a crash, and the numbers of the engine, from 1 on. After a failure the sink drops
+all producers, and the engine sends unconfirmed messages again, the lowest number first (trap T35). While the broker
+still knows the producer of a lost connection, the name is in use (trap T36), and the engine tries again.
 """
 
 import functools
@@ -28,13 +27,13 @@ from correlator.events import Outgoing
 from correlator.settings import SenderSettings
 
 MOST_PRODUCERS = 1000
-"""Producers that one sink has open at most; a further one takes the place of the oldest (rule S5.6)."""
+"""Most open producers of a sink; a further one replaces the oldest (rule S5.6)."""
 _NUMBERS = range(1, 2**63)
-"""0 is no number to the client."""
+"""For the client 0 means that there is no number."""
 
 
 class _Publication(NamedTuple):
-    """A message ready to be sent, by the producer of this name; "" for one that the broker does not know again."""
+    """A message that is ready to be sent by the producer of this name; "" if the broker does not deduplicate."""
 
     topic: str
     name: str
@@ -44,10 +43,10 @@ class _Publication(NamedTuple):
 
 
 class PulsarSink:
-    """Sends, and waits for the broker's confirm of each message.
+    """Sends messages, and waits for the broker's confirm of each.
 
-    What goes wrong with a single message after it has left ends the connection: the next one shows, for a message of
-    this topic at every try alike, whether it is refused.
+    If the broker fails to store a message, the sink closes its client. When it opens the producer again, the broker
+    shows whether it refuses messages of that topic, at every try alike.
     """
 
     def __init__(
@@ -65,17 +64,17 @@ class PulsarSink:
         self._producers: dict[tuple[str, str], pulsar.Producer] = {}
         self._kept: set[str] = set()
         self._confirmed: set[tuple[str, int]] = set()
-        """Source and number of what the broker has of a batch that failed, and will be asked for again."""
+        """Source and number of messages of a failed batch that the broker has stored; the engine sends them again."""
         self._max_tries = sender.max_tries
         self._too_large: dict[tuple[str, int], int] = {}
-        """Source and number of what was refused for its size, and how often its sender was told.
+        """Source and number of messages that were refused for their size, and the number of their tries.
 
-        Where the broker drops repeats it stays refused until its sender gives it up: the broker has stored numbers
-        behind it, and would drop it as a repeat if it took larger messages by then.
+        If the broker deduplicates, such a message stays refused until its sender gives it up: the broker has stored
+        higher numbers, and would drop the message as a repeat if it accepted larger messages by then.
         """
 
     def connect(self) -> None:
-        """Connect, and look whether the sender's own topic can be sent to, where somebody can see to that."""
+        """Connect, and open a producer for the sender's own topic, so that problems show before the first message."""
         self.close()
         self._link = link = PulsarLink(self._where, self._broker)
         try:
@@ -98,7 +97,7 @@ class PulsarSink:
             raise
 
     def close(self) -> None:
-        """Let go; what is not confirmed may have arrived."""
+        """Close the client. Unconfirmed messages may have arrived."""
         if self._link is not None:
             self._link.close()
         self._link = None
@@ -133,7 +132,7 @@ class PulsarSink:
         self, link: PulsarLink, batch: Sequence[Outgoing], flight: BatchInFlight
     ) -> Sequence[SendRejected | None]:
         results: list[SendRejected | None] = [None] * len(batch)
-        refusals: dict[str, str] = {}  # the same for all messages of the batch, whatever happens meanwhile
+        refusals: dict[str, str] = {}  # a topic refuses all messages of the batch or none
         now_ms = time.time_ns() // 1_000_000
         topic = ""
         for index, outgoing in enumerate(batch):
@@ -160,7 +159,7 @@ class PulsarSink:
         return results
 
     def _has(self, outgoing: Outgoing) -> bool:
-        """Whether the broker has confirmed it in an earlier try, whatever it would say now."""
+        """Whether the broker has confirmed the message at an earlier try."""
         return bool(self._confirmed) and _id(outgoing) in self._confirmed
 
     def _go_on(self, going: bool, flight: BatchInFlight, topic: str) -> None:
@@ -173,7 +172,7 @@ class PulsarSink:
     # --- producers ---
 
     def _look_at(self, link: PulsarLink, topic: str, *, is_for_queue: bool) -> None:
-        """Raises `ConnectionLost` for what is waited for; what else is refused each message will hear."""
+        """Open a producer for the topic. Raises `ConnectionLost`, except for refusals that each message gets."""
         try:
             self._open(link, topic, "", is_for_queue=is_for_queue)
         except pulsar.PulsarException as error:
@@ -184,7 +183,7 @@ class PulsarSink:
     def _producer(
         self, link: PulsarLink, flight: BatchInFlight, publication: _Publication, refusals: dict[str, str]
     ) -> pulsar.Producer | None:
-        """That of a message; `None` where the topic refuses it, and `refusals` says how."""
+        """The producer for a message; `None` if the topic refuses it, with the reason in `refusals`."""
         topic, name = publication.topic, publication.name
         if topic in refusals:
             return None
@@ -204,7 +203,7 @@ class PulsarSink:
             return None
 
     def _open(self, link: PulsarLink, topic: str, name: str, *, is_for_queue: bool) -> pulsar.Producer:
-        """What nobody has subscribed to the broker may throw away: a queue is subscribed to first."""
+        """Open a producer. For a queue make its subscription first: the broker may drop messages without one."""
         if is_for_queue and topic not in self._kept:
             link.keep(self._route.subscription_of_queue(topic))
             self._kept.add(topic)

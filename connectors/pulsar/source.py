@@ -1,4 +1,4 @@
-"""The source: one consumer of a subscription, which acknowledges message by message."""
+"""The source of Pulsar: one consumer of a subscription, which acknowledges each message."""
 
 import itertools
 import time
@@ -24,16 +24,16 @@ from correlator.selector import Selector
 from correlator.settings import ReceiverSettings
 
 LONGEST_WAIT_S = 1.0
-"""Of one call into the client, which does not hear signals meanwhile."""
+"""The longest call into the client, since signals are not handled during the call."""
 MOST_LEFT_OUT = 1000
-"""By one call of `receive`, which returns also where nothing is selected."""
+"""Messages that one call of `receive` skips at most, so that it returns even if no message matches the selector."""
 _MOST_AHEAD = 1000
 _tokens = itertools.count(1)
 """Of the whole process: a token never means another chunk after a reconnect (trap T41)."""
 
 
 class _Taken(msgspec.Struct, frozen=True, gc=False):
-    """A message that the broker waits to hear about; `number` is its place in the order of handing out."""
+    """An unacknowledged message; `number` gives the order in which messages are returned."""
 
     number: int
     at: PulsarPosition
@@ -42,31 +42,31 @@ class _Taken(msgspec.Struct, frozen=True, gc=False):
 
 
 class PulsarSource:
-    """Takes from a topic, under a subscription that lasts.
+    """Consumes a durable subscription.
 
-    The client connects again by itself, and the broker then gives everything again that is not acknowledged. So the
-    source looks at every call whether there is a connection, and at every message whether it holds it already; either
-    is a `ConnectionLost`, after which the subscription is opened anew.
+    The client reconnects by itself, and the broker then redelivers all unacknowledged messages. So the source checks at
+    each call whether the client is connected, and for each message whether it holds that message already. Both cases
+    are a `ConnectionLost`, after which the source subscribes anew.
 
-    Nobody is told whether an acknowledgement has arrived. The client keeps it for a tenth of a second, and a broker
-    that is killed forgets those of its last second or so. What they were about comes again.
+    The broker does not confirm acknowledgements. The client sends them after a tenth of a second, and a broker that is
+    killed forgets those of about its last second. Their messages come again.
 
-    At most `max_batch_size` messages are handed out and not acknowledged. Up to a tenth as many, and at least one, wait
-    in the client meanwhile: it asks for more as soon as it has handed something out, and can be stopped only by taking
-    nothing out of it. What a producer has packed into one entry the broker sends as a whole.
+    At most `max_batch_size` returned messages are unacknowledged. A tenth as many, and at least one, wait in the
+    client: it requests more as soon as it has returned a message, and stops only when nothing is taken from it. If a
+    producer has packed messages into one entry, the broker sends the entry as a whole.
 
-    The broker knows no selectors. What is not selected goes back for other consumers of the subscription, each time for
-    longer; where there are none, and where the place says so, it is acknowledged.
+    Pulsar has no selectors. If other consumers share the subscription, the source gives messages back that do not
+    match, with a growing delay; otherwise, and if the options say so, it acknowledges them.
 
-    Where priorities have an effect, up to as many messages more as wait in the client wait here, and the foremost are
-    handed out. They are not acknowledged either: when the connection is lost they come again.
+    If priorities have an effect, further messages wait in the source, and those of the highest priority are returned
+    first. They are unacknowledged, so they come again after a lost connection.
 
     Args:
         where: the receiver, for messages.
-        broker: how the broker is spoken to.
-        subscription: what it takes from.
-        receiver: its bounds.
-        selector: what is handed out; `None` for everything.
+        broker: the options of the connection.
+        subscription: the subscription to consume.
+        receiver: the bounds of the receiver.
+        selector: returns only matching messages; `None` for all messages.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class PulsarSource:
         self._forget()
 
     def connect(self) -> None:
-        """Subscribe anew: what is not acknowledged comes again, oldest first."""
+        """Subscribe anew: the broker redelivers unacknowledged messages, oldest first."""
         self.close()
         self._link = PulsarLink(self._where, self._broker)
         try:
@@ -106,7 +106,7 @@ class PulsarSource:
             raise
 
     def receive(self, max_messages: int, timeout_s: float) -> Chunk:
-        """The next messages; those that were given back come before others."""
+        """The next messages; messages that were given back come first."""
         self._unselected = 0
         room = min(max_messages, self._most - sum(map(len, self._held.values())))
         with self._speaking() as consumer:
@@ -118,16 +118,17 @@ class PulsarSource:
         return Chunk([one.message for one in taken], token, unselected=self._unselected)
 
     def acknowledge(self, tokens: Sequence[int]) -> None:
-        """Tell the client, which tells the broker."""
+        """Acknowledge the messages of these chunks; the client sends the acknowledgements a moment later."""
         with self._speaking() as consumer:
             for taken in self._released(tokens):
                 consumer.acknowledge(self._unsettled.acknowledged(taken.at))
             self._give_back(consumer)
 
     def reject(self, tokens: Sequence[int]) -> None:
-        """Give messages back where others share the subscription; otherwise hand them out again first.
+        """Give the messages of these chunks back.
 
-        The broker would give all that are not acknowledged to the only consumer of a subscription.
+        If the subscription is not shared, the source itself returns them again, before others: the broker would
+        redeliver all unacknowledged messages.
         """
         with self._speaking() as consumer:
             released = self._released(tokens)
@@ -140,7 +141,7 @@ class PulsarSource:
             self._give_back(consumer)
 
     def close(self) -> None:
-        """Close the consumer behind the acknowledgements; what is not acknowledged comes again to the next one."""
+        """Close the consumer after its acknowledgements; the next consumer gets the unacknowledged messages."""
         if self._link is not None:
             self._link.close()
         self._link = self._consumer = self._schemas = None
@@ -166,7 +167,7 @@ class PulsarSource:
 
     @contextmanager
     def _speaking(self) -> Iterator[pulsar.Consumer]:
-        """With the consumer, which is connected; what the client raises becomes a `ConnectionLost`."""
+        """Yields the connected consumer; an error of the client becomes `ConnectionLost`."""
         try:
             yield self._connected()
         except pulsar.PulsarException as error:
@@ -181,13 +182,13 @@ class PulsarSource:
         return again
 
     def _parts(self, link: PulsarLink) -> int:
-        """How many topics, or partitions, have messages waiting in the client; of a pattern nobody knows."""
+        """Number of topics and partitions for which messages wait in the client; 1 for a pattern, as it is unknown."""
         if self._subscription.pattern:
             return 1
         return sum(len(link.partitions(topic)) for topic in self._subscription.topics or [self._subscription.topic])
 
     def _foremost(self, consumer: pulsar.Consumer, room: int, timeout_s: float) -> list[_Taken]:
-        """What comes next: by priority where that has an effect, otherwise in the order of the broker."""
+        """The next messages: by priority if that has an effect, otherwise in the order of the broker."""
         waiting = self._waiting
         if waiting is None:
             return list(self._next(consumer, room, timeout_s))
@@ -199,7 +200,7 @@ class PulsarSource:
         return [msgspec.structs.replace(one, number=next(self._numbers)) for one in foremost]
 
     def _next(self, consumer: pulsar.Consumer, room: int, timeout_s: float, size: int = 0) -> Iterator[_Taken]:
-        """Waits for the first that is selected; the others are those that are there, up to the bound for bytes."""
+        """Matching messages: waits for the first one, then takes those at hand, up to the bound for bytes."""
         deadline = time.monotonic() + timeout_s
         found = False
         left_out = 0
@@ -217,7 +218,7 @@ class PulsarSource:
             size += len(taken.message.body)
 
     def _awaited(self, consumer: pulsar.Consumer, deadline: float) -> pulsar.Message | None:
-        """The next message; `None` when there was none until then. Meanwhile gives back what is due."""
+        """The next message; `None` if none comes until the deadline. Gives due messages back meanwhile."""
         while True:
             self._give_back(self._connected())
             now = time.monotonic()
@@ -229,7 +230,7 @@ class PulsarSource:
                 return message
 
     def _taken(self, consumer: pulsar.Consumer, message: pulsar.Message) -> _Taken | None:
-        """`None` for what is held or done already, and came again together with something else."""
+        """The message with its position; `None` if it was received before and came again with others of its entry."""
         name = message.message_id()
         at = position_of(name)
         arrival = self._unsettled.arrived(at, name)
@@ -253,7 +254,7 @@ class PulsarSource:
         return False
 
     def _return(self, taken: _Taken) -> None:
-        """The client itself waits for the shortest delay before it tells the broker."""
+        """Give a message back after its delay. The client adds the shortest delay by itself."""
         backoff = self._subscription.backoff
         further_s = backoff.delay_s(taken.redeliveries) - backoff.min_delay_s
         self._unsettled.given_back(taken.at, time.monotonic() + further_s)
@@ -276,7 +277,7 @@ def _priority(message: Message) -> int:
 
 
 def _delivered_again(taken: _Taken) -> _Taken:
-    """As the broker marks what it gives once more."""
+    """The message with the headers that the broker would give it at a redelivery."""
     headers = taken.message.headers or Headers()
     again = msgspec.structs.replace(headers, redelivered=True, delivery_count=headers.delivery_count + 1)
     return msgspec.structs.replace(taken, message=msgspec.structs.replace(taken.message, headers=again))

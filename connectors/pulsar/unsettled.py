@@ -1,8 +1,8 @@
-"""What a broker waits to hear about: held here, on its way back, or acknowledged in part. Pure: time is an argument.
+"""Keeps track of unsettled messages: held ones, those to be given back, and acknowledged ones of a packed entry. Pure.
 
-A broker gives entries, and takes back entries: what a producer has packed into one comes again as a whole when one
-message of it is given back, also those that are still held here and those that were acknowledged. The former must be
-acknowledged by the name that they have now, the latter once more.
+The broker delivers and takes back whole entries. If a producer has packed several messages into an entry, and one of
+them is given back, all of them come again, even held and acknowledged ones. Held messages must then be acknowledged by
+their new message id, and acknowledged ones once more.
 """
 
 import heapq
@@ -11,12 +11,15 @@ from enum import Enum, auto
 from typing import Generic, NamedTuple, TypeVar
 
 MOST_REMEMBERED = 10_000
-"""Of what was packed with others; the oldest are forgotten, and what was acknowledged of them may be received twice."""
+"""Most remembered messages of packed entries.
+
+The oldest are forgotten; an acknowledged one may then be received again.
+"""
 _T = TypeVar("_T")
 
 
 class PulsarPosition(NamedTuple):
-    """Where a message lies; `batch_index` is below 0 for one that has an entry to itself."""
+    """The position of a message in its topic; `batch_index` is below 0 if it has an entry of its own."""
 
     ledger: int
     entry: int
@@ -24,28 +27,28 @@ class PulsarPosition(NamedTuple):
     partition: int
 
     def __str__(self) -> str:
-        """As JMS has it in the id of a message."""
+        """The position as part of a JMS message id."""
         place = f"{self.ledger}:{self.entry}:{self.partition}"
         return place if self.batch_index < 0 else f"{place}:{self.batch_index}"
 
 
 class Arrival(Enum):
-    """What a message is that the broker gives."""
+    """What the source knows about a delivered message."""
 
     NEW = auto()
     DONE = auto()
-    """It came with others of its entry, and was acknowledged before."""
+    """It was acknowledged before, and came again with others of its entry."""
     STILL_HELD = auto()
-    """The same, and it was not acknowledged yet; or the broker has taken it back."""
+    """It is held, and came again with others of its entry, or after the broker had taken it back."""
     UNEXPECTED = auto()
-    """It is held, and nobody has given it back."""
+    """It is held and was not given back: the connection was lost meanwhile."""
 
 
 class Unsettled(Generic[_T]):
-    """The messages of one consumer. `_T` is what names a message to the client.
+    """The unsettled messages of one consumer. `_T` is the client's type of message ids.
 
     Args:
-        taken_back: whether the broker also gives again what is held and was not given back.
+        taken_back: whether the broker also redelivers held messages that were not given back (`ack_timeout`).
     """
 
     def __init__(self, *, taken_back: bool) -> None:
@@ -57,7 +60,7 @@ class Unsettled(Generic[_T]):
         self._due: list[tuple[float, PulsarPosition]] = []
 
     def arrived(self, at: PulsarPosition, name: _T) -> Arrival:
-        """What has come; what is new is held from now on."""
+        """Note a delivered message. A new one is held from now on."""
         self._leaving.pop(at, None)
         if at in self._done:
             _remember(self._done, at)
@@ -69,24 +72,24 @@ class Unsettled(Generic[_T]):
         return Arrival.STILL_HELD if was_held else Arrival.NEW
 
     def acknowledged(self, at: PulsarPosition) -> _T:
-        """It is done; by which name."""
+        """Note that a message is acknowledged; returns the message id to acknowledge."""
         if at.batch_index >= 0:
             _remember(self._done, at)
         return self._held.pop(at)
 
     def given_back(self, at: PulsarPosition, due: float) -> None:
-        """It goes back, not before `due`."""
+        """Note that a message is to be given back at the time `due`."""
         if at.batch_index >= 0:
             _remember(self._broken_up, _entry(at))
         self._leaving[at] = self._held.pop(at)
         heapq.heappush(self._due, (due, at))
 
     def next_due(self) -> float | None:
-        """When the next one goes back; `None` for none."""
+        """The time at which the next message is to be given back; `None` if there is none."""
         return self._due[0][0] if self._due else None
 
     def leaving(self, now: float) -> Iterator[_T]:
-        """What goes back now. What has come again meanwhile does not."""
+        """The ids of messages to give back now, without those that have come again meanwhile."""
         while self._due and self._due[0][0] <= now:
             _, at = heapq.heappop(self._due)
             if at in self._leaving:
@@ -94,7 +97,7 @@ class Unsettled(Generic[_T]):
 
 
 def _remember(known: dict[PulsarPosition, None], at: PulsarPosition) -> None:
-    """As the newest."""
+    """Add a position as the newest one; forget the oldest if there are too many."""
     known.pop(at, None)
     known[at] = None
     if len(known) > MOST_REMEMBERED:

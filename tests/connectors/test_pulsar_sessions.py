@@ -162,7 +162,7 @@ def test_browse_looks_at_the_subscription_that_the_file_names(pulsar: PulsarServ
         source.acknowledge([source.receive(1, PATIENCE_S).token])
         drained(pulsar, topic, "mine", 1)
     assert main.execute(["browse", str(file), "broker", "orders", "--json"]) == 0
-    assert [json.loads(line)["body"] for line in capsys.readouterr().out.splitlines()] == ["2"]
+    assert [one["body"] for one in json.loads(capsys.readouterr().out)] == ["2"]
 
 
 @pytest.mark.parametrize("destination", ["topic:t", "queue:regex:a.*", "queue:multi:a,b"])

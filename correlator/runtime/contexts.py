@@ -1,9 +1,8 @@
 """The threads of contexts: one lets monitors handle events, the other hands whole batches to a processor."""
 
-import contextlib
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from correlator.core.batch_context import BatchContext, Delivered, Effects
 from correlator.core.checkpoint import Cuttable
@@ -72,25 +71,22 @@ class ContextActor(Actor):
         raise NotImplementedError
 
     def step(self) -> float | None:
-        """Work, unless the context must pause."""
-        return FULL_WAIT_S if self._must_pause() else self._advance()
-
-    def _must_pause(self) -> bool:
-        return self._hold()
+        """Do a piece of work, unless work must pause."""
+        return FULL_WAIT_S if self._hold() else self._advance()
 
     def _advance(self) -> float | None:
-        """Do the next piece of work; returns what `step` returns."""
+        """Do a piece of work; returns as `step`."""
         raise NotImplementedError
 
-    @contextlib.contextmanager
-    def _changing(self) -> Iterator[None]:
-        """Hold the lock while the body changes the context."""
-        with self.lock:
-            self.whole = False
-            yield
-            self.whole = True
-            if not self._persistent:
-                self.context.staging.take_dead_letters()
+    def _begin_change(self) -> None:
+        """The caller, which holds the lock, changes the context from now on; an exception keeps it from being whole."""
+        self.whole = False
+
+    def _end_change(self) -> None:
+        """The change that `_begin_change` began is complete."""
+        self.whole = True
+        if not self._persistent:
+            self.context.staging.take_dead_letters()
 
 
 class MonitorThread(ContextActor):
@@ -136,23 +132,24 @@ class MonitorThread(ContextActor):
         return self._tape.work(self.context, most, now, most_timers, calendar)
 
     def leave_out(self, suspect: Suspect) -> str:
-        """Let the context leave out its next event (`Context.leave_out`); the caller is the one of `work`."""
+        """Let the context leave out its next event (`Context.leave_out`); the lock as for `work`."""
         if self._tape is None:
             return self.context.leave_out(suspect)
         return self._tape.leave_out(self.context, suspect)
 
     def step(self) -> float | None:
-        """Handle a slice of events, unless a cut is requested or the context must pause."""
+        """Handle a slice of events, unless a cut is requested or work must pause."""
         return None if self.context.cut_requested else super().step()
 
-    def _must_pause(self) -> bool:
-        return super()._must_pause() or self.context.crowds()
-
     def _advance(self) -> float | None:
+        if self.context.crowds():
+            return FULL_WAIT_S
         point("app.event")
         now = self._engine_time.now()
-        with self._changing():
+        with self.lock:
+            self._begin_change()
             done = self.work(now, self.slice)
+            self._end_change()
             due = self.context.next_timer()
         if done:
             return 0
@@ -266,8 +263,10 @@ class ProcessorThread(ContextActor):
             self._processed()
 
     def _apply(self, effects: Effects, reached: Sequence[tuple[Run, int]]) -> None:
-        with self._changing():
+        with self.lock:
+            self._begin_change()
             self.context.apply(effects, reached, self._routes)
+            self._end_change()
         self.counters.sent += len(effects.sends)
         if effects.dead_letters:
             self.counters.dead_letters += len(effects.dead_letters)

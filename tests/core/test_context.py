@@ -156,7 +156,7 @@ class AsksBesideList(Log):
 
 
 def test_a_field_whose_value_changes_cannot_be_asked_for():
-    """Not by what the store would make such a value of: the listener would never be called."""
+    """The store would give back another value, and the listener would never be called."""
     monitor = AsksBesideList()
     deliver(a_context(monitor), Listed(values=[1], number=1))
     assert monitor.calls_so_far() == ["number"]
@@ -427,7 +427,7 @@ def test_t27_106_skip_and_dead_letter_leave_no_trace_of_the_failed_handler(on_er
 
 @event
 class Grid:
-    """What JSON cannot hold."""
+    """Has a value that JSON cannot hold."""
 
     cells: dict[tuple[int, int], int]
 
@@ -490,7 +490,7 @@ def test_nothing_that_a_failed_handler_asked_for_happens():
 
 
 class Requests(Monitor):
-    """What persistent monitors may not ask for."""
+    """Makes the requests that persistent monitors may not make."""
 
     @on(Tick)
     def tick(self, tick: Tick) -> None:
@@ -615,7 +615,7 @@ def test_111_a_flood_into_a_channel_is_bounded(monkeypatch):
 
 
 def test_111_a_context_lets_one_that_it_crowds_catch_up(monkeypatch):
-    """But not one that has less to do than itself, and one that crowds itself only once."""
+    """It does not wait for a shorter queue than its own, and for a queue that stays crowded only once."""
     monkeypatch.setattr("correlator.core.crowding.CROWDED", 3)
     other = InputQueue()
     context = a_context(handler_that(lambda monitor: monitor.send(Other(), to="channel:other")))
@@ -712,7 +712,7 @@ def test_state_comes_back_as_it_was():
 
 
 def test_timers_follow_the_code_that_comes_back():
-    """What still beats goes on, what no longer does is gone, and what is new begins now."""
+    """A timer that the class still declares goes on, a removed one is gone, and a new one begins now."""
 
     class Earlier(Monitor, persistent=True):
         beats: list[str] = []
@@ -993,7 +993,7 @@ class TakesMore(Monitor, persistent=True):
 
 @pytest.mark.parametrize(("cls", "says"), [(TakesNothing, "does not take"), (KeepsNothing, "does not keep")])
 def test_a_persistent_monitor_that_cannot_be_made_again_is_refused(cls, says):
-    """Silently it would begin anew."""
+    """Otherwise it would begin anew without a notice."""
     with pytest.raises(StateError, match=rf"E4116 monitor {cls.__name__}: '__init__' {says} .*super\(\)"):
         cls.made_again({"count": 12})
     assert TakesMore.made_again({"count": 12}).count == 12

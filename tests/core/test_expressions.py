@@ -1,4 +1,4 @@
-"""What expressions mean, one case at a time; what their store and their failures leave (docs/listeners.md)."""
+"""The meaning of expressions, one case at a time, across restarts and failures of handlers (docs/listeners.md)."""
 
 from typing import Annotated, Any
 
@@ -22,7 +22,7 @@ NINE = 9 * 3600.0
 
 
 class Heard(Monitor, persistent=True):
-    """Remembers the events that its handler was given."""
+    """Remembers the events that its handler got."""
 
     heard: list[list[tuple[str, int] | None]] = []
     fail: bool = False
@@ -169,7 +169,7 @@ def test_values_come_from_earlier_events():
 
 
 def test_in_a_late_stretch_of_work_clocks_run_out_in_their_order():
-    """What ran out first is looked at first, however late both are, and both before the next event."""
+    """The clock that ran out first counts first, however late both are seen, and both count before the next event."""
     late = (match(A) & ~wait(3)).within(5) | (wait(4) & match(B))
     world = once(late)
     world.now = 100.0
@@ -591,7 +591,7 @@ def test_a_minute_that_is_shown_again_does_not_fire_again():
 
 
 class Changes(Monitor, persistent=True):
-    """Its handlers change what they are given."""
+    """Its handlers change the events that they get."""
 
     heard: list[str] = []
 

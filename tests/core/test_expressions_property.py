@@ -75,7 +75,7 @@ class Part:
 
 
 def patterns(one: Expression) -> list[Pattern]:
-    """What a handler is given events of."""
+    """The patterns whose events the handler gets."""
     if isinstance(one, Pattern):
         return [one]
     names = (

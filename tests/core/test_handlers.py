@@ -104,7 +104,7 @@ def test_what_the_store_holds_is_refused_by_the_start() -> None:
 
 
 def hidden(deferred: Callable[..., Any]) -> Callable[..., Any]:
-    """A decorator that does not tell what it decorates."""
+    """A decorator without `functools.wraps`."""
     return lambda *arguments: deferred(*arguments)
 
 

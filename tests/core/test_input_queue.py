@@ -133,7 +133,7 @@ def test_consumed_stops_at_a_message_that_waits_behind_another_receiver():
     )
 )
 def test_a_restart_loses_and_repeats_nothing(steps):
-    """The receive log keeps what `consumed` does not name; cut, log and what came after the cut make the queue again."""
+    """The receive log keeps all messages beyond `consumed`; cut, log and later messages together restore the queue."""
     queue, handled = InputQueue(), []
     log: dict[str, list[Message]] = {"r": [], "s": []}
     inner = 0

@@ -1,4 +1,4 @@
-"""Which message ends the process: portions of a queue, and what is divided, taken alone and condemned."""
+"""Poison messages: portions of a queue, and how accused ones are divided, taken alone and condemned."""
 
 import zlib
 
@@ -44,7 +44,7 @@ def watchlist(*found: Suspect, halving: bool = False) -> Watchlist:
 
 
 def handled_in(watch: Watchlist, queue: InputQueue, most: int = 1000) -> list[tuple[int, int, int]]:
-    """Work through a queue: (first, last, deaths) of what is noted before each portion."""
+    """Work through a queue; returns (first, last, deaths) of the notes before each portion."""
     portions = []
     while (portion := watch.portion(queue, most)).size:
         portions += [(one.first, one.last, one.deaths) for one in portion.suspects]
@@ -68,7 +68,7 @@ def test_t26_a_portion_is_bounded():
 
 
 def test_what_is_a_dead_letter_already_is_no_suspect_and_takes_its_place():
-    """Given places that no longer map, when portions are noted, then they stand for nobody, found noted or not."""
+    """Given messages that no longer map, when portions are noted, then without them, whether they were noted or not."""
     run = received(1, 6)
     run.events = [None if number in (1, 3, 4) else one for number, one in enumerate(run.events, 1)]
     portion = watchlist().portion(queue_of(run), 5)

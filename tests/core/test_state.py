@@ -1,4 +1,4 @@
-"""What state may be, how it is encoded, and the table whose changed keys alone are written."""
+"""The types of state, their encoding, and the table that writes its changed keys only."""
 
 import dataclasses
 import datetime as dt

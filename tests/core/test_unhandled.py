@@ -1,4 +1,4 @@
-"""Messages that nobody handles are found once, however far contexts are from one another, also over restarts."""
+"""Unhandled messages are found once, however far contexts are from one another, and across restarts."""
 
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
@@ -244,7 +244,7 @@ def test_what_a_context_handled_that_is_gone_is_handled() -> None:
 
 
 def test_what_came_before_it_was_asked_for_becomes_no_letter() -> None:
-    """Nobody noted then what a context that is far ahead, or gone, has handled."""
+    """A checkpoint from before the setting does not say which messages a context has left."""
     ledger = a_ledger("a", "b")
     ledger.restore(None, through={"a": 0, "b": 4}, entered={"a": 4, "b": 4, "c": 4}, given_after={}, after=4)
     left = [(number, Other(), BODY) for number in range(1, 7)]

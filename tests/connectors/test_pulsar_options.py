@@ -1,6 +1,7 @@
 """Wrong options of Pulsar: which error, and what it says."""
 
 import dataclasses
+import json
 import subprocess
 import sys
 
@@ -8,8 +9,10 @@ import pytest
 
 from connectors.messaging import ConnectionFactory
 from connectors.pulsar import PulsarConnection
+from connectors.pulsar import connection as connection_module
 from connectors.pulsar.broker import BrokerAddress, PulsarBroker, broker
 from connectors.pulsar.destinations import route_of_sender, subscription_of_receiver, topic_of
+from correlator.cli import main
 from correlator.configuration import EngineFile, read_text
 from correlator.errors import ConfigError
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
@@ -471,3 +474,32 @@ def test_s1_11_a_subscription_begins_at_the_earliest_message():
 
 def test_a_sender_needs_no_destination():
     assert route_of_sender(sender(None), PulsarBroker()).topic is None
+
+
+@pytest.mark.parametrize(
+    ("part", "subscription"),
+    [
+        ({"receivers": [{"id": "r", "options": {"queue_subscription": "mine"}}]}, "mine"),
+        ({"senders": [{"id": "s", "options": {"queue_subscription": "mine"}}]}, "mine"),
+        ({"receivers": [{"id": "r"}]}, "jms-queue"),
+        ({}, "jms-queue"),
+    ],
+    ids=["of a receiver", "of a sender", "not named", "no part"],
+)
+def test_browse_looks_at_the_subscription_that_the_file_names(part, subscription, tmp_path, monkeypatch):
+    looked = []
+    monkeypatch.setattr(connection_module, "copies", lambda *where: looked.append(where[2:]) or [])
+    parts = {
+        kind: [{"connection": "c", "reliability": "AT_LEAST_ONCE", "destination": "orders", **one} for one in parts]
+        for kind, parts in part.items()
+    }
+    written = {
+        "version": 1,
+        "name": "n",
+        "store": f"sqlite:///{tmp_path}/x.db",
+        "connections": {"c": {"type": "pulsar", "web_service_url": "http://127.0.0.1:1"}},
+        "destinations": {"orders": "queue:q"},
+    }
+    (tmp_path / "engine.yaml").write_text(json.dumps(written | parts))
+    assert main.execute(["browse", str(tmp_path / "engine.yaml"), "c", "orders"]) == 0
+    assert looked == [("persistent://public/default/q", subscription, 20)]

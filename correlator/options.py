@@ -109,7 +109,7 @@ def duration_option(
         where: the place of the options.
         options: may have the option.
         name: of the option.
-        allowed: a sentence that tells the allowed durations, for the error.
+        allowed: names the allowed durations, for the error.
         is_allowed: whether so many seconds are allowed.
     """
     value = options.get(name)

@@ -274,7 +274,7 @@ _TYPE_OF_CLASS = {its_class: one for one, its_class in _CLASSES.items()}
 
 
 def read_map(body: bytes) -> dict[str, Value]:
-    """The entries of a body of kind `map`, which is empty where the map is.
+    """The entries of a body of kind `map`; an empty body is an empty map.
 
     Raises `ValueError` for a body that is none, and for one with objects other than those that JMS allows in a map.
     """
@@ -378,7 +378,7 @@ class _MapReader:
 
 
 def write_map(entries: Mapping[str, Value]) -> bytes:
-    """A body of kind `map`; an empty map has an empty one.
+    """Make a body of kind `map`; an empty map has an empty body.
 
     Raises `ValueError` for what it cannot hold (whole numbers of more than 64 bits, names of more than 65,535 bytes),
     `TypeError` for other types.

@@ -22,7 +22,7 @@ def copies(where: str, broker: PulsarBroker, topic: str, subscription: str, limi
     link = PulsarLink(where, broker)
     try:
         link.open()
-        parts = [_Part(where, broker, link, part).messages(subscription, limit) for part in link.partitions(topic)]
+        parts = [_Partition(where, broker, link, part).messages(subscription, limit) for part in link.partitions(topic)]
         in_order = heapq.merge(*parts, key=lambda message: message.publish_timestamp())
         oldest = itertools.islice(in_order, limit)
         return [decoded(message, position_of(message.message_id()), broker.namespace) for message in oldest]
@@ -30,7 +30,7 @@ def copies(where: str, broker: PulsarBroker, topic: str, subscription: str, limi
         link.close()
 
 
-class _Part:
+class _Partition:
     """A partition, or a topic without partitions."""
 
     def __init__(self, where: str, broker: PulsarBroker, link: PulsarLink, topic: str) -> None:

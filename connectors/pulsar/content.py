@@ -253,7 +253,7 @@ def _narrow_types(text: str | None) -> dict[str, str]:
 
 
 def _written(value: bool | float | bytes) -> str:
-    """As Java reads it. Numbers of other libraries write themselves in other ways."""
+    """The number as text that Java can read. Number types of other libraries have other texts."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):
@@ -269,7 +269,7 @@ _JAVA_NAMES = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
 def _type_of(value: bool | float | bytes) -> str:
-    """The type that is read as the same value again."""
+    """The Java type from which the same value is read again."""
     if isinstance(value, bool):
         return "boolean"
     if isinstance(value, float):
@@ -288,7 +288,7 @@ def _fits(value: int, bits: int) -> bool:
 
 
 def _is_narrow(value: bool | float | bytes, of_java: str | None) -> bool:
-    """Whether the value is still one of the narrow type that it came with."""
+    """Whether the value still fits the narrow type with which it was received."""
     if of_java is None or isinstance(value, bool | bytes):
         return False
     if isinstance(value, float):
@@ -297,7 +297,7 @@ def _is_narrow(value: bool | float | bytes, of_java: str | None) -> bool:
 
 
 def _is_single(value: float) -> bool:
-    """Whether Java could have written a float of 32 bits so that it was read as this one of 64."""
+    """Whether this number of 64 bits can come from a number of 32 bits that Java has written."""
     try:
         (single,) = _32_BITS.unpack(_32_BITS.pack(value))
     except OverflowError:
@@ -355,7 +355,7 @@ def _encoded_reply_to(reply_to: str, namespace: str) -> dict[str, str]:
 
 
 def decode(received: PulsarMessage, namespace: str) -> Message:
-    """What a receiver gets; the destination of answers is called by its last part where it is in this namespace.
+    """Decode a message. A `reply_to` in this namespace is named by its last part.
 
     Whatever the properties are, nothing is raised: values that are not of the type that they are said to be stay texts,
     and headers that cannot be read are those of a message without them.
@@ -403,7 +403,7 @@ def _decoded_properties(sent: Mapping[str, str]) -> dict[str, PropertyValue]:
 
 
 def _is_type(name: str, properties: Mapping[str, PropertyValue]) -> bool:
-    """Whether it tells the type of another property: misspelt only where that one is there, and the text is a type."""
+    """Whether a property holds the type of another one. A misspelt name counts only beside it, and with a type."""
     if not name.endswith(_TYPE_SUFFIXES):
         return False
     base = name.removesuffix(_MISSPELT_SUFFIX)
@@ -432,7 +432,7 @@ def _read_floating_point(text: str) -> float | None:
 
 
 def _from_base64(text: str) -> bytes | None:
-    """Only what would be written as the same text again: anything else is rather a text that looks like it."""
+    """Decode only a text that would be encoded in the same way: any other one is an ordinary text."""
     try:
         content = base64.b64decode(text, validate=True)
     except ValueError:
@@ -454,7 +454,7 @@ _WORDS = frozenset({"string", *_READERS})
 
 
 def _nulls(text: str) -> list[str] | str:
-    """The names of the properties that have no value; what is no list of them as it is."""
+    """The names of properties without a value; anything that is no list of names is returned as it is."""
     try:
         names = msgspec.json.decode(text, type=list[str])
     except (ValueError, RecursionError):
@@ -487,7 +487,7 @@ def _decoded_number(sent: str | None, bits: int) -> int | None:
 
 
 def _life(expiration: int, timestamp: int) -> int:
-    """At least 1 ms: 0 would be for ever when the message is sent on."""
+    """The time to live, at least 1 ms: 0 would mean for ever when the message is sent on."""
     return min(max(expiration - timestamp, 1), LONGEST_LIFE_MS)
 
 

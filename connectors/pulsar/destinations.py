@@ -121,7 +121,7 @@ def subscription_of_receiver(receiver: ReceiverSettings, broker: PulsarBroker) -
     """The subscription of a receiver. Raises `ConfigError` for a wrong destination or option."""
     where = f"receivers.{receiver.id}"
     check_options(where, receiver.options, RECEIVER_OPTIONS)
-    taken = _taken_from(where, receiver.destination, broker)
+    taken = _parts(where, receiver.destination, broker)
     queue = is_queue(receiver.destination)
     if taken.subscription:
         _refuse_embedded(where, receiver)
@@ -191,7 +191,7 @@ def own_subscription(name: str, broker: PulsarBroker) -> str:
     return f"{broker.client_id}_{name}" if broker.client_id else name
 
 
-class _Taken(NamedTuple):
+class _Parts(NamedTuple):
     """The parts of a receiver's destination; `subscription` is "" if it names none."""
 
     topic: str
@@ -200,16 +200,16 @@ class _Taken(NamedTuple):
     subscription: str = ""
 
 
-def _taken_from(where: str, text: str, broker: PulsarBroker) -> _Taken:
+def _parts(where: str, text: str, broker: PulsarBroker) -> _Parts:
     destination = check_destination(where, text)
     virtual = _VIRTUAL.fullmatch(destination.name)
     if virtual is None:
-        return _Taken(_checked_topic(where, text, broker))
+        return _Parts(_checked_topic(where, text, broker))
     if virtual[1] == "regex":
-        return _Taken(text, pattern=_pattern(where, text, virtual[2], broker))
+        return _Parts(text, pattern=_pattern(where, text, virtual[2], broker))
     listed, subscription = _split(virtual[2])
     names = [f"{destination.kind}:{name}" for name in listed.split(",")]
-    return _Taken(text, topics=[_checked_topic(where, name, broker) for name in names], subscription=subscription)
+    return _Parts(text, topics=[_checked_topic(where, name, broker) for name in names], subscription=subscription)
 
 
 def _pattern(where: str, text: str, pattern: str, broker: PulsarBroker) -> str:

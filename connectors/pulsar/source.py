@@ -32,7 +32,7 @@ _tokens = itertools.count(1)
 """Of the whole process: a token never means another chunk after a reconnect (trap T41)."""
 
 
-class _Taken(msgspec.Struct, frozen=True, gc=False):
+class _Unacknowledged(msgspec.Struct, frozen=True, gc=False):
     """An unacknowledged message; `number` gives the order in which messages are returned."""
 
     number: int
@@ -87,7 +87,7 @@ class PulsarSource:
         self._link: PulsarLink | None = None
         self._consumer: pulsar.Consumer | None = None
         self._schemas: Schemas | None = None
-        self._waiting: PriorityBuffer[_Taken] | None = None
+        self._waiting: PriorityBuffer[_Unacknowledged] | None = None
         self._forget()
 
     def connect(self) -> None:
@@ -149,8 +149,8 @@ class PulsarSource:
 
     def _forget(self) -> None:
         self._numbers = itertools.count()
-        self._held: dict[int, list[_Taken]] = {}
-        self._returned: list[_Taken] = []
+        self._held: dict[int, list[_Unacknowledged]] = {}
+        self._returned: list[_Unacknowledged] = []
         self._waiting = None
         self._unsettled: Unsettled[object] = Unsettled(taken_back=self._broker.ack_timeout_s is not None)
         self._unselected = 0
@@ -173,10 +173,10 @@ class PulsarSource:
         except pulsar.PulsarException as error:
             raise lost(self._where, of_name(error), self._subscription.topic, self._broker) from error
 
-    def _released(self, tokens: Sequence[int]) -> list[_Taken]:
+    def _released(self, tokens: Sequence[int]) -> list[_Unacknowledged]:
         return [taken for token in tokens for taken in self._held.pop(token, ())]
 
-    def _again(self, room: int) -> list[_Taken]:
+    def _again(self, room: int) -> list[_Unacknowledged]:
         again = self._returned[: max(0, room)]
         del self._returned[: len(again)]
         return again
@@ -187,7 +187,7 @@ class PulsarSource:
             return 1
         return sum(len(link.partitions(topic)) for topic in self._subscription.topics or [self._subscription.topic])
 
-    def _foremost(self, consumer: pulsar.Consumer, room: int, timeout_s: float) -> list[_Taken]:
+    def _foremost(self, consumer: pulsar.Consumer, room: int, timeout_s: float) -> list[_Unacknowledged]:
         """The next messages: by priority if that has an effect, otherwise in the order of the broker."""
         waiting = self._waiting
         if waiting is None:
@@ -199,7 +199,7 @@ class PulsarSource:
         foremost = waiting.take(room, self._most_bytes)
         return [msgspec.structs.replace(one, number=next(self._numbers)) for one in foremost]
 
-    def _next(self, consumer: pulsar.Consumer, room: int, timeout_s: float, size: int = 0) -> Iterator[_Taken]:
+    def _next(self, consumer: pulsar.Consumer, room: int, timeout_s: float, size: int = 0) -> Iterator[_Unacknowledged]:
         """Matching messages: waits for the first one, then takes those at hand, up to the bound for bytes."""
         deadline = time.monotonic() + timeout_s
         found = False
@@ -229,7 +229,7 @@ class PulsarSource:
             if message is not None or left_s <= wait_s:
                 return message
 
-    def _taken(self, consumer: pulsar.Consumer, message: pulsar.Message) -> _Taken | None:
+    def _taken(self, consumer: pulsar.Consumer, message: pulsar.Message) -> _Unacknowledged | None:
         """The message with its position; `None` if it was received before and came again with others of its entry."""
         name = message.message_id()
         at = position_of(name)
@@ -241,9 +241,9 @@ class PulsarSource:
         if arrival is not Arrival.NEW:
             return None
         its_content = decoded(message, at, self._broker.namespace, self._schemas)
-        return _Taken(next(self._numbers), at, message.redelivery_count(), its_content)
+        return _Unacknowledged(next(self._numbers), at, message.redelivery_count(), its_content)
 
-    def _is_selected(self, consumer: pulsar.Consumer, taken: _Taken) -> bool:
+    def _is_selected(self, consumer: pulsar.Consumer, taken: _Unacknowledged) -> bool:
         if self._selector is None or self._selector.matches(taken.message):
             return True
         self._unselected += 1
@@ -253,7 +253,7 @@ class PulsarSource:
             consumer.acknowledge(self._unsettled.acknowledged(taken.at))
         return False
 
-    def _return(self, taken: _Taken) -> None:
+    def _return(self, taken: _Unacknowledged) -> None:
         """Give a message back after its delay. The client adds the shortest delay by itself."""
         backoff = self._subscription.backoff
         further_s = backoff.delay_s(taken.redeliveries) - backoff.min_delay_s
@@ -276,7 +276,7 @@ def _priority(message: Message) -> int:
     return DEFAULT_PRIORITY if headers is None or headers.priority is None else headers.priority
 
 
-def _delivered_again(taken: _Taken) -> _Taken:
+def _delivered_again(taken: _Unacknowledged) -> _Unacknowledged:
     """The message with the headers that the broker would give it at a redelivery."""
     headers = taken.message.headers or Headers()
     again = msgspec.structs.replace(headers, redelivered=True, delivery_count=headers.delivery_count + 1)

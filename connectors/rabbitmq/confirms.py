@@ -2,7 +2,7 @@
 
 The server numbers the publications of a channel from 1. A confirm (`ack`) or refusal (`nack`) has one number, or means
 all numbers up to one. The server returns an unroutable message *before* it confirms it, and without its number, so the
-message id tells which one it is (traps T38 and T43).
+message id shows which one it is (traps T38 and T43).
 """
 
 from collections.abc import Callable, Iterator

@@ -40,7 +40,7 @@ _OF_OTHERS = frozenset(
 """Properties that do not become headers: RabbitMQ or the JMS client sets them, or they are AMQP properties."""
 _BEGINNINGS_OF_OTHERS = ("x-first-death-", "x-last-death-")
 _ROUTING = ("CC", "BCC")
-"""Headers by which a message tells RabbitMQ to copy it to other queues."""
+"""Headers that make RabbitMQ copy a message to other queues."""
 _OCTETS = "application/octet-stream"
 _TEXT = "text/plain; charset=utf-8"
 _PRIORITY = 4

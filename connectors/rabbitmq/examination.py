@@ -14,7 +14,7 @@ from correlator.errors import ConfigError, ConnectionLost, CorrelatorError, quot
 from correlator.settings import ReceiverSettings, SenderSettings
 
 
-class _Part(NamedTuple):
+class _Examined(NamedTuple):
     """A receiver or a sender, and its queue."""
 
     where: str
@@ -44,9 +44,9 @@ def examine(
 
 def _parts(
     broker: RabbitBroker, receivers: Sequence[ReceiverSettings], senders: Sequence[SenderSettings]
-) -> Iterator[_Part]:
+) -> Iterator[_Examined]:
     for receiver in receivers:
-        yield _Part(
+        yield _Examined(
             f"receivers.{receiver.id}",
             destination_of_receiver(receiver, broker),
             receiver.reliability != "BEST_EFFORT",
@@ -56,10 +56,10 @@ def _parts(
         destination = destination_of_sender(sender, broker)
         if destination is not None and destination.queue:
             reliable = sender.persistent or sender.reliability != "BEST_EFFORT"
-            yield _Part(f"senders.{sender.id}", destination, reliable, held_by_application=False)
+            yield _Examined(f"senders.{sender.id}", destination, reliable, held_by_application=False)
 
 
-def _findings(part: _Part, broker: RabbitBroker, link: RabbitLink, deadline: float) -> Iterator[CorrelatorError]:
+def _findings(part: _Examined, broker: RabbitBroker, link: RabbitLink, deadline: float) -> Iterator[CorrelatorError]:
     destination = part.destination
     missing = _refused(part, link, passive=True)
     if missing is not None and (missing.code != NO_SUCH_DESTINATION or not destination.declare):
@@ -84,7 +84,7 @@ def _findings(part: _Part, broker: RabbitBroker, link: RabbitLink, deadline: flo
     yield from _losses(part, queue, broker)
 
 
-def _refused(part: _Part, link: RabbitLink, *, passive: bool) -> ConnectionLost | None:
+def _refused(part: _Examined, link: RabbitLink, *, passive: bool) -> ConnectionLost | None:
     """The error if the queue does not exist, or exists with other arguments; `None` otherwise. Changes nothing."""
     try:
         link.ask(part.destination.queue_declaration(passive=passive))
@@ -96,7 +96,7 @@ def _refused(part: _Part, link: RabbitLink, *, passive: bool) -> ConnectionLost 
     return None
 
 
-def _losses(part: _Part, queue: Queue, broker: RabbitBroker) -> Iterator[ConfigError]:
+def _losses(part: _Examined, queue: Queue, broker: RabbitBroker) -> Iterator[ConfigError]:
     """Findings about settings of the queue that delete or take back messages."""
     name, rules = quoted(part.destination.queue), queue.rules
     dead = rules.get("dead-letter-exchange")

@@ -10,7 +10,7 @@ from connectors.rabbitmq.frames import publication
 from connectors.rabbitmq.wire import decode_fields
 
 
-class Publisher:
+class ConfirmChannel:
     """Publishes batches on a channel.
 
     Args:

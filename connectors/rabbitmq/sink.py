@@ -13,7 +13,7 @@ from connectors.rabbitmq.content import encode
 from connectors.rabbitmq.destinations import RabbitDestination, Route, route_to
 from connectors.rabbitmq.failures import ChannelFault
 from connectors.rabbitmq.link import RabbitLink
-from connectors.rabbitmq.publisher import Publisher
+from connectors.rabbitmq.publisher import ConfirmChannel
 from connectors.rabbitmq_server import ConnectionFault
 from correlator.connector import TAKES_NOTHING
 from correlator.errors import ConnectionLost, SendRejected, quoted
@@ -53,7 +53,7 @@ class RabbitSink:
         self._route = lru_cache(maxsize=256)(self._find_route)
         self._link: RabbitLink | None = None
         self._largest_properties = 0
-        self._publisher: Publisher | None = None
+        self._publisher: ConfirmChannel | None = None
         self._stirred = threading.Event()
         self._flight: BatchInFlight | None = None
         self._batch: Sequence[Outgoing] = ()
@@ -148,7 +148,7 @@ class RabbitSink:
                 raise ConnectionLost(TAKES_NOTHING, self._where, what, "", "The batch is under way and is waited for")
             self._stirred.wait(left)
             self._stirred.clear()
-        self._stirred.set()  # whoever waits for something else must look again
+        self._stirred.set()  # the caller must check its own condition again
 
     def _go_on_after(self, fault: ConnectionFault, link: RabbitLink, flight: BatchInFlight) -> None:
         """Go on after the server has closed the channel because of one message; any other fault is raised."""
@@ -162,7 +162,7 @@ class RabbitSink:
 
     def _confirm_on(self, link: RabbitLink) -> None:
         def begin(channel: Any, ready: Callable[..., None]) -> None:
-            self._publisher = Publisher(channel, self._stirred.set, ready)
+            self._publisher = ConfirmChannel(channel, self._stirred.set, ready)
 
         link.ask(begin)
 

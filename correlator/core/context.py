@@ -32,7 +32,7 @@ _NOTHING: dict[bytes, bytes] = {}
 
 
 def _ignore(_policy: OnError, _error: CorrelatorError, _about: str) -> None:
-    """Report a failure to nobody."""
+    """Do not report a failure."""
 
 
 class Context:

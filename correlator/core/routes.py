@@ -1,4 +1,4 @@
-"""Where what monitors send goes: shared by all contexts."""
+"""The destinations of requests that contexts make: senders, channels and receivers. All contexts share them."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -12,11 +12,11 @@ Acknowledge = Callable[[], None]
 
 
 def nothing_left() -> None:
-    """What acknowledges a batch that is gone with its receiver, or that is only replayed."""
+    """Acknowledge nothing: the batch is gone with its receiver, or it is only replayed."""
 
 
 def nothing_suspended(receiver: str) -> UsageError:
-    """The refusal of an acknowledgement (E7101)."""
+    """The error (E7101) for an acknowledgement without a suspended batch."""
     return UsageError("E7101", f"receiver {receiver}", "no batch is suspended, or it is acknowledged")
 
 

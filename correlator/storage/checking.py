@@ -8,10 +8,11 @@ from sqlalchemy import Connection, Row, Table, select
 from sqlalchemy import exc as sql_errors
 from sqlalchemy import inspect as inspect_schema
 
-from correlator.errors import RecoveryRefused, StoreError
+from correlator.errors import RecoveryRefused
 from correlator.storage import loading, tables
 from correlator.storage.database import location, reading, structural_damage
 from correlator.storage.failures import damaged, is_damage
+from correlator.storage.owned import no_store
 
 _VALUES: dict[Table, Callable[[Row[Any]], object]] = {
     tables.checkpoint: loading.cut_of,
@@ -55,8 +56,7 @@ def check(url: str) -> tuple[list[str], list[CheckedTable]]:
         if not there.has_table(tables.engine.name):
             if structure:
                 raise damaged(location(url), structure[0])
-            todo = "Start the engine once, or name another store"
-            raise StoreError("E3010", location(url), "holds no store", "", todo)
+            raise no_store(location(url))
         names = set(there.get_table_names())
         found = [
             _checked(connection, table, value)

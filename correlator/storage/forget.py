@@ -7,10 +7,11 @@ from sqlalchemy import ColumnElement, Connection, Table, delete, func, insert, s
 from correlator.core.commit import Endpoint, StateEntry, StateSegment
 from correlator.core.unhandled import OWNER as UNHANDLED
 from correlator.core.unmapped import OWNER as UNMAPPED
-from correlator.errors import StoreError, UsageError, quoted
+from correlator.errors import UsageError, quoted
 from correlator.storage import codec, loading, migrate, tables
 from correlator.storage import database as databases
 from correlator.storage.inspect import exists
+from correlator.storage.owned import no_store
 from correlator.storage.reset import MESSAGES, Contents
 from correlator.storage.writes import without
 
@@ -54,8 +55,7 @@ def forget(url: str, part_id: str) -> None:
 
 def _refuse_no_store(url: str) -> None:
     if not exists(url):
-        todo = "Start the engine once, or name another store"
-        raise StoreError("E3010", databases.location(url), "holds no store", "", todo)
+        raise no_store(databases.location(url))
 
 
 def _dynamic(connection: Connection, part_id: str) -> Endpoint:

@@ -15,11 +15,12 @@ from sqlalchemy import inspect as inspect_schema
 from correlator.core.commit import ContextCut, Endpoint, SenderCut
 from correlator.core.dedup import DuplicateDetector, surely_acknowledged
 from correlator.core.delivery import Received
-from correlator.errors import StoreError, UsageError
+from correlator.errors import UsageError
 from correlator.events import DeadLetter
 from correlator.settings import DuplicateDetectionSettings
 from correlator.storage import codec, loading, tables
 from correlator.storage.database import location, parse, reading
+from correlator.storage.owned import no_store
 from correlator.storage.witness import Witness, witness_of
 
 T = TypeVar("T")
@@ -329,7 +330,7 @@ def _all(connection: Connection, url: str, query: Select[Any]) -> Sequence[Any]:
         StoreError: E3010, the database holds no store.
     """
     if not inspect_schema(connection).has_table(tables.engine.name):
-        raise StoreError("E3010", location(url), "holds no store", "", "Start the engine once, or name another store")
+        raise no_store(location(url))
     return connection.execute(query).all()
 
 

@@ -200,6 +200,11 @@ def foreign(where: str) -> StoreError:
     )
 
 
+def no_store(where: str) -> StoreError:
+    """The refusal of a database that no engine has opened yet (E3010)."""
+    return StoreError("E3010", where, "holds no store", "", "Start the engine once, or name another store")
+
+
 def closed(where: str) -> StoreError:
     """The refusal of a call before `open` or after `close` (E3109)."""
     return StoreError("E3109", where, "the store is closed")

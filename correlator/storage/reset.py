@@ -6,9 +6,9 @@ from pathlib import Path
 from sqlalchemy import delete, func, select, update
 from sqlalchemy import inspect as inspect_schema
 
-from correlator.errors import StoreError
 from correlator.storage import database as databases
 from correlator.storage import migrate, tables
+from correlator.storage.owned import no_store
 
 MESSAGES = {
     tables.receive_log: func.sum(tables.receive_log.c.last - tables.receive_log.c.first + 1),
@@ -36,8 +36,7 @@ def contents(url: str) -> list[Contents]:
     """
     with databases.reading(url) as connection:
         if not inspect_schema(connection).has_table(tables.engine.name):
-            todo = "Start the engine once, or name another store"
-            raise StoreError("E3010", databases.location(url), "holds no store", "", todo)
+            raise no_store(databases.location(url))
         found = []
         there = set(inspect_schema(connection).get_table_names())  # an older schema may lack one
         for table in (table for table in _EMPTIED if table.name in there):

@@ -26,6 +26,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.Path:
 def test_a_wheel_adds_two_packages_and_nothing_else_to_the_import_path(wheel: zipfile.Path) -> None:
     names = {one.name for one in wheel.iterdir() if not one.name.endswith(".dist-info")}
     assert names == {"correlator", "connectors"}
+    assert all((wheel / package / "py.typed").exists() for package in names)  # type checkers look for it
 
 
 def test_an_installed_wheel_upgrades_a_store_beside_a_package_migrations_of_the_user(

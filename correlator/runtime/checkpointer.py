@@ -149,6 +149,8 @@ class Checkpointer(Actor):
             if self._whole:
                 self._conclude()
             return
+        if self._recording is not None:
+            self._recording.flush()  # else a process that is killed could leave a checkpoint that no log explains
         self._pending = cut
         self._writer.submit(CheckpointRequest(cut), self._commit_done)
 

@@ -2,12 +2,13 @@
 
 The log is for diagnosis. A thread of its own writes it and never syncs it. If the disk does not take a record, the
 thread logs an error and gives the log up; the engine goes on. When the process is killed, the records that wait for
-this thread are lost. A record that was cut short ends the log.
+this thread are lost; a checkpoint is committed only when the log has its cut. A record that was cut short ends the log.
 """
 
 import contextlib
 import os
 import struct
+import threading
 import zlib
 from collections import deque
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ _FORMAT = 2
 MAGIC = b"%s%d\n" % (_NAME, _FORMAT)
 MOST_WAITING = 100
 """Records that may wait for the disk before contexts pause."""
+LOOK_FOR_STOP_S = 0.2
 _FRAME = struct.Struct("<II")
 _encode = msgspec.msgpack.Encoder().encode
 _decoder = msgspec.msgpack.Decoder(Record)
@@ -45,7 +47,7 @@ class InputLog(Actor):
     def __init__(self, path: Path) -> None:
         super().__init__("input-log")
         self.path, self._file = _create(path)
-        self._waiting: deque[Record] = deque()
+        self._waiting: deque[Record | threading.Event] = deque()
         self._written: dict[str, int] = {}
         self._broken = False
         self._log = get_logger(input_log=str(self.path))
@@ -61,11 +63,24 @@ class InputLog(Actor):
             self._waiting.append(record)
             self.wake()
 
+    def flush(self) -> None:
+        """Wait until the file has all earlier records, or the log is given up or stopped.
+
+        The records are in the file then also if the process is killed; they are not synced.
+        """
+        reached = threading.Event()
+        self._waiting.append(reached)
+        self.wake()
+        while not self.stopping and not reached.wait(LOOK_FOR_STOP_S):
+            pass
+
     def step(self) -> float | None:
         """Write the records that wait."""
         while self._waiting:
             record = self._waiting.popleft()
-            if self._is_new(record) and not self._broken:
+            if isinstance(record, threading.Event):
+                record.set()
+            elif self._is_new(record) and not self._broken:
                 self._write(record)
         return None
 
@@ -94,7 +109,6 @@ class InputLog(Actor):
             durable.write_all(self._file.fileno(), _FRAME.pack(len(content), zlib.crc32(content)) + content)
         except OSError as error:
             self._broken = True
-            self._waiting.clear()
             self._log.error("E2043 the input log ends here: it cannot be written", error=error)
 
 

@@ -103,6 +103,11 @@ class Recording:
         taken = [tape.taken() for tape in self._tapes.values()]
         self._append(CutTaken(taken, commit.number, commit.digest, commit.engine_time, senders))
 
+    def flush(self) -> None:
+        """Wait until the log has what was recorded before this call."""
+        assert self._log is not None
+        self._log.flush()
+
     def added(self, endpoint: Endpoint) -> None:
         """Record a part that code has added; called before any monitor can use it."""
         self._append(Added(endpoint))

@@ -6,12 +6,13 @@ import os
 import socket
 import sqlite3
 import stat
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from correlator.core.tape import Start
+from correlator.core.tape import CutTaken, Start
 from correlator.errors import ConfigError, RecoveryRefused, UsageError
 from correlator.events import Message
 from correlator.runtime import inputlog
@@ -26,6 +27,7 @@ from tests.runtime.world import (
     APP_CONTROLLED,
     AT_LEAST_ONCE,
     BEST_EFFORT,
+    PATIENCE_S,
     Queues,
     World,
     monitor,
@@ -483,6 +485,36 @@ def test_a7_1_a_context_is_held_while_the_log_is_full(world, tmp_path, script, m
             assert engine.contexts["main"].step() == 0.05
             assert script.of("Keeps") == []
         world.wait(lambda: script.of("Keeps") == [f"m{number}" for number in range(1, 6)])
+
+
+def test_a7_1_a_checkpoint_is_committed_only_when_the_log_has_its_cut(world, tmp_path, monkeypatch):
+    engine = world.engine(receiver(), sender(), monitors=[Keeps], input_log=str(tmp_path / "input.log"))
+    held, reached, write = threading.Event(), threading.Event(), InputLog._write
+
+    def write_later(log, record):
+        if isinstance(record, CutTaken):
+            reached.set()
+            assert held.wait(PATIENCE_S)
+        write(log, record)
+
+    with engine:
+        assert engine.checkpoint()
+        before = inspect.checkpoints(world.store)[0].number
+        monkeypatch.setattr(InputLog, "_write", write_later)
+        world.publish(*numbered(5))
+        assert reached.wait(PATIENCE_S)
+        assert inspect.checkpoints(world.store)[0].number == before
+        assert not engine.checkpoint(0.2)
+        held.set()
+        assert engine.checkpoint()
+    assert inspect.checkpoints(world.store)[0].number > before
+
+
+def test_a_flush_ends_when_the_log_is_stopped(tmp_path):
+    log = InputLog(tmp_path / "input.log")
+    log.stop()
+    log.flush()
+    log.finish()
 
 
 def test_a7_1_pipelines_are_refused(world, tmp_path):

@@ -25,7 +25,7 @@ CODES = {
     "E1009": "Anchors, aliases and merge keys are not supported: repeat the value.",
     "E1010": "YAML tags such as !!python/object are not allowed.",
     "E1011": "The file is too large, too deeply nested, or its interpolated values are too long.",
-    "E1020": "A key is unknown at this place; the message names the nearest known key, or all.",
+    "E1020": "A key is not known at this place; the message names the nearest known key, or all.",
     "E1021": "A required key is missing.",
     "E1022": "A value has the wrong type or is outside its range.",
     "E1023": "YAML versions read an unquoted on, off, yes or no as a boolean: quote it.",

@@ -2,10 +2,10 @@
 
 A connector only speaks to its broker. The engine retries, backs off, batches, maps, deduplicates, stores and measures.
 
-Errors. Two errors cross the port while an engine runs. A source or sink raises `ConnectionLost` for every problem that
-may pass: the engine waits and calls `connect` again, for ever. A sink returns `SendRejected` for a message that the
-broker refuses. Before anything is opened, `ConfigError` reports a wrong setting (`correlator.options` has the checks).
-Any other exception counts as a bug of the connector: the engine stops.
+Errors. While an engine runs, a source or sink raises `ConnectionLost` for every problem that may pass: the engine waits
+and calls `connect` again, for ever. A sink returns `SendRejected` for a message that the broker refuses. Before
+anything is opened, `ConfigError` reports a wrong setting (`correlator.options` has the checks). Any other exception
+counts as a bug of the connector: the engine stops.
 
 Places. An error names the settings that it is about as `connections.NAME`, `receivers.ID` or `senders.ID`, followed by
 the option or `.destination`, as in `receivers.orders.destination`. `lint` finds the line of the file by this place.
@@ -72,8 +72,8 @@ class Features:
         acknowledgements_written_within_s: the broker writes an acknowledgement to disk within so many seconds, together
             with later ones; a broker that dies earlier forgets it. Without meaning if `acknowledges_surely`.
         deduplicates_sends: the broker stores a pair of (source, sequence) only once. If it refuses a message, it has to
-            refuse it at every try: the engine makes only one, since the broker would take a later try of a number below
-            the last stored one for a repeat and confirm it (trap T35).
+            refuse it at every attempt: the engine makes only one attempt, since the broker would take a later attempt
+            with a sequence below the last stored one for a repeat, and confirm it without storing it.
         selects: a source of a queue takes only messages that match the receiver's `selector`, and leaves the others to
             other consumers. Otherwise a selector on a queue is an error (E1220). A selector on a topic is always
             allowed: the subscription belongs to the receiver, and the engine drops what does not match.
@@ -81,8 +81,8 @@ class Features:
             gets every message.
         holds_for_s: after so many seconds the broker takes back messages that a consumer has not acknowledged; `None`
             for never.
-        notices_loss_within_s: the longest time until the broker notices that a connection was lost without a word, and
-            offers the unacknowledged messages of its consumer again. Until then newer messages may come first.
+        notices_loss_within_s: the longest time until the broker notices that a connection was lost without being
+            closed, and redelivers the unacknowledged messages of its consumer. Before that, newer messages may come.
     """
 
     durable: bool = True
@@ -103,8 +103,8 @@ class Chunk(NamedTuple):
 
     Attributes:
         messages: in the order of the broker; empty if none came in time.
-        token: stands for exactly these messages in `acknowledge` and `reject`, until the source connects again. The
-            engine does not look into it, and never passes back the token of an empty chunk.
+        token: stands for exactly these messages in `acknowledge` and `reject`, until the source connects again. It may
+            be any object: the engine does not look into it, and never passes back the token of an empty chunk.
         ended: no further message will come, as behind the end of a file. The receiver ends then.
         unselected: number of messages that the source has skipped because the receiver's `selector` does not match.
     """
@@ -116,7 +116,7 @@ class Chunk(NamedTuple):
 
 
 class Source(Protocol):
-    """A consumer of one destination.
+    """A consumer of one destination, for one receiver or one consumer of a session.
 
     A receiver calls `connect`. Then it calls `receive` until a batch is full, `acknowledge`, and so on. After a
     `ConnectionLost` of any method it calls `connect` again. It calls `close` once, at the end. A session also calls
@@ -132,7 +132,8 @@ class Source(Protocol):
     def connect(self) -> None:
         """Connect; close the old connection first. The broker then redelivers unacknowledged messages, oldest first.
 
-        A stop of the engine waits for this call, so it must give up after some seconds with `ConnectionLost`.
+        Raises `ConnectionLost` if the broker cannot be reached, with code `NO_SUCH_DESTINATION` if the broker has no
+        such destination. A stop of the engine waits for this call, so it must give up after some seconds.
         """
         ...
 
@@ -142,7 +143,7 @@ class Source(Protocol):
         Waits at most `timeout_s` seconds for the first message, and does not wait for further ones; 0 does not wait at
         all. A receiver waits at most 0.2 seconds, a session perhaps an hour. The source never holds more unacknowledged
         messages than the receiver's `max_batch_size`. If all messages are at hand, it ends a chunk at
-        `max_batch_bytes`.
+        `max_batch_bytes` of bodies. Raises `ConnectionLost`.
         """
         ...
 
@@ -154,7 +155,10 @@ class Source(Protocol):
         ...
 
     def reject(self, tokens: Sequence[Any]) -> None:
-        """Give the messages of these chunks back: the broker redelivers them to this or another consumer."""
+        """Give the messages of these chunks back: the broker redelivers them to this or another consumer.
+
+        Ignores a token from before the last `connect`. Raises `ConnectionLost`: the messages come again nevertheless.
+        """
         ...
 
     def close(self) -> None:
@@ -170,7 +174,11 @@ class Sink(Protocol):
     """
 
     def connect(self) -> None:
-        """Connect; close the old connection first. Gives up after some seconds with `ConnectionLost`."""
+        """Connect; close the old connection first.
+
+        Raises `ConnectionLost` if the broker cannot be reached, with code `TAKES_NOTHING` if it accepts no messages at
+        present. A stop of the engine waits for this call, so it must give up after some seconds.
+        """
         ...
 
     def send(self, batch: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
@@ -178,29 +186,32 @@ class Sink(Protocol):
 
         Returns one result for each message, in order. `None` confirms a message: if the broker is durable, the message
         is on disk. `SendRejected` says that the broker refuses this one message because of its destination, size or
-        content; the other messages are sent nevertheless. The engine tries a refused message again, behind messages
-        that were sent meanwhile, `max_tries` times in all; then it makes a dead letter of it.
+        content; the sink sends the other messages nevertheless. The engine tries a refused message again, behind
+        messages that were sent meanwhile, `max_tries` times in all; then the message becomes a dead letter.
 
-        A problem that does not concern a single message is a `ConnectionLost`: the engine connects again and sends the
-        unconfirmed messages again, with the same sequences and bytes, perhaps in other batches.
+        Raises `ConnectionLost` for a problem that does not concern a single message: the engine connects again and
+        sends the unconfirmed messages again, with the same sequences and bytes, perhaps in other batches.
 
         The broker sets the headers `message_id`, `timestamp`, `expiration`, `redelivered` and `delivery_count`. The
-        sink ignores the values that a message has, since they come from its earlier journey. `time_to_live_ms` begins
-        at this call.
+        sink ignores the values that a message has, since an earlier broker set them. `time_to_live_ms` begins at this
+        call.
         """
         ...
 
     def close(self) -> None:
-        """Close the connection. Never raises; may be called again. Unconfirmed messages may arrive or not."""
+        """Close the connection. Never raises; may be called again. Unconfirmed messages may still be stored."""
         ...
 
 
 class Connection(Protocol):
-    """A broker as it is configured: checks settings, and makes sources and sinks.
+    """An entry below `connections`: checks settings, and makes sources and sinks.
 
-    The engine makes one object for each connection of its configuration. Commands such as `lint` make connections,
-    sources and sinks only to check settings, and never open them. One thread at a time calls the methods, but not
-    always the same thread.
+    The engine makes one object for each connection of its configuration; each session makes one for itself. Commands
+    such as `lint` make connections, sources and sinks only to check settings, and never open them. One thread at a time
+    calls the methods, but not always the same thread.
+
+    Attributes:
+        features: the guarantees and abilities of the broker with these settings.
     """
 
     features: Features
@@ -226,7 +237,7 @@ class Connection(Protocol):
 
 @runtime_checkable
 class Ordering(Protocol):
-    """A connection whose receivers have different orders of deliveries."""
+    """A connection whose receivers may have different orders of deliveries."""
 
     def order(self, receiver: ReceiverSettings) -> Order:
         """The order of deliveries to a receiver, for crash tests. Raises `ConfigError` as `Connection.source`."""
@@ -246,12 +257,12 @@ class Browsable(Protocol):
     """
 
     def browse(self, destination: str, limit: int, options: Mapping[str, Any] = {}, /) -> Sequence[Message]:
-        """Copies of the oldest messages, at most `limit`; messages that consumers hold at present may be missing.
+        """Return copies of the oldest messages; messages that consumers hold at present may be missing.
 
         Args:
-            destination: the queue.
-            limit: most messages to return.
-            options: of a receiver or sender of the queue, as configured; they may say where its messages are.
+            destination: `queue:NAME`.
+            limit: largest number of messages to return, 1 or more.
+            options: options of a receiver or sender of the queue, as configured; they may say where its messages are.
 
         Raises `UsageError` E2110 if the destination is not a queue, E2027 if the broker knows that there is no such
         queue; `ConnectionLost` if the broker cannot be reached.
@@ -267,7 +278,7 @@ class ListsQueues(Protocol):
     """
 
     def queues(self) -> Sequence[str]:
-        """All queues, as destinations. Raises `ConnectionLost` if the broker cannot be reached."""
+        """Return all queues, each as `queue:NAME`. Raises `ConnectionLost` if the broker cannot be reached."""
         ...
 
 
@@ -276,7 +287,7 @@ class Unsubscribable(Protocol):
     """A connection that can delete durable subscriptions of topics. Sessions call it."""
 
     def unsubscribe(self, topic: str, subscription: str) -> None:
-        """Delete the subscription of a topic, with the messages that it keeps. `topic` is a destination.
+        """Delete the subscription of a topic, `topic:NAME`, with the messages that the broker keeps for it.
 
         Raises `UsageError` E7512 if there is no such subscription, E7513 while it has a consumer; `ConnectionLost` if
         the broker cannot be reached or does not allow it.
@@ -298,10 +309,10 @@ class Deletable(Protocol):
 
 
 class Advice(NamedTuple):
-    """A warning about settings that work, but hardly as intended. `lint` and the start of an engine print it.
+    """A warning about settings that are allowed, but probably a mistake. `lint` and the start of an engine print it.
 
     Attributes:
-        code: of the warning: `W` and four digits.
+        code: code of the warning: `W` and four digits.
         option: the option of the receiver or sender that the warning is about.
         what: the problem, without a full stop.
         allowed: the rule that applies, or "".
@@ -317,7 +328,7 @@ class Advice(NamedTuple):
 
 @runtime_checkable
 class Advising(Protocol):
-    """A connector that warns of settings that work, but hardly as intended.
+    """A connector that warns of settings that are allowed, but probably a mistake.
 
     The entry point itself, a class for example, has these attributes, since the engine uses them before it makes a
     connection.
@@ -331,15 +342,15 @@ class Advising(Protocol):
 
     @staticmethod
     def advice(endpoint: ReceiverSettings | SenderSettings) -> Iterable[Advice]:
-        """Warnings about the options of a receiver or sender. Must not raise anything, though options may be wrong."""
+        """Return warnings about the options of a receiver or sender. Never raises, even if an option is wrong."""
         ...
 
 
 class ConnectionFactory(Protocol):
-    """The entry point of a connector, in group `correlator.connectors`: a class, or a function."""
+    """The entry point of a connector, in group `correlator.connectors` of a package: a class, or a function."""
 
     def __call__(self, name: str, settings: ConnectionSettings) -> Connection:
-        """Make the connection `name`, without opening anything.
+        """Make the connection that the configuration calls `name`, without opening anything.
 
         Raises `ConfigError` if an option in `settings.options` is wrong or unknown.
         """
@@ -347,14 +358,17 @@ class ConnectionFactory(Protocol):
 
 
 def readable(read: Callable[[], Message], as_sent: Callable[[], Message], what: str) -> Message:
-    """The message that `read` makes. If `read` fails, or no store could hold the message, the one of `as_sent`, marked.
+    """Decode a received message, whatever it holds; for sources.
 
-    So no message can end the thread that reads it, and no store gets a message that a later start cannot read.
+    Returns the message that `read` makes. If `read` raises, or if the store could not hold its message, returns the
+    message that `as_sent` makes, marked with the reason (`mark`). So no message can end the thread that reads it, and
+    no store gets a message that a later start cannot read.
 
     Args:
         read: decodes the message. May raise any exception.
-        as_sent: makes a message of the received bytes, without properties and headers that come from the sender.
-        what: names the part of the message that cannot be read, for the reason (`mark`).
+        as_sent: makes a message of the received bytes, without properties and headers that come from the sender. Must
+            not raise.
+        what: names the part of the message that cannot be read, for the reason.
     """
     try:
         message = read()
@@ -366,7 +380,10 @@ def readable(read: Callable[[], Message], as_sent: Callable[[], Message], what: 
 
 
 def mark(message: Message, reason: str) -> None:
-    """Add a reason to the property `UNREADABLE` of a message that could not be read as a whole."""
+    """Add a reason to the property `UNREADABLE` of a message that could not be read as a whole.
+
+    Changes `message.properties` in place. Cuts the reason after 300 characters.
+    """
     said = message.properties.get(UNREADABLE)
     reason = storable(reason)[:_LONGEST_REASON]
     message.properties[UNREADABLE] = f"{said}; {reason}" if isinstance(said, str) else reason

@@ -17,15 +17,16 @@ else:
 
 
 CUT_FROM = "cut_from_bytes"
-"""Property with the size of a message that is too large to be received whole; the body then holds its beginning."""
+"""Property of a received message whose body was larger than `max_message_bytes`: the size in bytes. The body then holds
+only its beginning."""
 
 
 UNREADABLE = "correlator_unreadable"
-"""Property that names what a source could not read of a message. The body is the one that was sent."""
+"""Property of a received message that could not be read as a whole: the reason. The body is the one that was sent."""
 
 
 LONGEST_LIFE_MS = 2**53
-"""Largest `time_to_live_ms`, some 285,000 years: the time at which it ends must fit into 64 bits."""
+"""Largest `time_to_live_ms`, some 285,000 years: the time of expiry must fit into 64 bits."""
 
 
 class Headers(msgspec.Struct, frozen=True, kw_only=True, gc=False, array_like=True):
@@ -61,16 +62,17 @@ class Headers(msgspec.Struct, frozen=True, kw_only=True, gc=False, array_like=Tr
 
 
 class Message(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """A message as brokers carry it. Immutable.
+    """A message as brokers carry it. Immutable, so any thread may use it.
 
-    A handler gets messages of receivers without `event`, and may send a message instead of an event.
+    If a receiver has no `event`, its messages come to handlers as `Message`. Handlers, and producers of sessions, can
+    send it.
 
     Attributes:
         body: content of the message.
-        properties: application properties by name.
+        properties: application properties by name; values are `None`, bool, int, float, str or bytes.
         key: messages with the same key keep their order; `None` for no key.
-        destination: where to send the message, instead of the sender's own destination. `None` in a received message,
-            so that a handler can forward it as it is.
+        destination: `queue:NAME` or `topic:NAME` to send the message to, instead of the sender's own destination.
+            `None` in a received message, so that a handler can forward it as it is.
         headers: the standard headers; `None` for all defaults.
         receiver: id of the receiver that received the message; `None` in a message that is sent or stored.
     """
@@ -90,11 +92,11 @@ def expired(message: Message, wall_ms: float) -> bool:
 
 
 class Outgoing(msgspec.Struct, frozen=True, gc=False):
-    """A message that a sender gives to a sink.
+    """A message that a sender gives to a sink. Only authors of connectors need it.
 
     Attributes:
         sequence: number of the message within the sender, contiguous from 1; a repeat has the same number.
-        source: the source id of the sender (`messageSourceId`).
+        source: the source id of the sender (`messageSourceId`); "" for a producer of a session.
         destination: `queue:NAME` or `topic:NAME`.
         message: the message. In the modes EXACTLY_ONCE and BEST_EFFORT its properties hold the unique id.
     """
@@ -138,12 +140,14 @@ T = TypeVar("T")
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 def event(cls: type[T]) -> type[T]:
-    """Make a class with annotated fields an event class.
+    """Class decorator: make a class with annotated fields an event class.
 
-    Its instances are immutable, compare by value, and are made with keyword arguments. A field may have any type that
-    the state of a monitor may have. The class keeps its methods and properties.
+    Its instances are immutable, compare by value, and are made with keyword arguments. A value beside an annotation is
+    the default of the field. A field may have any type that the state of a monitor may have. The class keeps its
+    methods and properties.
 
-    Raises `UsageError` E4123 for a subclass of an event.
+    Raises:
+        UsageError: E4123 for a subclass of an event or of another struct.
     """
     if issubclass(cls, msgspec.Struct):
         raise UsageError(
@@ -181,7 +185,7 @@ def event(cls: type[T]) -> type[T]:
 
 @event
 class SenderFlushed:
-    """The answer to `request_flush`: everything that was sent before the request is confirmed or a dead letter.
+    """The answer to `Monitor.request_flush`: each earlier send is confirmed or a dead letter.
 
     Attributes:
         sender: id of the sender.

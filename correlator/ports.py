@@ -1,4 +1,4 @@
-"""The protocols between the engine and what it stands on: a store, and processors of whole batches."""
+"""The protocols of the parts that an engine gets from outside: the store, and the processors of pipelines."""
 
 from collections.abc import Iterable, Sequence
 from typing import Protocol
@@ -9,16 +9,17 @@ from correlator.core.steps import ConfiguredStep
 
 
 class Store(Protocol):
-    """The one durable truth of an engine.
+    """The database that holds everything which an engine must not forget.
 
-    A start calls `read` and then `take_over`, in the thread that starts the engine; between the two it may take as long
-    as it needs, and may give up. Afterwards the store is the writer thread's.
+    The thread that starts the engine calls `read` and then `take_over`. Between the two calls it may take as long as it
+    needs, and may give up. Afterwards only the thread of the store writer calls the methods.
     """
 
     def read(self) -> Recovered:
-        """Lock the store, bring its schema up to date, and read what it holds; writes nothing else.
+        """Lock the store, bring its schema up to date, and read its content; writes nothing else.
 
-        Raises `StoreError` when the store cannot be used, `Fenced` when another engine owns it; it is closed then.
+        Raises `StoreError` when the store cannot be used, `Fenced` when another engine owns it; the store is closed
+        then.
         """
         ...
 
@@ -26,7 +27,7 @@ class Store(Protocol):
         """Take the epoch `recovered.epoch`: from now on this engine commits, and no engine before it.
 
         Args:
-            recovered: what `read` has returned.
+            recovered: the result of `read`.
 
         Raises `Fenced` when the store has changed since it was read, by another engine or by a command, and any other
         `StoreError` when the store cannot be written. The caller then ends the start and closes the store.
@@ -34,27 +35,31 @@ class Store(Protocol):
         ...
 
     def commit(self, number: int, writes: Sequence[Write]) -> None:
-        """Write all in one transaction that checks epoch and `number` (the previous one plus 1).
+        """Write everything in one transaction, which checks the epoch and the number of the transaction.
 
-        Raises `StoreBusy` when nothing was written and it may be tried again, `CommitUnknown` when the answer was
+        Args:
+            number: the number of the previous transaction plus 1.
+            writes: the changes, in order.
+
+        Raises `StoreBusy` when nothing was written and the caller may try again, `CommitUnknown` when the answer was
         lost, `Fenced` when another engine took over, any other `StoreError` when the engine must stop at once.
         """
         ...
 
     def resolve(self, number: int) -> bool:
-        """After `CommitUnknown`: whether transaction `number` was committed. Raises as `commit`."""
+        """After `CommitUnknown`: whether transaction `number` was committed. Raises the errors of `commit`."""
         ...
 
     def confirm_lock(self) -> float | None:
-        """While nothing is to be committed: check that this engine still has the lock, if a lock can be lost.
+        """Check that this engine still has the lock, if a lock can be lost. Called while there is nothing to commit.
 
-        Returns the seconds until it is to be asked again, `None` for never. Raises as `commit`; after `CommitUnknown`
-        `resolve` is asked for the transaction that would come next.
+        Returns the number of seconds until the next call, `None` for no further call. Raises the errors of `commit`;
+        after `CommitUnknown` the caller calls `resolve` for the transaction that would come next.
         """
         ...
 
     def read_state(self, numbers: Sequence[int]) -> Sequence[StateSegment]:
-        """State segments by number, for cleaning."""
+        """Read state segments by number. The writer calls it to clean the state log."""
         ...
 
     def close(self) -> None:
@@ -63,31 +68,33 @@ class Store(Protocol):
 
 
 class StateView(Protocol):
-    """Read access to the keyed state that earlier batches left."""
+    """Read access to the keyed state of a pipeline, as it was after the previous batch."""
 
     def get(self, owner: str, key: bytes) -> bytes | None:
-        """The value of one key."""
+        """Return the value of one key; `None` if the owner does not have the key."""
         ...
 
     def items(self, owner: str) -> Iterable[tuple[bytes, bytes]]:
-        """All keys of an owner."""
+        """Return all keys of an owner with their values."""
         ...
 
 
 class Processor(Protocol):
-    """What a context does with whole batches: a pipeline on Spark.
+    """The implementation of a pipeline: it computes the effects of whole batches of messages, on Spark for example.
 
-    The thread that starts the engine calls `open`, afterwards one thread all else.
+    The thread that starts the engine calls `open`. Afterwards the thread of the pipeline's context calls all other
+    methods.
 
-    `process` must be a function of its arguments alone: after a crash the same messages come again, perhaps cut into
-    other batches. It changes nothing itself; the engine applies the effects. An exception stops the engine.
+    The result of `process` must depend on its arguments only: after a crash the same messages come again, perhaps cut
+    into other batches. The method changes nothing itself: the engine applies the effects. An exception stops the
+    engine.
 
     Attributes:
-        name: of the pipeline; part of the names of its state.
-        receivers: ids of the receivers whose messages it is given.
+        name: name of the pipeline; part of the names of its state.
+        receivers: ids of the receivers whose messages it processes; none of them can be removed while it runs.
         senders: ids of the senders that it may send to; none of them can be removed while it runs.
-        max_rows: most messages of one batch.
-        max_bytes: bytes of bodies that close a batch.
+        max_rows: largest number of messages of one batch.
+        max_bytes: a batch is closed when the bodies of its messages have so many bytes.
     """
 
     name: str
@@ -98,21 +105,27 @@ class Processor(Protocol):
 
     @property
     def steps(self) -> Sequence[ConfiguredStep]:
-        """The steps that keep state, once it is open; their names begin with that of the processor and a '/'."""
+        """The steps that keep state, after `open`. Each name begins with the name of the pipeline and a '/'."""
         ...
 
     def open(self) -> None:
-        """Start what processing needs, before the store lets the engine write; raises `ConfigError`."""
+        """Prepare for processing, before `Store.take_over`. Raises `ConfigError` if the pipeline cannot work."""
         ...
 
     def process(self, batch: Sequence[Delivered], state: StateView, engine_time: float) -> Effects:
-        """Work out the effects of the batch."""
+        """Compute the effects of a batch.
+
+        Args:
+            batch: the messages, in order.
+            state: the keyed state after the previous batch.
+            engine_time: seconds.
+        """
         ...
 
     def conclude(self, state: StateView, engine_time: float) -> Effects:
-        """Effects of the end of all input, once every source has ended (files): close windows, flush."""
+        """Compute the effects of the end of all input, such as due timers. Called when every source has ended."""
         ...
 
     def close(self) -> None:
-        """Let go; never raises."""
+        """Release its resources; never raises."""
         ...

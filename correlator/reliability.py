@@ -1,4 +1,4 @@
-"""The four reliability modes, and what each of them means for a receiver and for a sender (docs/guarantees.md)."""
+"""The four reliability modes, and how receivers and senders work in each of them (docs/guarantees.md)."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -10,9 +10,9 @@ class Reliability(StrEnum):
     BEST_EFFORT = "BEST_EFFORT"
     """Keeps nothing in the store; a crash may lose messages."""
     AT_LEAST_ONCE = "AT_LEAST_ONCE"
-    """Loses nothing; a message may come or leave again after a crash."""
+    """Loses nothing; a message may be received or sent again after a crash."""
     EXACTLY_ONCE = "EXACTLY_ONCE"
-    """Loses nothing and drops duplicates; what is sent again has the same id and the same bytes."""
+    """Loses nothing. A receiver drops duplicates. A sender sends a repeat with the same id and the same bytes."""
     APP_CONTROLLED = "APP_CONTROLLED"
     """For receivers only: the application acknowledges, and the broker delivers again what it has not acknowledged."""
 

@@ -11,16 +11,17 @@ from correlator.selector import Selector
 
 
 class Browser:
-    """Shows the messages of a queue (rules R1 to R9).
+    """Shows the messages of a queue, and takes none.
 
-    Made by `Session.create_browser`; used by the thread of its session. Destination and selector never change.
+    Made by `Session.create_browser`; only the thread that owns its session may use it. It works until its session is
+    closed. Destination and selector never change.
 
     Args:
-        connection: the connection of its session.
-        check_open: raises if the session is closed.
+        connection: the connection of the port that its session uses.
+        check_open: raises if the session is closed, or belongs to another thread.
         destination: `queue:NAME`.
         selector: shows matching messages only; `None` for all messages.
-        read_max: most messages that a snapshot examines; 0 or less is no limit.
+        read_max: largest number of messages that a snapshot examines; 0 or less for no limit.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class Browser:
 
     @property
     def destination(self) -> str:
-        """The queue."""
+        """The queue, as `queue:NAME`."""
         return self._destination
 
     @property
@@ -48,17 +49,19 @@ class Browser:
         return None if self._selector is None else self._selector.text
 
     def enumerate(self) -> Iterator[Message]:
-        """Copies of the messages that are in the queue now, oldest first.
+        """Return copies of the messages that are in the queue at this moment, oldest first.
 
         The browser itself applies the selector, to the oldest `queue_browser_read_max` messages. The result is a
-        snapshot: later changes of the queue, and the end of session and connection, do not change it. Each call takes a
-        new snapshot, which releases a message as soon as it was read.
+        snapshot in memory: later changes of the queue, and the end of session and connection, do not change it. Each
+        call takes a new snapshot. The iterator releases each message when it returns it.
 
         Messages that consumers hold may be missing, depending on the broker. RabbitMQ marks shown messages as
         redelivered.
 
-        Raises `UsageError` E7501 if the session is closed, E2027 if the broker knows that there is no such queue;
-        `ConnectionLost` if the broker cannot be reached.
+        Raises:
+            UsageError: E7501 if the session is closed, E7505 in a thread that does not own the session, E2027 if the
+                broker knows that there is no such queue.
+            ConnectionLost: the broker cannot be reached. Call it again.
         """
         self._check_open()
         most = self._read_max if self._read_max > 0 else sys.maxsize
@@ -66,7 +69,7 @@ class Browser:
         return _given_away(deque(one for one in examined if is_wanted(one, self._selector)))
 
     def close(self) -> None:
-        """Do nothing: a browser ends with its session."""
+        """Do nothing. It exists because browsers of JMS have it; a browser ends with its session."""
 
 
 def _given_away(messages: deque[Message]) -> Iterator[Message]:

@@ -14,12 +14,13 @@ from correlator.events import Outgoing
 from correlator.handlers import refuse_result
 
 Completion = Callable[[ForeignMessage, Exception | None], object]
-"""A function that is called with the message given to `Producer.send_async`, and with the error or `None`."""
+"""A function that a thread of the session calls with the object given to `Producer.send_async`, and with the error, or
+`None` if the broker has confirmed the message."""
 
 MOST_OUTSTANDING = 1000
-"""Most messages of a session that wait for their completion; for a further one the caller waits."""
+"""Largest number of messages of a session that wait for their completion; then the caller of `put` waits."""
 _MOST_IN_BATCH = 100
-"""Most messages of one batch: the first message is completed together with the last one."""
+"""Largest number of messages of one batch: the first message is completed together with the last one."""
 
 _log = logging.getLogger("connectors.messaging")
 

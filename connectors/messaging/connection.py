@@ -21,8 +21,9 @@ class Connection:
     `start` and `stop` concern listeners only, which get no messages before the connection is started.
     `Consumer.receive` works without `start`, and after `stop`.
 
-    Used by one thread; each session may have another thread of its own. When `close` is called, no thread may be within
-    a call of a session, except the threads of listeners and completions: `close` waits for these.
+    One thread uses a connection; each session may have another thread of its own. When `close` is called, no thread may
+    be within a call of a session, except the threads of listeners and completions: `close` waits for these. In a forked
+    child `close` does nothing, and every other method raises `UsageError` E2050.
     """
 
     def __init__(
@@ -39,14 +40,22 @@ class Connection:
 
     @property
     def queue_browser_read_max(self) -> int:
-        """The limit of its browsers: the value of the factory when this connection was created (rule R9)."""
+        """Largest number of messages that a snapshot of its browsers examines; 0 or less for no limit.
+
+        It is the value that the factory had when it made this connection.
+        """
         return self._queue_browser_read_max
 
     def create_session(self, mode: AcknowledgeMode = AcknowledgeMode.AUTO) -> Session:
-        """A session that acknowledges in this mode.
+        """Make a session, without connecting: its consumers and producers connect.
 
-        Raises `ConfigError` if an option of the connection is wrong, `UsageError` E7501 if this connection is closed,
-        E7509 for mode TRANSACTED unless the factory emulates transactions.
+        Args:
+            mode: who acknowledges received messages, and when.
+
+        Raises:
+            ConfigError: an option of the connection is wrong.
+            UsageError: E7501 if this connection is closed, E7509 for mode TRANSACTED unless the factory has
+                `emulate_transactions`.
         """
         self._check()
         if mode is AcknowledgeMode.TRANSACTED and not self._emulates_transactions:
@@ -63,7 +72,10 @@ class Connection:
     def start(self) -> None:
         """Let the listeners of all sessions get messages, later listeners included. May be repeated.
 
-        Raises `UsageError` E7501 if this connection is closed.
+        From now on a session with listeners belongs to their thread: set all listeners before.
+
+        Raises:
+            UsageError: E7501 if this connection is closed.
         """
         self._check()
         self._started = True
@@ -73,16 +85,22 @@ class Connection:
     def stop(self) -> None:
         """Call no listener until the next `start`; returns when no listener runs any more. May be repeated.
 
-        Returns within 50 ms if all listeners only wait for a message. Raises `UsageError` E7501 if this connection is
-        closed, E7506 within a listener or completion of one of its sessions.
+        Returns within 50 ms if no listener runs and no consumer is connecting. Messages wait at the broker.
+
+        Raises:
+            UsageError: E7501 if this connection is closed, E7506 within a listener or completion of one of its sessions
+                (the call would wait for itself: let another thread make it).
         """
         self._check()
         self._stop()
 
     def close(self) -> None:
-        """Stop, and close the sessions, which give their unacknowledged messages back. May be repeated.
+        """Stop, and close all sessions, which give their unacknowledged messages back. May be repeated.
 
-        Raises nothing but `UsageError` E7506, as `stop`.
+        Waits for running listeners and for the completions of asynchronous sends.
+
+        Raises:
+            UsageError: E7506, as `stop`. Nothing else.
         """
         if self._maker.is_another_process:
             return

@@ -20,11 +20,13 @@ _LONGEST_WAIT_S = 3600.0
 
 
 class Consumer:
-    """Receives from one destination. Made by `Session.create_consumer`; used by the thread that owns its session.
+    """Receives from one destination. Made by `Session.create_consumer`.
+
+    Only the thread that owns its session may use it (otherwise E7505), except for `close`.
 
     Args:
         where: names the consumer in errors.
-        intake: its connected source.
+        intake: its source, which connects when it is used.
         unacknowledged: the unacknowledged messages of its session.
         mode: the mode of its session.
         wanted: the selector for a topic; `None` for all messages. For a queue the broker selects.
@@ -65,17 +67,23 @@ class Consumer:
         return self._listener is not None and not self._closed and not self._ended
 
     def receive(self, timeout_s: float) -> Message | None:
-        """The next message; `None` if none comes within `timeout_s` seconds, or at the end of a file.
+        """Return the next message; `None` if none comes in time, or at the end of a file.
 
-        0 does not wait, `math.inf` waits for ever. The consumer acknowledges and skips messages that have expired, that
-        do not match the selector of a topic, and with `no_local` those of its own connection.
+        The consumer acknowledges and skips messages that have expired, messages that do not match the selector of a
+        topic, and with `no_local` messages that its own connection has sent.
 
         In mode AUTO the message is acknowledged before this returns. If the acknowledgement fails, the message is
-        returned nevertheless and may come again.
+        returned nevertheless and may come again. In the other modes keep the returned object: `Session.acknowledge`
+        needs it.
 
-        Raises `ConnectionLost` if the broker cannot be reached: unacknowledged messages of this consumer come again.
-        Call it again to reconnect. Raises `UsageError` E7501 if the consumer is closed, E7502 if too many messages are
-        unacknowledged, E7505 in a thread that does not own the session, E7507 if the consumer has a listener.
+        Args:
+            timeout_s: longest wait in seconds; 0 does not wait, `math.inf` waits for ever.
+
+        Raises:
+            ConnectionLost: the broker cannot be reached. The unacknowledged messages of this consumer come again. Call
+                `receive` again to reconnect.
+            UsageError: E7501 if the consumer is closed, E7502 if 1,000 messages are unacknowledged (acknowledge or
+                recover), E7505 in a thread that does not own the session, E7507 if the consumer has a listener.
         """
         self._check()
         if self._listener is not None:
@@ -102,8 +110,9 @@ class Consumer:
         again, as often as the broker redelivers it. In the other modes the message stays unacknowledged and the next
         one follows; the listener acknowledges, recovers, commits or rolls back. Exceptions of listeners are logged.
 
-        Raises `UsageError` E7501 if the consumer is closed, E7505 in a thread that does not own the session, E4117 for
-        a listener that is `async def` or a generator.
+        Raises:
+            UsageError: E7501 if the consumer is closed, E7505 in a thread that does not own the session, E4117 for a
+                listener that is `async def` or a generator.
         """
         self._check()
         if listener is not None:
@@ -126,8 +135,10 @@ class Consumer:
     def close(self) -> None:
         """Close the consumer: its unacknowledged messages come again, to the next consumer. May be repeated.
 
-        Waits until no listener of the session runs, unless a listener makes the call. Raises nothing but `UsageError`
-        E7506, within a completion of the session.
+        Any thread may call it. It waits until no listener of the session runs, unless a listener makes the call.
+
+        Raises:
+            UsageError: E7506 within a completion of the session. Nothing else.
         """
         if self._listening.owner.maker.is_another_process:
             return

@@ -13,20 +13,22 @@ from correlator.events import Message
 SOURCE_ID = "session"
 """The receiver id of all sources of sessions: files keep a position for each receiver id."""
 MOST_UNACKNOWLEDGED = 1000
-"""Most unacknowledged messages of a consumer, except in mode AUTO. The broker may send so many ahead."""
+"""Largest number of unacknowledged messages of a consumer, except in mode AUTO. The broker may send as many ahead."""
 
 
 class AcknowledgeMode(StrEnum):
     """Who acknowledges the messages of a session."""
 
     AUTO = "AUTO"
-    """The session: each message right before `receive` returns it (rule Q9)."""
+    """The session acknowledges: each message right before `receive` returns it, or when its listener has returned."""
     CLIENT = "CLIENT"
-    """The program: `Session.acknowledge` also acknowledges all messages that the session received before (rule R11)."""
+    """The program acknowledges: `Session.acknowledge` of a message also covers all messages that the session received
+    before."""
     CLIENT_INDIVIDUAL = "CLIENT_INDIVIDUAL"
-    """The program: `Session.acknowledge` acknowledges a single message (rule R12)."""
+    """The program acknowledges: `Session.acknowledge` covers this message alone."""
     TRANSACTED = "TRANSACTED"
-    """The program: `Session.commit` acknowledges all messages that were received since the last one (rule S5.3)."""
+    """The program acknowledges: `Session.commit` covers all messages that the session received since the last `commit`
+    or `rollback`. Not atomic with sends; the factory must have `emulate_transactions`."""
 
 
 class Delivery(NamedTuple):
@@ -38,9 +40,9 @@ class Delivery(NamedTuple):
 
 
 class Unacknowledged:
-    """The unacknowledged deliveries of all consumers of a session, in the order of their receipt (rule R11). Pure.
+    """The unacknowledged deliveries of all consumers of a session, in the order of receipt. Pure.
 
-    Messages are compared by identity: two messages of equal content are different deliveries.
+    It compares messages by identity: two messages of equal content are different deliveries.
     """
 
     def __init__(self) -> None:
@@ -70,7 +72,7 @@ class Unacknowledged:
         return taken
 
     def forget(self, intake: "ReconnectingSource") -> None:
-        """Remove the deliveries of a source, which come again."""
+        """Remove the deliveries of a source, whose messages come again."""
         for delivery in [one for one in self._deliveries.values() if one.intake is intake]:
             del self._deliveries[id(delivery.message)]
 
@@ -91,7 +93,7 @@ class ReconnectingSource:
         self._is_connected = False
 
     def connect(self) -> None:
-        """Connect: messages that are sent to the topic from now on are received."""
+        """Connect, so that the source receives messages that are sent to its topic from now on."""
         with self._connected():
             pass
 

@@ -28,11 +28,12 @@ class ConnectionFactory:
 
     Attributes:
         connector: the entry point of a connector, such as `EmbeddedConnection` or `RabbitConnection`.
-        options: of the connection, as below `connections` in a configuration file.
-        queue_browser_read_max: most messages that a browser examines for one snapshot, matching or not; 0 or less is no
-            limit. A connection keeps the value that the factory has when it makes the connection. The default is the
-            environment variable `CORRELATOR_QUEUE_BROWSER_READ_MAX` at the time when the factory is made; 0 if it is
-            unset or no integer. A copy of a factory has the value of the original.
+        options: options of the connection, as below `connections` in a configuration file. The first session reports a
+            wrong option.
+        queue_browser_read_max: largest number of messages that a browser examines for one snapshot, whether they match
+            or not; 0 or less for no limit. A connection keeps the value that the factory has when it makes the
+            connection. The default is the environment variable `CORRELATOR_QUEUE_BROWSER_READ_MAX` at the time when the
+            factory is made; 0 if it is unset or no integer. A copy of a factory has the value of the original.
         emulate_transactions: whether its connections make sessions in mode TRANSACTED, which are not atomic.
     """
 
@@ -42,7 +43,7 @@ class ConnectionFactory:
     emulate_transactions: bool = False
 
     def create_connection(self) -> Connection:
-        """A connection, which the caller has to close. Never fails: it opens nothing before there is a session.
+        """Make a connection, which the caller has to close. Never fails: it opens nothing.
 
         User and password are options of the factory; another user needs another factory.
         """

@@ -1,4 +1,4 @@
-"""Converts objects that are no `Message`, but have its interface, to messages (rule R13)."""
+"""Converts objects of other libraries, which have body and properties, to messages."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -15,9 +15,10 @@ _UNCONVERTIBLE = (TypeError, ValueError, OverflowError, RecursionError, msgspec.
 
 
 class ForeignMessage(Protocol):
-    """The interface of an object that can be sent.
+    """The interface of an object that `Producer.send` takes; `Message` has it, and so may messages of other libraries.
 
-    If it also has `key` and `headers`, they mean the same as those of a `Message`; `headers.reply_to` is ignored.
+    If the object also has `key` and `headers`, they mean the same as in a `Message`; `headers.reply_to` is ignored.
+    Whatever cannot be read or converted is ignored, too.
     """
 
     @property
@@ -27,15 +28,17 @@ class ForeignMessage(Protocol):
 
     @property
     def properties(self) -> Mapping[str, Any]:
-        """Properties by name."""
+        """Properties by name; values are `None`, bool, int, float, str or bytes."""
         ...
 
 
 def converted(message: ForeignMessage) -> Message:
-    """The object itself, not a copy, if it is a `Message`; otherwise a new message with its content.
+    """Return the object itself, not a copy, if it is a `Message`; otherwise a new message with its content.
 
-    A body, property or header that cannot be read or converted is ignored. Raises `UsageError` E7504 for an object
-    without body or properties.
+    A body, property or header that cannot be read or converted is ignored.
+
+    Raises:
+        UsageError: E7504 for an object without body or properties.
     """
     if isinstance(message, Message):
         return message

@@ -11,7 +11,8 @@ from connectors.messaging.owner import Owner
 from correlator.events import Message
 
 Listener = Callable[[Message], object]
-"""A function that the thread of its session calls with each message. Its result is ignored; a coroutine is refused."""
+"""A function that the listener thread of its session calls with each message. The session ignores its result, but a
+coroutine or generator counts as a failure of the listener (E4117)."""
 
 _LONGEST_WAIT_S = 0.05
 """The longest wait for a message before the thread checks whether to stop, since a waiting source cannot be woken."""

@@ -20,7 +20,7 @@ class Owner:
         """The thread that calls the completions."""
 
     def check(self, where: str) -> None:
-        """Raises `UsageError` E7505 if the session belongs to another thread, E2050 in a forked child.
+        """Raise `UsageError` E7505 if the session belongs to another thread, E2050 in a forked child.
 
         A forked child must not use the session of its parent; `close` does nothing there.
         """
@@ -35,12 +35,12 @@ class Owner:
             raise UsageError("E7505", where, what, "", "Stop the connection first, or use another session")
 
     def check_may_await_completions(self, where: str) -> None:
-        """Raises `UsageError` E7506 within a completion: the call would wait for its own end."""
+        """Raise `UsageError` E7506 within a completion: the call would wait for its own end."""
         if self.is_completing:
             raise _waits_for_itself(where, "completion")
 
     def check_may_await_listeners(self, where: str) -> None:
-        """Raises `UsageError` E7506 within a listener or completion: the call would wait for its own end."""
+        """Raise `UsageError` E7506 within a listener or completion: the call would wait for its own end."""
         self.check_may_await_completions(where)
         if self.is_listening:
             raise _waits_for_itself(where, "listener")

@@ -14,7 +14,9 @@ from correlator.handlers import refuse_deferred
 
 
 class Producer:
-    """Sends to one destination. Made by `Session.create_producer`; used by the thread that owns its session.
+    """Sends to one destination. Made by `Session.create_producer`.
+
+    Only the thread that owns its session may use it (otherwise E7505), except for `close`.
 
     Args:
         destination: `queue:NAME` or `topic:NAME`.
@@ -46,22 +48,31 @@ class Producer:
         return self._closed
 
     def connect(self) -> None:
-        """Connect the sink if it is not connected. Raises `ConnectionLost`."""
+        """Connect the sink if it is not connected; `send` does so, too.
+
+        Raises:
+            ConnectionLost: the broker cannot be reached. Call it again.
+        """
         if not self._is_connected:
             self._sink.connect()
             self._is_connected = True
 
     def send(self, message: ForeignMessage) -> None:
-        """Send, and wait until the broker has confirmed it.
+        """Send a message, and wait until the broker has confirmed it.
 
-        A `Message` is sent as it is, to its own `destination` if it names one. A message to a topic is copied and
-        marked with its connection. Any other object with body and properties is converted. The call first waits for the
-        completions of messages that were given to `send_async` before.
+        The call first waits for the completions of messages that were given to `send_async` before. In mode TRANSACTED,
+        too, the message leaves at once.
 
-        Raises `SendRejected` if the broker refuses the message: it was not stored, and the producer can go on. Raises
-        `ConnectionLost` if the broker cannot be reached: the message may have arrived; sending it again reconnects, and
-        may store it twice. Raises `UsageError` E7504 for an object that is no message, E7501 if this producer is
-        closed, E7505 in a thread that does not own the session.
+        Args:
+            message: a `Message`, which is sent as it is, to its own `destination` if it names one; a message to a topic
+                is copied and marked with its connection. Any other object with body and properties is converted.
+
+        Raises:
+            SendRejected: the broker refuses the message. It was not stored, and the producer can go on.
+            ConnectionLost: the broker cannot be reached. The message may have arrived. Sending it again reconnects, and
+                may store it twice.
+            UsageError: E7504 for an object that is no message, E7501 if this producer is closed, E7505 in a thread that
+                does not own the session.
         """
         self._check()
         if self._may_be_sending:
@@ -76,11 +87,10 @@ class Producer:
             raise rejected
 
     def send_async(self, message: ForeignMessage, on_completion: Completion) -> None:
-        """Send as `send` does, without waiting: `on_completion(message, error)` is called with the result.
+        """Send as `send` does, without waiting for the broker; a completion gets the result.
 
-        `error` is the exception that `send` would have raised, `None` if the broker has confirmed the message. After a
-        lost connection all outstanding messages of this producer fail, and the next message reconnects. So messages
-        arrive in order and without gaps.
+        After a lost connection all outstanding messages of this producer fail, and the next message reconnects. So
+        messages arrive in order and without gaps.
 
         A thread of the session calls the completions one at a time, in the order of the messages. It does not own the
         session: completions may neither use the session (E7505) nor wait for its end (E7506). Their exceptions are
@@ -88,7 +98,13 @@ class Producer:
 
         If 1,000 messages of the session are outstanding, the call waits.
 
-        Raises `UsageError` as `send`, and E4117 for a completion that is `async def` or a generator.
+        Args:
+            message: as for `send`.
+            on_completion: called as `on_completion(message, error)`. `error` is the exception that `send` would have
+                raised; `None` if the broker has confirmed the message.
+
+        Raises:
+            UsageError: as `send`, and E4117 for a completion that is `async def` or a generator.
         """
         self._check()
         refuse_deferred(on_completion, f"completion of {self._where}")
@@ -101,8 +117,10 @@ class Producer:
     def close(self) -> None:
         """Wait for outstanding completions, and close the sink. May be repeated.
 
-        Waits until no listener of the session runs, unless a listener makes the call. Raises nothing but `UsageError`
-        E7506, within a completion of the session.
+        Any thread may call it. It also waits until no listener of the session runs, unless a listener makes the call.
+
+        Raises:
+            UsageError: E7506 within a completion of the session. Nothing else.
         """
         if self._listening.owner.maker.is_another_process:
             return

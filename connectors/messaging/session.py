@@ -32,17 +32,19 @@ _log = logging.getLogger("connectors.messaging")
 
 
 class Session:
-    """Consumers, producers and browsers of one thread.
+    """Makes consumers, producers and browsers for one thread, and acknowledges the messages of its consumers.
 
     Made by `Connection.create_session`; closed by `close` or `with`. One thread at a time uses the session and the
     objects that it makes. While the connection is started, a session with listeners belongs to the thread that calls
-    these, and refuses other threads (E7505), except for `close` of the session and of its consumers and producers.
+    the listeners, and refuses other threads (E7505), except for `close` of the session and of its consumers and
+    producers. In a forked child `close` does nothing, and every other method raises `UsageError` E2050.
 
     Args:
         broker: a connection of the port, for this session only.
         connection: the id of its connection.
-        mode: who acknowledges.
-        queue_browser_read_max: the limit of its connection.
+        mode: who acknowledges received messages, and when.
+        queue_browser_read_max: largest number of messages that a snapshot of a browser examines; 0 or less for no
+            limit.
         listening: the thread of its listeners.
     """
 
@@ -67,7 +69,7 @@ class Session:
 
     @property
     def acknowledge_mode(self) -> AcknowledgeMode:
-        """The mode; CLIENT also for CLIENT_INDIVIDUAL."""
+        """The mode of this session; CLIENT also for CLIENT_INDIVIDUAL."""
         return AcknowledgeMode.CLIENT if self._mode is AcknowledgeMode.CLIENT_INDIVIDUAL else self._mode
 
     @property
@@ -83,22 +85,23 @@ class Session:
         subscription: str | None = None,
         no_local: bool = False,
     ) -> Consumer:
-        """Make and connect a consumer: it receives messages that are sent to a topic from now on.
+        """Make and connect a consumer. From a topic it gets messages that are sent from now on.
 
         Args:
             destination: `queue:NAME` or `topic:NAME`.
-            selector: receive only matching messages (docs/receiving.md).
+            selector: receive only matching messages (docs/receiving.md); `None` for all messages.
             subscription: name of the durable subscription of a topic: the broker keeps its messages from the first use
                 of the name until the subscription is deleted. For a stream, whose readers get every message each, the
                 name of the position. Consumers with the same name share the messages.
             no_local: leave out messages that sessions of this connection have sent to the topic. They are acknowledged,
                 for all consumers of the subscription.
 
-        Raises `ConfigError` E1215 for a wrong destination, E1220 for a selector on a queue if the broker cannot select
-        and for `no_local` on a queue, E1222 for a subscription of a queue whose consumers share messages, E6003 to
-        E6007 for a selector that cannot be read. Raises `UsageError` E7503 if the name of a subscription is missing,
-        E7501 if the session is closed; `ConnectionLost` if the broker cannot be reached: no consumer is made, try
-        again.
+        Raises:
+            ConfigError: E1215 for a wrong destination, E1220 for a selector on a queue if the broker cannot select, and
+                for `no_local` on a queue, E1222 for a subscription of a queue whose consumers share messages, E6003 to
+                E6007 for a selector that cannot be read.
+            UsageError: E7503 if the name of a subscription is missing, E7501 if the session is closed.
+            ConnectionLost: the broker cannot be reached. No consumer was made: call it again.
         """
         self._check()
         where = f"consumer of {destination}"
@@ -133,8 +136,13 @@ class Session:
     def create_producer(self, destination: str) -> Producer:
         """Make and connect a producer.
 
-        Raises `ConfigError` E1215 for a wrong destination, `UsageError` E7501 if the session is closed;
-        `ConnectionLost` if the broker cannot be reached: no producer is made, try again.
+        Args:
+            destination: `queue:NAME` or `topic:NAME`.
+
+        Raises:
+            ConfigError: E1215 for a wrong destination.
+            UsageError: E7501 if the session is closed.
+            ConnectionLost: the broker cannot be reached. No producer was made: call it again.
         """
         self._check()
         check_destination(f"producer of {destination}", destination)
@@ -144,12 +152,15 @@ class Session:
         return producer
 
     def create_browser(self, destination: str, selector: str | None = None) -> Browser:
-        """Make a browser of a queue, without reading the queue yet.
+        """Make a browser of a queue, without connecting. It works until this session is closed.
 
-        It works until this session is closed, and with a selector for every broker.
+        Args:
+            destination: `queue:NAME`.
+            selector: show only matching messages; possible with every broker, since the browser itself applies it.
 
-        Raises `UsageError` E2110 for a topic, E2014 if the connector cannot show messages, E7501 if the session is
-        closed; `ConfigError` E1215 for a wrong destination, E6003 to E6007 for a selector that cannot be read.
+        Raises:
+            UsageError: E2110 for a topic, E2014 if the connector cannot show messages, E7501 if the session is closed.
+            ConfigError: E1215 for a wrong destination, E6003 to E6007 for a selector that cannot be read.
         """
         self._check()
         where = f"browser of {destination}"
@@ -161,29 +172,35 @@ class Session:
         return Browser(self._broker, self._check, destination, wanted, self._queue_browser_read_max)
 
     def create_temporary_queue(self) -> str:
-        """A destination for a new queue, for replies for example. The broker makes the queue at its first use.
+        """Return the destination of a new queue, for replies for example. The broker makes the queue at its first use.
 
-        Closing this session deletes the queue, as best effort: a failure is logged, and a process that ends without
-        closing the session leaves the queue at the broker.
+        Closing this session deletes the queue. If the broker cannot do so, the session logs a warning and the queue
+        stays. A process that ends without closing the session leaves the queue at the broker.
 
-        Raises `UsageError` E7511 if the connector cannot delete queues, E7501 if the session is closed.
+        Raises:
+            UsageError: E7511 if the connector cannot delete queues, E7501 if the session is closed.
         """
         return self._temporary("queue")
 
     def create_temporary_topic(self) -> str:
-        """A destination for a new topic; see `create_temporary_queue`."""
+        """Return the destination of a new topic; otherwise as `create_temporary_queue`, with the same errors."""
         return self._temporary("topic")
 
     def unsubscribe(self, topic: str, subscription: str | None = None) -> None:
         """Delete a durable subscription of a topic, with the messages that the broker keeps for it.
 
-        Before a durable consumer uses another selector or `no_local`, delete its subscription. The topic must be named,
-        since several topics may have subscriptions of the same name.
+        Before a durable consumer uses another selector or `no_local`, delete its subscription. Several topics may have
+        subscriptions of the same name, so both arguments are needed.
 
-        Raises `UsageError` E7510 if the topic or the name is missing, E7511 if the connector cannot delete
-        subscriptions, E7512 if there is no such subscription, E7513 while it has a consumer, E7501 if the session is
-        closed; `ConfigError` E1215 for a wrong destination, E1222 for a queue; `ConnectionLost` if the broker cannot be
-        reached or does not allow it.
+        Args:
+            topic: `topic:NAME`.
+            subscription: name of the subscription.
+
+        Raises:
+            UsageError: E7510 if the topic or the name is missing, E7511 if the connector cannot delete subscriptions,
+                E7512 if there is no such subscription, E7513 while it has a consumer, E7501 if the session is closed.
+            ConfigError: E1215 for a wrong destination, E1222 for a queue.
+            ConnectionLost: the broker cannot be reached, or does not allow it.
         """
         self._check()
         where = f"unsubscribe {topic}"
@@ -198,14 +215,20 @@ class Session:
         self._broker.unsubscribe(topic, subscription)
 
     def acknowledge(self, message: Message) -> None:
-        """Acknowledge a message: the very object that `Consumer.receive` returned.
+        """Acknowledge a message: the broker may delete it.
 
         In mode CLIENT this also acknowledges all messages that this session has received before, from all its
         consumers. In mode CLIENT_INDIVIDUAL it acknowledges this message only. In modes AUTO and TRANSACTED it does
-        nothing. A message that is acknowledged already, or was given back, is ignored.
+        nothing.
 
-        Raises `ConnectionLost` if the broker cannot be reached: messages of the consumer that has lost its connection
-        may come again; all others are acknowledged. Raises `UsageError` E7501 if the session is closed.
+        Args:
+            message: the very object that `Consumer.receive` returned or a listener got, not a copy. A message that is
+                acknowledged already, or was given back, is ignored.
+
+        Raises:
+            ConnectionLost: the broker cannot be reached. Messages of the consumer that has lost its connection may come
+                again; all others are acknowledged.
+            UsageError: E7501 if the session is closed.
         """
         self._check()
         if self._mode is AcknowledgeMode.TRANSACTED:
@@ -218,11 +241,12 @@ class Session:
         """Give all unacknowledged messages back: the broker redelivers them, marked as redelivered.
 
         Files and streams do not mark them. Messages that the broker had sent ahead may come first, and another consumer
-        of the queue may get the redelivered ones. The objects that were received before cannot be acknowledged any
+        of the queue may get the redelivered messages. The objects that were received before cannot be acknowledged any
         more.
 
-        Raises `ConnectionLost` as `acknowledge`; all messages come again nevertheless. Raises `UsageError` E7501 if the
-        session is closed, E7508 in mode TRANSACTED.
+        Raises:
+            ConnectionLost: the broker cannot be reached. All messages come again nevertheless.
+            UsageError: E7501 if the session is closed, E7508 in mode TRANSACTED (call `rollback`).
         """
         self._check()
         if self._mode is AcknowledgeMode.TRANSACTED:
@@ -230,29 +254,34 @@ class Session:
         _settle(self._unacknowledged.take_all(), ReconnectingSource.reject)
 
     def commit(self) -> None:
-        """Acknowledge all messages that were received since the last `commit` or `rollback`.
+        """Acknowledge all messages that the session received since the last `commit` or `rollback`.
 
         Messages were sent at once; asynchronous sends have their completions when this returns. The transaction is not
-        atomic: if this fails, or the process ends before, the sent messages stay sent, and the received ones come
+        atomic: if this fails, or the process ends before, the sent messages stay sent, and the received messages come
         again.
 
-        Raises `ConnectionLost` as `acknowledge`. Raises `UsageError` E7501 if the session is closed, E7508 in any other
-        mode than TRANSACTED.
+        Raises:
+            ConnectionLost: as `acknowledge`.
+            UsageError: E7501 if the session is closed, E7508 in any other mode than TRANSACTED.
         """
         self._end_transaction(ReconnectingSource.acknowledge)
 
     def rollback(self) -> None:
-        """Give back all messages that were received since the last `commit` or `rollback`, as `recover` does.
+        """Give back all messages that the session received since the last `commit` or `rollback`, as `recover` does.
 
-        Sent messages stay sent. Raises as `commit`; all received messages come again nevertheless.
+        Sent messages stay sent. Errors are those of `commit`; all received messages come again nevertheless.
         """
         self._end_transaction(ReconnectingSource.reject)
 
     def close(self) -> None:
         """Close consumers and producers; unacknowledged messages come again. May be repeated.
 
-        Waits until no listener runs and all asynchronous sends have their completions. Raises nothing but `UsageError`
-        E7506, within a listener or completion of this session.
+        Any thread may call it. It waits until no listener runs and all asynchronous sends have their completions. It
+        deletes the temporary destinations of this session.
+
+        Raises:
+            UsageError: E7506 within a listener or completion of this session (the call would wait for itself: let
+                another thread make it). Nothing else.
         """
         self._listening.owner.check_may_await_listeners("session")
         if self._closed or self._listening.owner.maker.is_another_process:

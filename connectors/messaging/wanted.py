@@ -1,4 +1,4 @@
-"""Which messages a reader gets."""
+"""Decides which messages a consumer or browser passes on."""
 
 import time
 
@@ -7,5 +7,5 @@ from correlator.selector import Selector
 
 
 def is_wanted(message: Message, selector: Selector | None) -> bool:
-    """Whether its time to live is not over, which a broker may leave to the reader, and it is selected."""
+    """Whether the message has not expired and matches the selector. A broker may leave both checks to its clients."""
     return not expired(message, time.time() * 1000) and (selector is None or selector.matches(message))

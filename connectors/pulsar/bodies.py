@@ -51,11 +51,11 @@ class _Type(NamedTuple):
     """A type of fixed size.
 
     Attributes:
-        tag: what announces it in a stream.
-        java: its class in a map.
-        uid: the version of the class, which Java compares.
-        code: what announces it in the description of the class.
-        form: how it lies in both.
+        tag: the byte before a value of this type in a stream.
+        java: name of the Java class of such a value in a map.
+        uid: version of this class in hexadecimal digits (`serialVersionUID`); Java refuses another version.
+        code: the letter of the type in the description of the class.
+        form: encoding of the value, in streams and in maps.
     """
 
     tag: int
@@ -79,7 +79,7 @@ _TEXT_TAG, _BYTES_TAG, _NULL_TAG = 2, 10, 11
 
 
 def _type_of(value: Value) -> _Type | None:
-    """`None` for what has no fixed size."""
+    """The type of a value of fixed size; `None` for text, bytes and `None`."""
     for python, its_type in _OF_PYTHON:
         if isinstance(value, python):
             return its_type
@@ -116,9 +116,10 @@ def _unpack(its_type: _Type, data: bytes) -> Value:
 
 
 def _encode_text(text: str) -> bytes:
-    """Java's own UTF-8: zero has two bytes, and what has more than 16 bits is a pair of surrogates of three each.
+    """Encode text in Java's modified UTF-8.
 
-    Java allows halves of such pairs, and so does Python: what comes from Java goes back as it was.
+    The character zero has two bytes. A character of more than 16 bits becomes two surrogates of three bytes each.
+    Unpaired surrogates are kept, as in Java, so that any text from Java can be written back unchanged.
     """
     if text.isascii() and "\0" not in text:
         return text.encode()
@@ -194,7 +195,7 @@ def _type_error(value: object) -> TypeError:
 
 
 def read_stream(body: bytes) -> list[Value]:
-    """The values of a body of kind `stream`. Raises `ValueError` for any other body."""
+    """Read the values of a body of kind `stream`. Raises `ValueError` for any other body."""
     data = _Input(body)
     values: list[Value] = []
     while not data.is_empty:
@@ -219,8 +220,8 @@ def _stream_value(data: _Input) -> Value:
 def write_stream(values: Iterable[Value]) -> bytes:
     """Make a body of kind `stream`.
 
-    Raises `ValueError` for values that it cannot hold (whole numbers of more than 64 bits, texts of more than 65,535
-    bytes), `TypeError` for other types.
+    Raises `ValueError` for values that a stream cannot hold (whole numbers of more than 64 bits, texts of more than
+    65,535 bytes), `TypeError` for other types.
     """
     return b"".join(map(_encoded_stream_value, values))
 
@@ -238,21 +239,21 @@ def _encoded_stream_value(value: Value) -> bytes:
     raise _type_error(value)
 
 
-# --- maps: a number of entries, and each name, as data between objects that Java has serialized ---
+# --- maps: the number of entries and the names are blocks of data; the values are objects that Java has serialized ---
 
 SERIALIZED = bytes.fromhex("aced0005")
-"""Begins what Java has serialized: maps and objects."""
+"""The first bytes of every body that Java has serialized: maps and objects."""
 _NULL, _REFERENCE, _CLASS, _OBJECT, _TEXT, _ARRAY, _DATA, _LONG_DATA, _LONG_TEXT = (
     bytes((tag,)) for tag in (0x70, 0x71, 0x72, 0x73, 0x74, 0x75, 0x77, 0x7A, 0x7C)
 )
 _FIRST_HANDLE = 0x7E0000
-"""What Java calls the first class, object or text of a body; the others are counted on from it."""
+"""The handle by which a body refers to its first class, object or text; each later one has the next number."""
 _LARGEST_BLOCK = 1024
 _SHORTEST_LONG_BLOCK = 256
 
 
 class _Class(NamedTuple):
-    """A class as it lies in a body: its description, and that of the class that it extends."""
+    """The encoded description of a Java class, and the class that it extends."""
 
     description: bytes
     extends: "_Class | None"
@@ -274,9 +275,9 @@ _TYPE_OF_CLASS = {its_class: one for one, its_class in _CLASSES.items()}
 
 
 def read_map(body: bytes) -> dict[str, Value]:
-    """The entries of a body of kind `map`; an empty body is an empty map.
+    """Read the entries of a body of kind `map`; an empty body is an empty map.
 
-    Raises `ValueError` for a body that is none, and for one with objects other than those that JMS allows in a map.
+    Raises `ValueError` for any other body, and for a map with objects that JMS does not allow in a map.
     """
     return _MapReader(body).read() if body else {}
 
@@ -286,7 +287,7 @@ class _MapReader:
         self._data = _Input(body)
         self._block = _Input(b"")
         self._known: list[Any] = []
-        """Classes and values by handle."""
+        """The classes and values that the body has had so far, at the position `handle - _FIRST_HANDLE`."""
 
     def read(self) -> dict[str, Value]:
         if not self._data.take_if(SERIALIZED):
@@ -308,7 +309,7 @@ class _MapReader:
         return count
 
     def _take(self, count: int) -> bytes:
-        """Data, from as many blocks as it takes."""
+        """Take bytes of data, which may be spread over several blocks."""
         taken = bytearray()
         while len(taken) < count:
             if self._block.is_empty:
@@ -356,7 +357,7 @@ class _MapReader:
         raise ValueError("a map holds no objects of such a class")
 
     def _take_description(self, its_class: _Class) -> bool:
-        """Take the description of a class, and of the one that it extends, if they come next."""
+        """Take the description of a class, and of the class that it extends, if they come next."""
         if not self._data.take_if(its_class.description):
             return False
         self._known.append(its_class)
@@ -380,8 +381,8 @@ class _MapReader:
 def write_map(entries: Mapping[str, Value]) -> bytes:
     """Make a body of kind `map`; an empty map has an empty body.
 
-    Raises `ValueError` for what it cannot hold (whole numbers of more than 64 bits, names of more than 65,535 bytes),
-    `TypeError` for other types.
+    Raises `ValueError` for names and values that a map cannot hold (whole numbers of more than 64 bits, names of more
+    than 65,535 bytes), `TypeError` for other types.
     """
     if not entries:
         return b""
@@ -435,7 +436,7 @@ class _MapWriter:
         self._parts.append((_LONG_TEXT if is_long else _TEXT) + form.pack(len(encoded)) + encoded)
 
     def _class(self, its_class: _Class) -> None:
-        """Describe a class, and what it extends; or refer to the description where there is one."""
+        """Write the description of a class and of the classes that it extends; for a known class, only its handle."""
         next_class: _Class | None = its_class
         while next_class is not None:
             handle = self._handles.get(next_class)

@@ -36,7 +36,11 @@ class Moment(NamedTuple):
 
 
 class Expression(msgspec.Struct, frozen=True):
-    """Base class of all parts. For an attempt each part is true, false or open."""
+    """Base class of all parts of an expression. At each moment of an attempt a part is true, false or open.
+
+    The methods and operators make a new expression, and change none. An expression is immutable, so any number of
+    listeners can share it.
+    """
 
     def then(self, later: "Expression") -> "Then":
         """A sequence: `later` begins to wait when this part has become true."""
@@ -51,13 +55,19 @@ class Expression(msgspec.Struct, frozen=True):
         return Or(self, other)
 
     def and_not(self, other: "Expression") -> "Unless":
-        """True with this part, unless the other part became true before or with the same event: `a & ~b`."""
+        """True with this part, unless the other part becomes true before it or with the same event: `a & ~b`."""
         return Unless(self, other)
 
     def within(self, seconds: float) -> "Within":
-        """True if this part becomes true in time, in seconds of engine time; raises `UsageError` E4112 for no time.
+        """True if this part becomes true within the time, false if it does not.
 
-        For a sequence the time begins with its first step, for all other parts when the part begins to wait.
+        The time of a sequence begins with its first step, the time of any other part when the part begins to wait.
+
+        Args:
+            seconds: seconds of engine time.
+
+        Raises:
+            UsageError: E4112 for a time that is no number, not more than 0, or longer than 100 years.
         """
         return Within(self, _seconds("within", seconds))
 
@@ -72,7 +82,7 @@ class Expression(msgspec.Struct, frozen=True):
 
 
 class Not(msgspec.Struct, frozen=True):
-    """`~part`: the side of `&` that must not become true first. It is no part by itself."""
+    """`~part`: the side of `&` that must not become true first. It can stand only beside `&`."""
 
     part: Expression
 
@@ -81,7 +91,7 @@ class Not(msgspec.Struct, frozen=True):
 
 
 class Reference(msgspec.Struct, frozen=True):
-    """The value of a field of the event that an earlier pattern has matched."""
+    """A placeholder for the value of a field of the event that an earlier pattern has matched."""
 
     pattern: "Pattern"
     field: str
@@ -122,7 +132,7 @@ class Pattern(Expression, frozen=True):
         return cls(event_type, names, tuple(fields[name] for name in names))
 
     def __getitem__(self, field: str) -> Reference:
-        """The value of a field of the matched event, for a later part of the same expression.
+        """A reference to the value of a field of the matched event, for a later part of the same expression.
 
         Raises:
             UsageError: E4108 for a field that the class does not have, or whose values are mutable.
@@ -135,12 +145,12 @@ class Pattern(Expression, frozen=True):
 
     @property
     def refers(self) -> bool:
-        """Whether a value comes from an earlier event."""
+        """Whether one of its values comes from an earlier event."""
         return any(isinstance(value, Reference) for value in self.values)
 
 
 class Wait(Expression, frozen=True):
-    """True when so many seconds of engine time have passed since it began to wait."""
+    """True when `seconds` of engine time have passed since it began to wait."""
 
     seconds: float
 
@@ -152,7 +162,7 @@ class At(Expression, frozen=True):
     minute: int
 
     def next_after(self, wall_time: float) -> float:
-        """The first such minute after `wall_time`; both in seconds of the local calendar."""
+        """The first moment after `wall_time` at which it becomes true; both in seconds of the local calendar."""
         period = _HOUR_S if self.hour is None else _DAY_S
         offset = (self.hour or 0) * _HOUR_S + self.minute * 60
         return math.floor((wall_time - offset) / period) * period + offset + period
@@ -194,16 +204,27 @@ class Within(Expression, frozen=True):
 
 
 def match(event_type: type[Any], /, **fields: Any) -> Pattern:
-    """A pattern for `on`, `on_all` and `once`: events of this class whose fields have these values.
+    """A pattern for `on`, `on_all` and `once`: matches an event of a class whose fields have given values.
 
-    `match(Order)["id"]` is the id of the matched order: a value for a later part of the same expression. Raises
-    `UsageError` E4108 as `Pattern.of`.
+    `match(Order)["id"]` stands for the id of the matched order, as a value in a later part of the same expression:
+    `order.then(match(Payment, order=order["id"]))` with `order = match(Order)`.
+
+    Args:
+        event_type: an event class, `Message`, or a notice of the engine such as `SenderFlushed`.
+        fields: the values that fields must have. A `Reference` stands for a value of an earlier event.
+
+    Raises:
+        UsageError: E4108 for a class of no events, a field that the class does not have, a mutable value, or a value
+            that the field never has.
     """
     return Pattern.of(event_type, fields)
 
 
 def wait(seconds: float) -> Wait:
-    """A part of an expression that is true after so many seconds of engine time.
+    """A part of an expression that becomes true some time after it has begun to wait.
+
+    Args:
+        seconds: seconds of engine time, which stands still while the engine is down.
 
     Raises:
         UsageError: E4112 for a time that is no number, not more than 0, or longer than 100 years.
@@ -212,11 +233,15 @@ def wait(seconds: float) -> Wait:
 
 
 def at(*, hour: int | None = None, minute: int = 0) -> At:
-    """A part of an expression that is true at a minute of each day, or without `hour` of each hour (local calendar).
+    """A part of an expression that becomes true when the local clock next shows a given time.
 
-    If the engine misses the minute, since it was down or the clock was set forward, the part is true as soon as the
-    engine notices; several missed minutes count as one. A minute that the clock shows a second time does not count
+    If the engine misses the minute, since it was down or the clock was set forward, the part becomes true as soon as
+    the engine notices; several missed minutes count as one. A minute that the clock shows a second time does not count
     again.
+
+    Args:
+        hour: 0 to 23; `None` for each hour.
+        minute: 0 to 59.
 
     Raises:
         UsageError: E4112 for an hour or minute that does not exist.
@@ -243,7 +268,7 @@ def _check_field(event_type: type[Any], name: str) -> None:
 
 
 def _check_value(event_type: type[Any], name: str, value: Any) -> None:
-    """Refuse a value that the store could not give back: otherwise only the next start would find it."""
+    """Refuse a value that the store would not return unchanged: otherwise only the next start would find it."""
     if isinstance(value, Reference):
         _check_reference(event_type, name, value)
         return
@@ -258,7 +283,7 @@ def _check_value(event_type: type[Any], name: str, value: Any) -> None:
 
 
 def _check_reference(event_type: type[Any], name: str, reference: Reference) -> None:
-    """Refuse a field that has the value of another one, where no value of their types is equal."""
+    """Refuse a reference between fields whose types have no equal values."""
     wanted, given = _annotation(event_type, name), _annotation(reference.pattern.event_type, reference.field)
     family, other = (_FAMILIES.get(one) if isinstance(one, type) else None for one in (wanted, given))
     if family is not None and other is not None and family != other:
@@ -288,7 +313,7 @@ def _changes(event_type: type[Any], name: str, what: str) -> UsageError:
     )
 
 
-# --- what has happened, and what follows from it ---
+# --- the progress of an attempt ---
 
 
 class Progress(msgspec.Struct, frozen=True):

@@ -45,15 +45,24 @@ _stored_codec: Codec[_Stored] = Codec(_Stored, "keyed state")
 
 
 class KeyedMonitor(Generic[RowT, OutputT]):
-    """Base class of application code with state per key.
+    """Base class of application code with state per key, for a keyed step of a pipeline (docs/pipelines.md).
 
-    `class Lateness(KeyedMonitor[Departure, Alert])`: rows come as `Departure`, an `@event`, struct or dataclass whose
-    fields are columns (`dict` for all columns as they are), and `Alert` objects go out, whose fields become the
-    columns of the next step. Annotated attributes are the state of one key; a value beside the annotation is where
-    each key begins. Attributes without annotation are scratch and gone after the batch.
+    `class Lateness(KeyedMonitor[Departure, Alert])`: its handlers get rows as `Departure` objects and return `Alert`
+    objects. A type of rows or outputs is an `@event`, a struct or a dataclass; its fields are the columns. `dict`
+    stands for all columns as they are.
 
-    Handlers are functions of state and row: a call that is repeated after a crash must have the same result. A class
-    with a handler that is `async def` raises `UsageError` E4117 when it is defined.
+    Annotated attributes are the state of one key. Each needs a value beside the annotation: the state of a new key.
+    Attributes without annotation may be lost after each batch. The state becomes durable with the checkpoint that holds
+    the outputs of the batch.
+
+    A handler must depend on state and row only, not on a clock or a random number: the engine repeats calls after a
+    failure and after a crash, perhaps in another process, and expects the same result. One thread at a time calls the
+    methods of an object. If a handler raises, its row or timer has no effect, and the row becomes a dead letter
+    (E5500).
+
+    Raises, when Python defines the class:
+        UsageError: E4117 for a handler that is `async def`.
+        StateError: E4101 for an attribute whose type cannot be stored, E4105 for one without initial value.
     """
 
     row_type: ClassVar[type[Any]] = dict
@@ -81,11 +90,20 @@ class KeyedMonitor(Generic[RowT, OutputT]):
     # --- to be overridden ---
 
     def on_event(self, row: RowT) -> Iterable[OutputT] | None:
-        """Handle a row of the key; called for each row in order. Returns or yields outputs."""
+        """Handle a row of the key; called for each row in order. To be overridden.
+
+        Returns or yields outputs of the declared type; `None` for no output. An output of another type fails the row.
+        """
         raise NotImplementedError
 
     def on_time(self, name: str) -> Iterable[OutputT] | None:
-        """Handle a timer that is due; called before the row that made it due, and at the end of all input."""
+        """Handle a timer that is due: called before the row that made it due, and at the end of all input.
+
+        Args:
+            name: the name that `wake_at` got.
+
+        Returns or yields outputs as `on_event`.
+        """
         del name
         return None
 
@@ -93,12 +111,18 @@ class KeyedMonitor(Generic[RowT, OutputT]):
 
     @property
     def key(self) -> str:
-        """The key as text."""
+        """The key of this state, as text."""
         return self._key
 
     @property
     def time(self) -> datetime:
-        """Event time of the key; in `on_time` the time of the timer. Raises `UsageError` E4110 without `event_time`."""
+        """Event time of the key: the latest time of its rows so far. It never goes back.
+
+        In `on_time` it is at least the time of the timer.
+
+        Raises:
+            UsageError: E4110 if the step has no `event_time`.
+        """
         if self._time is None:
             raise UsageError(
                 "E4110", type(self).__name__, "there is no event time", "", "Give the step an 'event_time'"
@@ -106,13 +130,14 @@ class KeyedMonitor(Generic[RowT, OutputT]):
         return self._time
 
     def wake_at(self, time: datetime, name: str = "") -> None:
-        """Call `on_time(name)` when event time reaches `time`. Two calls with the same time and name make one timer.
+        """Set a timer: call `on_time(name)` when the event time of this key reaches `time`.
 
-        A timer whose time has passed fires with the next row; event time does not go back.
+        Two calls with the same time and name make one timer. A timer whose time has passed fires with the next row.
+        Timers are part of the state.
 
         Raises:
-            UsageError: E4109, `time` is no `datetime`, only one of it and event time has a time zone, or `name` is no
-                text.
+            UsageError: E4109 if `time` is no `datetime`, if `time` has a time zone and event time has none or the
+                reverse, or if `name` is no text.
         """
         if not isinstance(time, datetime) or (self._time is not None and _zoned(time) != _zoned(self._time)):
             raise self._no_timer(
@@ -124,7 +149,7 @@ class KeyedMonitor(Generic[RowT, OutputT]):
             insort(self._timers, (time, name))
 
     def forget(self) -> None:
-        """Delete state and timers of this key when the handler returns; the next row of the key begins anew."""
+        """Delete state and timers of this key when the handler has returned; its next row finds the initial state."""
         self._forgotten = True
 
     def _no_timer(self, what: str, allowed: str) -> UsageError:
@@ -133,7 +158,11 @@ class KeyedMonitor(Generic[RowT, OutputT]):
     # --- for a run ---
 
     def encode(self) -> bytes:
-        """Encode state, timers and event time; raises `StateError` E4102 or E4103 for a value that cannot be stored."""
+        """Encode state, timers and event time.
+
+        Raises:
+            StateError: E4102 for a value that cannot be stored, E4103 for a value of another type than declared.
+        """
         attributes = {name: getattr(self, name) for name in self._attributes}
         return _stored_codec.encode(_Stored(self._time, self._timers, self._codec.encode(attributes)))
 
@@ -144,7 +173,11 @@ class KeyedMonitor(Generic[RowT, OutputT]):
 
     @classmethod
     def decode(cls, key: str, data: bytes | None) -> "KeyedMonitor[RowT, OutputT]":
-        """Make the monitor of a key from its state, `None` for a new key; raises `StateError` E4203 for unfit state."""
+        """Make the monitor of a key from its encoded state; `None` makes the monitor of a new key.
+
+        Raises:
+            StateError: E4203 for state that does not fit the class.
+        """
         monitor = cls(key)
         if data is not None:
             stored = _stored_codec.decode(data)
@@ -155,7 +188,7 @@ class KeyedMonitor(Generic[RowT, OutputT]):
 
 
 class Handled(NamedTuple):
-    """The result of a row or timer: outputs as mappings of plain values, or why it failed without a trace."""
+    """The result of a row or timer: its outputs as mappings of plain values, or the reason why it failed."""
 
     outputs: Sequence[dict[str, Any]] = ()
     failure: str | None = None
@@ -174,8 +207,8 @@ class KeyedRun:
         cls: the monitor class.
         key: the key.
         data: its stored state, `None` for a key without state.
-        check: raises an exception for outputs that cannot be used. With `check` the state is encoded after every row,
-            too: a second run finds so the row whose outputs or state cannot be used.
+        check: raises an exception for outputs that cannot be used. With `check` the run also encodes the state after
+            every row. So a second run finds the row whose outputs or state cannot be used.
     """
 
     def __init__(

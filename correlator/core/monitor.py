@@ -1,8 +1,8 @@
 """Monitors: application code with listeners, timers and state.
 
-A class is read once, when Python makes it: annotated attributes are its state, decorated methods its listeners and
-timers. A monitor reaches the engine through its *binding*, which its context sets. Without a binding, as in a unit
-test, a monitor can be made and its methods called, but a request such as `send` raises `UsageError` E8003.
+When Python defines a class, `Monitor` reads it once: annotated attributes are its state, decorated methods are its
+listeners and timers. A monitor reaches the engine through its *binding*, which its context sets. Without a binding, as
+in a unit test, you can make a monitor and call its methods, but a request such as `send` raises `UsageError` E8003.
 """
 
 import copy
@@ -67,14 +67,20 @@ _DECORATORS = {_LISTENERS: "@on", _TIMERS: "@every"}
 
 
 def on(what: type[Any] | Expression, /, **fields: Any) -> Callable[[F], F]:
-    """Decorator: call the method for each event of this class whose fields have these values.
+    """Decorator: call the method of a monitor for each event of a class whose fields have given values.
 
-    With an expression in place of a class it listens as `Monitor.on_all` does.
+    `@on(Trade, account="A1")` calls it with each `Trade` of this account; `@on(Message)` with messages of receivers
+    without `event`. Only events of exactly this class count. Several decorators may stand above one method.
 
-    Raises:
-        UsageError: E4108 for a field that the class does not have, or a value that the field never has; E4114 for a
-            method that does not take the event; E4117 for a method that is `async def` or a generator; E4112 and E4113
-            for an expression, as `on_all`.
+    Args:
+        what: an event class, `Message`, a notice of the engine such as `SenderFlushed`, or an expression. For an
+            expression the engine calls the method as `Monitor.on_all` does.
+        fields: the values that fields must have; not with an expression.
+
+    Raises, when Python defines the class:
+        UsageError: E4108 for a class of no events, a field that the class does not have, or a value that the field
+            never has; E4114 for a method that does not take the event; E4117 for a method that is `async def` or a
+            generator; E4112 and E4113 for an expression, as `Monitor.on_all`.
     """
     expression = what if isinstance(what, Expression) else Pattern.of(what, fields)
 
@@ -88,9 +94,12 @@ def on(what: type[Any] | Expression, /, **fields: Any) -> Callable[[F], F]:
 
 
 def every(seconds: float) -> Callable[[F], F]:
-    """Decorator: call the method every so many seconds of engine time, at first one period after the monitor begins.
+    """Decorator: call the method of a monitor periodically, first one period after the monitor has begun.
 
-    Raises:
+    Args:
+        seconds: the period, in seconds of engine time, which stands still while the engine is down.
+
+    Raises, when Python defines the class:
         UsageError: E4109 for a period that is no number, not more than 0, or longer than 100 years; E4114 for a method
             that takes arguments; E4117 for a method that is `async def` or a generator.
     """
@@ -175,17 +184,34 @@ class Binding(Protocol):
 class Monitor:
     """Base class of the monitors of an application.
 
-    `class Positions(Monitor, persistent=True)`: checkpoints hold its annotated attributes. A value beside the
+    State. `class Positions(Monitor, persistent=True)`: checkpoints hold its annotated attributes. A value beside the
     annotation is the initial value; each instance gets a copy. Attributes without annotation are lost at a restart.
     `name=` keeps the name in the store when the class is renamed.
 
-    A subclass has the handlers of its bases. A handler that it defines again needs `@on` or `@every` again (otherwise
-    `UsageError` E4121); `NAME = None` removes a handler.
+    Handlers. `@on` and `@every` declare handlers; `once`, `on_all` and `wait` add them while the monitor runs. A
+    subclass has the handlers of its bases. A handler that it defines again needs `@on` or `@every` again; `NAME = None`
+    removes a handler.
 
-    The engine calls all methods in the thread of the monitor's context, one at a time. They make requests (`send`,
-    `once`, `wait` and so on) in this thread and before they return: any other call raises `UsageError` E8005, and E2050
-    in a forked child. The engine carries out the requests when the handler has returned, and none of them when it
-    raises. In its `on_unload` a monitor can still send and spawn; a request to wait raises `UsageError` E8011.
+    Threads. The engine calls all methods in the thread of the monitor's context, one at a time; during a start, in the
+    thread that calls `Engine.start`. A handler should return soon: its context and the checkpoint wait for it.
+
+    Requests. A handler makes requests (`send`, `once`, `wait` and so on) in its own thread and before it returns. The
+    engine carries them out when the handler has returned. If the handler raises, the engine carries out none of them,
+    undoes changes of persistent state, and goes on as `on_error` of the monitor says. Every request can raise
+
+    - `UsageError` E8003 without a running engine, E8005 outside of a handler or in another thread, E2050 in a forked
+      child;
+    - `UsageError` E8010 if the handler has made too many requests for one event;
+    - `UsageError` E8011 if the monitor has ended. In its `on_unload` a monitor can still send and spawn.
+
+    A class that breaks these rules raises when Python defines it: `UsageError` E4111 for a life-cycle method with a
+    misspelt name, E4117 for a handler that is `async def` or a generator, E4121 for a handler that is defined again
+    without its decorator, E4122 for an attribute with the name of a method; `StateError` E4101 for a type that cannot
+    be stored, E4107 for a `StateTable` without `persistent=True`.
+
+    Args:
+        attributes: values of annotated attributes. `UsageError` E4104 refuses an attribute that the class does not
+            have, E4105 a missing one without initial value.
     """
 
     persistent: ClassVar[bool] = False
@@ -248,32 +274,43 @@ class Monitor:
         properties: Mapping[str, Any] | None = None,
         destination: str | None = None,
     ) -> None:
-        """Send an event to a sender, or to `channel:NAME`. The sender's reliability mode says when it leaves.
+        """Send an event to a sender, or to `channel:NAME`.
+
+        The message leaves after the handler has returned: with AT_LEAST_ONCE and EXACTLY_ONCE after the next
+        checkpoint, with BEST_EFFORT at once. An event to a channel goes into the queues of all contexts that receive
+        the channel. The call does not wait for the broker. If the broker refuses the message for good, it becomes a
+        dead letter.
 
         A connection without configured senders has a sender named `CONNECTION-default-sender`.
 
         Args:
             event: an event, sent as JSON or by the sender's mapping; `bytes` and `Message` are sent as they are.
-            to: id of the sender, or `channel:NAME`.
-            key: of the message.
-            properties: of the message.
-            destination: replaces the sender's destination.
+            to: id of the sender, or `channel:NAME`. For a channel the other arguments have no effect.
+            key: key of the message: messages with the same key keep their order. Without effect on a `Message`.
+            properties: properties of the message by name; values are `None`, bool, int, float, str or bytes. Without
+                effect on a `Message`.
+            destination: `queue:NAME` or `topic:NAME` or a logical destination, instead of the sender's destination.
 
         Raises:
-            UsageError: E8001 for an unknown sender or channel, E8002 for a sender that is being removed, E8004 when
-                neither the sender nor the call names a destination, E8010 for too many sends of one handler or too many
-                events that wait in the channel.
+            UsageError: E8001 for an unknown sender or a channel that no context receives, E8002 for a sender that is
+                being removed, E8004 if neither the sender nor the call nor the message names a destination, E8010 if
+                too many events wait in the channel: send less.
             MappingError: E5201 for a value that cannot become a message, E5202 for properties, a key, a destination or
-                headers that cannot travel.
+                headers that a message cannot carry.
             StateError: E4102 or E4103 for an event to a channel that cannot be stored.
         """
         (self._binding or self._bound).send(self, event, to, key, properties, destination)
 
     def once(self, expression: Expression, then: Handler) -> int:
-        """Call a method of this monitor when the expression becomes true; returns a number for `cancel`.
+        """Call a method of this monitor once, when the expression becomes true; returns a number for `cancel`.
 
-        The engine calls `then` with one event for each `match()` that is not behind `not`, in the order of writing; for
-        a `match()` without a matching event it passes `None`.
+        The expression begins to wait when the running handler has returned. The listener of a persistent monitor
+        survives a restart.
+
+        Args:
+            expression: `match()`, `wait()`, `at()` or a combination of them (docs/listeners.md).
+            then: a method of this monitor. The engine calls it with one event for each `match()` that is not behind
+                `not`, in the order of writing; for a `match()` without a matching event it passes `None`.
 
         Raises:
             UsageError: E4106 for a handler that is no method of this monitor, E4112 for an invalid expression, E4113
@@ -288,7 +325,7 @@ class Monitor:
 
         Whenever the first step of a sequence becomes true, another attempt at the sequence begins. An expression that
         is no sequence begins again when it has become true. When the first step can no longer become true, no further
-        attempt begins. Calls and errors are those of `once`.
+        attempt begins. Arguments and errors are those of `once`.
         """
         return self._bound.listen(self, ListenerSpec.of(expression, then, self._own(then)))
 
@@ -304,11 +341,18 @@ class Monitor:
         self._bound.subscribe(self, channel)
 
     def unsubscribe(self, channel: str) -> None:
-        """End the subscription of this monitor; without effect if there is none. Raises as `subscribe`."""
+        """End the subscription of this monitor after this handler; without effect if there is none.
+
+        Raises:
+            UsageError: E4115, as `subscribe`.
+        """
         self._bound.unsubscribe(self, channel)
 
     def cancel(self, number: int) -> None:
-        """End a listener or timer; without effect if it has ended already.
+        """End a listener or timer of this monitor when the handler has returned; without effect if it has ended.
+
+        Args:
+            number: the value that `once`, `on_all` or `wait` returned.
 
         Raises:
             UsageError: E4120 for a value that is no number.
@@ -316,7 +360,14 @@ class Monitor:
         self._bound.unlisten(self, number)
 
     def wait(self, seconds: float, then: Handler) -> int:
-        """Call a method of this monitor once, after `seconds` of engine time; returns a number for `cancel`.
+        """Call a method of this monitor once, after some time; returns a number for `cancel`.
+
+        The time is counted from `engine_time` of the running handler. Engine time stands still while the engine is
+        down. The timer of a persistent monitor survives a restart.
+
+        Args:
+            seconds: seconds of engine time, 0 or more.
+            then: a method of this monitor without arguments.
 
         Raises:
             UsageError: E4106 for a handler that is no method of this monitor, E4109 for a time that is no number, less
@@ -332,7 +383,11 @@ class Monitor:
         return self._bound.wait(self, float(seconds), name)
 
     def spawn(self, cls: "type[Monitor]", **attributes: Any) -> None:
-        """Begin another monitor in the same context, with these attributes, after this handler.
+        """Make another monitor in the same context; it begins, with its `onload`, when this handler has returned.
+
+        Args:
+            cls: class of the monitor.
+            attributes: values of its annotated attributes; an attribute with an initial value may be missing.
 
         Raises:
             UsageError: E4104 for an attribute that the class does not have, E4105 for a missing one, E4118 for a
@@ -342,14 +397,15 @@ class Monitor:
         self._bound.spawn(self, cls, attributes)
 
     def stop(self) -> None:
-        """End this monitor after the handler, and delete its listeners, timers and state."""
+        """End this monitor when the handler has returned: call its `on_unload`, delete listeners, timers and state."""
         self._bound.stop(self)
 
     def outstanding(self, sender: str) -> int:
-        """How many messages to a sender, from all contexts, its broker has not confirmed yet.
+        """The number of messages to a sender, from all contexts, that its broker has not confirmed yet.
 
         An application can send less while this number is high. Sends of the running handler count when it has returned;
-        a flush request counts as one message. A handler that runs again in another life may get another number.
+        a flush request counts as one message. The number is not state: a handler that runs again after a crash may get
+        another one.
 
         Raises:
             UsageError: E8001 for an unknown sender, E8002 for a sender that is being removed.
@@ -357,12 +413,14 @@ class Monitor:
         return self._bound.outstanding(self, sender)
 
     def request_flush(self, sender: str) -> int:
-        """Ask for a `SenderFlushed` event when all earlier sends to a BEST_EFFORT sender are settled.
+        """Ask for a `SenderFlushed` event when each earlier send to a BEST_EFFORT sender is confirmed or a dead letter.
 
-        Returns the number of the request, which the event repeats.
+        Returns the number of the request, which the event repeats. The event goes to the context of this monitor. A
+        crash loses the request.
 
         Raises:
-            UsageError: E4110 in a persistent monitor, E8001 for an unknown sender, E8202 for a reliable sender.
+            UsageError: E4110 in a persistent monitor, E8001 for an unknown sender, E8202 for a reliable sender, whose
+                sends a checkpoint makes safe.
         """
         return self._bound.request_flush(self, sender)
 
@@ -379,38 +437,58 @@ class Monitor:
         self._bound.acknowledge_and_resume(self, receiver)
 
     def update_flow_control_window(self, marker: FlowControlMarker, window: int) -> None:
-        """Let the receiver of a marker deliver `window` messages beyond this marker; the last call counts.
+        """Let the receiver of a marker deliver `window` messages beyond this marker, after this handler.
 
-        Persistent monitors may call it: the window is not state, and a new marker comes after a restart. A smaller
-        window does not take back messages that the receiver has just requested from its broker.
+        The last call counts. Persistent monitors may call it: the window is not state, and a new marker comes after a
+        restart. A smaller window does not take back messages that the receiver has just requested from its broker.
+
+        Args:
+            marker: a marker that a handler of this context got.
+            window: number of messages, 0 or more; 0 lets the receiver wait.
 
         Raises:
-            UsageError: E7104 for a receiver without flow control, E7105 for a negative window.
+            UsageError: E7104 for a receiver without flow control, E7105 for a window that is negative or no number.
         """
         self._bound.update_flow_control_window(self, marker, window)
 
     @property
     def engine_time(self) -> float:
-        """Seconds of engine time: it grows while the engine runs, goes on after a restart, and never goes back."""
+        """Engine time in seconds. It never goes back, and goes on after a restart where it ended.
+
+        It stands still while a handler runs.
+        """
         return self._bound.engine_time
 
     # --- life cycle, to be overridden ---
 
     def onload(self) -> None:
-        """Called once in the life of the monitor; non-persistent monitors begin a new life at each start."""
+        """Called once, when the monitor begins: a persistent monitor once for ever, any other monitor at each start."""
 
     def on_unload(self) -> None:
-        """Called when the monitor ends by `stop`."""
+        """Called when the monitor ends by `stop`, not when the engine stops. It may send and spawn."""
 
     def on_begin_recovery(self) -> None:
-        """Called in a recovery before queued events: state is restored, and monitors that begin anew had `onload`."""
+        """Called at each start, before the queued events are handled.
+
+        All state is restored, and monitors that begin with this start have had their `onload`.
+        """
 
     def on_conclude_recovery(self) -> None:
-        """Called in a recovery after queued events; receivers open when it has returned on all monitors."""
+        """Called at each start, after the queued events are handled.
+
+        Receivers open when this method has returned for all monitors.
+        """
 
     @classmethod
     def migrate_state(cls, version: int, data: dict[str, Any]) -> dict[str, Any] | None:
-        """Fields of this class, made of the state that an earlier version stored; `None` refuses the start (E4203)."""
+        """Convert the state that an earlier version of the class has stored. A start calls it if the versions differ.
+
+        Args:
+            version: the `state_version` that the earlier class had.
+            data: the stored attributes by name, as plain values.
+
+        Returns the attributes of this class by name. `None`, the result unless overridden, refuses the start (E4203).
+        """
         del version, data
         return None
 

@@ -1,8 +1,8 @@
 """State that a checkpoint can hold: the allowed types, their encoding, and `StateTable`.
 
-Only data is allowed (trap T46). A type that cannot be stored is refused with its path when Python makes the monitor
-class. The encoding is MessagePack in deterministic order, so equal state has equal bytes; only a dict whose keys are
-not text keeps its own order.
+State holds data only, never code or open resources. When Python defines a monitor class, a type that cannot be stored
+is refused with its path. The encoding is MessagePack in deterministic order, so equal state has equal bytes; only a
+dict whose keys are not text keeps its own order.
 """
 
 import dataclasses
@@ -39,7 +39,7 @@ _PLAIN = {
     uuid.UUID,
 }
 CHECKED = 100
-"""Most values of a table that a start decodes to check that they are of the declared type."""
+"""Largest number of values of a table that a start decodes to check that they are of the declared type."""
 _KEYS = {str, int, bytes, bool, dt.date, uuid.UUID}
 _CONTAINERS = {list, tuple, dict, set, frozenset}
 _ALLOWED = (
@@ -177,14 +177,21 @@ class Codec(Generic[V]):
 class StateTable(MutableMapping[K, V]):
     """A mapping in the state of a persistent monitor. A checkpoint writes its changed keys only.
 
-    Declare it as an annotation, `orders: StateTable[str, Order]`; the engine makes it. A key counts as changed when it
-    is assigned or deleted. A key whose value is mutable also counts as changed when the value is read, so that
-    `table[key].append(x)` is not lost; frozen structs and plain values avoid this cost. Do not keep a mutable value
-    beyond the handler. Restored values stay encoded until they are first used.
+    Declare it as an annotation, `orders: StateTable[str, Order]`; the engine makes the table. Keys may be str, int,
+    bytes, bool, `date`, `UUID`, enums and tuples of these. Values may have any type that state may have.
 
-    Every method that changes a key raises `StateError` E4102 or E4103 for a key that cannot be stored.
+    A key counts as changed when it is assigned or deleted. A key whose value is mutable also counts as changed when the
+    value is read, so that `table[key].append(x)` is not lost; frozen structs and plain values avoid this cost. Do not
+    keep a mutable value beyond the handler. Do not assign another value to the attribute (`StateError` E4119): call
+    `clear` and `update`. A restored value stays encoded until its first use.
 
-    Owner: the context's thread.
+    Changes become durable with the next checkpoint. If the handler that made them raises, the engine undoes them.
+    Only the handlers of its monitor may use a table, in the thread of their context.
+
+    Raises:
+        StateError: E4102 or E4103 in the call that changes a key, if the key cannot be stored or is not of the declared
+            type; for such a value, when the handler has returned (the handler then counts as failed). E4203 at the
+            first use of a restored value that is not of the declared type.
     """
 
     __slots__ = (
@@ -214,7 +221,7 @@ class StateTable(MutableMapping[K, V]):
 
     @property
     def owner(self) -> str:
-        """Its name in the store."""
+        """The name of this table in the store."""
         return self._owner
 
     def __getitem__(self, key: K) -> V:
@@ -224,7 +231,7 @@ class StateTable(MutableMapping[K, V]):
         return value
 
     def get(self, key: K, default: Any = None) -> Any:
-        """The value, or the default."""
+        """The value of the key; `default` if the table does not have the key."""
         if key in self._live or key in self._cold:
             return self[key]
         return default
@@ -308,7 +315,7 @@ class StateTable(MutableMapping[K, V]):
                 del self._changed[key]
 
     def load(self, stored: Mapping[bytes, bytes]) -> None:
-        """Take the content that the store holds."""
+        """Fill the table with its content of the store: encoded keys and values."""
         self._cold = {self._keys.decode(key): value for key, value in stored.items()}
 
     def check_stored(self) -> None:
@@ -328,7 +335,7 @@ class StateTable(MutableMapping[K, V]):
                 raise StateError(error.code, error.where, error.what, error.allowed, todo) from error
 
     def take_changes(self) -> list[StateEntry]:
-        """The changes since the last call, encoded; called at the cut."""
+        """Return the changes since the last call, encoded; called at the cut."""
         entries = [StateEntry(self._owner, encoded, self._encoded(key)) for key, encoded in self._changed.items()]
         self._changed, self._checked = {}, {}
         return entries

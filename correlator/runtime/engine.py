@@ -1,7 +1,7 @@
 """The engine: one life of a process over one store.
 
-It builds the parts from settings, recovers, starts the threads, runs, and stops in order. `recover` and `Restart`
-define the order of recovery, `stop` the order of stopping (trap T65).
+The engine makes its parts from settings, recovers, starts the threads, runs, and stops in order. `recover` and
+`Restart` define the order of recovery. `stop` defines the order of stopping.
 """
 
 import functools
@@ -70,23 +70,34 @@ class _Phase(Enum):
 
 
 class Engine:
-    """One engine.
+    """One engine: it receives, calls the handlers of monitors, takes checkpoints, and sends.
+
+    `Engine(settings)` checks the settings and opens nothing. `start` opens the store, connects and starts the threads.
+    As a context manager the engine starts on entry and stops on exit; after an exception in the block it does not
+    drain. An engine has one life: to start again, make another engine.
+
+    One thread calls `start`, `run_forever`, `run_until_ended` and `stop`. Any thread may call the other methods while
+    the engine runs. A handler must not call `stop`, `checkpoint` or `run_…`: they wait for the handler to return.
+
+    In a forked child `stop` and `request_stop` do nothing, and every other method raises `UsageError` E2050.
 
     Args:
-        settings: its parts, as a file or a program defines them.
-        connections: connections by name that replace configured ones (for tests and embedding programs).
-        processors: pipelines.
-        clock: monotonic seconds.
+        settings: receivers, senders, monitors and limits of the engine; for a file, call `Engine.from_yaml`.
+        connections: connections by name, which replace the configured ones (for tests and embedding programs).
+        processors: the pipelines.
+        clock: monotonic time in seconds; by default the clock of the system.
         store: replaces `settings.store`.
-        blocking: whether sources may block; `False` for a simulation, which drives the steps itself.
-        identity: unique part of the sources of this life's senders; by default host, process and a random number.
-        jitter: draws a number from 0 to 1, for times between two tries; a simulation passes a repeatable one.
-        warnings: warnings about the settings, which the start logs; by default those that the check of the settings
-            finds. A caller that has shown them already passes an empty sequence.
+        blocking: whether sources may block; `False` for a simulation, which calls the steps itself.
+        identity: unique part of the source ids that senders get in this life; by default host, process id and a
+            random number.
+        jitter: draws a number from 0 to 1 for the time between two attempts to connect; a simulation passes a
+            repeatable function.
+        warnings: warnings about the settings, which the start logs; by default the warnings that the check of the
+            settings finds. A caller that has printed them already passes an empty sequence.
 
-    Raises `ConfigError` for settings that cannot work; nothing is opened before `start`.
-    Use it as a context manager: recovery happens on entry, an orderly stop on exit (after an exception: no drain).
-    An engine lives once: make another one to start again.
+    Raises:
+        ConfigError: the settings cannot work; `problems` has every problem (E1022 for an object that is no
+            `EngineSettings`, E2040 for an input log beside pipelines). Correct the settings.
     """
 
     def __init__(
@@ -145,11 +156,14 @@ class Engine:
 
     @classmethod
     def from_yaml(cls, path: str | Path, **overrides: Any) -> Self:
-        """An engine as a file describes it; raises `ConfigError` with every problem of the file.
+        """Make an engine from a configuration file. Opens nothing but the file.
 
         Args:
-            path: the file.
-            overrides: other arguments of the engine.
+            path: the file. Paths in it are relative to the working directory.
+            overrides: keyword arguments of `Engine`, such as `connections`; not `settings` and `warnings`.
+
+        Raises:
+            ConfigError: the file cannot be used; `problems` has every problem, with its line.
         """
         loaded = read_file(Path(path), EngineFile)
         return cls(loaded.settings, warnings=loaded.warnings, **overrides)
@@ -158,42 +172,42 @@ class Engine:
 
     @property
     def contexts(self) -> dict[str, ContextThread]:
-        """Contexts by name."""
+        """The threads of contexts and pipelines by name. Their state belongs to these threads."""
         return self._parts.contexts
 
     @property
     def receivers(self) -> dict[str, Receiver]:
-        """Receivers by id."""
+        """The receivers by id, static and dynamic. For their figures call `status`."""
         return self._parts.receivers
 
     @property
     def senders(self) -> dict[str, Sender]:
-        """Senders by id."""
+        """The senders by id, static and dynamic. For their figures call `status`."""
         return self._parts.senders
 
     @property
     def parts(self) -> Parts:
-        """All parts."""
+        """All parts, with what they share."""
         return self._parts
 
     @property
     def registry(self) -> Mapping[str, Endpoint]:
-        """What the store records of receivers and senders, by id."""
+        """The registry: the entry of the store for each receiver and sender, by id."""
         return self._registry.endpoints
 
     @property
     def writer(self) -> Writer | None:
-        """What commits; `None` before a start and without a store."""
+        """The store writer, which commits; `None` before a start and without a store."""
         return self._parts.writer
 
     @property
     def failure(self) -> BaseException | None:
-        """What stopped the engine, `None` while nothing has."""
+        """The error that stops the engine, from whichever thread it came first; `None` while there is none."""
         return self._supervisor.failure
 
     @property
     def handler_failures(self) -> int:
-        """Events that were left out because a handler failed on them."""
+        """Number of events that were left out because a handler raised on them (`on_error` of the monitor)."""
         return self._supervisor.handler_failures
 
     # --- life cycle ---
@@ -208,10 +222,19 @@ class Engine:
         self.stop(drain=error is None)
 
     def start(self) -> None:
-        """Recover, then start the threads. After an error nothing is left open.
+        """Recover, then start the threads. Call it once.
 
-        A forked child has a copy of a running engine without threads, locks and connections. There `stop` and
-        `request_stop` do nothing, and every other call raises `UsageError` E2050.
+        It reads the store, restores monitors and queues, handles restored events in the calling thread, and takes a
+        checkpoint of what they send. It does not wait for brokers: receivers and senders connect in their own threads.
+        After an error nothing is left open.
+
+        Raises:
+            RecoveryRefused: the store does not fit the configuration (E43xx). The store is as it was: correct the
+                configuration, or follow the message.
+            StateError: stored state does not fit the classes (E42xx). The store is as it was.
+            StoreError: the store cannot be used (E3xxx); `Fenced` if another engine owns it.
+            ConfigError: a monitor class, a connection or a pipeline cannot be used (E1xxx).
+            HandlerFailed: a handler has failed during recovery (E5500).
         """
         self._refuse_child()
         self._recovering = threading.get_ident()
@@ -230,7 +253,10 @@ class Engine:
             actor.start(self._failed)
 
     def recover(self) -> None:
-        """Do everything of a start from reading the store to opening the receivers, without starting a thread."""
+        """Do every step of a start, from reading the store to opening the receivers, without starting a thread.
+
+        For simulations, which then call `step` of each of `actors`. All other programs call `start`.
+        """
         self._phase = _Phase.STARTED
         self._warn(self._warnings)
         restart = self._open_store()
@@ -242,7 +268,7 @@ class Engine:
         self._open_parts()
 
     def actors(self) -> list[Actor]:
-        """All actors, in the order in which their threads start."""
+        """The actors of the running engine, in the order in which their threads start."""
         actors: list[Actor] = []
         if self.writer is not None:
             actors.append(self.writer)
@@ -258,9 +284,12 @@ class Engine:
         return actors
 
     def run_forever(self) -> None:
-        """Run until SIGTERM or SIGINT, `request_stop`, or a failure, which is raised.
+        """Wait until SIGTERM or SIGINT comes, `request_stop` is called, or the engine fails.
 
-        A second signal ends the process at once.
+        It does not stop the engine: the end of the `with` block does, or `stop`. In the main thread it takes over
+        SIGTERM and SIGINT; a second signal ends the process at once. In any other thread it leaves signals alone.
+
+        Raises the failure of the engine, as `raise_failure`.
         """
         self._refuse_child()
         with stop_signals() as signalled:
@@ -269,13 +298,16 @@ class Engine:
         self.raise_failure()
 
     def run_until_ended(self, tick: Callable[[Status], None] = lambda _: None, every_s: float = 0.2) -> None:
-        """Run until every source has come to its end and all of it is handled, sent and confirmed.
+        """Wait until every source has ended, and all messages are handled, sent, confirmed and in a checkpoint.
+
+        A source ends only if its connector says so, as for a file that is not followed. A signal or `request_stop` ends
+        the wait earlier. Signals, and what happens after the return, are as with `run_forever`.
 
         Args:
-            tick: called from this thread about every `every_s` seconds.
+            tick: called in this thread with the present status, at each progress, or after `every_s` without any.
             every_s: seconds.
 
-        Raises the failure that stopped the engine; returns early when a stop was asked for.
+        Raises the failure of the engine, as `raise_failure`.
         """
         self._refuse_child()
         with stop_signals() as signalled:
@@ -285,20 +317,29 @@ class Engine:
         self.raise_failure()
 
     def request_stop(self) -> None:
-        """Let `run_forever` and `run_until_ended` return; any thread may call it. In a forked child it does nothing."""
+        """Let `run_forever` and `run_until_ended` return. Returns at once; any thread and any handler may call it."""
         if self._maker.is_another_process:
             return  # a thread of the parent may have held the lock of the supervisor at the fork
         self._supervisor.request_stop()
 
     def raise_failure(self) -> None:
-        """Raise the failure that stopped the engine, if there is one; `HandlerFailed` E5500 for a `sys.exit`."""
+        """Raise the error that has stopped the engine; return if there is none.
+
+        If a handler has called `sys.exit`, it raises `HandlerFailed` E5500, so that the program does not end as if all
+        were well. The next start recovers from the last checkpoint.
+        """
         self._refuse_child()
         self._supervisor.raise_failure()
 
     def stop(self, *, drain: bool = True) -> None:
-        """Stop in order: stop receiving, let contexts handle what waits, take a last checkpoint, send, close.
+        """Stop: stop receiving, let contexts handle their queues, take a last checkpoint, send, end threads, close.
 
-        Waits at most `stop_timeout` for each step. What a step could not finish is done after the next start.
+        Each step takes at most `stop_timeout` seconds. The next start does what a step could not finish. Has no effect
+        before a start, and after the first call. It does not raise the failure of the engine: call `raise_failure`.
+
+        Args:
+            drain: `False` to leave out everything before the end of the threads, as after a failure: the next start
+                goes on from the last checkpoint.
         """
         if self._phase is not _Phase.STARTED or self._maker.is_another_process:
             return
@@ -330,14 +371,23 @@ class Engine:
             self._log.error("threads do not end; what they do has no effect any more", threads=late)
 
     def checkpoint(self, timeout: float = COMMIT_PATIENCE_S) -> bool:
-        """Take a checkpoint, wait until it is durable and released, and return whether that was in time."""
+        """Take a checkpoint, and wait until it is durable and its sends are released.
+
+        Handlers must not call it: a checkpoint waits until each handler has returned.
+
+        Args:
+            timeout: longest wait in seconds.
+
+        Returns whether the checkpoint was done in time; `False`, too, if the engine stops meanwhile. A checkpoint that
+        was late is not withdrawn. Returns `True` at once if the engine has no store.
+        """
         self._refuse_child()
         if self.checkpointer is None:
             return True
         return self.checkpointer.wait_answered(self.checkpointer.ask(), timeout)
 
     def status(self) -> Status:
-        """State and counters of the running engine."""
+        """States and counters of the engine. Any thread may call it. The threads go on counting meanwhile."""
         self._refuse_child()
         statuses = self._parts.statuses
         return Status(
@@ -367,10 +417,17 @@ class Engine:
     # --- dynamic parts ---
 
     def add_receiver(self, settings: ReceiverSettings) -> Receiver:
-        """Add a receiver for the life of the store; the same settings again are no error.
+        """Add a receiver. It comes back with every start, until `remove`; without a store it ends with the engine.
 
-        Must not be called from a monitor of the context that the receiver delivers to while the store is stuck: it
-        waits for the commit that records it. Raises `UsageError` E8303 for an id that is taken.
+        Returns when the store has recorded the receiver, without waiting for its broker. Any thread and any handler may
+        call it; a handler holds up its context meanwhile. A receiver with the same settings is returned as it is.
+
+        Raises:
+            ConfigError: the settings cannot work; `problems` has every problem. Nothing is added.
+            UsageError: E8303 for an id that a part with other settings has, E8304 while a part of this id is being
+                removed (add it again later), E8305 before `start` and after `stop`.
+            StoreError: E3110, the store has not recorded it within 60 s, or before the engine stopped. It may be there
+                after the next start.
         """
         self._refuse_child()
         require(settings, ReceiverSettings, "add_receiver")
@@ -390,7 +447,11 @@ class Engine:
         return receiver
 
     def add_sender(self, settings: SenderSettings) -> Sender:
-        """Add a sender for the life of the store; sends are accepted at once. As `add_receiver`."""
+        """Add a sender, as `add_receiver` adds a receiver, with the same errors.
+
+        Monitors can send to it when this returns. Messages wait until its broker can be reached. E8303 also refuses the
+        id of a default sender.
+        """
         self._refuse_child()
         require(settings, SenderSettings, "add_sender")
         warnings = check_part_settings(settings, self.settings, self._provided)
@@ -408,10 +469,16 @@ class Engine:
         return sender
 
     def remove(self, part_id: str) -> None:
-        """Remove a dynamic receiver or sender once what it holds is handled or sent.
+        """Begin to remove a dynamic receiver or sender; returns at once. Any thread and any handler may call it.
 
-        Returns at once; `removed` says when it is done. Any thread may call it, a monitor from `onload` on. Raises
-        `UsageError` E8301 for a static part, E8302 for an unknown id, and E8306 for a part that a pipeline names.
+        A receiver takes no further batch, and is gone when all messages that it has received are handled and in a
+        checkpoint. A sender refuses further sends (E8002), and is gone when each earlier send is confirmed or a dead
+        letter, however long its broker is away. Then `removed` returns `True`. If the engine stops before, the part is
+        there again after the next start: call `remove` again.
+
+        Raises:
+            UsageError: E8301 for a static part, E8302 for an unknown id, E8305 before `start` and after `stop`, E8306
+                for a part that a pipeline names.
         """
         self._refuse_child()
         with self._changing:
@@ -423,12 +490,12 @@ class Engine:
             self.remover.begin(part_id)
 
     def removed(self, part_id: str) -> bool:
-        """Whether there is no part with this id, and none is being removed."""
+        """Whether no receiver or sender has this id, and none is being removed. `True` for an id that never existed."""
         self._refuse_child()
         return part_id not in self.registry and not self._leaving(part_id)
 
     def _default_outbox(self, name: str) -> Outbox | None:
-        """The outbox of a default sender, made by the first send to it (rule A1.20); in the sending thread."""
+        """The outbox of a default sender, which the first send to it makes; called in the sending thread."""
         settings = self._registry.default_senders.get(name)
         return self.add_sender(settings).outbox if settings is not None else None
 
@@ -452,7 +519,7 @@ class Engine:
     def _open_store(self) -> Restart:
         """Read the store, make the parts from what it holds, then take it over.
 
-        Whatever refuses the start does so before this engine writes, so it leaves the store as it was (rule A1.7).
+        Every check that can refuse the start runs before this engine writes, so a refused start changes no row.
         """
         if self._store is None:
             return self._restart(NOTHING)

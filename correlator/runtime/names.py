@@ -1,4 +1,4 @@
-"""Classes by name: monitors and event types that a configuration or the store names."""
+"""Imports the classes of monitors and events that a configuration or the store names."""
 
 from typing import Any
 
@@ -7,7 +7,16 @@ from correlator.errors import ConfigError, quoted
 
 
 def resolve(name: str, where: str = "store") -> type[Any]:
-    """The class behind `module:Class`; raises `ConfigError` E1501 that shows the user's own part of a traceback."""
+    """Import a class.
+
+    Args:
+        name: `module:Class`.
+        where: the setting that names the class, for the message.
+
+    Raises:
+        ConfigError: E1501 if there is no such class, or if the import fails; then the message shows the lines of the
+            traceback that belong to the user's code.
+    """
     module_name, _, path = name.partition(":")
     if not module_name or not path:
         raise ConfigError("E1501", where, f"{quoted(name)} is not an import path", "Write 'module:Class'")

@@ -2,24 +2,24 @@
 
 
 class ManualClock:
-    """A clock that stands still until a test moves it; an engine takes it in place of the machine's clock.
+    """A clock that stands still until a test moves it. An engine takes it in place of the machine's clock.
 
     Args:
-        now: where it begins.
+        now: the first reading, in seconds.
     """
 
     def __init__(self, now: float = 0.0) -> None:
         self.now = now
 
     def monotonic(self) -> float:
-        """Seconds since the clock was made, plus where it began."""
+        """The present reading, in seconds."""
         return self.now
 
     def wall(self) -> float:
-        """The same number, taken as seconds since the epoch."""
+        """The present reading, taken as seconds since the epoch."""
         return self.now
 
     def advance(self, seconds: float) -> None:
-        """Move on; a clock never goes back."""
+        """Move the clock forward by `seconds`, which must not be negative."""
         assert seconds >= 0
         self.now += seconds

@@ -1,8 +1,8 @@
-"""What every connector must do, as plain functions: `check_*(world)` passes or raises `AssertionError`.
+"""The contract of connectors as plain functions: each `check_*(world)` passes, or raises `AssertionError`.
 
-A `ContractWorld` gives a connector's broker to the checks. `checks_for(world)` chooses those that apply, by the
-`Features` that the connector claims: a claim that is not true fails. Whoever writes a connector runs them so
-(docs/connectors.md):
+A `ContractWorld` gives the checks a broker and its connector. `checks_for(world)` chooses the checks that apply to the
+`Features` of the connector. If the connector does not do what a feature claims, a check fails. The author of a
+connector runs the checks in this way (docs/connectors.md):
 
     class MyWorld(BrokerWorld):
         features = MyConnection.features
@@ -28,11 +28,11 @@ from correlator.events import Headers, Message, Outgoing, PropertyValue
 from correlator.settings import ReceiverSettings, SenderSettings
 
 PATIENCE_S = 20.0
-"""How long a check waits for what must come."""
+"""How many seconds a check waits for messages that must come."""
 EMPTY_S = 0.2
-"""How long it waits where nothing may come."""
+"""How many seconds a check waits for messages that must not come."""
 LOOK_S = 0.01
-"""Between two looks at what is still open."""
+"""Seconds between two counts of the open threads and file descriptors."""
 
 HOSTILE_NAMES = (
     "Ünïcödé-訂單-🚚",
@@ -44,17 +44,22 @@ HOSTILE_TEXTS = (*HOSTILE_NAMES, "zero \0 byte", "line\r\nend", " ")
 
 
 class ContractWorld(Protocol):
-    """A broker with one connector, made anew for each check.
+    """A broker with one connector, as the checks use it. Make a new object for each check.
+
+    Checks call the methods in the thread of the test. Some checks also call `connection` or `publish` in other threads,
+    and `connection` in several at once.
 
     Attributes:
-        features: what the connector claims.
-        receives: it has sources.
-        sends: it has sinks.
-        topics: it knows `topic:` destinations; otherwise it has to refuse them with `ConfigError`.
-        ends: a source ends behind the last message, as that of a file does.
-        selects_in_place: where `Features.selects` is true: messages that a selector does not match stay in their place;
-            otherwise the source takes them and gives them back, so that other consumers get them later, in any order.
-        whole_messages: it carries any body, properties, key and headers; otherwise only bodies made by `body`.
+        features: the features that the connector claims.
+        receives: whether the connector has sources.
+        sends: whether the connector has sinks.
+        topics: whether the connector accepts `topic:` destinations. If not, it must refuse them with `ConfigError`.
+        ends: whether a source ends after the last message, as the source of a file does.
+        selects_in_place: matters if `Features.selects` is true. True if messages that a selector does not match keep
+            their place in the queue. False if the source takes them and gives them back, so that other consumers get
+            them later, in any order.
+        whole_messages: whether the broker carries any body, properties, key and headers. If not, the checks send only
+            bodies that `body` has made.
     """
 
     features: Features
@@ -66,41 +71,48 @@ class ContractWorld(Protocol):
     whole_messages: bool
 
     def connection(self) -> Connection:
-        """A new connection, as another engine would make it."""
+        """Make a new connection, as another engine would make it."""
         ...
 
     def destination(self, kind: str = "queue", label: str = "") -> str:
-        """A fresh destination that is there and empty; `label` becomes part of its name."""
+        """Make an empty destination that no check has used, and return its name.
+
+        Args:
+            kind: `queue` or `topic`.
+            label: becomes part of the name. It may hold any characters; raise `ConfigError` if the broker forbids one.
+        """
         ...
 
     def body(self, text: str) -> bytes:
-        """A body that this broker carries unchanged."""
+        """A body that contains the text, and that this broker carries unchanged."""
         ...
 
     def publish(self, destination: str, messages: Sequence[Message]) -> None:
-        """Put messages in by the broker's own client, if there is one.
+        """Put messages into a destination, if possible with the broker's own client instead of the connector.
 
-        A sink and a source may make the same mistake in the form of a message, and neither would show it.
+        If sink and source share a mistake in the format of a message, a message from the sink would not reveal it.
         """
         ...
 
     def collect(self, destination: str, at_least: int) -> list[Message]:
-        """Everything that sinks have put into the destination, in order, once there are `at_least` so many."""
+        """All messages that sinks have put into the destination, in order; waits until there are at least `at_least`.
+        """
         ...
 
     def refused(self) -> Outgoing | None:
-        """A message that the broker refuses, with sequence 0; `None` when it takes everything."""
+        """A message that the broker refuses, with sequence 0, or `None` if the broker accepts every message."""
         ...
 
     def restart(self) -> None:
-        """Restart the broker, or cut all connections where that is the same."""
+        """Restart the broker. If the broker is no process of its own, cut all its connections instead."""
         ...
 
 
 class BrokerWorld:
-    """A world that publishes and collects through its own connector: `features` and `connection` are all it lacks.
+    """A world that publishes and collects through the connector under test. A subclass adds `features` and
+    `connection`.
 
-    Destinations are fresh by their numbers, so that each object needs a broker, or a part of one, of its own.
+    Destinations are numbered from 1, so each object needs a broker, or a part of a broker, that no other object uses.
     """
 
     features: Features
@@ -115,24 +127,26 @@ class BrokerWorld:
         self._numbers = count(1)
 
     def connection(self) -> Connection:
-        """A new connection, as another engine would make it."""
+        """Make a new connection, as another engine would make it."""
         raise NotImplementedError
 
     def destination(self, kind: str = "queue", label: str = "") -> str:
-        """The next one; made by whoever first uses it."""
+        """The name of the next destination. The first source or sink that uses the name creates the destination."""
         return f"{kind}:{label}{next(self._numbers)}"
 
     def body(self, text: str) -> bytes:
-        """The text."""
+        """The text in UTF-8."""
         return text.encode()
 
     def publish(self, destination: str, messages: Sequence[Message]) -> None:
-        """Send by a sink; better: override this with the broker's own client."""
+        """Send by a sink of the connector. Override this with the broker's own client if there is one."""
         with _Ends(self) as ends:
             _sent(ends.sink(destination, "publisher"), outgoing(destination, messages))
 
     def collect(self, destination: str, at_least: int) -> list[Message]:
-        """Receive and acknowledge by a source; better: override this with the broker's own client."""
+        """Receive and acknowledge by a source of the connector. Override this with the broker's own client if there is
+        one.
+        """
         with _Ends(self) as ends:
             source = ends.source(destination, "collector", 100_000)
             chunks = take(source, at_least, 100_000)
@@ -141,11 +155,11 @@ class BrokerWorld:
         return [message for chunk in chunks for message in chunk.messages]
 
     def refused(self) -> Outgoing | None:
-        """A message to what is no destination."""
+        """A message for an invalid destination. Override this if the broker refuses other messages."""
         return Outgoing(0, "", "nonsense", Message(b"x"))
 
     def restart(self) -> None:
-        """Nothing, for a broker without a process of its own."""
+        """Do nothing. Override this if the broker can be restarted."""
 
 
 Check = Callable[[ContractWorld], None]
@@ -153,7 +167,11 @@ _checks: list[tuple[Check, tuple[str, ...], Collection[Order]]] = []
 
 
 def checks_for(world: ContractWorld | type) -> list[Check]:
-    """The checks that apply to the world: those whose needs are all true of its features or of itself."""
+    """The checks that apply to a world or to its class.
+
+    A check applies if the world and its features have every property that the check needs, such as `receives` and
+    `durable`, and if the check is meant for the order of deliveries in `features`.
+    """
     return [check for check, needs, orders in _checks if _applies(world, needs, orders)]
 
 
@@ -180,7 +198,9 @@ def _check(*needs: str, orders: Collection[Order] = tuple(Order)) -> Callable[[C
 
 
 class _Ends:
-    """Sources and sinks of one connection, closed together at the end of a check."""
+    """The sources and sinks that a check has opened on one connection; closes them, then the connection, after the
+    check.
+    """
 
     def __init__(self, world: ContractWorld) -> None:
         self._world = world
@@ -196,14 +216,14 @@ class _Ends:
         self._connection.close()
 
     def source(self, destination: str, name: str = "taker", max_batch_size: int = 1000, **settings: Any) -> Source:
-        """A connected source."""
+        """Make a source and connect it."""
         source = self._connection.source(receiver(destination, name, max_batch_size, **settings))
         self._open.append(source)
         source.connect()
         return source
 
     def sink(self, destination: str | None, name: str = "giver") -> Sink:
-        """A connected sink."""
+        """Make a sink and connect it."""
         sink = self._connection.sink(sender(destination, name))
         self._open.append(sink)
         sink.connect()
@@ -211,19 +231,28 @@ class _Ends:
 
 
 def receiver(destination: str, name: str = "taker", max_batch_size: int = 1000, **settings: Any) -> ReceiverSettings:
-    """Settings of a receiver."""
+    """The settings of a receiver for a source under test; `settings` are further fields of `ReceiverSettings`."""
     return ReceiverSettings(
         id=name, connection="contract", destination=destination, max_batch_size=max_batch_size, **settings
     )
 
 
 def sender(destination: str | None, name: str = "giver") -> SenderSettings:
-    """Settings of a sender."""
+    """The settings of a sender for a sink under test; without a destination, each message names its own."""
     return SenderSettings(id=name, connection="contract", destination=destination)
 
 
 def take(source: Source, wanted: int, max_messages: int = 1000) -> list[Chunk]:
-    """Chunks with `wanted` messages together, or fewer when the source ends or nothing comes in time."""
+    """Receive chunks until they hold `wanted` messages together.
+
+    Returns fewer messages if the source ends, or after `PATIENCE_S` seconds. Raises `AssertionError` if a chunk is
+    larger than asked for.
+
+    Args:
+        source: a connected source.
+        wanted: how many messages to receive.
+        max_messages: the most messages to ask for in one call of `receive`.
+    """
     chunks: list[Chunk] = []
     deadline = time.monotonic() + PATIENCE_S
     while (missing := wanted - sum(len(chunk.messages) for chunk in chunks)) > 0 and time.monotonic() < deadline:
@@ -237,12 +266,12 @@ def take(source: Source, wanted: int, max_messages: int = 1000) -> list[Chunk]:
 
 
 def bodies(chunks: Sequence[Chunk]) -> list[bytes]:
-    """The bodies of all messages, in order."""
+    """The bodies of all messages of these chunks, in order."""
     return [message.body for chunk in chunks for message in chunk.messages]
 
 
 def tokens(chunks: Sequence[Chunk]) -> list[Any]:
-    """What acknowledges the chunks."""
+    """The tokens of these chunks, for `acknowledge` and `reject`."""
     return [chunk.token for chunk in chunks]
 
 
@@ -251,7 +280,7 @@ def _bodies(world: ContractWorld, number: int, label: str = "m") -> list[bytes]:
 
 
 def _publish(world: ContractWorld, number: int, destination: str = "") -> tuple[str, list[bytes]]:
-    """A destination with so many messages in it, and their bodies."""
+    """Publish `number` messages to the destination, or to a new one; returns the destination and the bodies."""
     destination = destination or world.destination()
     published = _bodies(world, number)
     world.publish(destination, [Message(body) for body in published])
@@ -259,7 +288,14 @@ def _publish(world: ContractWorld, number: int, destination: str = "") -> tuple[
 
 
 def outgoing(destination: str, contents: Sequence[bytes | Message], source: str = "", first: int = 1) -> list[Outgoing]:
-    """A batch for a sink."""
+    """A batch for a sink.
+
+    Args:
+        destination: the destination of every message.
+        contents: messages, or bodies of messages.
+        source: the message source id; "" means that the broker cannot detect repeats.
+        first: the sequence of the first message.
+    """
     messages = [Message(content) if isinstance(content, bytes) else content for content in contents]
     return [Outgoing(number, source, destination, message) for number, message in zip(count(first), messages)]
 
@@ -280,7 +316,7 @@ def _nothing_comes(source: Source) -> None:
 
 @_check("receives")
 def check_source_opens_and_closes(world: ContractWorld) -> None:
-    """A source can be connected, connected again, closed, closed again, and connected after that."""
+    """A source can be connected, connected again, closed, closed again, and then connected."""
     source = world.connection().source(receiver(world.destination()))
     source.close()
     for _ in range(2):
@@ -292,7 +328,7 @@ def check_source_opens_and_closes(world: ContractWorld) -> None:
 
 @_check("sends")
 def check_sink_opens_and_closes(world: ContractWorld) -> None:
-    """A sink can be connected, connected again, closed, closed again, and connected after that."""
+    """A sink can be connected, connected again, closed, closed again, and then connected."""
     sink = world.connection().sink(sender(world.destination()))
     sink.close()
     for _ in range(2):
@@ -304,14 +340,14 @@ def check_sink_opens_and_closes(world: ContractWorld) -> None:
 
 @_check("receives")
 def check_source_that_is_not_connected_says_so(world: ContractWorld) -> None:
-    """`receive` without a connection raises `ConnectionLost`."""
+    """Without a connection, `receive` raises `ConnectionLost`."""
     source = world.connection().source(receiver(world.destination()))
     _raises_connection_lost(lambda: source.receive(1, 0.0))
 
 
 @_check("sends")
 def check_sink_that_is_not_connected_says_so(world: ContractWorld) -> None:
-    """`send` without a connection raises `ConnectionLost`."""
+    """Without a connection, `send` raises `ConnectionLost`."""
     destination = world.destination()
     sink = world.connection().sink(sender(destination))
     _raises_connection_lost(lambda: sink.send(outgoing(destination, [world.body("a")])))
@@ -327,9 +363,9 @@ def _raises_connection_lost(call: Callable[[], object]) -> None:
 
 @_check("receives", "sends")
 def check_nothing_is_left_open(world: ContractWorld) -> None:
-    """Closed sources and sinks leave neither threads nor file descriptors behind, once their library is done as well.
+    """Closed sources and sinks leave neither threads nor file descriptors behind.
 
-    Libraries may close the last ones on a thread of their own, a moment after `close` has returned.
+    A client library may close some of them on its own thread, a moment after `close` has returned; the check waits.
     """
     destination = world.destination()
     _use_and_close(world, destination)
@@ -363,7 +399,7 @@ def _threads_and_descriptors() -> tuple[int, int]:
 
 @_check("receives")
 def check_messages_come_in_order(world: ContractWorld) -> None:
-    """What one publisher put in comes out complete and in order, whatever the size of the chunks."""
+    """The messages of one publisher arrive complete and in order, whatever the size of the chunks."""
     destination, published = _publish(world, 250)
     with _Ends(world) as ends:
         source = ends.source(destination)
@@ -374,7 +410,9 @@ def check_messages_come_in_order(world: ContractWorld) -> None:
 
 @_check("receives")
 def check_received_messages_tell_their_destination(world: ContractWorld) -> None:
-    """`destination` is where the message came from, or `None`: the receiver's own."""
+    """`Message.destination` names the destination from which the message came, or is `None` for the receiver's
+    destination.
+    """
     destination, _ = _publish(world, 1)
     with _Ends(world) as ends:
         (chunk,) = take(ends.source(destination), 1)
@@ -383,7 +421,7 @@ def check_received_messages_tell_their_destination(world: ContractWorld) -> None
 
 @_check("receives")
 def check_unacknowledged_messages_are_bounded(world: ContractWorld) -> None:
-    """A source never holds more than the receiver's `max_batch_size`; acknowledging makes room."""
+    """A source never holds more unacknowledged messages than `max_batch_size`; acknowledging makes room for others."""
     destination, published = _publish(world, 30)
     with _Ends(world) as ends:
         source = ends.source(destination, max_batch_size=10)
@@ -404,7 +442,8 @@ def check_unacknowledged_messages_are_bounded(world: ContractWorld) -> None:
 
 @_check("receives")
 def check_an_empty_receive_returns_in_time(world: ContractWorld) -> None:
-    """With nothing there `receive` returns an empty chunk: at once with 0, else at about the time-out."""
+    """If no message waits, `receive` returns an empty chunk: at once with time-out 0, otherwise at about the time-out.
+    """
     with _Ends(world) as ends:
         source = ends.source(world.destination())
         for timeout_s in (0.0, EMPTY_S):
@@ -415,7 +454,7 @@ def check_an_empty_receive_returns_in_time(world: ContractWorld) -> None:
 
 @_check("receives", "not ends")
 def check_a_waiting_receive_wakes(world: ContractWorld) -> None:
-    """A message that is published while `receive` waits ends the wait."""
+    """If a message is published while `receive` waits, `receive` returns it before the time-out."""
     destination = world.destination()
     with _Ends(world) as ends:
         source = ends.source(destination)
@@ -430,7 +469,9 @@ def check_a_waiting_receive_wakes(world: ContractWorld) -> None:
 
 @_check("receives", "redelivers")
 def check_unacknowledged_come_again_to_the_next_consumer(world: ContractWorld) -> None:
-    """After `close` without acknowledgement the next consumer gets the same messages, in order, before later ones."""
+    """If a source closes without acknowledging, the next consumer gets the same messages, in order, before later
+    messages.
+    """
     destination, published = _publish(world, 20)
     with _Ends(world) as ends:
         assert bodies(take(ends.source(destination), 12)) == published[:12]
@@ -440,7 +481,7 @@ def check_unacknowledged_come_again_to_the_next_consumer(world: ContractWorld) -
 
 @_check("receives", "redelivers")
 def check_unacknowledged_come_again_after_a_reconnect(world: ContractWorld) -> None:
-    """After `connect` on an open source it gets what it had not acknowledged, oldest first."""
+    """If an open source connects again, it gets its unacknowledged messages again, oldest first."""
     destination, published = _publish(world, 20)
     with _Ends(world) as ends:
         source = ends.source(destination)
@@ -453,7 +494,7 @@ def check_unacknowledged_come_again_after_a_reconnect(world: ContractWorld) -> N
 
 @_check("receives", "redelivers", orders=(Order.POSITION,))
 def check_a_second_consumer_overtakes_nobody(world: ContractWorld) -> None:
-    """While one consumer holds messages, another of the same receiver gets none, or the same ones: the oldest first."""
+    """While one consumer holds messages, another consumer of the receiver gets none, or the same ones, oldest first."""
     destination, published = _publish(world, 20)
     with _Ends(world) as ends:
         assert order_of(world.connection(), receiver(destination)) is Order.POSITION
@@ -474,7 +515,7 @@ def check_a_second_consumer_overtakes_nobody(world: ContractWorld) -> None:
 
 @_check("receives", "redelivers", orders=(Order.PLACE,))
 def check_what_is_given_back_waits_in_its_place(world: ContractWorld) -> None:
-    """What a lost consumer held comes to another one before all that is behind it, by `close` and by `reject`."""
+    """If a consumer closes or rejects, another consumer gets the returned messages before all later messages."""
     destination, published = _publish(world, 20)
     with _Ends(world) as ends:
         assert order_of(world.connection(), receiver(destination)) is Order.PLACE
@@ -492,7 +533,7 @@ def check_what_is_given_back_waits_in_its_place(world: ContractWorld) -> None:
 
 @_check("receives", "redelivers", "acknowledges_surely")
 def check_exactly_these_are_acknowledged(world: ContractWorld) -> None:
-    """Acknowledging the second of three chunks leaves the first and the third, in order."""
+    """If a source acknowledges the second of three chunks, the first and the third are redelivered, in order."""
     destination, published = _publish(world, 30)
     with _Ends(world) as ends:
         source = ends.source(destination)
@@ -508,7 +549,7 @@ def check_exactly_these_are_acknowledged(world: ContractWorld) -> None:
 
 @_check("receives", "acknowledges_surely")
 def check_acknowledged_messages_never_come_again(world: ContractWorld) -> None:
-    """What was acknowledged is gone for this receiver, also after the broker's restart."""
+    """An acknowledged message is not redelivered to this receiver, even after a restart of the broker."""
     destination, published = _publish(world, 20)
     with _Ends(world) as ends:
         source = ends.source(destination)
@@ -524,7 +565,7 @@ def check_acknowledged_messages_never_come_again(world: ContractWorld) -> None:
 
 @_check("receives", "redelivers", "acknowledges_surely")
 def check_a_token_ends_with_its_connection(world: ContractWorld) -> None:
-    """A token from before a reconnect acknowledges nothing, in particular no other chunk."""
+    """A token from before a reconnect acknowledges nothing, in particular no chunk that was received afterwards."""
     destination, published = _publish(world, 10)
     with _Ends(world) as ends:
         source = ends.source(destination)
@@ -541,7 +582,8 @@ def check_a_token_ends_with_its_connection(world: ContractWorld) -> None:
 
 @_check("receives", "redelivers")
 def check_rejected_messages_come_again(world: ContractWorld) -> None:
-    """`reject` gives exactly these chunks back; they come again to this or another consumer."""
+    """`reject` gives back exactly the messages of its chunks; the broker redelivers them to this or another consumer.
+    """
     destination, published = _publish(world, 20)
     with _Ends(world) as ends:
         source = ends.source(destination)
@@ -555,7 +597,7 @@ def check_rejected_messages_come_again(world: ContractWorld) -> None:
 
 @_check("receives", "flags_redelivery")
 def check_redelivery_is_flagged(world: ContractWorld) -> None:
-    """A message comes with `redelivered` false first, then true and with a higher count."""
+    """The first delivery of a message has `redelivered` false; the redelivery has true, and a higher delivery count."""
     destination, _ = _publish(world, 1)
     seen: list[Headers] = []
     for _ in range(3):
@@ -568,7 +610,8 @@ def check_redelivery_is_flagged(world: ContractWorld) -> None:
 
 @_check("receives", "shares", "not ends", orders=(Order.PLACE, Order.ANY))
 def check_consumers_of_a_queue_share_it(world: ContractWorld) -> None:
-    """Two consumers of a queue get every message once between them; what one holds the other does not get."""
+    """Two consumers of a queue get each message once between them; no message that one holds is delivered to the other.
+    """
     destination, published = _publish(world, 40)
     with _Ends(world) as ends:
         one, other = ends.source(destination, "one", 10), ends.source(destination, "other", 10)
@@ -585,7 +628,7 @@ def check_consumers_of_a_queue_share_it(world: ContractWorld) -> None:
 
 @_check("receives", "shares", "not ends", orders=(Order.POSITION,))
 def check_consumers_of_a_queue_take_turns(world: ContractWorld) -> None:
-    """Where one consumer of a queue takes at a time, the next one gets what it did not acknowledge, and the rest."""
+    """If a queue admits one consumer at a time, the next consumer gets the unacknowledged messages, then the rest."""
     destination, published = _publish(world, 20)
     with _Ends(world) as ends:
         one = ends.source(destination, "one", 10)
@@ -597,7 +640,9 @@ def check_consumers_of_a_queue_take_turns(world: ContractWorld) -> None:
 
 @_check("receives", "selects", "whole_messages")
 def check_what_is_not_selected_comes_to_others(world: ContractWorld) -> None:
-    """Each source of a queue takes what its selector matches, and what nobody selects stays there (rule S4.3)."""
+    """Each source of a queue receives the messages that its selector matches; messages that no selector matches stay
+    there.
+    """
     destination = world.destination()
     published = _bodies(world, 18)
     world.publish(destination, [Message(body, {"n": at % 3}) for at, body in enumerate(published)])
@@ -621,7 +666,7 @@ def check_what_is_not_selected_comes_to_others(world: ContractWorld) -> None:
 
 @_check("receives", "selects", "selects_in_place", "whole_messages")
 def check_a_selector_leaves_the_rest_to_others(world: ContractWorld) -> None:
-    """A source of a queue takes what its selector matches, in order; the rest is there for others (rule S4.3)."""
+    """A source of a queue receives the messages that its selector matches, in order; others receive the rest."""
     destination = world.destination()
     published = _bodies(world, 60)
     regions = ("EU", "US", "ASIA")
@@ -644,7 +689,9 @@ def check_a_selector_leaves_the_rest_to_others(world: ContractWorld) -> None:
 
 @_check("receives", "selects", "selects_in_place", "whole_messages")
 def check_what_others_gave_back_is_selected(world: ContractWorld) -> None:
-    """A message that another consumer held when a selective source came by is found once it waits again."""
+    """If a consumer gives messages back, a source with a selector finds those that match, though it has passed their
+    place.
+    """
     destination = world.destination()
     published = _bodies(world, 9)
     world.publish(destination, [Message(body, {"odd": at % 2 == 1}) for at, body in enumerate(published)])
@@ -666,7 +713,7 @@ def check_what_others_gave_back_is_selected(world: ContractWorld) -> None:
 
 @_check("receives", "ends")
 def check_the_end_is_told(world: ContractWorld) -> None:
-    """After the last message a chunk has `ended`; an empty source ends at once."""
+    """The chunk after the last message has `ended`; an empty source ends at once."""
     destination, published = _publish(world, 3)
     with _Ends(world) as ends:
         source = ends.source(destination)
@@ -678,14 +725,16 @@ def check_the_end_is_told(world: ContractWorld) -> None:
 
 @_check("receives", "not ends")
 def check_a_source_without_an_end_never_ends(world: ContractWorld) -> None:
-    """No chunk has `ended` if the sources of the world do not end."""
+    """If the sources of the world do not end, no chunk has `ended`."""
     with _Ends(world) as ends:
         assert not ends.source(world.destination()).receive(10, 0.0).ended
 
 
 @_check("receives", "durable", "redelivers")
 def check_a_restart_loses_nothing(world: ContractWorld) -> None:
-    """Messages that wait, and messages that are held, survive a restart; the source tells and connects again."""
+    """A restart of the broker loses no messages, held or waiting; the source raises `ConnectionLost`, then connects
+    again.
+    """
     destination, published = _publish(world, 20)
     with _Ends(world) as ends:
         source = ends.source(destination)
@@ -715,7 +764,7 @@ def _connect_again(end: Source | Sink) -> None:
 
 @_check("receives", "topics")
 def check_every_subscriber_of_a_topic_gets_everything(world: ContractWorld) -> None:
-    """Each receiver of a topic gets each message that was published after it subscribed."""
+    """Each receiver of a topic gets each message that was published after the receiver subscribed."""
     destination = world.destination("topic")
     with _Ends(world) as ends:
         one = ends.source(destination, "one")
@@ -729,7 +778,8 @@ def check_every_subscriber_of_a_topic_gets_everything(world: ContractWorld) -> N
 
 @_check("receives", "topics", "durable")
 def check_a_subscription_lasts(world: ContractWorld) -> None:
-    """What is published while the subscriber is away waits for it, under the receiver's id."""
+    """A message that is published while the subscriber is away waits in the subscription, which has the receiver's id.
+    """
     destination = world.destination("topic")
     with _Ends(world) as ends:
         ends.source(destination, "one")
@@ -740,7 +790,7 @@ def check_a_subscription_lasts(world: ContractWorld) -> None:
 
 @_check("receives", "topics", "durable")
 def check_a_subscription_has_a_name(world: ContractWorld) -> None:
-    """Receivers that give their subscription the same name share it, whatever their ids are (rule A1.19)."""
+    """Receivers that give their subscription the same name share it, whatever their ids are."""
     destination = world.destination("topic")
     with _Ends(world) as ends:
         ends.source(destination, "one", durable_topic_subscription_name="orders")
@@ -756,7 +806,7 @@ def check_a_subscription_has_a_name(world: ContractWorld) -> None:
 
 @_check("receives", "not topics")
 def check_topics_are_refused(world: ContractWorld) -> None:
-    """A connector without topics refuses them when the source is made, with `ConfigError`."""
+    """A connector without topics raises `ConfigError` when a source of a topic is made."""
     try:
         world.connection().source(receiver("topic:anything"))
     except ConfigError:
@@ -769,7 +819,7 @@ def check_topics_are_refused(world: ContractWorld) -> None:
 
 @_check("sends")
 def check_what_is_confirmed_is_there(world: ContractWorld) -> None:
-    """Confirmed messages are in the destination, in order, also after a restart where the broker is durable."""
+    """Confirmed messages are in the destination, in order; if the broker is durable, also after a restart."""
     destination = world.destination()
     wanted = _bodies(world, 50)
     with _Ends(world) as ends:
@@ -783,7 +833,7 @@ def check_what_is_confirmed_is_there(world: ContractWorld) -> None:
 
 @_check("sends")
 def check_an_empty_batch_is_confirmed(world: ContractWorld) -> None:
-    """No messages, no results, no error."""
+    """`send` of an empty batch returns no results and raises nothing."""
     destination = world.destination()
     with _Ends(world) as ends:
         assert list(ends.sink(destination).send([])) == []
@@ -791,7 +841,7 @@ def check_an_empty_batch_is_confirmed(world: ContractWorld) -> None:
 
 @_check("sends")
 def check_refused_messages_do_not_block_others(world: ContractWorld) -> None:
-    """A refused message gets its `SendRejected` at its place in the results; the others are stored."""
+    """`send` returns `SendRejected` at the position of a refused message; the broker stores the other messages."""
     refused = world.refused()
     if refused is None:
         return
@@ -809,7 +859,7 @@ def check_refused_messages_do_not_block_others(world: ContractWorld) -> None:
 
 @_check("sends")
 def check_a_sink_needs_no_destination_of_its_own(world: ContractWorld) -> None:
-    """A sender without destination sends messages that name theirs (rule A1.20)."""
+    """A sink without a destination sends each message to the destination that the message names."""
     destination = world.destination()
     wanted = _bodies(world, 3)
     with _Ends(world) as ends:
@@ -819,7 +869,7 @@ def check_a_sink_needs_no_destination_of_its_own(world: ContractWorld) -> None:
 
 @_check("sends")
 def check_a_message_goes_to_its_own_destination(world: ContractWorld) -> None:
-    """A sink obeys `Outgoing.destination`, message by message."""
+    """A sink sends each message to the message's own `Outgoing.destination`."""
     usual, other = world.destination(), world.destination()
     wanted = _bodies(world, 6)
     batch = [Outgoing(n, "life", (usual, other)[n % 2], Message(body)) for n, body in enumerate(wanted, 1)]
@@ -831,7 +881,7 @@ def check_a_message_goes_to_its_own_destination(world: ContractWorld) -> None:
 
 @_check("sends", "not ends")
 def check_sinks_may_send_at_the_same_time(world: ContractWorld) -> None:
-    """Four sinks in four threads lose nothing and keep the order of each."""
+    """Four sinks in four threads lose no message, and the messages of each sink stay in order."""
     destination = world.destination()
     failures: list[BaseException] = []
 
@@ -841,7 +891,7 @@ def check_sinks_may_send_at_the_same_time(world: ContractWorld) -> None:
                 sink = ends.sink(destination, name)
                 for first in range(0, 50, 10):
                     _sent(sink, outgoing(destination, _bodies(world, 50, name)[first : first + 10], name, first + 1))
-        except BaseException as error:  # noqa: BLE001 - told to the main thread
+        except BaseException as error:  # noqa: BLE001 - the main thread reports it
             failures.append(error)
 
     threads = [threading.Thread(target=send, args=(name,)) for name in "abcd"]
@@ -858,7 +908,10 @@ def check_sinks_may_send_at_the_same_time(world: ContractWorld) -> None:
 
 @_check("sends", "deduplicates_sends")
 def check_repeats_are_stored_once(world: ContractWorld) -> None:
-    """The same (source, sequence) is confirmed again and stored once: in whole, in part, by another sink."""
+    """A message with a known source and sequence is confirmed again but stored once.
+
+    This holds if the same sink repeats a batch, and if another sink repeats a part of a batch.
+    """
     destination = world.destination()
     wanted = _bodies(world, 15)
     with _Ends(world) as ends:
@@ -892,7 +945,7 @@ def check_a_large_batch(world: ContractWorld) -> None:
 
 
 def _round_trip(world: ContractWorld, messages: Sequence[Message], destination: str = "") -> list[Message]:
-    """The messages, sent by a sink and received by a source."""
+    """Send the messages by a sink, and return them as a source has received them."""
     destination = destination or world.destination()
     with _Ends(world) as ends:
         _sent(ends.sink(destination), outgoing(destination, messages, "life"))
@@ -909,7 +962,7 @@ def check_bodies_of_every_size(world: ContractWorld) -> None:
 
 @_check("sends", "receives", "whole_messages")
 def check_properties_of_every_type(world: ContractWorld) -> None:
-    """Every type of property arrives as what it was: a bool is no number, bytes are no text."""
+    """The value of every property arrives with its type: a bool is not turned into a number, nor bytes into text."""
     wanted: dict[str, PropertyValue] = {
         "none": None,
         "true": True,
@@ -930,7 +983,7 @@ def check_properties_of_every_type(world: ContractWorld) -> None:
 
 @_check("sends", "receives", "whole_messages")
 def check_key_and_headers(world: ContractWorld) -> None:
-    """The key and the headers that a sender sets arrive."""
+    """The key and the headers that a sender sets arrive with the message."""
     headers = Headers(correlation_id="c-1", reply_to="queue:answers", type="order", priority=7)
     (received,) = _round_trip(world, [Message(b"x", {}, "customer 7", None, headers)])
     arrived = received.headers or Headers()
@@ -951,7 +1004,7 @@ def check_hostile_texts(world: ContractWorld) -> None:
 
 @_check("sends", "receives")
 def check_hostile_names(world: ContractWorld) -> None:
-    """Destinations with such names are either refused in order, or work like any other."""
+    """A destination with a hostile name is either refused with `ConfigError`, or works like any other destination."""
     for name in HOSTILE_TEXTS:
         try:
             destination = world.destination(label=name)

@@ -1,4 +1,4 @@
-"""Files that tests and campaigns leave: readable by their owner alone."""
+"""Writes the files that tests and campaigns leave, with mode 0600."""
 
 import os
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ def as_json(content: Any) -> bytes:
 
 
 def write(path: Path, parts: Iterable[bytes]) -> None:
-    """Write a file with mode 0600, in place of an earlier one; raises `OSError`."""
+    """Write a file with mode 0600, in place of an earlier one. Raises `OSError`."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         os.fchmod(descriptor, 0o600)
@@ -24,7 +24,7 @@ def write(path: Path, parts: Iterable[bytes]) -> None:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write a file of JSON; raises `UsageError` E2424 where that is not possible."""
+    """Write a file of JSON. Raises `UsageError` E2424 if the file cannot be written."""
     try:
         write(path, [as_json(content)])
     except OSError as error:

@@ -1,9 +1,9 @@
-"""A broker in memory, for tests and simulation: it lives in the test, so that it survives the engines that crash.
+"""A broker in memory for tests and simulations. It belongs to the test, so it survives the engines that crash.
 
-It keeps every message in one list per destination; each queue, and each subscription of a topic, is a position in that
-list plus the ranges that were taken and not acknowledged. So a chunk costs a slice, whatever its size. The broker has
-no randomness of its own: what goes wrong is decided by a `Faults` object, and what happened is told to `on_event`, so
-that an oracle outside the engine can check it.
+The broker keeps all messages of a destination in one list. A queue, and each subscription of a topic, has a position in
+that list, and ranges of messages that it has delivered and that nobody has acknowledged. So a chunk costs one slice of
+the list, whatever its size. The broker decides nothing at random: a `Faults` object decides which faults occur. The
+broker reports to `on_event` what happens, so that an oracle outside the engine can check it.
 """
 
 # ruff: noqa: ARG002 - the hooks of `Faults` do nothing with what they are given
@@ -23,62 +23,75 @@ from correlator.selector import Selector
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
 
 OnEvent = Callable[[str, str, str, Sequence[Any]], None]
-"""Called with (kind, receiver or sender id, destination, messages). The kinds: `published`, `delivered`,
-`acknowledged` and `returned` with `Message`s, `accepted` and `refused` with `Outgoing`s. It is called under the lock of
-the broker, at the moment the broker changes: what it raises goes through to the caller."""
+"""Called with (kind, id of the receiver or sender, destination, messages).
+
+The messages of the kinds `published`, `delivered`, `acknowledged` and `returned` are `Message`s, those of `accepted`
+and `refused` are `Outgoing`s. The thread that changes the broker calls it at that moment, under the lock of the broker.
+What the function raises reaches the caller of the broker.
+"""
 
 MEMORY_FEATURES = Features(order=Order.PLACE, flags_redelivery=True, acknowledges_surely=True, selects=True)
 
 
 class Faults:
-    """What goes wrong; this one: nothing. Override single methods; a method that raises `ConnectionLost` cuts the line.
+    """Decides which faults occur; this class: none. Override single methods.
 
-    Called by the thread that uses the source or sink, under the lock of the broker, so that a schedule of faults is
-    deterministic when the calls are.
+    A method that raises `ConnectionLost` cuts the connection. The thread that uses the source or sink calls the
+    methods, under the lock of the broker. So a schedule of faults is deterministic if the calls are.
     """
 
     def before_connect(self, receiver: str) -> None:
-        """Before a source is connected, by a new line."""
+        """Called before a source connects; the source has closed its old connection."""
 
     def before_receive(self, receiver: str) -> None:
-        """Before anything is taken."""
+        """Called before the source takes messages."""
 
     def at_most(self, receiver: str, messages: int) -> int:
-        """So many of the messages that a source asks for come at once; at least one."""
+        """How many messages, at least 1, one `receive` takes at most; `messages` is the number that the source could
+        take.
+        """
         return messages
 
     def repeated(self, receiver: str, messages: Sequence[Message]) -> Sequence[int]:
-        """Positions of messages in the chunk that arrive once more at its end. Asked where the order is `ANY`."""
+        """Positions of messages in the chunk that are delivered once more at its end. Called only for the order `ANY`.
+        """
         return ()
 
     def noticed_after(self, receiver: str, messages: Sequence[Message]) -> float:
-        """Seconds until the broker notices a lost line and gives this again. Asked where the order is `ANY`."""
+        """Seconds until the broker notices a lost connection and redelivers these messages. Called only for the order
+        `ANY`.
+        """
         return 0.0
 
     def before_acknowledge(self, receiver: str, messages: Sequence[Message]) -> None:
-        """Before the broker takes an acknowledgement: raising means that it never arrived."""
+        """Called before the broker takes an acknowledgement: if it raises, the acknowledgement never arrived."""
 
     def loses_acknowledgement(self, receiver: str, messages: Sequence[Message]) -> bool:
-        """Whether the acknowledgement is lost although the call returns: the messages come again after a reconnect."""
+        """Whether the acknowledgement is lost although the call returns; the messages are redelivered after a
+        reconnect.
+        """
         return False
 
     def after_acknowledge(self, receiver: str, messages: Sequence[Message]) -> None:
-        """After the broker has taken an acknowledgement: raising means that only the answer was lost."""
+        """Called after the broker has taken an acknowledgement: if it raises, only the answer was lost."""
 
     def before_accept(self, sender: str, batch: Sequence[Outgoing]) -> None:
-        """Before the broker takes a batch: raising means that nothing of it arrived."""
+        """Called before the broker takes a batch: if it raises, nothing of the batch arrived."""
 
     def refused(self, sender: str, batch: Sequence[Outgoing]) -> Mapping[int, str]:
-        """Positions of messages in the batch that the broker refuses, each with the reason."""
+        """Positions of the messages in the batch that the broker refuses, each with the reason."""
         return {}
 
     def accepted_before_loss(self, sender: str, batch: Sequence[Outgoing]) -> int | None:
-        """The broker stores the first n, then the line is cut; n = the whole batch: only the confirm is lost."""
+        """How many messages of the batch the broker stores before the connection is cut; `None` does not cut it.
+
+        If it is the whole batch, only the confirm is lost.
+        """
         return None
 
 
 class _Range(NamedTuple):
-    """Messages `start` to `stop` (without) of a destination, given out `deliveries` times so far."""
+    """The messages from `start` to before `stop` of a destination, delivered `deliveries` times so far."""
 
     start: int
     stop: int
@@ -86,10 +99,11 @@ class _Range(NamedTuple):
 
 
 class _Subscription:
-    """A position in the log of a destination, and what waits before it: given back, or not selected so far.
+    """A position in the list of a destination, and ranges before it that were given back or that no selector has
+    matched.
 
     Attributes:
-        consumer: the only one that takes from it at present, where there may be but one.
+        consumer: the connected source, if the order `POSITION` allows one source at a time.
     """
 
     def __init__(self, position: int) -> None:
@@ -99,7 +113,10 @@ class _Subscription:
         self._unnoticed: list[tuple[float, _Range]] = []
 
     def notice(self, now: float) -> float:
-        """What lost lines held waits in its place once they are noticed; seconds until the next one is."""
+        """Make the ranges of lost connections available again that the broker has noticed by `now`.
+
+        Returns the seconds until the broker notices the next lost connection, infinity if there is none.
+        """
         noticed = [one for due, one in self._unnoticed if due <= now]
         if noticed:
             self._unnoticed = [(due, one) for due, one in self._unnoticed if due > now]
@@ -107,7 +124,7 @@ class _Subscription:
         return min((due - now for due, _ in self._unnoticed), default=float("inf"))
 
     def take(self, limit: int, log: Sequence[Message], selector: Selector | None) -> _Range | None:
-        """The oldest messages in a row that nobody holds and that are selected."""
+        """Take the oldest contiguous messages that no source holds and that the selector matches, at most `limit`."""
         for at, waiting in enumerate(self._within_reach(len(log))):
             start, stop = _selected(waiting, limit, log, selector)
             if start == stop:
@@ -121,20 +138,20 @@ class _Subscription:
         return None
 
     def waiting(self, available: int) -> list[_Range]:
-        """What nobody holds: what waits before the position, and what nobody has looked at yet."""
+        """The ranges that no source holds: those before the position, and the rest of the list behind it."""
         return [*(one for _, one in self._unnoticed), *self._within_reach(available)]
 
     def _within_reach(self, available: int) -> list[_Range]:
         return [*self.returned, _Range(self.position, available, 0)]
 
     def give_back(self, ranges: Sequence[_Range], due: float, now: float) -> None:
-        """Let these wait again, from `due` on."""
+        """Make these ranges available again at the time `due`."""
         self._unnoticed += [(due, one) for one in ranges]
         self.notice(now)
 
 
 def _selected(waiting: _Range, limit: int, log: Sequence[Message], selector: Selector | None) -> tuple[int, int]:
-    """The first selected messages of a range, as many as stand in a row: (first, end); equal when there are none."""
+    """The first contiguous messages of a range that the selector matches, as (first, end); equal if there are none."""
     start = stop = waiting.start
     if selector is None:
         return start, min(waiting.stop, start + limit)
@@ -146,7 +163,7 @@ def _selected(waiting: _Range, limit: int, log: Sequence[Message], selector: Sel
 
 
 class _Destination:
-    """All messages that ever arrived, and who reads them: a queue that is shared has one subscription, named ""."""
+    """All messages that ever arrived, and the subscriptions. A shared queue has one subscription, named ""."""
 
     def __init__(self, name: str, *, shares: bool) -> None:
         self.log: list[Message] = []
@@ -158,31 +175,33 @@ class _Destination:
             self.subscriptions[""] = _Subscription(0)
 
     def subscription(self, name: str) -> _Subscription:
-        """The queue itself, the durable subscription of this name, which begins at the end of the topic, or a reader.
+        """The one subscription of a shared queue, or the subscription of this name, which is made if it is new.
 
-        A reader of a queue that nobody shares begins with its first message.
+        A new subscription of a topic begins at the end of the list, that of a queue without sharing with the first
+        message.
         """
         first = len(self.log) if self.is_topic else 0
         return self.subscriptions.setdefault("" if self.is_shared else name, _Subscription(first))
 
 
 def _ignore(kind: str, endpoint: str, destination: str, messages: Sequence[Any]) -> None:
-    """The history hook of a broker that nobody watches."""
+    """Ignore the event: the default of `MemoryBroker.on_event`."""
 
 
 class MemoryBroker:
-    """The broker. `connection` is a `ConnectionFactory`; engines connect, publish and crash, the broker stays.
+    """The broker. Engines connect to it, publish and crash; the broker survives them.
 
-    Safe for threads. Messages are handed on as they are: `destination` stays `None` when the sender left it so.
+    `connection` is a `ConnectionFactory`. Every method may be called by any thread. The broker delivers the message
+    objects that it was given: `Message.destination` stays `None` if the sender has left it so.
 
     Args:
-        features: `order`, `flags_redelivery`, `deduplicates_sends` and `shares` may be switched; the rest is as the
-            broker is.
-        orders: of receivers that have another one than the features say.
-        faults: what goes wrong.
-        on_event: is told what happened, see `OnEvent`.
-        names: whether each message that a sink sends is given a `message_id` of its own, as most brokers do.
-        clock: seconds, by which lost lines are noticed.
+        features: the features that connections claim. The broker obeys `order`, `flags_redelivery`,
+            `deduplicates_sends` and `shares`; give all others as in `MEMORY_FEATURES`.
+        orders: the order of deliveries to single receivers, by receiver id, in place of the order in `features`.
+        faults: decides which faults occur.
+        on_event: is called for every change of the broker; see `OnEvent`.
+        names: whether the broker gives each message from a sink a `message_id`, as most brokers do.
+        clock: the seconds by which the broker notices lost connections.
     """
 
     def __init__(
@@ -207,33 +226,33 @@ class MemoryBroker:
         self._down = False
 
     def connection(self, name: str = "memory", settings: ConnectionSettings | None = None) -> "MemoryConnection":
-        """A connection to this broker; there are no options."""
+        """Make a connection to this broker. There are no options: raises `ConfigError` E1020 for any."""
         for option in settings.options if settings else ():
             raise ConfigError("E1020", f"connections.{name}.{option}", "unknown key", "There are no options")
         return MemoryConnection(self, name)
 
     def publish(self, destination: str, messages: Sequence[Message]) -> None:
-        """Put messages in, as another program would: works while the broker is down, and faults do not touch it."""
+        """Put messages into a destination, as another program would, whatever faults occur or if the broker is down."""
         with self.changed:
             self.destination(destination).log.extend(messages)
             self.on_event("published", "", destination, messages)
             self.changed.notify_all()
 
     def received(self, destination: str) -> list[Message]:
-        """Everything that ever arrived at the destination, from sinks and by `publish`, in order."""
+        """All messages that ever arrived at the destination, from sinks and by `publish`, in order."""
         with self.changed:
             return list(self.destination(destination).log)
 
     def unacknowledged(self, destination: str) -> int:
-        """How many messages consumers hold now."""
+        """How many messages the sources of the destination hold unacknowledged."""
         with self.changed:
             sources = [end for end in self._ends if isinstance(end, MemorySource)]
             return sum(source.held_count for source in sources if source.destination == destination)
 
     def waiting(self, destination: str, selectors: Sequence[Selector] = ()) -> int:
-        """How many deliveries nobody has taken yet: of a queue its messages, of a topic over all subscriptions.
+        """How many messages no source holds; for a topic, the sum over all its subscriptions.
 
-        With selectors: how many of these one of them selects.
+        With selectors, only messages count that at least one of them matches.
         """
         with self.changed:
             there = self.destination(destination)
@@ -244,13 +263,16 @@ class MemoryBroker:
             return sum(any(selector.matches(message) for selector in selectors) for message in messages)
 
     def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
-        """Wait until the condition holds, looking whenever the broker changes; whether it did in time."""
+        """Wait until the condition holds; returns whether it did within `timeout_s` seconds.
+
+        Evaluates the condition after each change of the broker, under its lock.
+        """
         with self.changed:
             return self.changed.wait_for(condition, timeout_s)
 
     @property
     def down(self) -> bool:
-        """Whether the broker can be reached. Setting it to `True` cuts every connection; messages stay."""
+        """Whether the broker is out of reach. Setting it to `True` cuts every connection; messages stay."""
         return self._down
 
     @down.setter
@@ -261,31 +283,31 @@ class MemoryBroker:
                 self.drop_connections()
 
     def drop_connections(self) -> None:
-        """Cut every source and sink, as a network does: what they hold is given back at once."""
+        """Cut every source and sink, as a failing network does. Messages that sources hold are returned at once."""
         with self.changed:
             for end in self._ends:
                 end.cut()
             self.changed.notify_all()
 
     def join(self, end: "MemorySource | MemorySink") -> None:
-        """Called by a source or sink that has connected: cuts reach it."""
+        """Called by a source or sink that has connected, so that `drop_connections` cuts it."""
         if end not in self._ends:
             self._ends.append(end)
 
     def leave(self, end: "MemorySource | MemorySink") -> None:
-        """Called by a source or sink that was closed."""
+        """Called by a source or sink that is closed: `drop_connections` no longer cuts it."""
         if end in self._ends:
             self._ends.remove(end)
 
     def destination(self, name: str) -> _Destination:
-        """Called by sources and sinks, under the lock: the destination, made when it is new."""
+        """The destination of this name, made if it is new. Called by sources and sinks, under the lock."""
         there = self._destinations.get(name)
         if there is None:
             there = self._destinations[name] = _Destination(name, shares=self.features.shares)
         return there
 
     def check_up(self, where: str) -> None:
-        """Called by sources and sinks that connect: raises `ConnectionLost` while the broker is down."""
+        """Called by sources and sinks that connect. Raises `ConnectionLost` E7001 while the broker is down."""
         if self._down:
             raise _lost(where, "the broker is down")
 
@@ -295,7 +317,7 @@ def _lost(where: str, what: str) -> ConnectionLost:
 
 
 class MemoryConnection:
-    """The connection of one engine. `close` is also what a crash of the engine looks like to the broker."""
+    """The connection of one engine. For the broker, `close` looks the same as a crash of the engine."""
 
     def __init__(self, broker: MemoryBroker, name: str) -> None:
         self.features = broker.features
@@ -304,19 +326,22 @@ class MemoryConnection:
         self._ends: list[MemorySource | MemorySink] = []
 
     def source(self, receiver: ReceiverSettings) -> "MemorySource":
-        """A source of the receiver's destination."""
+        """Make a source of the receiver's destination, without connecting. See `connector.Connection`."""
         source = MemorySource(self._broker, receiver)
         self._ends.append(source)
         return source
 
     def sink(self, sender: SenderSettings) -> "MemorySink":
-        """A sink."""
+        """Make a sink, without connecting. See `connector.Connection`."""
         sink = MemorySink(self._broker, sender)
         self._ends.append(sink)
         return sink
 
     def browse(self, destination: str, limit: int, _options: Mapping[str, Any] = {}) -> Sequence[Message]:
-        """The oldest messages of a queue that no consumer holds; see `connector.Browsable`."""
+        """The oldest messages of a queue that no consumer holds; see `connector.Browsable`.
+
+        Raises `UsageError` E2110 for a topic, `ConnectionLost` E7001 while the broker is down.
+        """
         with self._broker.changed:
             self._broker.check_up(f"connections.{self._name}")
             queue = self._broker.destination(destination)
@@ -328,14 +353,14 @@ class MemoryConnection:
             return [message for one in waiting for message in queue.log[one.start : one.stop]][:limit]
 
     def close(self) -> None:
-        """Close what is still open: unacknowledged messages come again."""
+        """Close all sources and sinks of this connection. The broker redelivers their unacknowledged messages."""
         for end in self._ends:
             end.close()
         self._ends.clear()
 
 
 class MemorySource:
-    """A consumer. `receive` with `timeout_s == 0` never blocks; otherwise it waits on the condition of the broker."""
+    """A consumer; see `connector.Source`. `receive` with `timeout_s == 0` never blocks."""
 
     def __init__(self, broker: MemoryBroker, receiver: ReceiverSettings) -> None:
         self.destination = receiver.destination
@@ -352,11 +377,15 @@ class MemorySource:
 
     @property
     def held_count(self) -> int:
-        """How many messages are held and not acknowledged."""
+        """How many unacknowledged messages this source holds."""
         return sum(r.stop - r.start for r in self._held.values())
 
     def connect(self) -> None:
-        """Subscribe; what this source held comes again. `ConnectionLost` where another is the only one."""
+        """Subscribe; messages that this source held are redelivered.
+
+        Raises `ConnectionLost` E7001 while the broker is down, and for the order `POSITION` while another consumer is
+        connected.
+        """
         with self._broker.changed:
             self.cut()
             self._broker.check_up(self._id)
@@ -370,7 +399,7 @@ class MemorySource:
             self._broker.join(self)
 
     def receive(self, max_messages: int, timeout_s: float) -> Chunk:
-        """One range of messages."""
+        """Take contiguous messages. Raises `ConnectionLost` without a connection; see `connector.Source`."""
         broker = self._broker
         deadline = monotonic() + timeout_s if timeout_s else 0.0
         with broker.changed:
@@ -389,7 +418,7 @@ class MemorySource:
                 broker.changed.wait(min(remaining, next_notice))
 
     def acknowledge(self, tokens: Sequence[Any]) -> None:
-        """Forget these chunks. A token from before a reconnect acknowledges nothing."""
+        """Acknowledge the messages of these chunks. A token from before a reconnect acknowledges nothing."""
         broker = self._broker
         with broker.changed:
             self._connected()
@@ -404,19 +433,19 @@ class MemorySource:
             broker.faults.after_acknowledge(self._id, messages)
 
     def reject(self, tokens: Sequence[Any]) -> None:
-        """Give these chunks back."""
+        """Give back the messages of these chunks."""
         with self._broker.changed:
             self._connected()
             self._give_back(tokens)
 
     def close(self) -> None:
-        """Give everything back."""
+        """Give back all messages that this source holds, and disconnect."""
         with self._broker.changed:
             self.cut()
             self._broker.leave(self)
 
     def cut(self) -> None:
-        """Lose the connection: the next call raises `ConnectionLost`."""
+        """Lose the connection: the messages are given back, and the next call raises `ConnectionLost`."""
         self._give_back(list(self._held))
         if self._subscription is not None and self._subscription.consumer is self:
             self._subscription.consumer = None
@@ -465,7 +494,7 @@ def _redelivered(message: Message, deliveries: int) -> Message:
 
 
 class MemorySink:
-    """A producer: what `send` confirms is in the log of its destination."""
+    """A producer; see `connector.Sink`. When `send` confirms messages, they are in the list of their destination."""
 
     def __init__(self, broker: MemoryBroker, sender: SenderSettings) -> None:
         self._broker = broker
@@ -473,14 +502,17 @@ class MemorySink:
         self._connected = False
 
     def connect(self) -> None:
-        """Open."""
+        """Connect. Raises `ConnectionLost` E7001 while the broker is down."""
         with self._broker.changed:
             self._broker.check_up(self._id)
             self._connected = True
             self._broker.join(self)
 
     def send(self, batch: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
-        """Store what is not refused; one result per message."""
+        """Store the messages that no fault refuses; return `None` or `SendRejected` E8102 for each message.
+
+        Raises `ConnectionLost` without a connection; see `connector.Sink`.
+        """
         broker = self._broker
         with broker.changed:
             if not self._connected:
@@ -498,7 +530,7 @@ class MemorySink:
             return self._results(batch, refused)
 
     def close(self) -> None:
-        """Let go."""
+        """Disconnect."""
         with self._broker.changed:
             self.cut()
             self._broker.leave(self)
@@ -533,7 +565,7 @@ def _named(out: Outgoing, message_id: str) -> Outgoing:
 
 
 def _first_time(batch: Sequence[Outgoing], sequences: dict[str, int]) -> list[Outgoing]:
-    """The messages that were not stored before, by source and sequence; remembers them."""
+    """The messages of a batch that were not stored before, by source and sequence; `sequences` is updated."""
     fresh = []
     for out in batch:
         if not out.source or out.sequence > sequences.get(out.source, 0):

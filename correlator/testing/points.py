@@ -1,8 +1,9 @@
-"""The registry of fault points: every name that the engine's source passes to `point`, and where it is written.
+"""The registry of fault points: every name that the engine's source passes to `point`, and the place of that text.
 
-Made by reading the source of the installed package, so that it cannot go stale. A name is a text at the call, or it
-comes to the call through a parameter, or through a field of a value: the points around a transaction, the steps of a
-plan. Then it is followed to where the text is written. One that cannot be followed is an error, never left out.
+`points` reads the source of the installed package, so the registry is always up to date. A name is either a text in the
+call of `point`, or it reaches the call by a parameter or by a field of a value, as the points around a transaction do.
+In this case the registry looks for the text where the parameter or the field is set. A name that cannot be traced to a
+text raises an error; none is left out.
 """
 
 import ast
@@ -16,16 +17,16 @@ from correlator.errors import UsageError
 
 _PACKAGE = Path(__file__).parents[1]
 _CALLED = "point"
-"""The function of `correlator.core.faults`, imported by this name wherever it is called."""
+"""The function of `correlator.core.faults`; all modules import it by this name."""
 
 
 class Point(NamedTuple):
     """A fault point.
 
     Attributes:
-        name: what a handler of `faults.install` is told.
-        file: relative to the directory of the package.
-        line: of the text.
+        name: the name that a handler of `faults.install` gets.
+        file: the module, relative to the directory of the package.
+        line: the line of the name.
     """
 
     name: str
@@ -38,7 +39,7 @@ def points() -> tuple[Point, ...]:
     """Every fault point of the product, by name.
 
     Raises:
-        UsageError: E2440, a name is made in a way that cannot be read from the source.
+        UsageError: E2440, the source builds a name in a way that cannot be traced to a text.
     """
     directories = sorted({path.parent for path in _PACKAGE.rglob("*.py")} - _of_the_harness())
     return tuple(sorted(itertools.chain.from_iterable(points_of(one, _PACKAGE.parent) for one in directories)))
@@ -50,12 +51,12 @@ def _of_the_harness() -> set[Path]:
 
 
 def points_of(directory: Path, root: Path) -> set[Point]:
-    """The fault points of the modules in one directory; files are named relative to `root`. Raises as `points`."""
+    """The fault points of the modules in one directory, with file names relative to `root`. Raises as `points`."""
     return set(_Package(directory, root).points())
 
 
 class _Package:
-    """The modules of one directory, with what a name can come through: their classes, functions and calls."""
+    """The modules of one directory, with their classes, functions and calls."""
 
     def __init__(self, directory: Path, root: Path) -> None:
         self._file: dict[ast.AST, str] = {}
@@ -81,7 +82,7 @@ class _Package:
                 yield from self._written(call.args[0])
 
     def _written(self, value: ast.expr) -> Iterator[Point]:
-        """Where the texts stand that this expression may be."""
+        """The places of all texts that this expression may have as its value."""
         sources: list[ast.expr] = []
         match value:
             case ast.Constant(value=str(name)):
@@ -105,7 +106,7 @@ class _Package:
             yield from self._written(source)
 
     def _given_to_field(self, field: str) -> list[ast.expr]:
-        """What the values of every class with this field are made with."""
+        """The expressions with which the values of this field are made, in every class that has such a field."""
         return [
             given
             for call in self._calls
@@ -114,7 +115,7 @@ class _Package:
         ]
 
     def _given_to_parameter(self, value: ast.expr, parameter: str) -> list[ast.expr]:
-        """What the function around `value` is called with."""
+        """The arguments with which callers of the function around `value` set this parameter."""
         function = self._function_around(value)
         if function is None or parameter not in (names := [one.arg for one in function.args.args]):
             return []

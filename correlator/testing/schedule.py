@@ -1,7 +1,7 @@
-"""When which faults strike: drawn from a seed, or given as a list to replay or shrink a failure.
+"""Which faults strike and when: drawn from a seed, or given as a list to repeat or shrink a failure.
 
-A fault is named by its kind and by the count of opportunities of that kind, so that a run can be repeated with some of
-its faults left out. Another generator draws the order in which actors run, so leaving out faults does not change it.
+A fault is named by its kind and by the count of opportunities for that kind. So a run can be repeated with some of its
+faults left out. Another random generator draws the order in which actors run: leaving out faults does not change it.
 """
 
 import random
@@ -12,15 +12,17 @@ KILL = "kill"
 LATE = "return.late"
 """The broker notices a lost connection late, and redelivers its messages behind others."""
 CUT_AGAIN = "receive.cut_again"
-"""A connection is lost while messages of an earlier lost one are still unacknowledged."""
+"""A connection is lost while messages of an earlier lost connection are still unacknowledged."""
 LOST_BESIDE = "ack.lost_beside"
-"""The first acknowledgement is lost while another receiver of the queue has not acknowledged what it lost itself."""
+"""The first acknowledgement is lost while another receiver of the queue has unacknowledged messages of a lost
+connection.
+"""
 AWAY_BESIDE = "connect.away_beside"
 """A receiver that lost its connection stays away from its queue while another receiver takes from it."""
 PART = "receive.part"
 """Only some of the waiting messages arrive, so redelivered messages come in other batches than before."""
 APART = (LATE, CUT_AGAIN, LOST_BESIDE, AWAY_BESIDE, PART)
-"""Kinds with few opportunities: drawn apart from the others, together with the faults that lead to an opportunity."""
+"""Kinds with few opportunities. They are drawn apart from the others, with the faults that lead to an opportunity."""
 DOUBTS = {
     "ack.lost": 0.4,
     "ack.silent": 0.5,
@@ -50,19 +52,23 @@ KINDS = (KILL, *BROKER_KINDS, *STORE_KINDS, *OTHER_KINDS)
 
 
 class Fault(NamedTuple):
-    """A fault of a kind, at the n-th opportunity for this kind."""
+    """A fault of one kind, at the n-th opportunity for this kind, counted from 1."""
 
     kind: str
     n: int
 
 
 class Schedule:
-    """The faults of one run.
+    """The faults of one run. Not safe for threads.
 
     Args:
-        seed: what random faults are drawn from.
-        rates: probability of each kind at each opportunity; the run plans kills itself.
-        exactly: these faults and no others.
+        seed: determines the random faults.
+        rates: the probability of each kind at each opportunity. The run itself draws when the engine is killed.
+        exactly: if given, these faults strike and no others.
+
+    Attributes:
+        fired: the faults that have struck, in order.
+        on: whether faults may strike.
     """
 
     def __init__(self, seed: int, rates: Mapping[str, float], exactly: Collection[Fault] | None = None) -> None:
@@ -77,7 +83,7 @@ class Schedule:
         self._counts = dict.fromkeys(KINDS, 0)
 
     def strikes(self, kind: str) -> bool:
-        """Whether the fault strikes at this opportunity."""
+        """Count an opportunity for a fault of this kind, and return whether the fault strikes."""
         if kind not in self._possible or not self.on:
             return False
         n = self._counts[kind] = self._counts[kind] + 1
@@ -88,7 +94,8 @@ class Schedule:
         return struck
 
     def kills(self, planned: bool) -> bool:
-        """Whether the engine dies at this fault point: as the run has planned, or as given."""
+        """Count a fault point, and return whether the engine dies there: as `planned` by the run, or as `exactly` says.
+        """
         n = self._counts[KILL] = self._counts[KILL] + 1
         if not self.on:
             return False
@@ -98,17 +105,19 @@ class Schedule:
         return struck
 
     def detail(self, kind: str, limit: int) -> int:
-        """A number from 0 to and with `limit`, which the seed and the present opportunity of the kind determine."""
+        """A number from 0 to `limit` (inclusive) that depends on the seed, the kind and the count of its opportunities
+        alone.
+        """
         return random.Random(f"{self._seed} {kind} {self._counts[kind]}").randint(0, limit)
 
 
 def is_doubtful(seed: int) -> bool:
-    """Whether the run of this seed concentrates on messages in doubt: connections are lost again and again."""
+    """Whether the run of this seed concentrates on messages in doubt: it loses connections again and again."""
     return random.Random(f"doubts {seed}").random() < 0.3
 
 
 def draw_rates(seed: int) -> dict[str, float]:
-    """The fault kinds and rates of a seed. One seed in ten has no fault, one in ten only kills."""
+    """The kinds of faults of a seed, with their rates. One seed in ten has no faults, one in ten has only kills."""
     rng = random.Random(f"swarm {seed}")
     control = rng.randrange(10)
     if control == 0:
@@ -121,11 +130,11 @@ def draw_rates(seed: int) -> dict[str, float]:
         if rare in rates:
             rates[rare] /= 5
     if "zombie" in rates:
-        rates["zombie"] = 0.3  # of all deaths, not of all steps
+        rates["zombie"] = 0.3  # a share of the deaths, not of the steps
     if random.Random(f"late {seed}").random() < 0.4:
         rates[LATE] = 0.3
     kills = rng.random() < 0.9
-    if is_doubtful(seed):  # a start takes more for doubtful than what a loss leaves so
+    if is_doubtful(seed):  # a start doubts more messages than a lost connection does, so half of these runs have no kills
         rates |= DOUBTS
         kills = kills and random.Random(f"unkilled {seed}").random() < 0.5
     return {KILL: 1.0 if kills else 0.0, **rates}

@@ -1,7 +1,7 @@
-"""A store in memory: the committed content lives in a `Disk` that the test owns, so that it survives a crashed engine.
+"""A store in memory. The committed content is in a `Disk` that the test owns, so it survives a crashed engine.
 
-It follows the same contract as the SQL store (port `Store`) and passes the same fault points around a commit. What is
-committed is kept as bytes, so that nothing that an engine still holds can change it afterwards.
+It keeps the contract of the port `Store` as the SQL store does, and passes the same fault points around a commit. The
+content is kept as bytes, so that no later change of an object in the engine reaches it.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,7 +1,7 @@
-"""The interface of a crash test: a world with an engine that may die at any moment, and all that survives it.
+"""The interface of a crash test: a world with an engine that may die at any moment, and everything that survives it.
 
-The same test body runs at every level: simulated, as a process that is killed, over images of a disk that lost power,
-over a real database. So a world offers only what all levels have.
+The same test body runs at every level: in a simulation, with processes that are killed, with a disk that loses power,
+and with a real database. So a world offers only operations that all levels have.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,11 +13,11 @@ from correlator.core.monitor import Monitor
 from correlator.events import DeadLetter, Message
 
 Publishable = Message | bytes | str | Mapping[str, Any] | msgspec.Struct
-"""A message; or the body of one: bytes and text as they are, everything else as JSON."""
+"""A message, or its body: bytes and text as they are, every other type as JSON."""
 
 
 class Messages(Sequence[Message]):
-    """Messages in the order in which they were published or sent; compares equal to another with the same bodies."""
+    """Messages in the order in which they were published or sent; equal if the bodies and their order are equal."""
 
     def __init__(self, messages: Iterable[Message]) -> None:
         self._messages = tuple(messages)
@@ -46,62 +46,94 @@ class Messages(Sequence[Message]):
         return [message.body for message in self._messages]
 
     def values(self, field: str) -> list[Any]:
-        """One field of each body, which is a JSON object, in order; raises `KeyError` where it is missing."""
+        """The value of one field of each body, in order.
+
+        Every body must be a JSON object. Raises `KeyError` if it lacks the field, `msgspec.DecodeError` for other bodies.
+        """
         return [msgspec.json.decode(message.body)[field] for message in self._messages]
 
     def ids(self) -> list[Any]:
-        """The field `id` of each body, sorted: equal lists have lost nothing and doubled nothing."""
+        """The field `id` of each body, sorted. If two such lists are equal, no message is lost and none is doubled.
+
+        Raises as `values`.
+        """
         return sorted(self.values("id"))
 
 
 class World(Protocol):
-    """The engine of a configuration file with its brokers, its store and the faults. Used by the thread of the test."""
+    """The engine of a configuration file with its brokers, its store and the faults of one run.
+
+    A crash test gets it as an argument. Only the thread of the test may call its methods.
+
+    Attributes:
+        level: the name of the level: `sim`, `kill9`, `power` or `broker`.
+    """
 
     level: str
 
     def publish(self, destination: str, messages: Iterable[Publishable]) -> None:
-        """Put messages into a destination that a receiver of the file reads, as another program would.
+        """Put messages into a destination from which a receiver of the file receives, as another program would.
 
-        A message without `uniqueMessageId` is given one, unless its receiver takes the id from elsewhere. Faults do not
-        touch publishing. Raises `UsageError` E2420 for a destination that no receiver reads, E2421 for a body that
-        cannot become a message, and for one message where a list of them belongs.
+        Each message without the property `uniqueMessageId` gets one, unless its receiver takes the id from elsewhere.
+        Faults do not affect publishing.
+
+        Args:
+            destination: as the file names it, logical or not; with `CONNECTION:` before it if the file has several
+                connections.
+            messages: a list or another iterable of messages or bodies.
+
+        Raises:
+            UsageError: E2420, no receiver receives from the destination; E2421, a body cannot become a message, or
+                `messages` is one message instead of a list.
         """
         ...
 
     def run_until_quiet(self) -> None:
-        """Run engines under faults, then without, until everything is handled, sent, confirmed and checkpointed.
+        """Run engines under faults, then without faults, until everything is handled, sent, confirmed and checkpointed.
 
-        Waiting timers do not keep the world from being quiet. Raises `AssertionError` when it does not get there.
+        The world is quiet even if timers wait. Raises `InvariantViolated`, an `AssertionError`, if it does not become
+        quiet.
         """
         ...
 
     def published(self, destination: str) -> Messages:
-        """All messages that were published to this destination."""
+        """All messages that the test has published to this destination, in order.
+
+        Raises `UsageError` E2420 for a destination from which no receiver receives.
+        """
         ...
 
     def sent(self, sender: str) -> Messages:
-        """The messages that the broker accepted from a sender, without repeats of the same unique id.
+        """The messages that the broker accepted from a sender, in order.
 
-        A consumer that drops duplicates sees the same. AT_LEAST_ONCE senders stamp no ids: their repeats are included.
-        Raises `UsageError` E2420 for a sender that is not in the file.
+        Of messages with the same unique id from an EXACTLY_ONCE sender, only the first is included: a consumer that
+        drops duplicates sees the same. The messages of other senders include repeats. Raises `UsageError` E2420 for a
+        sender that is not in the file.
         """
         ...
 
     def state(self, monitor: type[Monitor] | str) -> list[dict[str, Any]]:
         """Attributes and tables of every living instance of a persistent monitor, as the last checkpoint holds them.
 
-        In the order in which the instances were made, as plain values: a struct is a dict, a set a list, a `Decimal`
-        text. Raises `UsageError` E2420 for a monitor without lasting state.
+        One dict for each instance, in the order in which the instances were made. The values are plain: a struct is a
+        dict, a set is a list, a `Decimal` is text.
+
+        Args:
+            monitor: the class of the monitor, or its name in the store.
+
+        Raises:
+            UsageError: E2420, the monitor is not persistent, or no persistent monitor has this name.
         """
         ...
 
     def dead_letters(self) -> list[DeadLetter]:
-        """All dead letters in the store."""
+        """All dead letters in the store, oldest first."""
         ...
 
     def check(self) -> None:
-        """Check the history of the run against the invariants of the configured modes.
+        """Check the history of the run against the invariants of the configured reliability modes.
 
-        Raises `InvariantViolated` with the first violated invariant, or if published messages were not run yet.
+        Raises `InvariantViolated` with the first violated invariant. It also raises it (G7) if `run_until_quiet` was
+        not called after the last `publish`.
         """
         ...

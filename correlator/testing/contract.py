@@ -95,8 +95,7 @@ class ContractWorld(Protocol):
         ...
 
     def collect(self, destination: str, at_least: int) -> list[Message]:
-        """All messages that sinks have put into the destination, in order; waits until there are at least `at_least`.
-        """
+        """All messages that sinks put into the destination, in order. Waits until there are at least `at_least`."""
         ...
 
     def refused(self) -> Outgoing | None:
@@ -442,8 +441,7 @@ def check_unacknowledged_messages_are_bounded(world: ContractWorld) -> None:
 
 @_check("receives")
 def check_an_empty_receive_returns_in_time(world: ContractWorld) -> None:
-    """If no message waits, `receive` returns an empty chunk: at once with time-out 0, otherwise at about the time-out.
-    """
+    """If no message waits, `receive` returns an empty chunk: at once if the time-out is 0, else about then."""
     with _Ends(world) as ends:
         source = ends.source(world.destination())
         for timeout_s in (0.0, EMPTY_S):
@@ -582,8 +580,7 @@ def check_a_token_ends_with_its_connection(world: ContractWorld) -> None:
 
 @_check("receives", "redelivers")
 def check_rejected_messages_come_again(world: ContractWorld) -> None:
-    """`reject` gives back exactly the messages of its chunks; the broker redelivers them to this or another consumer.
-    """
+    """`reject` gives back exactly the messages of its chunks; the broker redelivers them to any consumer."""
     destination, published = _publish(world, 20)
     with _Ends(world) as ends:
         source = ends.source(destination)
@@ -610,8 +607,7 @@ def check_redelivery_is_flagged(world: ContractWorld) -> None:
 
 @_check("receives", "shares", "not ends", orders=(Order.PLACE, Order.ANY))
 def check_consumers_of_a_queue_share_it(world: ContractWorld) -> None:
-    """Two consumers of a queue get each message once between them; no message that one holds is delivered to the other.
-    """
+    """Two consumers of a queue get each message once between them; the broker delivers no message to both."""
     destination, published = _publish(world, 40)
     with _Ends(world) as ends:
         one, other = ends.source(destination, "one", 10), ends.source(destination, "other", 10)
@@ -778,8 +774,7 @@ def check_every_subscriber_of_a_topic_gets_everything(world: ContractWorld) -> N
 
 @_check("receives", "topics", "durable")
 def check_a_subscription_lasts(world: ContractWorld) -> None:
-    """A message that is published while the subscriber is away waits in the subscription, which has the receiver's id.
-    """
+    """While the subscriber is away, messages wait in its subscription, which is named after the receiver's id."""
     destination = world.destination("topic")
     with _Ends(world) as ends:
         ends.source(destination, "one")

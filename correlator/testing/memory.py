@@ -53,8 +53,7 @@ class Faults:
         return messages
 
     def repeated(self, receiver: str, messages: Sequence[Message]) -> Sequence[int]:
-        """Positions of messages in the chunk that are delivered once more at its end. Called only for the order `ANY`.
-        """
+        """Positions of messages in the chunk that are delivered again at its end. Called only for the order `ANY`."""
         return ()
 
     def noticed_after(self, receiver: str, messages: Sequence[Message]) -> float:
@@ -232,7 +231,7 @@ class MemoryBroker:
         return MemoryConnection(self, name)
 
     def publish(self, destination: str, messages: Sequence[Message]) -> None:
-        """Put messages into a destination, as another program would, whatever faults occur or if the broker is down."""
+        """Put messages into a destination, as another program would, even if the broker is down; meets no faults."""
         with self.changed:
             self.destination(destination).log.extend(messages)
             self.on_event("published", "", destination, messages)

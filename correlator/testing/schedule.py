@@ -94,8 +94,7 @@ class Schedule:
         return struck
 
     def kills(self, planned: bool) -> bool:
-        """Count a fault point, and return whether the engine dies there: as `planned` by the run, or as `exactly` says.
-        """
+        """Count a fault point, and return whether the engine dies there: as `planned`, or as `exactly` says."""
         n = self._counts[KILL] = self._counts[KILL] + 1
         if not self.on:
             return False
@@ -134,7 +133,7 @@ def draw_rates(seed: int) -> dict[str, float]:
     if random.Random(f"late {seed}").random() < 0.4:
         rates[LATE] = 0.3
     kills = rng.random() < 0.9
-    if is_doubtful(seed):  # a start doubts more messages than a lost connection does, so half of these runs have no kills
+    if is_doubtful(seed):  # a start doubts more messages than a loss: half of these runs have no kills
         rates |= DOUBTS
         kills = kills and random.Random(f"unkilled {seed}").random() < 0.5
     return {KILL: 1.0 if kills else 0.0, **rates}

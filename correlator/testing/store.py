@@ -30,8 +30,12 @@ from correlator.errors import CommitUnknown, Fenced, StoreBusy, StoreError
 from correlator.events import DeadLetter
 
 CommitFault = Literal["busy", "lost_request", "lost_reply", "failed", "failed_committed"]
-"""What goes wrong with one commit: rolled back cleanly; connection lost before or after it took place (the answer is
-unknown, `resolve` tells); an I/O error after which the engine must stop, the transaction absent or present."""
+"""What goes wrong with one commit.
+
+`busy`: the transaction is rolled back. `lost_request`, `lost_reply`: the connection is lost before or after the
+transaction takes place; the answer is unknown until the engine calls `resolve`. `failed`, `failed_committed`: an I/O
+error after which the engine must stop; the transaction is absent or present.
+"""
 
 T = TypeVar("T")
 _encode = msgspec.msgpack.Encoder().encode
@@ -46,14 +50,14 @@ _NOTHING = CheckpointCommit(number=0, engine_time=0.0, digest=b"", contexts=(), 
 
 
 class _Span(NamedTuple):
-    """A segment of messages: its last number, and its bytes."""
+    """A segment of messages: the number of its last message, and its encoded content."""
 
     last: int
     content: bytes
 
 
 class Disk:
-    """What is committed, and who owns it. Survives engines; changed by `ModelStore` alone."""
+    """The committed content, and the epoch of its owner. It survives engines; only `ModelStore` changes it."""
 
     def __init__(self) -> None:
         self.epoch = 0
@@ -75,11 +79,11 @@ class Disk:
         return [_dead_decoder.decode(content) for content in self.dead]
 
     def content(self) -> tuple[object, ...]:
-        """All of it, to be compared with another moment's."""
+        """A copy of the whole content, for comparison with the content at another moment."""
         return tuple(value.copy() if isinstance(value, dict | list) else value for value in vars(self).values())
 
     def recovered(self) -> Recovered:
-        """Everything, as a start reads it."""
+        """The whole content, as the start of an engine reads it."""
         cut = _checkpoint_decoder.decode(self.checkpoint)
         return Recovered(
             epoch=self.epoch,
@@ -100,11 +104,11 @@ class Disk:
         )
 
     def segments(self, numbers: Sequence[int]) -> list[StateSegment]:
-        """State segments by number, in order."""
+        """The state segments with these numbers, in order; missing ones are left out."""
         return [_state_decoder.decode(self.state[number]) for number in sorted(numbers) if number in self.state]
 
     def apply(self, number: int, writes: Sequence["_Prepared"]) -> None:
-        """A transaction takes place, all at once."""
+        """Carry out a transaction, all writes at once."""
         self.commit = number
         for write in writes:
             write(self)
@@ -118,16 +122,16 @@ def _no_fault(_number: int, _writes: Sequence[Write]) -> CommitFault | None:
 
 
 def _unobserved(_epoch: int, _number: int, _writes: Sequence[Write]) -> None:
-    """Nobody watches."""
+    """Ignore the transaction: the default of `committed`."""
 
 
 class ModelStore:
-    """One engine's handle of a disk.
+    """The store of one engine over a disk; implements the port `Store`.
 
     Args:
-        disk: what survives.
-        fault: asked at each commit what goes wrong with it.
-        committed: told (epoch, number, writes) of each transaction at the moment it takes place.
+        disk: the content, which survives the engine.
+        fault: called at each commit; returns what goes wrong with it, or `None`.
+        committed: called with (epoch, number, writes) at the moment when a transaction takes place.
     """
 
     def __init__(
@@ -143,13 +147,13 @@ class ModelStore:
         self._epoch = 0
 
     def read(self) -> Recovered:
-        """Everything that is committed."""
+        """Read the whole committed content."""
         point("rec.lock")
         point("rec.load.meta")
         return msgspec.structs.replace(self._disk.recovered(), epoch=self._disk.epoch + 1)
 
     def take_over(self, recovered: Recovered) -> None:
-        """Take the epoch, unless the disk has changed since it was read; raises `Fenced` then."""
+        """Take the next epoch. Raises `Fenced` E3202 if the disk has changed since `recovered` was read."""
         disk = self._disk
         if (disk.epoch, disk.commit) != (recovered.epoch - 1, recovered.commit):
             what = f"commit {disk.commit} of epoch {disk.epoch} is not what was read: another engine has changed it"
@@ -159,7 +163,11 @@ class ModelStore:
         point("rec.epoch.commit.after")
 
     def commit(self, number: int, writes: Sequence[Write]) -> None:
-        """Write all or nothing; raises as the port says."""
+        """Commit all writes or none.
+
+        Raises `Fenced` E3202 if another engine has taken the disk, and the errors of `fault`: `StoreBusy` E3102,
+        `CommitUnknown` E3103, `StoreError` E3104.
+        """
         prepared = [_prepare(write) for write in writes]
         kind = _kind(writes)
         point(f"{kind}.tx.begin")
@@ -179,20 +187,20 @@ class ModelStore:
         point(f"{kind}.tx.commit.after")
 
     def resolve(self, number: int) -> bool:
-        """Whether transaction `number` was committed."""
+        """Whether transaction `number` was committed. Raises `Fenced` E3202 if another engine has taken the disk."""
         self._check_owner(number, number + 1)
         return self._disk.commit == number
 
     def confirm_lock(self) -> float | None:
-        """A model has no lock that could be lost."""
+        """Return `None`: this store has no lock that could be lost."""
         return None
 
     def read_state(self, numbers: Sequence[int]) -> Sequence[StateSegment]:
-        """State segments by number, in order."""
+        """The state segments with these numbers, in order."""
         return self._disk.segments(numbers)
 
     def close(self) -> None:
-        """Nothing to let go of: a model has no lock."""
+        """Do nothing: this store holds no lock."""
 
     def _check_owner(self, *numbers: int) -> None:
         disk = self._disk
@@ -209,7 +217,7 @@ def _kind(writes: Sequence[Write]) -> str:
 
 
 def _prepare(write: Write) -> _Prepared:
-    """Encode a write before the transaction, so that what cannot be stored changes nothing."""
+    """Encode a write before the transaction begins: if it cannot be encoded, nothing changes."""
     if isinstance(write, ReceiveCommit):
         return _prepare_receive(write)
     if isinstance(write, CheckpointCommit):
@@ -293,7 +301,7 @@ def _prepare_registry(write: RegistryCommit) -> _Prepared:
 
 
 def _forget(disk: Disk, name: str) -> None:
-    """An endpoint is gone with all that is kept for it; ids stay in a domain that another receiver shares."""
+    """Remove an endpoint with all its content; its ids stay if another receiver shares the domain."""
     for log in (disk.receive_log, disk.outbound):
         for key in [key for key in log if key[0] == name]:
             del log[key]

@@ -48,7 +48,8 @@ class Messages(Sequence[Message]):
     def values(self, field: str) -> list[Any]:
         """The value of one field of each body, in order.
 
-        Every body must be a JSON object. Raises `KeyError` if it lacks the field, `msgspec.DecodeError` for other bodies.
+        Every body must be a JSON object. Raises `KeyError` if one lacks the field, `msgspec.DecodeError` if one is no
+        JSON.
         """
         return [msgspec.json.decode(message.body)[field] for message in self._messages]
 

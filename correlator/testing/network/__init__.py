@@ -1,11 +1,11 @@
-"""A TCP proxy that loses, cuts, holds and delays bytes of a connection, at places that the test names.
+"""A TCP proxy for tests that loses, cuts, holds and delays the bytes of a connection at places that the test names.
 
     with FaultProxy(server_port) as proxy:
         lost = proxy.inject(lost_reply(POSTGRES_COMMIT))
         ...                                                # the program under test talks to proxy.port
         assert lost.wait(10)
 
-Everything is on loopback. `faults` holds the values, `proxy` the proxy.
+Proxy and server are on loopback. `faults` defines the faults, `proxy` the proxy.
 """
 
 from correlator.testing.network.faults import (

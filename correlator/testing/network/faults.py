@@ -1,7 +1,8 @@
-"""Faults of a network as values: a place on the wire, and what happens there.
+"""Faults of a network as values: each has a place on the wire, and an action that takes place there.
 
-A place is a number of bytes, `after`, of one direction of one connection: so many bytes pass, then the fault acts. It
-acts as soon as the last of them was passed on; with 0, when the first byte arrives, which then meets the fault.
+A place is given by the number of bytes, `after`, that pass in one direction of one connection before the fault acts.
+The fault acts as soon as the last of these bytes has been passed on. If the number is 0, the fault acts when the first
+byte arrives, before this byte is passed on.
 """
 
 import re
@@ -11,13 +12,13 @@ from enum import StrEnum
 from correlator.errors import UsageError
 
 ANY = re.compile(rb".+", re.DOTALL)
-"""Matches whatever a client sends: each piece, as it arrives, is one request."""
+"""Matches all bytes that a client sends: each piece that arrives counts as one request."""
 POSTGRES_COMMIT = re.compile(rb"Q\x00\x00\x00\x0bCOMMIT\x00")
 """Matches COMMIT as a client of PostgreSQL sends it: 12 bytes of the simple query protocol."""
 
 
 class Direction(StrEnum):
-    """Which way bytes go."""
+    """The direction in which bytes go."""
 
     REQUEST = "request"
     """From the client to the upstream."""
@@ -30,11 +31,11 @@ class AtByte:
     """A place counted from the beginning of a connection.
 
     Attributes:
-        direction: whose bytes are counted.
-        after: so many pass.
-        connection: the proxy's n-th one, from 1; `None` is every one, once each.
+        direction: the direction whose bytes are counted.
+        after: how many bytes pass before the fault acts.
+        connection: the number of the proxy's connection, counted from 1. `None`: every connection, once on each.
 
-    Raises `UsageError` E2411 for numbers that cannot be.
+    Raises `UsageError` E2411 if `after` is negative or `connection` is less than 1.
     """
 
     direction: Direction
@@ -42,26 +43,26 @@ class AtByte:
     connection: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be."""
+        """Refuse numbers that are out of range."""
         _at_least(0, after=self.after)
         _at_least(1, connection=1 if self.connection is None else self.connection)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtRequest:
-    """A place counted from a request that a matcher recognises, on whatever connection it comes.
+    """A place counted from a request that a matcher recognises, on any connection.
 
-    The bytes of the reply are those that come back once the request has arrived here: exact for protocols that answer
-    one request before the next is sent.
+    For the direction REPLY, the proxy counts the bytes that come back after the request has arrived at the proxy. This
+    is exact for protocols that answer one request before the client sends the next.
 
     Attributes:
-        matcher: finds requests among the bytes that clients send. One that comes in two pieces is found when it spans
-            at most 64 bytes of the earlier ones; those have passed then.
-        hit: the n-th such request since the fault was injected, over all connections.
-        direction: whether bytes of the request or of its reply are counted.
-        after: so many pass.
+        matcher: finds requests in the bytes that clients send. If a request arrives in several pieces, the proxy finds
+            it if at most 64 bytes of it are in the earlier pieces; these bytes have passed by then.
+        hit: the number of the matching request, counted from 1 over all connections since the fault was injected.
+        direction: whether the bytes of the request or of its reply are counted.
+        after: how many bytes pass before the fault acts.
 
-    Raises `UsageError` E2411 for numbers that cannot be.
+    Raises `UsageError` E2411 if `after` is negative or `hit` is less than 1.
     """
 
     matcher: re.Pattern[bytes] = ANY
@@ -70,18 +71,18 @@ class AtRequest:
     after: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be."""
+        """Refuse numbers that are out of range."""
         _at_least(0, after=self.after)
         _at_least(1, hit=self.hit)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutConnection:
-    """The connection ends; what has passed arrives.
+    """End the connection. Bytes that were passed on arrive.
 
     Attributes:
-        upstream: whether the upstream notices. If not, it keeps a session whose client is gone, as after the loss of
-            a host, until the upstream itself, `FaultProxy.cut`, `heal` or `close` ends it.
+        upstream: whether the upstream's end is closed, too. If not, the upstream keeps a session whose client is gone,
+            as after the loss of a host, until the upstream itself, `FaultProxy.cut`, `heal` or `close` ends it.
     """
 
     upstream: bool = True
@@ -89,36 +90,36 @@ class CutConnection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Swallow:
-    """Bytes of this direction are taken and lost from here on, the end of the stream too: neither peer is told."""
+    """Lose all further bytes of this direction, and its end of stream; neither peer notices."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stall:
-    """Bytes of this direction wait, and none is lost.
+    """Hold the bytes of this direction; none is lost.
 
     Attributes:
-        seconds: for how long; `None` until the fault is withdrawn. Raises `UsageError` E2411 when negative.
+        seconds: how long; `None` holds them until the fault is withdrawn. Raises `UsageError` E2411 if negative.
     """
 
     seconds: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be."""
+        """Refuse numbers that are out of range."""
         _at_least(0, seconds=self.seconds or 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delay:
-    """Each piece of this direction waits from here on, one after the other, until the fault is withdrawn.
+    """Delay each further piece of this direction, one after the other, until the fault is withdrawn.
 
     Attributes:
-        seconds: how long each. Raises `UsageError` E2411 when negative.
+        seconds: the delay of each piece. Raises `UsageError` E2411 if negative.
     """
 
     seconds: float
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be."""
+        """Refuse numbers that are out of range."""
         _at_least(0, seconds=self.seconds)
 
 
@@ -128,21 +129,32 @@ Action = CutConnection | Swallow | Stall | Delay
 
 @dataclass(frozen=True, slots=True)
 class NetworkFault:
-    """What happens, and where."""
+    """A place on the wire, and the action that takes place there."""
 
     place: FaultPlace
     action: Action
 
 
 def lost_request(matcher: re.Pattern[bytes], *, hit: int = 1, after: int = 0) -> NetworkFault:
-    """The connection is cut within the n-th matching request: `after` of its bytes arrive at the upstream."""
+    """Cut the connection within the n-th matching request.
+
+    Args:
+        matcher: finds requests.
+        hit: n, counted from 1.
+        after: how many bytes of the request arrive at the upstream.
+    """
     return NetworkFault(AtRequest(matcher=matcher, hit=hit, direction=Direction.REQUEST, after=after), CutConnection())
 
 
 def lost_reply(matcher: re.Pattern[bytes], *, hit: int = 1, after: int = 0) -> NetworkFault:
-    """The connection is cut within the reply to the n-th matching request: `after` of its bytes arrive at the client.
+    """Cut the connection within the reply to the n-th matching request.
 
-    With 0 the upstream has begun to answer, so that it has done what was asked.
+    If `after` is 0, the upstream has begun to answer, so it has carried out the request.
+
+    Args:
+        matcher: finds requests.
+        hit: n, counted from 1.
+        after: how many bytes of the reply arrive at the client.
     """
     return NetworkFault(AtRequest(matcher=matcher, hit=hit, direction=Direction.REPLY, after=after), CutConnection())
 

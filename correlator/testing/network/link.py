@@ -1,7 +1,7 @@
-"""One connection through the proxy: two streams of bytes, the faults that wait on them, and how it ends.
+"""One connection through the proxy: its two streams of bytes, the faults that act on them, and its end.
 
-Everything here runs in the thread of the proxy's event loop, so that all connections see one order of things: the place
-of a fault is settled before the bytes that it depends on are passed on.
+The thread of the proxy's event loop runs everything here. So all connections see events in one order: the proxy settles
+the place of a fault before it passes on the bytes on which that place depends.
 """
 
 import asyncio
@@ -16,16 +16,16 @@ from correlator.testing.network.faults import AtByte, AtRequest, CutConnection, 
 HOST = "127.0.0.1"
 LARGEST_PIECE = 65536
 LONGEST_SPLIT = 64
-"""So many bytes of a request that comes in two pieces may lie in the earlier ones."""
+"""How many bytes of a request that arrives in several pieces may be in the earlier pieces."""
 
 
 class Injection:
-    """A fault that a proxy carries. `fired`, `wait` and `withdraw` are for any thread.
+    """A fault that a proxy carries. Any thread may read the attributes and call `wait` and `withdraw`.
 
     Attributes:
-        fault: what was injected.
-        fired: how often it has acted.
-        hits: requests that its place has recognised, up to its own one.
+        fault: the injected fault.
+        fired: how often the fault has acted.
+        hits: how many matching requests its place has recognised, up to the request at which it acts.
     """
 
     def __init__(self, fault: NetworkFault, do: Callable[[Coroutine[Any, Any, None]], None]) -> None:
@@ -37,11 +37,12 @@ class Injection:
         self._over = asyncio.Event()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until it has acted; says whether it has."""
+        """Wait at most `timeout_s` seconds until the fault has acted; return whether it has."""
         return self._acted.wait(timeout_s)
 
     def withdraw(self) -> None:
-        """It acts no more, and what it held or delayed goes on. What it has cut or swallowed stays lost.
+        """End the fault. Bytes that it held or delayed pass on; bytes that it swallowed, and connections that it cut,
+        stay lost.
 
         Raises:
             UsageError: E2412, the proxy is closed.
@@ -49,26 +50,26 @@ class Injection:
         self._do(self.end())
 
     async def end(self) -> None:
-        """It is withdrawn."""
+        """Mark the fault as withdrawn."""
         self._over.set()
 
     @property
     def over(self) -> bool:
-        """Whether it is withdrawn."""
+        """Whether the fault is withdrawn."""
         return self._over.is_set()
 
     async def hold(self, seconds: float | None) -> None:
-        """Wait so long, or until it is withdrawn."""
+        """Wait `seconds`, or without limit if that is `None`; return early if the fault is withdrawn."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._over.wait(), seconds)
 
     def fire(self) -> None:
-        """It acts now."""
+        """Record that the fault acts."""
         self.fired += 1
         self._acted.set()
 
     def meets(self, place: AtRequest) -> bool:
-        """A request of its kind was recognised; says whether it is the one."""
+        """Count a matching request; return whether it is the request at which the fault acts."""
         self.hits += 1
         return self.hits == place.hit
 
@@ -82,20 +83,20 @@ class ProxySocket:
         writer.transport.set_write_buffer_limits(0)  # `drain` waits until the kernel has all, so that it arrives
 
     async def read(self) -> bytes:
-        """What came, at most a piece; nothing at the end."""
+        """Read the next piece, empty at the end of the stream."""
         return await self._reader.read(LARGEST_PIECE)
 
     async def write(self, data: bytes) -> None:
-        """Hand all of it to the kernel."""
+        """Hand all bytes to the kernel."""
         self._writer.write(data)
         await self._writer.drain()
 
     def write_end(self) -> None:
-        """Say that nothing more comes."""
+        """Send the end of the stream."""
         self._writer.write_eof()
 
     def abort(self) -> None:
-        """Close it now."""
+        """Close the connection at once."""
         self._writer.transport.abort()
 
 
@@ -103,7 +104,7 @@ class LinkLostError(Exception):
     """The connection ends here.
 
     Attributes:
-        upstream: whether the upstream is told.
+        upstream: whether the upstream's end is closed, too.
     """
 
     def __init__(self, *, upstream: bool = True) -> None:
@@ -115,8 +116,8 @@ class Stream:
     """One direction of a connection.
 
     Attributes:
-        passed: bytes that were passed on.
-        swallows: whether what comes is lost.
+        passed: how many bytes were passed on.
+        swallows: whether all further bytes are lost.
     """
 
     def __init__(self) -> None:
@@ -126,19 +127,19 @@ class Stream:
         self._marks: list[tuple[int, Injection]] = []
 
     def mark(self, position: int, injection: Injection) -> None:
-        """Let a fault act when so many bytes have passed."""
+        """Let a fault act when `position` bytes have passed."""
         self._marks.append((position, injection))
         self._marks.sort(key=lambda mark: mark[0])
 
     def room(self, size: int) -> int:
-        """How many of so many bytes pass before the next fault acts."""
+        """How many of `size` bytes pass before the next fault acts."""
         return min(size, self._marks[0][0] - self.passed) if self._marks else size
 
     async def meet_faults(self) -> None:
-        """Let those act whose place is here.
+        """Let the faults act whose place has been reached.
 
         Raises:
-            LinkLostError: a cut.
+            LinkLostError: a fault cuts the connection.
         """
         while self._marks and self._marks[0][0] <= self.passed:
             _, injection = self._marks.pop(0)
@@ -158,20 +159,20 @@ class Stream:
                 self.swallows = True
 
     async def delay(self) -> None:
-        """Wait as long as faults say that each piece waits."""
+        """Wait as long as the faults of this direction delay each piece."""
         for injection in self._delays:
             if isinstance(injection.fault.action, Delay):
                 await injection.hold(injection.fault.action.seconds)
 
 
 class ProxiedConnection:
-    """A connection of a client, and the one to the upstream that belongs to it.
+    """A connection of a client, and the connection to the upstream that belongs to it.
 
     Args:
-        number: of the proxy's connections, from 1.
-        client: its end.
-        injections: those of the proxy; one that has met its request is taken out.
-        count: told of bytes before they are passed on.
+        number: the number among the proxy's connections, counted from 1.
+        client: the client's end.
+        injections: the faults of the proxy; a fault that has found its request is removed.
+        count: called with the direction and the number of bytes before bytes are passed on.
     """
 
     def __init__(
@@ -189,14 +190,18 @@ class ProxiedConnection:
 
     @property
     def lossy(self) -> bool:
-        """Whether bytes of it were lost, or its client."""
+        """Whether bytes of the connection were lost, or its client is gone while the upstream keeps its session."""
         return self._orphaned or any(stream.swallows for stream in self._streams.values())
 
     def mark(self, injection: Injection, *, late: bool = False) -> None:
-        """Take a fault whose place is a byte of this connection.
+        """Take over a fault whose place is a byte of this connection; ignore others.
+
+        Args:
+            injection: the fault.
+            late: whether the connection exists already.
 
         Raises:
-            UsageError: E2411, it is `late` and the byte of just this connection has passed.
+            UsageError: E2411, the fault is `late` and names this connection, but its byte has passed.
         """
         place = injection.fault.place
         if not isinstance(place, AtByte) or place.connection not in (None, self._number):
@@ -256,7 +261,7 @@ class ProxiedConnection:
             await stream.meet_faults()
 
     def _recognise(self, data: bytes) -> None:
-        """Find requests, and give the faults that wait for them their places, before a byte of this piece passes."""
+        """Find requests, and set the places of the faults that wait for them, before a byte of this piece passes."""
         window = self._earlier + data
         for injection in list(self._injections):
             place = injection.fault.place

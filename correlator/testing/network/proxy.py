@@ -1,4 +1,4 @@
-"""The proxy: a listener on loopback in front of one upstream, whose connections meet the faults that were injected."""
+"""The proxy: listens on loopback in front of one upstream, and lets injected faults act on the connections."""
 
 import asyncio
 import socket
@@ -18,16 +18,17 @@ PATIENCE_S = 60.0
 class FaultProxy:
     """Passes TCP connections on to a port of loopback, and lets faults act on them.
 
-    A client whose upstream does not listen is connected and ended at once. Every method may be called by any thread.
-    Use it as a context manager, or `close` it.
+    If the upstream does not listen, a client is connected and its connection ends at once. Any thread may call any
+    method; a call returns after the proxy's thread has carried it out. Use the proxy as a context manager, or call
+    `close`.
 
     Args:
-        upstream: the port to pass connections on to.
+        upstream: the port to which connections are passed on.
 
     Attributes:
-        port: where it listens, the same for its whole life, also while it refuses.
-        connections: how many it has accepted.
-        open_connections: how many of them live.
+        port: the port on which the proxy listens; it stays the same after `refuse` and `accept`.
+        connections: how many connections the proxy has accepted.
+        open_connections: how many of them are open.
     """
 
     def __init__(self, upstream: int) -> None:
@@ -55,15 +56,15 @@ class FaultProxy:
         self.close()
 
     def inject(self, fault: NetworkFault) -> Injection:
-        """Let a fault act from now on, once; at every connection once where its place says so.
+        """Let a fault act once from this call on; once on each connection if its place says so.
 
         Raises:
-            UsageError: E2411, its byte has passed already; E2412, the proxy is closed.
+            UsageError: E2411, the byte of its place has passed; E2412, the proxy is closed.
         """
         return self._do(self._inject(fault))
 
     def cut(self) -> int:
-        """End all connections now, at both ends; returns how many. What has passed arrives.
+        """End all connections, at both ends; return how many. Bytes that were passed on arrive.
 
         Raises:
             UsageError: E2412, the proxy is closed.
@@ -71,7 +72,7 @@ class FaultProxy:
         return self._do(self._cut(lambda _: True))
 
     def refuse(self) -> None:
-        """Refuse new connections; those that live go on. Raises as `cut`."""
+        """Refuse new connections; open ones go on. Raises as `cut`."""
         self._do(self._stop_listening())
 
     def accept(self) -> None:
@@ -79,20 +80,27 @@ class FaultProxy:
         self._do(self._listen())
 
     def heal(self) -> None:
-        """Withdraw every fault, accept connections, and end those that lost something. Raises as `cut`."""
+        """Withdraw every fault, accept connections, and end the connections that have lost bytes or their client.
+
+        Raises as `cut`.
+        """
         self._do(self._heal())
 
     def passed(self, direction: Direction) -> int:
-        """How many bytes were passed on this way, over all connections."""
+        """How many bytes were passed on in this direction, over all connections."""
         return self._passed[direction]
 
     def wait_for(self, condition: Callable[[], bool], timeout_s: float) -> bool:
-        """Wait until a condition on the counts of this proxy holds; says whether it does."""
+        """Wait until a condition on the proxy's counts holds; return whether it does within `timeout_s` seconds.
+
+        The condition may read `connections`, `open_connections` and `passed`. It is evaluated after each change of
+        them.
+        """
         with self._changed:
             return self._changed.wait_for(condition, timeout_s)
 
     def close(self) -> None:
-        """Stop listening, end all connections, and wait for that; may be called again."""
+        """Stop listening, end all connections, and wait until they have ended. May be called again."""
         if self._loop.is_closed():
             return
         self._do(self._stop())
@@ -102,7 +110,7 @@ class FaultProxy:
         self._reserved.close()
 
     def _do(self, work: Coroutine[Any, Any, T]) -> T:
-        """Have it done by the thread of the loop, and wait for it."""
+        """Run a coroutine in the thread of the loop, and wait for its result."""
         if self._loop.is_closed():
             work.close()
             raise UsageError("E2412", f"proxy of port {self._upstream}", "is closed", "", "Make another one")
@@ -167,7 +175,7 @@ class FaultProxy:
 
 
 def _reserve() -> socket.socket:
-    """A port, bound and never listened on: nobody else gets it while connections are refused."""
+    """Bind a port without listening: no other program gets it while the proxy refuses connections."""
     reserved = socket.socket()
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     reserved.bind((HOST, 0))

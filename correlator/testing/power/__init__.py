@@ -1,5 +1,5 @@
-"""Power cuts: what a disk may hold after one, computed from the recorded calls of a process.
+"""Losses of power: which contents a disk may have afterwards, computed from the recorded calls of a process.
 
-`disk` knows which images of a disk are legal; `outages` puts one in the place of a killed engine's store, for level
-`power` of crash tests.
+`disk` computes the possible contents, called images. `outages` puts an image in the place of the store of a killed
+engine, for level `power` of crash tests.
 """

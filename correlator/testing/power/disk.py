@@ -1,18 +1,20 @@
-"""Which images of the disk a power cut could have left, told from a trace.
+"""Computes from a trace which images a loss of power could have left on the disk.
 
-What is legal on a journalling file system (ext4, XFS, btrfs):
+On a journalling file system (ext4, XFS, btrfs) these images are possible:
 
-- Content. Of what was written to a file since its last `fsync` or `fdatasync`, any part may be missing, in units of
-  sectors of 512 bytes: the later one of two writes may have arrived and the earlier one not, and one write may have
-  arrived in part. A sector never holds a later write without an earlier one to the same sector: both would have been
-  in the same page of memory. Where content is missing at the end, the file ends before it, or holds zeros: both occur.
-- Length. A file is cut and lengthened in order: if a truncation is missing, all that came after it is too.
-- Names. Files appear, change their names and disappear in the order in which they did: the image shows a moment
-  between the last `fsync` of the directory and the cut. Several file systems make the name of a file durable with its
-  content; here only the directory's own sync does, which is what POSIX promises.
-- `-shm` files are SQLite's memory, and made anew by whoever opens the store first.
+- Content. Of the writes to a file since its last `fsync` or `fdatasync`, any part may be missing, in units of sectors
+of
+  512 bytes. Of two writes the later one may have arrived and the earlier one not, and one write may have arrived in
+  part. But a sector never holds a later write without the earlier ones to the same sector, since both changed the same
+  page of memory. If content is missing at the end, the file ends before it or holds zeros there: both occur.
+- Length. A file is cut and lengthened in order: if a truncation is missing, all later changes of the file are missing.
+- Names. Files appear, change their names and disappear in order: the image shows the names of one moment between the
+last
+  `fsync` of the directory and the loss of power. Several file systems make the name of a file durable with its content;
+  here only an `fsync` of the directory does, as POSIX says.
+- `-shm` files are memory of SQLite. The first process that opens the store makes them anew.
 
-What a device loses although it confirmed a sync is not among this: no store survives that.
+A device that loses content although it has confirmed an `fsync` is out of scope: no store survives that.
 """
 
 import random
@@ -25,16 +27,20 @@ from correlator.testing.syscalls.trace import CallKind, CallRecord
 SECTOR = 512
 MEMORY = "-shm"
 KINDS = ("whole", "lost", "torn", "absent")
-"""All applied; writes missing; one of them in part; names missing (and, of what is there, writes)."""
+"""The kinds of images.
+
+`whole`: all calls have taken effect. `lost`: writes are missing. `torn`: one of the missing writes arrived in part.
+`absent`: names are missing, and perhaps writes to the files that are there.
+"""
 
 
 class Image(NamedTuple):
-    """What the disk holds after a power cut.
+    """The content of the disk after a loss of power.
 
     Attributes:
         kind: one of `KINDS`.
-        files: content by name.
-        effective: whether it differs from what the process saw.
+        files: the content of each file, by name.
+        effective: whether the content differs from what the process saw.
     """
 
     kind: str
@@ -43,15 +49,15 @@ class Image(NamedTuple):
 
 
 class File:
-    """One file, whatever its name is now.
+    """One file, whatever its present name is.
 
     Args:
-        content: what it begins with, durable.
+        content: the initial content, which is durable.
 
     Attributes:
-        content: as the process sees it.
-        durable: as it was at its last sync.
-        pending: what was done to it since.
+        content: the content as the process sees it.
+        durable: the content at the last sync.
+        pending: the changes since then.
     """
 
     def __init__(self, content: bytes = b"") -> None:
@@ -65,18 +71,18 @@ class File:
         return [at for at, one in enumerate(self.pending) if one.kind is CallKind.WRITE and _sectors(one) > 1]
 
     def apply(self, record: CallRecord) -> None:
-        """A write or a truncation took place."""
+        """Apply a write or a truncation."""
         self.pending.append(record)
         change(self.content, record)
 
     def sync(self) -> None:
-        """All of it is durable now."""
+        """Make the whole content durable."""
         for record in self.pending:
             change(self.durable, record)
         self.pending.clear()
 
     def image(self, rng: random.Random, *, torn: bool) -> bytearray:
-        """The content after a cut; with `torn`, one write arrived in part."""
+        """Draw the content after a loss of power; with `torn`, one write has arrived in part."""
         if not self.pending:
             return self.content
         arrived = _draw(rng, len(self.pending))
@@ -102,10 +108,10 @@ class File:
 
 
 class Disk:
-    """A directory, replayed from a trace record by record.
+    """A directory of files, to which the records of a trace are applied one by one.
 
     Args:
-        files: what it begins with, durable: content by name.
+        files: the initial content of each file by name, which is durable.
     """
 
     def __init__(self, files: Mapping[str, bytes] = MappingProxyType({})) -> None:
@@ -114,7 +120,7 @@ class Disk:
         self._pending_names: list[tuple[CallRecord, File]] = []
 
     def apply(self, record: CallRecord) -> None:
-        """One more call took place."""
+        """Apply the next call."""
         if record.path.endswith(MEMORY):
             return
         if record.kind in (CallKind.CREATE, CallKind.RENAME, CallKind.UNLINK):
@@ -131,7 +137,7 @@ class Disk:
 
     @property
     def kinds(self) -> Sequence[str]:
-        """The kinds of images that a cut at this moment can leave."""
+        """The kinds of images that a loss of power at this moment can leave."""
         files = self.names.values()
         there = {
             "whole": True,
@@ -142,7 +148,7 @@ class Disk:
         return [kind for kind in KINDS if there[kind]]
 
     def draw(self, kind: str, rng: random.Random) -> Image:
-        """One image of a kind that is among `kinds`."""
+        """Draw an image of a kind that is among `kinds`."""
         whole = {name: file.content for name, file in self.names.items()}
         if kind == "whole":
             return Image(kind, whole, effective=False)
@@ -164,38 +170,38 @@ class Disk:
 
 
 class _Missing:
-    """The sectors of a file in which a write is missing: no later write to them arrived."""
+    """The sectors of a file in which a write is missing, so that no later write to them arrived."""
 
     def __init__(self) -> None:
         self._sectors = bytearray()
 
     @property
     def end(self) -> int:
-        """Where the last of them ends."""
+        """The end of the last missing sector, in bytes."""
         return len(self._sectors) * SECTOR
 
     def add(self, record: CallRecord) -> None:
-        """All sectors of a write."""
+        """Add all sectors of a write."""
         first, last = _span(record)
         self._sectors.extend(bytes(max(0, last - len(self._sectors))))
         self._sectors[first:last] = b"\1" * (last - first)
 
     def add_one(self, sector: int) -> None:
-        """One sector."""
+        """Add one sector."""
         self._sectors.extend(bytes(max(0, sector + 1 - len(self._sectors))))
         self._sectors[sector] = 1
 
     def touches(self, record: CallRecord) -> bool:
-        """Whether one of them lies within a write."""
+        """Whether one of the missing sectors is within a write."""
         return self._sectors.find(1, *_span(record)) >= 0
 
     def holds(self, sector: int) -> bool:
-        """Whether this is one of them."""
+        """Whether this sector is missing."""
         return sector < len(self._sectors) and bool(self._sectors[sector])
 
 
 def _rename(names: dict[str, File], record: CallRecord, file: File) -> None:
-    """A name of `file` appears, changes or goes."""
+    """Apply a record that makes, changes or removes a name of `file`."""
     if record.kind is CallKind.CREATE:
         names[record.path] = file
     else:
@@ -205,7 +211,7 @@ def _rename(names: dict[str, File], record: CallRecord, file: File) -> None:
 
 
 def change(content: bytearray, record: CallRecord) -> None:
-    """Do to `content` what the record tells."""
+    """Apply a write or a truncation to `content`."""
     size = record.offset - len(content)
     if size > 0:
         content.extend(bytes(size))
@@ -216,7 +222,8 @@ def change(content: bytearray, record: CallRecord) -> None:
 
 
 def _draw(rng: random.Random, count: int) -> Sequence[bool]:
-    """Which of so many arrived: none, about half, all but one, one alone, all from some place on, or up to it."""
+    """Draw which of `count` changes arrived: none, about half, all but one, one, all before a place, or all after it.
+    """
     how = rng.randrange(6)
     if how == 0:
         return [False] * count
@@ -231,7 +238,7 @@ def _draw(rng: random.Random, count: int) -> Sequence[bool]:
 
 
 def _span(record: CallRecord) -> tuple[int, int]:
-    """First sector of a write, and the one after its last."""
+    """The first sector of a write, and the sector after its last."""
     return record.offset // SECTOR, -(-(record.offset + len(record.content)) // SECTOR)
 
 
@@ -241,7 +248,7 @@ def _sectors(record: CallRecord) -> int:
 
 
 def _write_some(image: bytearray, record: CallRecord, missing: _Missing, arrived: Sequence[bool]) -> None:
-    """Write those sectors that arrived, unless an earlier write to them is missing."""
+    """Write the sectors that arrived, but none in which an earlier write is missing."""
     first, _ = _span(record)
     for sector, here in enumerate(arrived, first):
         if not here or missing.holds(sector):

@@ -1,4 +1,4 @@
-"""Losses of power in the life of a real store: its directory becomes what a disk may hold after one."""
+"""Losses of power in the runs of level `power`: the directory of a store gets a content that such a loss can leave."""
 
 import random
 from pathlib import Path
@@ -10,9 +10,9 @@ from correlator.testing.schedule import Fault
 from correlator.testing.syscalls.trace import Trace
 
 DISK = "disk"
-"""Directory of the store, in that of the run."""
+"""The directory of the store, within the directory of the run."""
 TRACE = "trace"
-"""What the life that ran last did to it, in the directory of the run."""
+"""The trace of the last life, within the directory of the run."""
 _TOLD = {
     "whole": "nothing is lost",
     "lost": "writes are lost",
@@ -22,15 +22,15 @@ _TOLD = {
 
 
 class Outages:
-    """The disk of one run. Used by the oracle's thread alone.
+    """The disk of one run. Only the oracle's thread may use it.
 
     Args:
-        directory: of the run; `DISK` is made in it, private.
-        seed: of what is lost.
+        directory: the directory of the run; `DISK` is made in it, with mode 0700.
+        seed: determines what is lost.
 
     Attributes:
         disk: the directory that loses power.
-        trace: to which a life is to record its calls.
+        trace: the file to which a life records its calls.
     """
 
     def __init__(self, directory: Path, seed: int) -> None:
@@ -41,12 +41,14 @@ class Outages:
         self._before: dict[str, bytes] = {}
 
     def begin(self) -> None:
-        """A life begins: what is there is durable, its trace is empty."""
+        """Begin a life: the present content is durable, and the trace is empty."""
         self._before = held(self.disk)
         files.write(self.trace, ())
 
     def strike(self, fault: Fault) -> str:
-        """The life has died by this fault, and the power is gone with it: says what that made of the disk."""
+        """Replace the content of the disk by an image, after a life has died by this fault; return how to describe the
+        image.
+        """
         disk = Disk(self._before)
         for one in Trace(self.trace, ends_anywhere=True):
             disk.apply(one)
@@ -56,6 +58,6 @@ class Outages:
 
 
 def _drawn(disk: Disk, rng: random.Random) -> Image:
-    """An image that lacks something, where one can: without that, level `kill9` does the same."""
+    """Draw an image that lacks content if there is one: a whole image would repeat what level `kill9` does."""
     lacking = [kind for kind in disk.kinds if kind != "whole"]
     return disk.draw(rng.choice(lacking or disk.kinds), rng)

@@ -1,4 +1,4 @@
-"""A directory as the disk under test: what it holds, and one image after another put into it."""
+"""Reads and replaces the content of a directory that stands for the disk under test."""
 
 import os
 from collections.abc import Mapping
@@ -6,12 +6,12 @@ from pathlib import Path
 
 
 def held(directory: Path) -> dict[str, bytes]:
-    """Its files by name."""
+    """The content of each file of the directory, by name."""
     return {there.name: there.read_bytes() for there in directory.iterdir()}
 
 
 def put(directory: Path, files: Mapping[str, bytes | bytearray]) -> Path:
-    """Make the directory hold these files and nothing else; returns it."""
+    """Make the directory hold these files and no others; return the directory."""
     for there in directory.iterdir():
         if there.name not in files:
             there.unlink()

@@ -1,4 +1,4 @@
-"""Other settings of SQLite than the product's, which refuses them."""
+"""Gives SQLite settings that the product itself refuses."""
 
 import sqlite3
 
@@ -6,7 +6,9 @@ from correlator.storage.sqlite import SqliteDatabase
 
 
 def settled_as(*pragmas: str) -> None:
-    """From now on have every store of this process set so, after the product has set and checked its own way."""
+    """From now on, run these pragmas on each store that this process opens, after the product has set and checked its
+    own.
+    """
     settle = SqliteDatabase._settle  # noqa: SLF001  # on purpose
 
     def settled(self: SqliteDatabase, raw: sqlite3.Connection) -> None:

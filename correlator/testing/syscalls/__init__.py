@@ -1,4 +1,4 @@
-"""The calls by which a process changes files: counted, recorded, failed or answered by SIGKILL, one by one.
+"""Counts, records, and fails the system calls by which a process changes files, or kills the process at one of them.
 
-`library` interposes them in a process that was started with it; `trace` reads what was recorded.
+`library` interposes the calls in a process that was started with it; `trace` reads the recorded calls.
 """

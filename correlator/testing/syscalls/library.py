@@ -1,18 +1,20 @@
-"""The library that stands between a process and the calls by which it changes files.
+"""A preloaded library that interposes the system calls by which a process changes files.
 
-A process has it when it was *started* with it: with `environment(...)`, which also arms it at once, or inside
-`preloading()`, which arms nothing. Children that such a process forks have it too, and are armed by `arm` there; a
-fork always begins unarmed. While it is not armed it passes every call on. Linux with glibc, and a C compiler.
+A process has the library only if it was *started* with it: with `environment(...)`, which also arms the library at
+once, or inside `preloading()`, which does not arm it. The children that such a process forks have the library, too. A
+forked child begins unarmed and calls `arm` to arm it. An unarmed library passes every call on. It needs Linux with
+glibc, and a C compiler.
 
-What it sees: `open` with `O_CREAT` or `O_TRUNC`, `write`, `pwrite`, `ftruncate`, `fsync`, `fdatasync`, `rename`,
-`unlink`. SQLite and Python change files by nothing else (SQLite's `-shm` is written through memory, and is made anew
-by recovery). All calls of all threads on files below the watched directory are put into one order.
+The library sees `open` with `O_CREAT` or `O_TRUNC`, `write`, `pwrite`, `ftruncate`, `fsync`, `fdatasync`, `rename` and
+`unlink`: the *writing calls*. SQLite and Python change files by no other calls. (SQLite writes its `-shm` file through
+memory, but recovery makes this file anew.) The library puts all calls of all threads on files below the watched
+directory into one order.
 
     with library.preloading():                                 # the server of the forks starts with the library
         multiprocessing.forkserver.ensure_running()
     …
     def child() -> None:                                       # runs in the forked process
-        library.arm(directory, fault=Fault(action=Action.KILL, at=17))
+        library.arm(directory, fault=CallFault(action=Action.KILL, at=17))
         work()                                                 # dies right before its 17th writing call
 """
 
@@ -37,34 +39,34 @@ from correlator.testing.syscalls.trace import WRITING, CallKind
 SOURCE = Path(__file__).with_name("syscalls.c")
 _COMPILE = ("-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-U_FORTIFY_SOURCE")
 _PRELOAD = "LD_PRELOAD"
-_ORDER = "CORRELATOR_SYSCALLS"  # directory, trace and fault, one to a line; the library forgets it when it has read it
+_ORDER = "CORRELATOR_SYSCALLS"  # directory, trace and fault, one on each line; the library removes the variable after reading it
 
 
 class Action(enum.StrEnum):
-    """What happens to a call that a fault strikes."""
+    """What a fault does to a call."""
 
     KILL = "kill"
     """The process dies by SIGKILL before the call."""
     EIO = "eio"
-    """The call fails: the disk is broken. Nothing was written."""
+    """The call fails as on a broken disk; nothing is written."""
     ENOSPC = "enospc"
-    """The call fails: the disk is full. Nothing was written."""
+    """The call fails as on a full disk; nothing is written."""
     SHORT = "short"
-    """A write writes the first half and says so; other calls are left alone."""
+    """A write of two bytes or more writes its first half and returns that count; other calls are left alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallFault:
-    """Which writing calls below the watched directory are struck, and how.
+    """Which writing calls below the watched directory a fault strikes, and how.
 
     Attributes:
-        action: what happens.
-        at: the first struck call, counted from 1 from the moment of arming; only calls of `kinds` and `suffix` count.
-        times: how many calls in a row are struck from there on; 0 for ever.
-        at_byte: takes the place of `at`: writes pass until so many bytes are written, the one that crosses this is cut
-            to end there, and the next ones are struck.
+        action: what the fault does to them.
+        at: the first call that is struck, counted from 1 since `arm`. Only calls that match `kinds` and `suffix` count.
+        times: how many calls in a row are struck from there on; 0 means all.
+        at_byte: replaces `at`. Writes pass until this many bytes are written in all. The write that would exceed the
+            number is cut so that it ends there; the fault strikes the writes after it.
         kinds: the kinds of calls that count.
-        suffix: only calls on files whose name ends so count: "-wal", ".db".
+        suffix: only calls on files whose name ends with this text count, such as "-wal" or ".db".
     """
 
     action: Action
@@ -80,10 +82,12 @@ class CallFault:
 
 
 def library() -> Path:
-    """The compiled library; compiled at the first call and kept in a private directory of the user's cache.
+    """The path of the compiled library.
+
+    The first call compiles it and keeps it in a private directory of the user's cache.
 
     Raises:
-        UsageError: E2401, no compiler, another system than Linux, or no place to keep it.
+        UsageError: E2401, there is no compiler or no place to keep the library, or the system is not Linux.
     """
     if sys.platform != "linux":
         raise _impossible(f"system calls cannot be interposed on {sys.platform}", "This needs Linux with glibc")
@@ -98,16 +102,16 @@ def library() -> Path:
 def environment(
     directory: Path, *, trace: Path | None = None, fault: CallFault | None = None, base: dict[str, str] | None = None
 ) -> dict[str, str]:
-    """The environment of a new process that is armed before its `main` begins.
+    """The environment variables for a new process whose library is armed before `main` begins.
 
     Args:
-        directory: files below it are watched; it must exist.
-        trace: a file outside of it to which every writing call is recorded.
-        fault: what is struck.
-        base: the rest of the environment; this process's by default.
+        directory: calls on files below it are watched; it must exist.
+        trace: a file outside `directory` to which every writing call is recorded.
+        fault: which calls are struck.
+        base: the other variables; by default those of this process.
 
     Raises:
-        UsageError: E2401.
+        UsageError: E2401, the library cannot be made.
     """
     values = dict(os.environ if base is None else base)
     values[_PRELOAD] = _preloaded_with(values.get(_PRELOAD, ""))
@@ -117,12 +121,12 @@ def environment(
 
 @contextlib.contextmanager
 def preloading() -> Iterator[None]:
-    """Processes that are started inside have the library, unarmed: for a server that forks children.
+    """Processes that are started within the block have the library, unarmed. Meant for a server that forks children.
 
-    A process has one server of `multiprocessing`: one that was started before has the library not.
+    A process has one fork server of `multiprocessing`. If it was started before the block, it lacks the library.
 
     Raises:
-        UsageError: E2401.
+        UsageError: E2401, the library cannot be made.
     """
     before = os.environ.get(_PRELOAD)
     os.environ[_PRELOAD] = _preloaded_with(before or "")
@@ -136,16 +140,18 @@ def preloading() -> Iterator[None]:
 
 
 def preloaded() -> bool:
-    """Whether this process has the library."""
+    """Whether this process was started with the library."""
     return hasattr(_here(), "correlator_syscalls_arm")
 
 
 def arm(directory: Path, *, trace: Path | None = None, fault: CallFault | None = None) -> None:
-    """Watch the files below `directory` in this process, from now on; counters begin anew. As `environment`.
+    """Watch the files below `directory` in this process from now on; the counts begin at 0.
+
+    The arguments are those of `environment`.
 
     Raises:
         UsageError: E2402, this process was started without the library.
-        OSError: the trace cannot be written.
+        OSError: the trace cannot be opened.
     """
     failed = _function("arm")(_order(directory, trace, fault).encode(errors="surrogateescape"))
     if failed:
@@ -153,27 +159,27 @@ def arm(directory: Path, *, trace: Path | None = None, fault: CallFault | None =
 
 
 def disarm() -> None:
-    """Watch nothing any more; the counters stay. Raises `UsageError` E2402."""
+    """Watch no files any more; the counts stay. Raises `UsageError` E2402 as `arm`."""
     _function("disarm")()
 
 
 def mark(content: bytes) -> None:
-    """Put a fact into the trace: it comes after every call that has returned, and before every one that begins later.
+    """Put a fact into the trace, after all calls that have returned and before all calls that begin later.
 
     Raises:
-        UsageError: E2402, this process was started without the library, or is not armed with a trace.
+        UsageError: E2402, this process was started without the library, or the library is not armed with a trace.
     """
     if _function("mark")(content, ctypes.c_size_t(len(content))):
         raise UsageError("E2402", "library of system calls", "is not armed with a trace", "", "Call arm(…, trace=…)")
 
 
 def calls() -> int:
-    """How many calls have counted since the process was armed. Raises `UsageError` E2402."""
+    """How many calls have counted since `arm`. Raises `UsageError` E2402 as `arm`."""
     return int(_function("calls")())
 
 
 def struck() -> int:
-    """How many calls a fault has struck since the process was armed. Raises `UsageError` E2402."""
+    """How many calls the fault has struck since `arm`. Raises `UsageError` E2402 as `arm`."""
     return int(_function("struck")())
 
 
@@ -207,7 +213,7 @@ def _preloaded_with(others: str) -> str:
 
 
 def _cache() -> Path:
-    """A directory that only this user can write: what lies there is loaded into processes."""
+    """A directory that only this user can write to, since processes load code from it."""
     try:
         base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         directory = base / "correlator"

@@ -1,4 +1,4 @@
-"""What a process did to the files below one directory, call by call, in the order in which it happened.
+"""Reads the trace: what a process did to the files below one directory, call by call, in order.
 
 The file is a sequence of records as `syscalls.c` writes them: kind, length of the path, offset, size, path, content.
 """
@@ -16,40 +16,41 @@ _LONGEST_PATH = 4096
 
 
 class CallKind(enum.IntEnum):
-    """What a record tells. All but the last two are *writing calls*: those that count."""
+    """The kind of a record. All kinds but the last two are *writing calls*."""
 
     CREATE = 1
-    """A file came into being."""
+    """A file was made."""
     WRITE = 2
     """`content` was written at `offset`."""
     TRUNCATE = 3
-    """The file was cut, or lengthened by zeros, to `offset` bytes."""
+    """The file was cut to `offset` bytes, or lengthened to them by zeros."""
     FSYNC = 4
-    """Content and name of a file, or the names in a directory (path ""), are durable."""
+    """Content and name of a file are durable, or, with path "", the names in the directory."""
     FDATASYNC = 5
     """The content of a file is durable."""
     RENAME = 6
-    """The file has the name that `content` holds."""
+    """The file has the new name that `content` holds."""
     UNLINK = 7
-    """The name is gone."""
+    """The name was removed."""
     MARK = 8
-    """A fact that the process stated itself."""
+    """A fact that the process itself has put into the trace by `library.mark`."""
     STRUCK = 9
-    """A fault struck; `offset` is the kind of the call. What of the call took place has a record of its own."""
+    """A fault struck; `offset` is the kind of the call. The part of the call that took place has a record of its own.
+    """
 
 
 WRITING = frozenset(CallKind) - {CallKind.MARK, CallKind.STRUCK}
-"""The kinds that count as writing calls."""
+"""The kinds of writing calls."""
 
 
 class CallRecord(NamedTuple):
-    """One call that succeeded, or a mark.
+    """One call that succeeded, a mark, or a struck call.
 
     Attributes:
         kind: what happened.
-        path: of the file, relative to the watched directory; "" is the directory itself.
-        offset: as the kind says, else 0.
-        content: as the kind says, else empty.
+        path: the file, relative to the watched directory; "" is the directory itself.
+        offset: depends on the kind; 0 if the kind has none.
+        content: depends on the kind; empty if the kind has none.
     """
 
     kind: CallKind
@@ -59,15 +60,15 @@ class CallRecord(NamedTuple):
 
 
 class Trace:
-    """The records of a trace file, in order; iterable as often as wanted.
+    """The records of a trace file, in order. It can be iterated several times.
 
     Args:
-        path: the file; it may still grow, then an iteration ends where it is.
-        ends_anywhere: whether its writer may have been killed from outside while it wrote: then the last record, of
-            which a part is missing, is left out.
+        path: the file. If it is still growing, an iteration ends at the present end.
+        ends_anywhere: whether the writer may have been killed in the middle of a record. If so, an incomplete last
+            record is left out.
 
     Raises:
-        UsageError: E2403 while iterating, the file is no trace, or ends within a record.
+        UsageError: E2403 during the iteration, the file is no trace, or ends within a record.
     """
 
     def __init__(self, path: Path, *, ends_anywhere: bool = False) -> None:
@@ -90,7 +91,7 @@ class Trace:
                 yield CallRecord(CallKind(kind), path.decode(errors="surrogateescape"), offset, content)
 
     def _end(self) -> None:
-        """It ends within a record."""
+        """Raise the error of a file that ends within a record, unless it may end anywhere."""
         if not self._ends_anywhere:
             raise self._damaged("ends within a record")
 
@@ -99,6 +100,6 @@ class Trace:
 
 
 def encoded(record: CallRecord) -> bytes:
-    """A record as it stands in a trace file, for traces made by hand."""
+    """A record in the format of a trace file, for traces made by hand."""
     path = record.path.encode(errors="surrogateescape")
     return _HEADER.pack(record.kind, len(path), record.offset, len(record.content)) + path + record.content

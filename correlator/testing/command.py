@@ -20,7 +20,7 @@ from correlator.testing.crashtest.served import ENVIRONMENT
 from correlator.testing.worlds import World
 
 DIRECTORY = Path(".crash")
-"""Where failures leave their replay files."""
+"""The directory for the replay files of failures."""
 VIOLATED = 1
 
 
@@ -89,14 +89,17 @@ def crashtest(
 
 
 def _levels(asked: str, again: replay.Replay | None) -> Sequence[str]:
-    """The levels to run: that of the replay file if there is one."""
+    """The levels to run: the level of the replay file if there is one, else those that the option names."""
     if again is not None:
         return [again.level]
     return list(LEVELS) if asked == "all" else [asked]
 
 
 def _opened(names: Sequence[str], file: Path, store: str | None, *, all_of_them: bool) -> Iterator[Level]:
-    """Open one level after another, each until the caller asks for the next; of all, skip those that refuse FILE."""
+    """Open one level after another; each stays open until the caller asks for the next.
+
+    With `all_of_them`, levels that refuse FILE are skipped with a warning.
+    """
     for name in names:
         with contextlib.ExitStack() as stack:
             try:
@@ -110,7 +113,7 @@ def _opened(names: Sequence[str], file: Path, store: str | None, *, all_of_them:
 
 
 def _lines(messages: Iterable[str]) -> Iterator[tuple[str, list[bytes]]]:
-    """Destination and bodies of each option; raises `UsageError` E2427."""
+    """Destination and bodies of each `--messages`. Raises `UsageError` E2427 for a wrong one or an unreadable file."""
     for given in messages:
         destination, found, path = given.rpartition("=")
         if not (destination and found and path):

@@ -1,1 +1,1 @@
-"""Crash tests of application code: one test body, run again and again with other faults, until one breaks it."""
+"""Crash tests of application code: a test body runs again and again, each time with other faults, until a run fails."""

@@ -1,4 +1,5 @@
-"""Runs a test body under one fault after another until it fails or the budget is used up, and makes failures small."""
+"""Runs a test body under one plan of faults after another until a run fails or the budget is used up; shrinks failures.
+"""
 
 import random
 import time
@@ -10,12 +11,12 @@ from correlator.testing.crashtest.runs import Body, Level, Outcome, RunPlan
 from correlator.testing.schedule import Fault
 
 SINGLES_SHARE = 0.5
-"""Of the budget, for faults that strike alone; the rest is for drawn ones, many at once."""
+"""The share of the budget for runs with a single fault; the rest is for drawn plans with many faults."""
 SHRINK_S = 20.0
 SHARES = 2
-"""Of the messages, where exactly one fault strikes: the life after a death has something to do, too."""
+"""In how many parts the messages are published in runs with a single fault, so that the life after a death has work."""
 TRIES = 3
-"""Repeats of a plan before it counts as one that does not fail: threads make real runs differ."""
+"""How often a plan is repeated before it counts as a plan that does not fail: runs of real processes differ."""
 
 
 @dataclass(slots=True)
@@ -23,15 +24,15 @@ class CrashTestFigures:
     """The figures of a campaign.
 
     Attributes:
-        level: its name.
-        runs: of the body, the first one without faults.
-        without_fault: runs in which none struck.
+        level: the name of the level.
+        runs: runs of the body, including the first one without faults.
+        without_fault: runs in which no fault struck.
         crashes: engines that died.
-        faults: those that struck, by kind.
-        points: deaths by named fault point, as far as the level knows.
-        singles: places at which one fault alone can strike, as the first run passed them.
-        singles_tried: those of them that were tried.
-        seconds: that it took.
+        faults: faults that struck, by kind.
+        points: deaths by named fault point, if the level knows the point.
+        singles: places at which a single fault can strike, as the first run passed them.
+        singles_tried: how many of these places were tried.
+        seconds: duration of the campaign.
     """
 
     level: str
@@ -53,7 +54,7 @@ class CrashTestFigures:
         self.points.update(record.who for _, record in outcome.history.of("died"))
 
     def line(self) -> str:
-        """One line."""
+        """The figures as one line."""
         return (
             f"level {self.level}: {self.runs:,} runs ({self.without_fault:,} without a fault), "
             f"{self.crashes:,} crashes, {self.singles_tried:,} of {self.singles:,} single faults, {self.seconds:.1f} s"
@@ -65,10 +66,10 @@ class Result:
     """The result of a campaign.
 
     Attributes:
-        figures: what it did.
+        figures: what the campaign did.
         reference: the run without faults.
-        found: the first run that failed, `None` when none did.
-        shrunk: the same failure with as few faults as were found to be enough.
+        found: the first run that failed, `None` if none did.
+        shrunk: a run with the same failure and as few faults as were found to be enough.
     """
 
     figures: CrashTestFigures
@@ -81,10 +82,10 @@ def campaign(level: Level, body: Body, *, budget_s: float, seed: int) -> Result:
     """Run a body without faults, then with one fault at each place in turn, then with many drawn faults.
 
     Args:
-        level: how to run.
-        body: what to run; see `runs.Body`.
-        budget_s: seconds after which no other run begins; shrinking comes on top.
-        seed: of everything that is drawn.
+        level: runs the body.
+        body: the test body; see `runs.Body`.
+        budget_s: seconds after which no other run begins. Shrinking a failure takes up to `SHRINK_S` seconds more.
+        seed: determines everything that is drawn.
     """
     begin = time.monotonic()
     figures = CrashTestFigures(level.name)
@@ -108,7 +109,7 @@ def campaign(level: Level, body: Body, *, budget_s: float, seed: int) -> Result:
 
 
 def repeated(level: Level, body: Body, plan: RunPlan) -> Result:
-    """Run a plan once; at a level that is not deterministic, up to a few times until a run fails."""
+    """Run a plan once. If the level is not deterministic, run it up to `TRIES` times until a run fails."""
     begin = time.monotonic()
     figures = CrashTestFigures(level.name)
     for _ in range(1 if level.deterministic else TRIES):
@@ -124,7 +125,7 @@ def repeated(level: Level, body: Body, plan: RunPlan) -> Result:
 def _plans(
     singles: list[tuple[Fault, ...]], seed: int, begin: float, budget_s: float
 ) -> Iterator[tuple[RunPlan, bool]]:
-    """Plans as long as the budget lasts, at least one; the flag marks plans with a single fault."""
+    """Plans as long as the budget lasts, at least one; the flag says that the plan has a single fault."""
     random.Random(f"singles {seed}").shuffle(singles)
     for number, faults in enumerate(singles):
         if number and time.monotonic() - begin > budget_s * SINGLES_SHARE:
@@ -139,7 +140,8 @@ def _plans(
 def shrink(level: Level, body: Body, failure: Outcome) -> Outcome:
     """Leave out faults as long as the same invariant is violated: first half of them at once, then fewer.
 
-    Ends after `SHRINK_S` with the smallest plan found so far. What runs in between have kept is removed.
+    Ends after `SHRINK_S` seconds with the smallest plan found so far. Removes the directories that the runs in between
+    keep.
     """
     deadline = time.monotonic() + SHRINK_S
     best = _fails_again(level, body, failure, failure.faults)
@@ -158,7 +160,7 @@ def shrink(level: Level, body: Body, failure: Outcome) -> Outcome:
 
 
 def _without_some(level: Level, body: Body, failure: Outcome, size: int, deadline: float) -> Outcome | None:
-    """The failure without `size` neighbouring faults, wherever that is possible first."""
+    """Leave out `size` neighbouring faults of a failure, at the first place where the run fails all the same."""
     faults = list(failure.faults)
     for start in range(0, len(faults), size):
         if time.monotonic() > deadline:
@@ -170,7 +172,7 @@ def _without_some(level: Level, body: Body, failure: Outcome, size: int, deadlin
 
 
 def _fails_again(level: Level, body: Body, failure: Outcome, faults: Sequence[Fault]) -> Outcome | None:
-    """A run with exactly these faults that violates what the failure does."""
+    """A run with exactly these faults that violates the same invariant as the failure; `None` if there is none."""
     assert failure.violated is not None
     for _ in range(TRIES):
         outcome = level.run(body, RunPlan(failure.plan.seed, tuple(faults), failure.plan.shares))

@@ -1,4 +1,4 @@
-"""A configuration file as a crash test needs it: what can be published where, and what the history says of it."""
+"""The configuration file of a crash test: where the test can publish, and how the history names messages and parts."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -27,20 +27,22 @@ from correlator.testing.invariants.history import OPTIONAL, Published, ReceiverF
 from correlator.testing.worlds import Messages, Publishable
 
 SOURCE = "test"
-"""Message source id of what a test publishes."""
+"""The message source id of the messages that a test publishes."""
 NOTICES_LOSS_WITHIN_S = 0.5
-"""Seconds until a modelled broker has noticed a lost line: less than a real one takes, so that a run need not wait."""
+"""Seconds until a modelled broker notices a lost connection. Real brokers need longer; a run need not wait so long."""
 ID_PROPERTY = "uniqueMessageId"
 
 
 class Configured:
-    """The engine of a file. Modules beside the file must be importable while it lives.
+    """The configuration file of a crash test, read and checked.
+
+    The modules beside the file must be importable while the object is in use.
 
     Args:
         file: the configuration file.
-        database: where a level that needs a database server may make stores.
+        database: the address of a database where level `broker` makes stores.
 
-    Raises `InvalidConfiguration` with everything that is wrong in it, `ConfigError` for what cannot be imported.
+    Raises `InvalidConfiguration` with all mistakes in the file, `ConfigError` if a class cannot be imported.
     """
 
     def __init__(self, file: Path, database: str | None = None) -> None:
@@ -69,21 +71,21 @@ class Configured:
             self._readers.setdefault((one.connection, self._destination(one)), []).append(one)
 
     def classes(self) -> Iterator[str]:
-        """Import paths of the monitors and events that the file names."""
+        """Import paths of the monitors and event classes that the file names."""
         yield from (one.type for one in self.settings.monitors)
         yield from (one.event for one in self.settings.receivers if one.event)
 
     @property
     def persistent(self) -> bool:
-        """Whether there is a store."""
+        """Whether the file configures a store."""
         return self.settings.store is not None
 
     def label(self, connection: str, destination: str) -> str:
-        """What history and test call a destination: with its connection where there are several."""
+        """How history and test name a destination: with its connection if the file has several connections."""
         return destination if len(self.brokers) == 1 else f"{connection}:{destination}"
 
     def setup(self) -> Setup:
-        """The facts that invariants ask for."""
+        """The facts about receivers and senders that the invariants need."""
         windows = self.settings.duplicate_detection
         return Setup(
             receivers={
@@ -112,7 +114,9 @@ class Configured:
         )
 
     def place(self, name: str) -> tuple[str, str]:
-        """Connection and destination by what a test calls it; raises `UsageError` E2420 when no receiver reads it."""
+        """Connection and destination, by the name that a test uses. Raises `UsageError` E2420 if no receiver receives
+        from it.
+        """
         logical = self.settings.destinations.get(name, name)
         found = [place for place in self._readers if name == self.label(*place) or logical == place[1]]
         if len(found) != 1:
@@ -122,11 +126,14 @@ class Configured:
         return found[0]
 
     def sent(self, name: str, accepted: Sequence[Outgoing]) -> Messages:
-        """What a consumer sees of a sender that drops repeats by unique id; raises `UsageError` E2420.
+        """The messages of a sender as a consumer sees them that drops repeats by unique id.
 
         Args:
             name: id of the sender.
-            accepted: everything that brokers took from it.
+            accepted: all messages that brokers have accepted from it.
+
+        Raises:
+            UsageError: E2420, the file has no such sender.
         """
         known = {one.id: one.reliability for one in self.senders}
         if name not in known:
@@ -136,11 +143,14 @@ class Configured:
         return Messages(one.message for one in accepted)
 
     def state(self, monitor: type[Monitor] | str, held: Mapping[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
-        """Attributes and tables of the instances of a monitor; raises `UsageError` E2420 for one that keeps nothing.
+        """Attributes and tables of the instances of a monitor.
 
         Args:
             monitor: the class, or its name in the store.
-            held: what the store holds, as `inspection.state_of_disk` gives it.
+            held: the content of the store, as `inspection.state_of_disk` returns it.
+
+        Raises:
+            UsageError: E2420, the monitor is not persistent, or no persistent monitor has this name.
         """
         if not isinstance(monitor, str) and not monitor.persistent:
             what = "is not persistent: it has no state that lasts"
@@ -154,14 +164,15 @@ class Configured:
         return [{name: value for name, value in one.items() if name.isidentifier()} for one in found]
 
     def messages(self, place: tuple[str, str], given: Iterable[Publishable], first: int) -> Iterator[Message]:
-        """Messages as the broker has them: with a name of their own, and an id for duplicate detection.
+        """Messages as the broker gets them: each with a name of its own, and with an id for duplicate detection.
 
         Args:
-            place: where they go.
-            given: by the test.
-            first: number of the first of them at this place.
+            place: connection and destination.
+            given: the messages or bodies of the test.
+            first: the number of the first message at this place.
 
-        Raises `UsageError` E2421 for what has no body, and for a message where a list of them belongs.
+        Raises:
+            UsageError: E2421, a body cannot become a message, or `given` is one message instead of a list.
         """
         if isinstance(given, str | bytes | Mapping | msgspec.Struct):
             raise UsageError("E2421", "publish", "one message is no list of messages", "", "Write [message]")
@@ -175,7 +186,7 @@ class Configured:
             yield msgspec.structs.replace(message, properties=properties, headers=headers)
 
     def known(self, connection: str, destination: str, message: Message, *, own: bool = False) -> Published:
-        """What the history says of a message that comes to a place; `own`: from a sender of the same engine."""
+        """The history's record of a message that reaches a place; `own`: a sender of the same engine has sent it."""
         readers = self._readers[connection, destination]
         receiver = readers[0]
         if receiver.id not in self._mappings:
@@ -197,7 +208,7 @@ class Configured:
         return selector is None or selector.matches(message)
 
     def _physical(self) -> Iterator[ReceiverSettings]:
-        """The receivers with their destinations behind logical names."""
+        """The receivers, with physical destinations in place of logical ones."""
         for one in self.settings.receivers:
             yield replace(one, destination=self._destination(one))
 
@@ -206,7 +217,7 @@ class Configured:
 
 
 def _state_names(cls: type[Monitor]) -> Iterator[str]:
-    """Those of all monitors that are imported: any of them may be spawned."""
+    """The names in the store of all imported monitors, since handlers may spawn any of them."""
     for one in cls.__subclasses__():
         if one.persistent:
             yield one.state_name
@@ -225,7 +236,7 @@ def _body(given: Any) -> bytes:
 
 
 def _modelled(features: Features) -> Features:
-    """What a broker in memory can imitate of it."""
+    """The features of a connector that a broker in memory can imitate."""
     return Features(
         order=features.order,
         flags_redelivery=features.flags_redelivery,

@@ -1,4 +1,4 @@
-"""`@crash_test`: makes a pytest test of a body that runs in a world."""
+"""`@crash_test`: makes a pytest test of a test body that runs in worlds."""
 
 import functools
 import inspect
@@ -22,33 +22,36 @@ from correlator.testing.worlds import World
 
 BUDGET = "20s"
 DIRECTORY = ".crash"
-"""Where failures leave their replay files, below the root directory of the tests."""
+"""The directory for the replay files of failures, below the root directory of the tests."""
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY
 
 
 class CrashReplayWarning(UserWarning):
-    """A replay file was made with something else."""
+    """The configuration, the test or the version of the product has changed since a replay file was made."""
 
 
 def crash_test(
     *, config: str | Path, levels: Sequence[str] = ("sim",), budget: str = BUDGET, seed: int = 1
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Run the test again and again, each time with other faults, until it fails or the budget is used up.
+    """Run the test again and again, each time with other faults, until a run fails or the budget is used up.
 
-    The test, a function or a method, takes a `world` (`correlator.testing.World`) and any fixtures; these are made
-    once, the world anew for each run. The first call has no fault. The following calls have one fault each, at
-    one place after the other, for at most half of the budget; the rest have drawn faults. A call fails by its own
-    assertions, by `world.check()`, or by any exception.
+    The test is a function or a method with an argument `world` (`correlator.testing.World`). It may use fixtures:
+    pytest makes them once, while each run gets a new world. The first run has no faults. The following runs have a
+    single fault each, at one place after another, for at most half of the budget. The other runs have drawn faults. A
+    run fails by an assertion of the test, by `world.check()`, or by any other exception. The test may be skipped in its
+    first run only.
 
     Args:
-        config: the configuration file, beside the file of the test or below the root directory of the tests.
-        levels: `sim` (simulated), `kill9` (real processes) and `power` (the same, and the disk loses power with them);
-            `broker` (as `kill9`, over a PostgreSQL server that is cut off); each becomes a test of its own.
-        budget: how long each level may look for a failure, such as `20s` or `5m`; `--crash-budget` takes its place.
-        seed: of what is drawn; `--crash-seed` takes its place.
+        config: the configuration file, relative to the file of the test or to the root directory of the tests.
+        levels: each level becomes a test of its own: `sim` (simulated), `kill9` (real processes), `power` (real
+            processes, and the disk loses power when one is killed), `broker` (real processes over a real PostgreSQL
+            server, whose connections are cut).
+        budget: how long each level looks for a failure, such as `20s` or `5m`; `--crash-budget` overrides it.
+        seed: determines everything that is drawn; `--crash-seed` overrides it.
 
-    The test fails, without any run, for a level, budget, destination or sender that is not there (E2420, E2425, E2426)
-    and for a file with mistakes.
+    The test fails without any run if the function is no body of a crash test (E2436), if a level is unknown (E2425) or
+    the budget is no duration (E2426), and if the configuration file has mistakes. It fails in its first run if it names
+    unknown destinations or senders (E2420). A failure prints the violation and the command that repeats it.
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
@@ -77,10 +80,10 @@ def crash_test(
             else:
                 _tell(request, result, file)
                 return
-            pytest.fail(refused, pytrace=False)  # here, where pytest sees no other error to show
+            pytest.fail(refused, pytrace=False)  # outside of `except`, so that pytest shows no other error
 
         asked = [inspect.Parameter(name, _KEYWORD) for name in ("request", "crash_level")]
-        vars(test).update(__signature__=inspect.Signature([*own, *asked]))  # what pytest is to ask for
+        vars(test).update(__signature__=inspect.Signature([*own, *asked]))  # the arguments that pytest has to supply
         of_each = list(levels) if mistake is None else ["sim"]
         marked: Callable[..., None] = pytest.mark.parametrize("crash_level", of_each)(test)
         return marked
@@ -89,7 +92,7 @@ def crash_test(
 
 
 def _body(function: Callable[..., None]) -> Body:
-    """What is called in each world; a test may be skipped in its first run alone, later that would hide a failure."""
+    """The call for each world. The test may be skipped in its first run only: a later skip would hide a failure."""
     calls = itertools.count(1)
 
     def body(world: World) -> None:
@@ -107,7 +110,7 @@ def _body(function: Callable[..., None]) -> Body:
 
 
 def _mistake(function: Callable[..., None], levels: Sequence[str]) -> UsageError | None:
-    """Why a function cannot be called once for each run, or its levels are none."""
+    """The mistake that prevents calling the function once for each run, or in the levels; `None` if there is none."""
     where = f"crash test {function.__name__}"
     if isinstance(levels, str) or not levels or len(set(levels)) < len(levels):
         return UsageError("E2425", where, f"levels={levels!r} are no levels", 'A list of names, each once: ["sim"]')
@@ -122,7 +125,7 @@ def _mistake(function: Callable[..., None], levels: Sequence[str]) -> UsageError
 
 
 def _run(request: pytest.FixtureRequest, level: Level, body: Body, config: Path, budget: str, seed: int) -> Result:
-    """A campaign, or the run of a replay file; what speaks against such a file is a warning."""
+    """Run a campaign, or the plan of a replay file; warn if the replay file does not fit."""
     option = request.config.option
     if not option.crash_replay:
         budget_s = seconds(option.crash_budget or budget)
@@ -136,7 +139,7 @@ def _run(request: pytest.FixtureRequest, level: Level, body: Body, config: Path,
 
 
 def _tell(request: pytest.FixtureRequest, result: Result, config: Path) -> None:
-    """Keep figures for summary and report, and fail when something was found."""
+    """Keep the figures for summary and report, and fail the test if a run has failed."""
     request.node.user_properties.append((PROPERTY, report.figures(result)))
     if result.shrunk is None:
         if result.figures.runs == result.figures.without_fault and not request.config.option.crash_replay:

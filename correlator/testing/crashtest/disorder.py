@@ -1,4 +1,4 @@
-"""Finds messages that a broker delivered in another order than they were published in, as some brokers redeliver."""
+"""Finds messages that arrived in another order than they were published, because the broker has redelivered them."""
 
 from collections.abc import Iterator
 from itertools import groupby
@@ -11,7 +11,7 @@ EXPLAINED = 'See docs/crash-tests.md, "Order"'
 
 
 def disorder(history: History) -> str:
-    """The first message that was taken behind a later one, and why that may be; "" when there is none."""
+    """The first message that was taken after one published later, and the possible reason; "" if there is none."""
     facts = Facts(history)
     for name, receiver in facts.setup.receivers.items():
         places = {one.pid: at for at, one in enumerate(facts.published_to.get(receiver.destination, ()))}
@@ -35,7 +35,9 @@ def _first(places: dict[str, int], pids: list[str]) -> str:
 
 
 def _taken(history: History, receivers: set[str], *, stored: bool) -> Iterator[list[str]]:
-    """What the receivers that share a queue have taken, in order: over all lives where it is stored."""
+    """The messages that the receivers of a queue have taken, in order: of all lives if they are stored, else of each
+    life.
+    """
     if stored:
         yield [pid for _, record in history.of("received") if record.who in receivers for pid in record.data.pids]
         return

@@ -1,4 +1,4 @@
-"""Level `kill9`: the engine of a configuration file in processes that are killed."""
+"""Level `kill9`: the engine of a configuration file runs in processes that are killed."""
 
 import contextlib
 import functools
@@ -30,19 +30,19 @@ RETRY_S = 0.02
 INTERVALS_S = (0.005, 0.02, 0.1)
 LIVES = (1, 2, 3, 5)
 SPARED = wire.Kill()
-"""The kill of a life that is spared."""
+"""The kill of a life that ends without being killed."""
 NewStore = Callable[[], str]
-"""Makes an empty store for a run and returns its address."""
+"""Makes an empty store for a run, and returns its address."""
 
 
 class Kill9World(ConfiguredWorld):
-    """`worlds.World` of one run with real processes.
+    """The `worlds.World` of one run with real processes.
 
     Args:
-        level: its name.
+        level: the name of the level.
         configured: the file under test.
         lives: the run.
-        kills: one for each life under faults.
+        kills: one kill for each life under faults.
         shares: in how many parts messages are published.
     """
 
@@ -84,11 +84,11 @@ class Kill9World(ConfiguredWorld):
 
 
 class Kill9:
-    """The level; see `runs.Level`. Every run has a directory of its own, which a failed one keeps.
+    """The level `kill9`; see `runs.Level`. Every run has a directory of its own, which stays if the run fails.
 
     Args:
         configured: the file under test.
-        new_store: where stores are, in place of a SQLite file in the directory of the run.
+        new_store: makes the stores, in place of SQLite files in the directories of the runs.
         prepare: import paths; see `wire.Job`.
     """
 
@@ -97,7 +97,7 @@ class Kill9:
     by_call = draws.BY_CALL
     imports: Sequence[str] = ()
     disturbances: Collection[str] = BROKER_KINDS
-    """Kinds of faults that kill nobody."""
+    """Kinds of faults that do not kill the process."""
 
     def __init__(self, configured: Configured, new_store: NewStore | None = None, prepare: Sequence[str] = ()) -> None:
         self.configured = configured
@@ -139,7 +139,7 @@ class Kill9:
             yield world
 
     def singles(self, reference: Outcome) -> Iterator[tuple[Fault, ...]]:
-        """See `runs.Level`: a kill at each passing of a fault point, and before each call that changes a file."""
+        """See `runs.Level`: a kill each time a fault point is passed, and before each call that changes a file."""
         for fault in draws.singles(reference.points):
             yield (fault,)
 
@@ -174,7 +174,7 @@ class Kill9:
                 lives.close()
 
     def _kills(self, plan: RunPlan, schedule: Schedule, lives: int) -> deque[wire.Kill]:
-        """One kill for each life under faults. If other faults need a life to strike in, one life is spared."""
+        """One kill for each life under faults. If other faults need a life to strike in, one life is not killed."""
         if plan.faults is not None:
             kills = draws.kills_of(one for one in plan.faults if one.kind not in self.disturbances)
             return kills if len(kills) == len(plan.faults) else deque([*kills, SPARED])
@@ -185,13 +185,13 @@ class Kill9:
         return draws.drawn_kills(rng, lives, self._passed, by_call=by_call)
 
     def _outages(self, directory: Path, seed: int) -> Outages | None:
-        """The losses of power of a run; `None` if the disk loses nothing."""
+        """The losses of power of a run; `None` at levels without them."""
         del directory, seed
         return None
 
     @contextlib.contextmanager
     def _stored(self, plan: RunPlan, directory: Path) -> Iterator[StoreOfRun]:
-        """An empty store for a run."""
+        """Make an empty store for a run."""
         del plan
         if not self.configured.persistent:
             yield StoreOfRun(None)
@@ -223,7 +223,7 @@ def _scenario(configured: Configured, seed: int, store: str | None) -> Scenario:
 
 
 def _settings(settings: EngineSettings, store: str | None, interval: float) -> EngineSettings:
-    """The settings of the file with the store of the run, with short waits, and without secrets."""
+    """The settings of the file with the store of the run and short waits, and without the options of connections."""
     connections = {name: replace(one, options={}) for name, one in settings.connections.items()}
     return replace(
         settings,

@@ -1,4 +1,4 @@
-"""Levels by name and durations as text, for pytest and the command line alike."""
+"""Levels by name, and durations as text, for pytest and the command line."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
@@ -20,12 +20,12 @@ LEVELS: Mapping[str, Callable[[Configured], Level]] = {
     "power": Powered,
     "broker": Broker,
 }
-"""How a level is made."""
+"""The factory of each level, by its name."""
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def known(name: str) -> Callable[[Configured], Level]:
-    """The factory of a level; raises `UsageError` E2425 for an unknown name."""
+    """The factory of a level. Raises `UsageError` E2425 for an unknown name."""
     if name not in LEVELS:
         hint = did_you_mean(name, LEVELS) or ""
         raise UsageError("E2425", "level", f"{quoted(name)} is not a level", f"Levels: {', '.join(LEVELS)}", hint)
@@ -34,14 +34,17 @@ def known(name: str) -> Callable[[Configured], Level]:
 
 @contextlib.contextmanager
 def opened(name: str, config: Path, database: str | None = None) -> Iterator[Level]:
-    """A level for a configuration file; the modules beside the file are importable within the block.
+    """Open a level for a configuration file. The modules beside the file are importable within the block.
 
     Args:
-        name: of the level.
-        config: the file.
-        database: address of a PostgreSQL database, which level `broker` needs.
+        name: the name of the level.
+        config: the configuration file.
+        database: the address of a PostgreSQL database, which level `broker` needs.
 
-    Raises `UsageError` E2425 for an unknown level, and what reading the file raises.
+    Raises:
+        UsageError: E2425, unknown level; and the errors of the level.
+        InvalidConfiguration: the file has mistakes.
+        ConfigError: a class that the file names cannot be imported.
     """
     make = known(name)
     with importable(config):
@@ -53,7 +56,7 @@ def opened(name: str, config: Path, database: str | None = None) -> Iterator[Lev
 
 
 def seconds(budget: str) -> float:
-    """`60s`, `5m`, `1h` as seconds; raises `UsageError` E2426."""
+    """A duration such as `60s`, `5m` or `1h` in seconds. Raises `UsageError` E2426 for other texts."""
     with contextlib.suppress(ValueError, KeyError, TypeError):
         value = float(budget[:-1]) * UNITS[budget[-1:]]
         if 0 < value < float("inf"):

@@ -1,8 +1,8 @@
-"""Level `sim` executes the user's modules anew for every engine, as a new process does.
+"""Executes the user's modules anew for every simulated engine, as a new process does.
 
-A simulated crash leaves the Python process as it is. What the user's modules hold (globals, attributes of classes) must
-go with the engine all the same, or a monitor that keeps state there would look right after a crash, and wrong in a run
-without any, which finds what the run before has left.
+A simulated crash does not end the Python process. Nevertheless, the values in the user's modules (globals, attributes
+of classes) must be lost with the engine. Otherwise a monitor that keeps state there would look right after a crash, and
+wrong in a run without faults, which would find the values of the run before.
 """
 
 import contextlib
@@ -21,11 +21,11 @@ _OURS = frozenset({"correlator", "connectors", "__main__"})
 
 
 class OwnModules:
-    """The user's modules: those beside a configuration file or below its directory, without installed packages.
+    """The user's modules: those beside a configuration file or below its directory, but no installed packages.
 
     Args:
-        directory: of the file.
-        paths: of the classes that the file names, as `module:Class`; already imported.
+        directory: the directory of the file.
+        paths: the classes that the file names, as `module:Class`; they are imported already.
     """
 
     def __init__(self, directory: Path, paths: Sequence[str]) -> None:
@@ -47,9 +47,9 @@ class OwnModules:
             self._replace(outside)
 
     def renew(self) -> None:
-        """Execute them again, as far as the file names them, and what these import; within `present`.
+        """Execute the modules again that the file names, and those that they import. Call it within `present`.
 
-        Others stay as they are: modules of tests, which no engine imports.
+        Modules that no engine imports, such as the modules of tests, stay as they are.
 
         Raises:
             UsageError: E2445, a module cannot be executed twice in a process.
@@ -73,7 +73,9 @@ class OwnModules:
         sys.modules.update(modules)
 
     def _imported(self) -> dict[str, ModuleType]:
-        """Only names that were not there at the last look are looked at: there are hundreds of others."""
+        """The user's modules among all imported ones. Looks only at names that are new since the last call, to save
+        time.
+        """
         own = {name: sys.modules[name] for name in sys.modules.keys() - self._others}
         own = {name: module for name, module in own.items() if self._owns(name, module)}
         self._others = sys.modules.keys() - own.keys()

@@ -1,8 +1,8 @@
-"""Level `power`: as `kill9`, but with each engine that is killed the power goes, and the disk loses what it may.
+"""Level `power`: as `kill9`, but the disk loses power with each engine that is killed.
 
-A life records every call by which it changes the store's files. When it is dead, the directory becomes one of the
-images that a loss of power at that moment can leave, and the next life goes on from there. So what an engine took for
-committed is held against a store that may lack whatever was not synced.
+A life records every call by which it changes the files of the store. After its death, the directory gets one of the
+contents that a loss of power at that moment can leave, and the next life continues from there. So a test fails if an
+engine has taken a change for committed that was not synced.
 """
 
 from collections.abc import Sequence
@@ -16,21 +16,22 @@ from correlator.testing.power.pragmas import settled_as
 from correlator.testing.syscalls import library
 
 WAL_PAGES = 40
-"""After so many the log is copied into the file: a short life comes to it too, and to what can be lost there."""
+"""Pages after which SQLite copies the log into the database file, so that a short life reaches this step."""
 
 
 class Powered(Kill9):
-    """The level; see `runs.Level`. The store is a SQLite file.
+    """The level `power`; see `runs.Level`. The store is a SQLite file.
 
     Args:
         configured: the file under test.
         prepare: import paths; see `wire.Job`.
 
-    Raises `UsageError` E2433 for a file without a store, which has nothing on the disk; E2401 without a C compiler.
+    Raises:
+        UsageError: E2433, the file configures no store, so there is nothing on the disk; E2401, there is no C compiler.
     """
 
     name = "power"
-    by_call = 0.6  # between calls there is something to lose; at most fault points all is synced
+    by_call = 0.6  # between calls there are changes to lose; at most fault points everything is synced
 
     def __init__(self, configured: Configured, prepare: Sequence[str] = ()) -> None:
         if not configured.persistent:
@@ -44,6 +45,6 @@ class Powered(Kill9):
 
 
 def small_log(life: object) -> None:
-    """Have the log copied soon; called in each child."""
+    """Let SQLite copy the log soon. Called in each child."""
     del life
     settled_as(f"wal_autocheckpoint = {WAL_PAGES}")

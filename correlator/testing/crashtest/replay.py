@@ -15,17 +15,17 @@ from correlator.testing.schedule import Fault
 
 
 class Replay(msgspec.Struct, frozen=True, kw_only=True):
-    """The plan of a failed run, with the versions and files that it depends on.
+    """The plan of a failed run, with the versions and files on which it depends.
 
     Attributes:
-        correlator: version of the product.
-        config: digest of the configuration file.
-        test: what was run: the id of a test, or the arguments of a command.
-        level: name of the level.
-        seed: of the plan.
-        faults: of the plan.
-        shares: of the plan.
-        violated: id of what it violates.
+        correlator: the version of the product.
+        config: a digest of the configuration file.
+        test: the id of the test, or the arguments of the command.
+        level: the name of the level.
+        seed: the seed of the plan.
+        faults: the faults of the plan.
+        shares: the shares of the plan.
+        violated: the id of the violated invariant.
     """
 
     correlator: str
@@ -43,11 +43,11 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
         return RunPlan(self.seed, tuple(self.faults), self.shares)
 
     def doubts(self, config: Path, test: str) -> str:
-        """Why the plan may lead to another run than before; "" if there is no reason.
+        """Why the plan may lead to another run than the one that failed; "" if there is no reason.
 
         Args:
-            config: the configuration file.
-            test: what is run now.
+            config: the present configuration file.
+            test: the id of the test, or the arguments of the command, that runs.
         """
         now = _version()
         if self.correlator != now:
@@ -60,7 +60,11 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write(directory: Path, config: Path, test: str, level: str, outcome: Outcome) -> Path:
-    """Keep a failure in a file of its own; equal failures share one. Returns its path; raises `UsageError` E2424."""
+    """Write a failure to a file of its own and return its path; equal failures share a file.
+
+    Raises:
+        UsageError: E2424, the file cannot be written.
+    """
     assert outcome.violated is not None
     replay = Replay(
         correlator=_version(),
@@ -73,14 +77,14 @@ def write(directory: Path, config: Path, test: str, level: str, outcome: Outcome
         violated=outcome.violated.id,
     )
     path = directory / f"{hashlib.sha256(files.as_json(replay)).hexdigest()[:8]}.json"
-    with contextlib.suppress(OSError):  # writing tells
+    with contextlib.suppress(OSError):  # `write` reports the error
         directory.mkdir(mode=0o700, exist_ok=True)
     files.write_json(path, replay)
     return path
 
 
 def read(path: Path) -> Replay:
-    """A replay file; raises `UsageError` E2423 for anything else."""
+    """Read a replay file. Raises `UsageError` E2423 for any other file."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Replay)
     except (OSError, msgspec.DecodeError) as error:

@@ -1,4 +1,4 @@
-"""How a failure is shown on one screen, and a campaign as JSON."""
+"""Shows a failure on one screen, and a campaign as JSON."""
 
 from typing import Any
 
@@ -12,15 +12,15 @@ from correlator.testing.crashtest.timeline import last
 LINES = 14
 WIDTH = 120
 LONGEST = 480
-"""What is violated may take a few lines of the screen."""
+"""The most characters of the violation that are shown."""
 FAULTS = 6
 
 
 def failure(result: Result, reproduce: str) -> str:
-    """One screen.
+    """The text of one screen about a failure.
 
     Args:
-        result: of a campaign that has found something.
+        result: the result of a campaign that has found a failure.
         reproduce: the command that repeats it.
     """
     found, shrunk = result.found, result.shrunk
@@ -43,13 +43,15 @@ def failure(result: Result, reproduce: str) -> str:
 
 
 def _order(shrunk: Outcome) -> list[str]:
-    """Of an assertion of the test, which may ask for an order that nobody promises."""
+    """A line about redelivered messages, if an assertion of the test failed: it may expect an order that nobody
+    promises.
+    """
     told = disorder(shrunk.history) if shrunk.violated is not None and shrunk.violated.id == TEST else ""
     return [_cut(f"  {told}", LONGEST)] if told else []
 
 
 def _letter(shrunk: Outcome) -> list[str]:
-    """Why the first message was set aside: with `on_error: dead_letter` a mistake in a handler is told nowhere else."""
+    """Why the first message became a dead letter: with `on_error: dead_letter`, no log shows a mistake in a handler."""
     reasons = (one.data.reason for one in shrunk.history.records if one.kind in ("received", "checkpoint"))
     first = next((" ".join(reason.split()) for reason in reasons if reason), "")
     return [_cut(f"  first dead letter: {first}", LONGEST)] if first else []
@@ -70,7 +72,7 @@ def _faults(found: Outcome, shrunk: Outcome) -> str:
 
 
 def figures(result: Result) -> dict[str, Any]:
-    """The campaign as plain values; `passed` counts passings of the fault points in the first run."""
+    """The campaign as plain values; `passed` counts how often the first run passed each fault point."""
     shown: dict[str, Any] = msgspec.to_builtins(result.figures)
     shown["line"] = result.figures.line()
     shown["passed"] = dict(result.reference.points)

@@ -14,7 +14,7 @@ from correlator.testing.schedule import Fault
 from correlator.testing.worlds import World
 
 Body = Callable[[World], None]
-"""What a test does in a world. It is called once for each run, and must not depend on what earlier calls left."""
+"""A test body. It is called once for each run, with a new world, and must not depend on earlier calls."""
 
 TEST = "test"
 """The id of a failure that the test body itself has found."""
@@ -25,10 +25,10 @@ class RunPlan:
     """The plan of a run.
 
     Attributes:
-        seed: of everything that is drawn.
-        faults: exactly these, in order; `None` draws them from the seed.
-        shares: in how many parts messages are published, one for each life, at levels with real processes; drawn with
-            the faults.
+        seed: determines everything that is drawn.
+        faults: exactly the faults that strike, in order; `None` draws them from the seed.
+        shares: at levels with real processes, in how many parts messages are published, one part for each life. If
+            faults are drawn, the number of parts is drawn, too.
     """
 
     seed: int
@@ -41,15 +41,15 @@ class Outcome:
     """The outcome of a run.
 
     Attributes:
-        plan: what was asked for, with the shares that were drawn.
-        violated: why it failed, `None` when it did not.
-        faults: those that struck, in order: a plan with exactly these repeats the run as far as the level is
+        plan: the plan, with the shares that were drawn.
+        violated: the failure, `None` if there is none.
+        faults: the faults that struck, in order. A plan with exactly these repeats the run, as far as the level is
             deterministic.
-        told: the same for people, parallel to `faults`.
+        told: a text for each of the faults, in the same order.
         points: how often each named fault point was passed while faults could strike.
         crashes: engines that died.
         history: what was recorded outside of the engines.
-        kept: directory with the store and what else is worth a look, of a failed run at a level with files.
+        kept: at levels with files, the directory of a failed run, with store and log.
     """
 
     plan: RunPlan
@@ -62,16 +62,17 @@ class Outcome:
     kept: Path | None = None
 
     def forget(self) -> None:
-        """Remove the directory that a failed run kept."""
+        """Remove the directory that a failed run has kept."""
         if self.kept is not None:
             shutil.rmtree(self.kept)
             self.kept = None
 
 
 def judge(body: Body, world: World) -> Violation | None:
-    """Run the body in a world, and return why it failed; raises `UsageError` if it names unknown destinations or parts.
+    """Run the body in a world, and return the failure, `None` if there is none.
 
-    `SystemExit` counts as well: what a handler raises besides our own errors goes through a simulated engine.
+    `SystemExit` is a failure, too: an exception of a handler that is not the product's own passes through a simulated
+    engine. Raises `UsageError` if the body names unknown destinations or parts.
     """
     try:
         body(world)
@@ -81,16 +82,16 @@ def judge(body: Body, world: World) -> Violation | None:
         return Violation(TEST, "what the test asserts", str(error) or "an assertion without a text")
     except UsageError:
         raise
-    except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever is raised under faults is what was found
+    except (Exception, SystemExit) as error:  # noqa: BLE001  # noqa: BLE001  # every exception under faults is a finding
         return Violation(TEST, f"{type(error).__name__} was raised", str(error))
     return None
 
 
 class Level(Protocol):
-    """A way to run a body: `sim`, `kill9`, `power`, `broker`.
+    """A level, the way to run a body: `sim`, `kill9`, `power` or `broker`.
 
     Attributes:
-        name: as the command line says it.
+        name: the name on the command line.
         deterministic: whether equal plans make equal histories.
     """
 
@@ -98,17 +99,19 @@ class Level(Protocol):
     deterministic: bool
 
     def run(self, body: Body, plan: RunPlan) -> Outcome:
-        """Run the body once in a new world; raises only what a user of the harness has done wrong (`UsageError`)."""
+        """Run the body once in a new world. Raises `UsageError` for mistakes of the user; all other errors are in the
+        outcome.
+        """
         ...
 
     def world(self, plan: RunPlan) -> AbstractContextManager[World]:
-        """A new world; leaving the block ends its processes."""
+        """A new world. Leaving the block ends its processes."""
         ...
 
     def singles(self, reference: Outcome) -> Iterator[tuple[Fault, ...]]:
-        """For each place that the run without faults passed, a schedule with one fault there."""
+        """For each place that the run without faults has passed, the faults of a plan with one fault there."""
         ...
 
     def close(self) -> None:
-        """End what the level keeps between runs (servers, child processes)."""
+        """End the servers and child processes that the level keeps between runs."""
         ...

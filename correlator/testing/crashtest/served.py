@@ -1,4 +1,4 @@
-"""Level `broker`: engines that are killed over a real PostgreSQL server, which is cut off, and ends their sessions."""
+"""Level `broker`: engines are killed over a real PostgreSQL server, which is cut off and whose sessions end."""
 
 import contextlib
 from collections import deque
@@ -20,13 +20,16 @@ _ELSEWHERE = frozenset({"host", "hostaddr", "port", "service"})
 
 
 class Broker(Kill9):
-    """The level; see `runs.Level`. Every run has a schema of its own in the user's database, dropped at its end.
+    """The level `broker`; see `runs.Level`. Every run has its own schema in the user's database, dropped at the end of
+    the run.
 
     Args:
         configured: the file under test, with a database.
         prepare: import paths; see `wire.Job`.
 
-    Raises `UsageError` E2434 without a database or a store, E2435 for a server that is not on this machine.
+    Raises:
+        UsageError: E2434, there is no database or the file configures no store; E2435, the server is not on this
+            machine.
     """
 
     name = "broker"
@@ -41,7 +44,7 @@ class Broker(Kill9):
         super().__init__(configured, prepare=prepare)
 
     def singles(self, reference: Outcome) -> Iterator[tuple[Fault, ...]]:
-        """As at `kill9`, and each fault at each COMMIT."""
+        """As at level `kill9`, and each kind of fault of the store at each COMMIT."""
         points = dict(reference.points)
         commits = points.pop(disturbances.COMMIT)
         for fault in (*disturbances.singles(commits), *draws.singles(points)):
@@ -54,15 +57,16 @@ class Broker(Kill9):
             yield store
 
     def _kills(self, plan: RunPlan, schedule: Schedule, lives: int) -> deque[wire.Kill]:
-        """As at `kill9`, but a spared life is added, in which faults of the store strike, too."""
+        """As at level `kill9`, but one more life is not killed, in which faults of the store strike, too."""
         kills = super()._kills(plan, schedule, lives)
         return kills if plan.faults is not None or SPARED in kills else deque([*kills, SPARED])
 
 
 def on_this_machine(database: str | None) -> str:
-    """The address of the database, which must be on this machine, since runs create and drop schemas.
+    """The address of the database. It must be on this machine, since runs create and drop schemas.
 
-    Raises `UsageError` E2434 without a database, E2435 for another machine.
+    Raises:
+        UsageError: E2434, there is no database; E2435, it is on another machine.
     """
     if not database:
         what = "needs a PostgreSQL database, in which it makes and drops schemas"
@@ -78,7 +82,7 @@ def on_this_machine(database: str | None) -> str:
 
 
 def _disturbances(plan: RunPlan) -> Sequence[Fault]:
-    """Those of the plan, or drawn ones; none for a seed that draws nothing but kills."""
+    """The faults of the store in the plan, or drawn ones; none for a seed that draws only kills."""
     if plan.faults is not None:
         return [one for one in plan.faults if one.kind in disturbances.KINDS]
     return disturbances.drawn(plan.seed) if draw_rates(plan.seed).keys() - {KILL} else ()

@@ -1,4 +1,4 @@
-"""The part of the plugin that is imported only for an option or a fixture of crash tests."""
+"""The part of the plugin that is imported only if an option or a fixture of crash tests is used."""
 
 import argparse
 import os
@@ -20,7 +20,7 @@ from correlator.testing.worlds import World
 
 
 def check_options(option: argparse.Namespace) -> None:
-    """Check the options; a wrong one (E2423, E2425, E2426, E2435) raises pytest's usage error and ends the session."""
+    """Check the options. A wrong one (E2423, E2425, E2426, E2435) raises pytest's usage error: the session ends."""
     try:
         if option.crash_level:
             known(option.crash_level)
@@ -35,12 +35,12 @@ def check_options(option: argparse.Namespace) -> None:
 
 
 def database(config: pytest.Config) -> str | None:
-    """The database of level `broker`, as the option or the environment names it."""
+    """The address of the database of level `broker`, from the option or the environment."""
     return config.option.crash_store or os.environ.get(ENVIRONMENT)
 
 
 def worlds(request: pytest.FixtureRequest, level: str) -> Iterator[Callable[..., World]]:
-    """The factory of worlds that a fixture of the plugin returns; all worlds end with the test."""
+    """The factory of worlds that a fixture of the plugin returns. All worlds end with the test."""
     with ExitStack() as stack:
         levels: dict[Path, Level] = {}
 
@@ -54,7 +54,7 @@ def worlds(request: pytest.FixtureRequest, level: str) -> Iterator[Callable[...,
 
 
 def report(path: str, campaigns: Mapping[str, Any]) -> str:
-    """Write the figures of campaigns as JSON; returns why that failed, "" if it did not."""
+    """Write the figures of campaigns as JSON. Returns the error as text, "" if there is none."""
     try:
         files.write_json(Path(path), campaigns)
     except CorrelatorError as error:
@@ -63,11 +63,13 @@ def report(path: str, campaigns: Mapping[str, Any]) -> str:
 
 
 def config_file(request: pytest.FixtureRequest, config: str | Path) -> Path:
-    """The path of a configuration file that a test names: beside the file of the test, or below the root directory."""
+    """The path of a configuration file that a test names, relative to its own file or to the root directory of the
+    tests.
+    """
     beside: Path = request.path.parent / config
     return beside if beside.exists() else request.config.rootpath / config
 
 
 def from_here(request: pytest.FixtureRequest, path: Path) -> str:
-    """The path as the user types it, from the directory where pytest was called."""
+    """The path relative to the directory in which pytest was started, as the user would type it."""
     return os.path.relpath(path, request.config.invocation_params.dir)

@@ -1,4 +1,4 @@
-"""Level `sim`: the engine of a configuration file in a simulated world, where a crash costs a millisecond."""
+"""Level `sim`: the engine of a configuration file runs in a simulation, in which a crash costs a millisecond."""
 
 import contextlib
 import random
@@ -29,10 +29,10 @@ LONG_LIFE = 1000
 
 
 class NewModules(Operator):
-    """Imports the user's modules anew for each life, as a process begins with modules of its own.
+    """Imports the user's modules anew for each life, as a new process would.
 
     Args:
-        modules: of the user.
+        modules: the user's modules.
     """
 
     def __init__(self, modules: OwnModules) -> None:
@@ -49,7 +49,7 @@ class SimulatedWorld(ConfiguredWorld):
 
     Args:
         configured: the file under test.
-        plan: of the faults.
+        plan: the plan of the faults.
     """
 
     level = "sim"
@@ -93,12 +93,13 @@ class SimulatedWorld(ConfiguredWorld):
 
 
 class Simulated:
-    """The level; see `runs.Level`.
+    """The level `sim`; see `runs.Level`.
 
     Args:
         configured: the file under test.
 
-    Raises `UsageError` E2422 for a file with pipelines: they run on Spark, in real processes.
+    Raises:
+        UsageError: E2422, the file has pipelines, which need real processes, since they run on Spark.
     """
 
     name = "sim"
@@ -111,7 +112,7 @@ class Simulated:
         self._configured = configured
 
     def run(self, body: Body, plan: RunPlan) -> Outcome:
-        """One run; the same plan makes the same history."""
+        """See `runs.Level`. The same plan makes the same history."""
         with self.world(plan) as world:
             violated = judge(body, world)
         simulated = world.simulated
@@ -132,12 +133,12 @@ class Simulated:
             yield SimulatedWorld(self._configured, plan)
 
     def singles(self, reference: Outcome) -> Iterator[tuple[Fault, ...]]:
-        """A kill at each passing of a fault point."""
+        """See `runs.Level`: a kill each time a fault point is passed."""
         for n in range(1, sum(reference.points.values()) + 1):
             yield (Fault(KILL, n),)
 
     def close(self) -> None:
-        """Nothing is kept."""
+        """Do nothing: the level keeps nothing between runs."""
 
 
 def _scenario(configured: Configured, seed: int) -> Scenario:

@@ -1,6 +1,6 @@
-"""A history as lines for people: the actions of brokers, store and engines.
+"""A history as lines of text: the actions of brokers, store and engines.
 
-What the test published is left out: it stands in the test, and where it matters it is delivered next.
+Messages that the test has published are left out: the test shows them, and deliveries name them.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +14,10 @@ DEATH = "DIES"
 
 
 def last(history: History, count: int) -> tuple[list[str], int]:
-    """The last lines, half of them about the last death if that was earlier; and how many there are in all."""
+    """The last `count` lines, and the number of all lines.
+
+    If the last death is earlier, half of the lines are about it.
+    """
     lines = [f"{at:5}  {line}" for at, record in enumerate(history.records) if (line := _line(record))]
     deaths = [place for place, line in enumerate(lines[:-count]) if DEATH in line]
     if not deaths or any(DEATH in line for line in lines[-count:]):

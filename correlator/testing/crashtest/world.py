@@ -15,13 +15,13 @@ from correlator.testing.worlds import Messages, Publishable
 
 
 class ConfiguredWorld(ABC):
-    """`worlds.World` of one run of a configuration file; a level says how engines run in it.
+    """The `worlds.World` of one run of a configuration file. Each level defines how engines run in it.
 
     Args:
         configured: the file under test.
 
     Attributes:
-        restless: the sentence of invariant G7 for a run that did not come to rest.
+        restless: the sentence of invariant G7 for a run that does not come to rest.
     """
 
     restless: str
@@ -70,20 +70,20 @@ class ConfiguredWorld(ABC):
 
     @abstractmethod
     def _hand_over(self, parcels: Sequence[Parcel]) -> None:
-        """Have messages published while engines run."""
+        """Hand the messages to the brokers."""
 
     @abstractmethod
     def _run(self) -> None:
-        """Run engines until everything is quiet; raises `InvariantViolated` when they do not get there."""
+        """Run engines until everything is quiet. Raises `InvariantViolated` if they do not get there."""
 
     @abstractmethod
     def _history(self) -> History:
-        """What happened so far."""
+        """The history of the run so far."""
 
     @abstractmethod
     def _accepted(self) -> Mapping[str, Sequence[Outgoing]]:
-        """What brokers took from each sender."""
+        """The messages that brokers have accepted, by sender."""
 
     @abstractmethod
     def _held(self) -> Mapping[str, list[dict[str, Any]]]:
-        """What the store holds of monitors, as `inspection.state_of_disk` gives it."""
+        """The state of monitors in the store, as `inspection.state_of_disk` returns it."""

@@ -273,6 +273,6 @@ class ProxiedConnection:
         self._earlier = window[-LONGEST_SPLIT:]
 
     def _mark_request(self, place: AtRequest, injection: Injection, begin: int) -> None:
-        """A request begins so many bytes from here, behind us when its first bytes came in an earlier piece."""
+        """A matching request begins `begin` bytes ahead; negative if its first bytes came in an earlier piece."""
         stream = self._streams[place.direction]
         stream.mark(stream.passed + place.after + (begin if place.direction is Direction.REQUEST else 0), injection)

@@ -222,8 +222,7 @@ def change(content: bytearray, record: CallRecord) -> None:
 
 
 def _draw(rng: random.Random, count: int) -> Sequence[bool]:
-    """Draw which of `count` changes arrived: none, about half, all but one, one, all before a place, or all after it.
-    """
+    """Draw which of `count` changes arrived: none, about half, all but one, one, or all before or from a position."""
     how = rng.randrange(6)
     if how == 0:
         return [False] * count

@@ -39,7 +39,7 @@ from correlator.testing.syscalls.trace import WRITING, CallKind
 SOURCE = Path(__file__).with_name("syscalls.c")
 _COMPILE = ("-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-U_FORTIFY_SOURCE")
 _PRELOAD = "LD_PRELOAD"
-_ORDER = "CORRELATOR_SYSCALLS"  # directory, trace and fault, one on each line; the library removes the variable after reading it
+_ORDER = "CORRELATOR_SYSCALLS"  # directory, trace and fault, one on each line; the library unsets it
 
 
 class Action(enum.StrEnum):

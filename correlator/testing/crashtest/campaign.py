@@ -1,5 +1,4 @@
-"""Runs a test body under one plan of faults after another until a run fails or the budget is used up; shrinks failures.
-"""
+"""Runs a test body under one plan of faults after another until a run fails or the budget ends; shrinks failures."""
 
 import random
 import time

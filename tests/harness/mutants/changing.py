@@ -1,4 +1,4 @@
-"""Bugs of a start with another configuration than the last one had."""
+"""Deliberate bugs of a start whose configuration differs from that of the last life."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from tests.harness.mutants.catalogue import Patches, mutant
 
 @mutant("whole_log_for_a_new_context", "a new context is given all that slower ones still need", "K1", "K5")
 def whole_log_for_a_new_context(patches: Patches) -> None:
-    """As if nobody had recorded since when it is there."""
+    """The start ignores the record of the number after which the context begins."""
     patches.replace(InputQueue, "begin", lambda _: lambda self, receiver, after: None)
 
 
@@ -24,7 +24,7 @@ def whole_log_for_a_new_context(patches: Patches) -> None:
     "begins_anew_at_each_start", "a context is given only what comes in after the last start", "K1", "K5", "A2", "A3"
 )
 def begins_anew_at_each_start(patches: Patches) -> None:
-    """What the registry has recorded is not read."""
+    """The start ignores the registry's record of the number after which the context begins."""
 
     def make(original: Any) -> Any:
         def compare(endpoint: Any, layout: Any, received: Any) -> Any:
@@ -39,7 +39,7 @@ def begins_anew_at_each_start(patches: Patches) -> None:
 
 @mutant("waiting_messages_left_behind", "a receiver is taken from a context that has not handled all of it", "K1", "K5")
 def waiting_messages_left_behind(patches: Patches) -> None:
-    """Nobody is asked."""
+    """The start must be refused, but the bug does not ask for unhandled messages."""
 
     def dropped(endpoint: Any, context: Any, layout: Any, unhandled: Any) -> Any:
         return delivery._difference(endpoint, context, Verdict.CHANGED)
@@ -49,7 +49,7 @@ def waiting_messages_left_behind(patches: Patches) -> None:
 
 @mutant("domain_by_logical_name", "a logical destination is a domain, wherever it leads", "K2")
 def domain_by_logical_name(patches: Patches) -> None:
-    """Where it has led before covers where it leads now."""
+    """Ids from the destination to which the name has led before are taken for ids of the present destination."""
     patches.replace(registry, "default_domain", lambda original: lambda settings, destinations: original(settings, {}))
 
 
@@ -61,7 +61,7 @@ def domain_by_logical_name(patches: Patches) -> None:
     seed=119,
 )
 def send_follows_its_logical_name(patches: Patches) -> None:
-    """The destination that is stored is not used."""
+    """The sender ignores the destination in the stored message."""
 
     def placed(self: Any, segment: Any) -> Any:
         return OutboundSegment(segment.sender, segment.first, segment.messages, self.destination)
@@ -73,19 +73,19 @@ def send_follows_its_logical_name(patches: Patches) -> None:
     "state_by_the_place_of_a_step", "a keyed step goes on with what another definition of it has left", "K6", seed=92
 )
 def state_by_the_place_of_a_step(patches: Patches) -> None:
-    """Fingerprints are always equal."""
+    """The fingerprints of the old and the new definition are taken for equal."""
     patches.replace(steps, "changes_between", lambda _: lambda before, after: [])
 
 
 @mutant("state_not_discarded", "state that was given up stays", "K6", seed=103)
 def state_not_discarded(patches: Patches) -> None:
-    """What was decided is not written."""
+    """The start accepts the user's decision but does not write it."""
     patches.replace(restart, "changes_of", lambda _: lambda differences, state: [])
 
 
 @mutant("written_before_compared", "a start writes before it compares", "K4")
 def written_before_compared(patches: Patches) -> None:
-    """It takes the next epoch first."""
+    """The start takes the next epoch before it compares the configuration with the store."""
 
     def open_store(self: Any) -> Any:
         if self._store is None:

@@ -1,4 +1,4 @@
-"""Bugs of parts that come and go: what they hold, and their place in registry and checkpoints."""
+"""Deliberate bugs of parts that are added and removed: their messages, and their place in registry and checkpoints."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ from tests.harness.mutants.catalogue import Patches, mutant
     seed=364,
 )
 def sender_forgotten_first(patches: Patches) -> None:
-    """One that comes back from the registry uses the numbers of its source again."""
+    """If the registry restores the sender, it uses the numbers of its source again."""
 
     def take_leave(self: Any, removal: Any) -> None:
         self._forget(removal.part_id)
@@ -32,7 +32,7 @@ def sender_forgotten_first(patches: Patches) -> None:
     "removed_while_full", "a part is removed with whatever it still holds", "D1", "D2", "G1", "G8", budget=800, seed=80
 )
 def removed_while_full(patches: Patches) -> None:
-    """Against rules A1.16 and A1.17."""
+    """Against rules A1.16 and A1.17: a part may be removed only when it holds no messages any more."""
     patches.replace(Remover, "_empty", lambda _: lambda self, part_id: True)
 
 
@@ -40,7 +40,7 @@ def removed_while_full(patches: Patches) -> None:
     "removed_receiver_left_in_queues", "contexts remember the numbers of a removed receiver", "D1", budget=400, seed=283
 )
 def removed_receiver_left_in_queues(patches: Patches) -> None:
-    """One that comes again under its id begins at 1, and its messages count as handled."""
+    """A receiver that is added again under its id begins at 1, and its messages count as handled."""
 
     def make(original: Any) -> Any:
         def forget(self: Any, part_id: str) -> None:
@@ -57,7 +57,7 @@ def removed_receiver_left_in_queues(patches: Patches) -> None:
 
 @mutant("dynamic_part_unrecorded", "a part that was added is not in the registry", "D1", "G7", "G8")
 def dynamic_part_unrecorded(patches: Patches) -> None:
-    """Against rule A1.5: it is gone after a crash, with what it was to bring."""
+    """Against rule A1.5: after a crash the part is gone, with the messages that it should have brought."""
 
     def make(original: Any) -> Any:
         def commit(self: Any, commit: RegistryCommit) -> None:

@@ -1,4 +1,6 @@
-"""Bugs in expressions and subscriptions: what an attempt has seen, when it ends, what the store holds of it."""
+"""Deliberate bugs in expressions and subscriptions: what an attempt has seen, when it ends, and what the store holds of
+it.
+"""
 
 from typing import Any
 
@@ -12,7 +14,7 @@ from tests.harness.mutants.catalogue import Patches, mutant
 
 @mutant("attempts_not_stored", "a checkpoint leaves out attempts at expressions", "M7", "M8", "G1")
 def attempts_not_stored(patches: Patches) -> None:
-    """Only the listeners themselves come back."""
+    """A start restores only the listeners themselves."""
 
     def make(original: Any) -> Any:
         return lambda self: [entry for entry in original(self) if b"." not in entry.key]
@@ -22,7 +24,7 @@ def attempts_not_stored(patches: Patches) -> None:
 
 @mutant("ended_attempts_stay", "an attempt that has ended stays in the store", "M7", "M8", "G1")
 def ended_attempts_stay(patches: Patches) -> None:
-    """It comes back after a start, and is true a second time."""
+    """A start restores the attempt, and its expression becomes true a second time."""
 
     def make(original: Any) -> Any:
         return lambda self: [entry for entry in original(self) if entry.value is not None]
@@ -34,7 +36,7 @@ def ended_attempts_stay(patches: Patches) -> None:
     "progress_not_noted", "a step of an attempt that has begun is not part of the next checkpoint", "M7", "M8", "G1"
 )
 def progress_not_noted(patches: Patches) -> None:
-    """A start finds it where it began."""
+    """A start restores the attempt as it was before the step."""
 
     def make(original: Any) -> Any:
         def go_on(self: Any, attempt: Any, progress: Any) -> None:
@@ -51,7 +53,7 @@ def progress_not_noted(patches: Patches) -> None:
 
 @mutant("attempt_goes_on_when_true", "an attempt whose expression was true waits on", "M7", "M8", "G7")
 def attempt_goes_on_when_true(patches: Patches) -> None:
-    """It is true again with the next event of the kind; one that a clock makes true would be so without end."""
+    """The attempt is true again at the next event of the kind, or without end if a clock makes it true."""
 
     def make(original: Any) -> Any:
         def complete(self: Any, attempt: Any) -> None:
@@ -65,7 +67,7 @@ def attempt_goes_on_when_true(patches: Patches) -> None:
 
 @mutant("attempt_numbers_used_again", "after a start, attempts get the numbers of living ones", "M7", "M8", "G1")
 def attempt_numbers_used_again(patches: Patches) -> None:
-    """One takes the place of the other in the store."""
+    """One attempt overwrites another in the store."""
 
     def make(original: Any) -> Any:
         def restore(self: Any, instance: Any, specs: Any, resolve: Any, stored: Any) -> Any:
@@ -80,7 +82,7 @@ def attempt_numbers_used_again(patches: Patches) -> None:
 
 @mutant("clocks_begin_anew", "the clocks of an attempt begin anew with a start", "M8", "G1", "G2")
 def clocks_begin_anew(patches: Patches) -> None:
-    """Their end is not stored."""
+    """The store does not hold the time at which a clock ends."""
 
     def make(original: Any) -> Any:
         def decoded(self: Any, listener: Any, kept: Any) -> Any:
@@ -97,7 +99,7 @@ def clocks_begin_anew(patches: Patches) -> None:
 
 @mutant("deadlines_not_restored", "attempts come back without their deadlines", "M8", "M9")
 def deadlines_not_restored(patches: Patches) -> None:
-    """Nothing ever looks at their clocks again."""
+    """Nothing looks at the clocks of the restored attempts any more."""
 
     def make(original: Any) -> Any:
         def restore(self: Any, *arguments: Any) -> Any:
@@ -114,7 +116,7 @@ def deadlines_not_restored(patches: Patches) -> None:
 
 @mutant("unless_ignored", "what must not come first may come first", "M8")
 def unless_ignored(patches: Patches) -> None:
-    """The right side of `& ~` makes nothing false."""
+    """The right side of `& ~` makes no expression false."""
 
     def make(original: Any) -> Any:
         def truth(self: Any, number: int, progress: Any) -> Any:
@@ -129,7 +131,7 @@ def unless_ignored(patches: Patches) -> None:
 
 @mutant("references_ignored", "a value of an earlier event is not asked for", "M7", "M8")
 def references_ignored(patches: Patches) -> None:
-    """Any event of the type will do."""
+    """Any event of the type matches, whatever its values are."""
 
     def make(_: Any) -> Any:
         def pattern(self: Any, number: int, progress: Any) -> Any:
@@ -160,7 +162,7 @@ def first_step_taken_once(patches: Patches) -> None:
     "subscription_forgotten", "a subscription does not survive", "M4", "G7", "G8", "A3", "A2", "G1", "M1", "M3", "S9"
 )
 def subscription_forgotten(patches: Patches) -> None:
-    """After a start nobody receives the channel."""
+    """After a start, no monitor receives the events of the channel."""
 
     def make(original: Any) -> Any:
         def stored(self: Any, instance: Any) -> Any:
@@ -177,7 +179,7 @@ def subscription_forgotten(patches: Patches) -> None:
 
 @mutant("kept_events_handed_out", "a handler is given the events that its attempt keeps", "M7", "M8")
 def kept_events_handed_out(patches: Patches) -> None:
-    """What it changes in them is seen by whoever is given them later."""
+    """Handlers that get the event later see the changes of the first one."""
 
     def make(original: Any) -> Any:
         return lambda self, listener, progress, data, event: original(self, listener, progress, {}, event)

@@ -1,4 +1,4 @@
-"""Bugs in finding the message that ends the process (trap T26)."""
+"""Deliberate bugs in finding the message that ends the process (trap T26)."""
 
 from typing import Any
 
@@ -12,26 +12,26 @@ from tests.harness.mutants.catalogue import Patches, mutant
 
 @mutant("poison_never_condemned", "a message that ends the process is handled for ever", "P1", "G7", budget=300)
 def poison_never_condemned(patches: Patches) -> None:
-    """The crash loop."""
+    """The engine crashes at every start."""
     for module in (poison, suspects):
         patches.replace(module, "is_condemned", lambda _: lambda suspect: False)
 
 
 @mutant("condemned_at_once", "a single message is condemned when it is found noted for the first time", "P2", "P3")
 def condemned_at_once(patches: Patches) -> None:
-    """A kill from outside while one message waits."""
+    """A kill from outside, while a single message waits, then condemns an innocent message."""
     patches.replace(poison, "DEATHS", lambda _: 1)
 
 
 @mutant("whole_portion_condemned", "what is accused is condemned without being divided", "P2", "P3")
 def whole_portion_condemned(patches: Patches) -> None:
-    """The innocent beside the guilty."""
+    """Innocent messages that are handled together with the poison message are condemned with it."""
     patches.replace(poison, "is_condemned", lambda _: lambda suspect: suspect.deaths >= 1)
 
 
 @mutant("noted_too_late", "what is handled is noted when it has been handled", "P1", "G7", "P3", budget=300)
 def noted_too_late(patches: Patches) -> None:
-    """Nothing is found."""
+    """A crash in a handler leaves no note, so the poison message is never found."""
 
     def make(original: Any) -> Any:
         def note(self: Any, suspects: Any = ()) -> None:
@@ -46,7 +46,7 @@ def noted_too_late(patches: Patches) -> None:
 
 @mutant("notes_forgotten", "a start does not see what was noted", "P1", "G7", "K4", budget=300)
 def notes_forgotten(patches: Patches) -> None:
-    """Nothing is found."""
+    """The poison message is never found."""
 
     def make(original: Any) -> Any:
         def recovered(self: Any) -> Any:
@@ -62,7 +62,7 @@ def notes_forgotten(patches: Patches) -> None:
     "accused_beside_others", "what is accused is noted beside portions of other contexts", "P3", budget=600, seed=54
 )
 def accused_beside_others(patches: Patches) -> None:
-    """Whoever ends the process, all of them are found."""
+    """If one of these messages ends the process, all of them are blamed."""
 
     def make(original: Any) -> Any:
         def work(self: Any, threads: Any, suspects: Any) -> Any:
@@ -85,7 +85,7 @@ def accused_beside_others(patches: Patches) -> None:
 
 @mutant("poison_dropped", "what is condemned is left out without a dead letter", "P1", "A2", budget=300)
 def poison_dropped(patches: Patches) -> None:
-    """Silent loss."""
+    """The message is lost without a record."""
 
     def make(_: Any) -> Any:
         def leave_out(self: Any, suspect: Any, do: Any) -> None:

@@ -1,4 +1,4 @@
-"""Bugs on the way in: acknowledgement, numbering, duplicate detection."""
+"""Deliberate bugs in receiving: acknowledgement, numbering, duplicate detection."""
 
 from dataclasses import replace
 from typing import Any
@@ -24,7 +24,7 @@ from tests.harness.mutants.catalogue import Patches, mutant
 
 @mutant("acknowledged_before_commit", "the broker is told before the batch is in the store", "A1", "A2", "E2", "E3")
 def acknowledged_before_commit(patches: Patches) -> None:
-    """1."""
+    """If the engine dies before the commit, the messages are lost."""
 
     def make(original: Any) -> Any:
         def store(self: Any, mapped: Any, writer: Any) -> Any:
@@ -38,7 +38,7 @@ def acknowledged_before_commit(patches: Patches) -> None:
 
 @mutant("memory_before_commit", "the detector remembers ids before their commit, which may fail", "A1", "A2", "E2")
 def memory_before_commit(patches: Patches) -> None:
-    """4."""
+    """If the commit fails, the redelivered messages are taken for duplicates and lost."""
 
     def make(original: Any) -> Any:
         def plan(self: Any, writer: Any, group: Any) -> Any:
@@ -53,25 +53,25 @@ def memory_before_commit(patches: Patches) -> None:
 
 @mutant("ids_not_persisted", "ids are remembered in memory alone", "E1", "E6")
 def ids_not_persisted(patches: Patches) -> None:
-    """5."""
+    """After a start, redelivered messages are handled again."""
     _change_write(patches, ids=None, rewritten=(), forgotten=())
 
 
 @mutant("ids_not_reloaded", "a start does not read the ids", "E1", "E6")
 def ids_not_reloaded(patches: Patches) -> None:
-    """6."""
+    """After a start, redelivered messages are handled again."""
     patches.replace(DuplicateDetector, "restore", lambda _: lambda self, segments, confirmed: None)
 
 
 @mutant("no_duplicate_detection", "nothing is a duplicate", "E1", "E8")
 def no_duplicate_detection(patches: Patches) -> None:
-    """7."""
+    """Every redelivered message is handled again."""
     patches.replace(DuplicateDetector, "_duplicates", lambda _: lambda self, candidates, seen: ([], []))
 
 
 @mutant("duplicates_in_a_batch_unseen", "a batch is compared with earlier ones only", "E1", "E8")
 def duplicates_in_a_batch_unseen(patches: Patches) -> None:
-    """8."""
+    """A repeat within one batch is handled twice."""
 
     def duplicates(self: Any, candidates: Any, seen: Any) -> Any:
         found = [at for at, one in enumerate(candidates.ids) if one and (one in self._entries or one in seen)]
@@ -82,7 +82,7 @@ def duplicates_in_a_batch_unseen(patches: Patches) -> None:
 
 @mutant("ids_in_another_commit", "ids are written one transaction after their messages", "E6")
 def ids_in_another_commit(patches: Patches) -> None:
-    """10."""
+    """If the engine dies between the two commits, redelivered messages are handled again."""
 
     def make(original: Any) -> Any:
         def plan(self: Any, writer: Any, group: Any) -> Any:
@@ -97,7 +97,7 @@ def ids_in_another_commit(patches: Patches) -> None:
 
 @mutant("window_too_small", "windows are smaller than configured", "E1", budget=400)
 def window_too_small(patches: Patches) -> None:
-    """26."""
+    """Duplicates within the configured windows are handled again."""
 
     def make(original: Any) -> Any:
         def init(self: Any, domain: Any, per_source_window_size: Any, expiry_time: Any) -> Any:
@@ -110,7 +110,7 @@ def window_too_small(patches: Patches) -> None:
 
 @mutant("batch_in_reverse", "a batch enters the queues in reverse", "A4", "S9", "BE3")
 def batch_in_reverse(patches: Patches) -> None:
-    """27."""
+    """Contexts handle messages of one receiver in the wrong order."""
 
     def make(original: Any) -> Any:
         def enqueue(self: Any, messages: Any, events: Any) -> Any:
@@ -123,7 +123,7 @@ def batch_in_reverse(patches: Patches) -> None:
 
 @mutant("number_used_again", "numbers of the receive log begin anew once its rows are deleted", "N1", "A2")
 def number_used_again(patches: Patches) -> None:
-    """The counter is taken from the rows that are left."""
+    """The next number is computed from the rows that are left."""
 
     def make(original: Any) -> Any:
         def numbers(self: Any, settings: Any) -> Any:
@@ -137,7 +137,7 @@ def number_used_again(patches: Patches) -> None:
 
 @mutant("pins_ignored", "ids are forgotten though their acknowledgement is in doubt", "E1", "E9")
 def pins_ignored(patches: Patches) -> None:
-    """Only where windows are smaller than what may come again."""
+    """A run shows it only if windows are smaller than the number of messages that may be redelivered."""
 
     def make(original: Any) -> Any:
         def enter(self: Any, stored: Any, *, pinned: Any) -> Any:
@@ -158,7 +158,7 @@ def pins_ignored(patches: Patches) -> None:
     seed=545,
 )
 def second_loss_forgets_the_first(patches: Patches) -> None:
-    """As many messages as the last loss concerns end the doubt of all."""
+    """The number of messages that the last loss concerns ends the doubt about the messages of all losses."""
 
     def make(original: Any) -> Any:
         def lost(self: Any, under_way: int, last_batch: int) -> None:
@@ -180,7 +180,7 @@ def second_loss_forgets_the_first(patches: Patches) -> None:
     seed=494,
 )
 def doubts_of_neighbours_unknown(patches: Patches) -> None:
-    """Their messages end the doubt of this receiver's own."""
+    """Redelivered messages of other receivers end the doubt about messages of this receiver."""
     patches.replace(parts.Parts, "_beside", lambda _: lambda self, settings: ())
 
 
@@ -188,7 +188,7 @@ def doubts_of_neighbours_unknown(patches: Patches) -> None:
     "repeats_settle_at_once", "the first batch after a loss ends the doubt of all that was lost", "E9", "E1", budget=400
 )
 def repeats_settle_at_once(patches: Patches) -> None:
-    """Whatever is still to come."""
+    """Messages that are redelivered in later batches are then handled again."""
 
     def make(original: Any) -> Any:
         def acknowledged(self: Any, batch: int, size: int, now: float) -> None:
@@ -202,7 +202,7 @@ def repeats_settle_at_once(patches: Patches) -> None:
 
 @mutant("late_losses_unknown", "a broker is taken to notice a lost line at once", "E9", "E1")
 def late_losses_unknown(patches: Patches) -> None:
-    """Newer messages end the doubt of what the broker still takes to be with the lost consumer."""
+    """Newer messages end the doubt about messages that the broker still assigns to the lost consumer."""
 
     def make(original: Any) -> Any:
         def init(self: Any, features: Any, **fields: Any) -> None:
@@ -215,7 +215,7 @@ def late_losses_unknown(patches: Patches) -> None:
 
 @mutant("repeat_not_renewed", "an id that is seen again keeps its old place in the windows", "E1", "E6", budget=1500)
 def repeat_not_renewed(patches: Patches) -> None:
-    """The re-armed id is not re-armed."""
+    """The id is evicted as early as if it had not been seen again."""
 
     def make(original: Any) -> Any:
         def plan(self: Any, candidates: Any, now: Any, after: Any = ()) -> Any:
@@ -234,7 +234,7 @@ def repeat_not_renewed(patches: Patches) -> None:
 
 @mutant("survivor_lost", "a rewritten segment of ids loses one that is alive", "E1", "E6", budget=2500, seed=167)
 def survivor_lost(patches: Patches) -> None:
-    """Seen only after a crash, within the windows."""
+    """A run shows it only after a crash, within the windows."""
 
     def make(original: Any) -> Any:
         def survivors(self: Any, number: Any) -> Any:
@@ -250,13 +250,13 @@ def survivor_lost(patches: Patches) -> None:
 
 @mutant("ids_never_expire", "ids are never forgotten", "E7", budget=400)
 def ids_never_expire(patches: Patches) -> None:
-    """The bound is broken."""
+    """The number of remembered ids grows beyond its bound."""
     patches.replace(DuplicateDetector, "_expire", lambda _: lambda self: None)
 
 
 @mutant("missing_id_is_an_id", "messages without id are repeats of one another", "E3", "A1", "A2")
 def missing_id_is_an_id(patches: Patches) -> None:
-    """E3."""
+    """Without an id, a message must never be taken for a duplicate."""
 
     def make(original: Any) -> Any:
         def duplicates(self: Any, candidates: Any, seen: Any) -> Any:
@@ -271,13 +271,13 @@ def missing_id_is_an_id(patches: Patches) -> None:
 
 @mutant("one_domain_for_all", "all receivers share one domain", "E2", "E4", "A1")
 def one_domain_for_all(patches: Patches) -> None:
-    """E4."""
+    """Equal ids of independent systems are then taken for duplicates."""
     patches.replace(registry, "default_domain", lambda _: lambda settings, destinations: "memory:orders")
 
 
 @mutant("duplicates_unacknowledged", "a batch of duplicates alone is not acknowledged", "G7", "E5", "A5")
 def duplicates_unacknowledged(patches: Patches) -> None:
-    """E5."""
+    """The duplicates stay in flight and use up the room of the receiver."""
 
     def make(original: Any) -> Any:
         def committed(self: Any) -> Any:
@@ -299,13 +299,13 @@ def duplicates_unacknowledged(patches: Patches) -> None:
     "G6",
 )
 def dead_letter_not_persisted(patches: Patches) -> None:
-    """G6."""
+    """The message is lost without a record."""
     _change_write(patches, dead_letters=())
 
 
 @mutant("id_of_a_dead_letter_lost", "the id of a message that cannot be mapped is stored nowhere", "E6", "E2", "E5")
 def id_of_a_dead_letter_lost(patches: Patches) -> None:
-    """Redelivered after a crash, the message becomes a second dead letter, and both are replayed."""
+    """If the engine crashes, the redelivered message becomes a second dead letter, and a replay sends both."""
 
     def make(original: Any) -> Any:
         def failed(self: Any, message: Any, error: Any, engine_time: float) -> Any:
@@ -320,20 +320,20 @@ def id_of_a_dead_letter_lost(patches: Patches) -> None:
 
 @mutant("acknowledged_unasked", "an APP_CONTROLLED batch is acknowledged as it is delivered", "C1", "X1")
 def acknowledged_unasked(patches: Patches) -> None:
-    """C1."""
+    """The broker deletes messages before the application has acknowledged them."""
     mode = Receiving(stored=False, deduplicated=False, acknowledged_by_application=False)
     _change_mode(patches, Reliability.APP_CONTROLLED, mode)
 
 
 @mutant("window_ignored", "a receiver with flow control fills its batches whatever its window", "W1")
 def window_ignored(patches: Patches) -> None:
-    """W1."""
+    """The receiver delivers more messages than the application has allowed."""
     patches.replace(Intake, "room", lambda _: property(lambda self: self.batch.room))
 
 
 @mutant("window_outlives_the_engine", "a start takes it that what was allowed before is allowed for ever", "W1")
 def window_outlives_the_engine(patches: Patches) -> None:
-    """W1: the window is not state."""
+    """A start must begin with a closed window, since a window is not part of the state."""
 
     def make(original: Any) -> Any:
         def init(self: Any, *args: Any, **fields: Any) -> None:
@@ -348,7 +348,7 @@ def window_outlives_the_engine(patches: Patches) -> None:
 
 @mutant("no_marker_at_start", "a receiver with flow control says nothing before its first batch", "G7")
 def no_marker_at_start(patches: Patches) -> None:
-    """G7: nobody ever opens the window."""
+    """The application gets no marker, so it never opens the window."""
 
     def make(original: Any) -> Any:
         def mark(self: Any) -> None:
@@ -362,7 +362,7 @@ def no_marker_at_start(patches: Patches) -> None:
 
 @mutant("no_marker_behind_batches", "a receiver with flow control says how far it is only once", "G7")
 def no_marker_behind_batches(patches: Patches) -> None:
-    """G7: the window is used up and never renewed."""
+    """The application gets no further marker, so it never renews the window after it is used up."""
 
     def make(original: Any) -> Any:
         def mark(self: Any) -> None:
@@ -376,7 +376,7 @@ def no_marker_behind_batches(patches: Patches) -> None:
 
 @mutant("grant_unheard", "a receiver that waits for its window is not woken when it grows", "G7")
 def grant_unheard(patches: Patches) -> None:
-    """G7."""
+    """The receiver waits although the application allows more messages."""
 
     def grant(self: Any, through: int) -> None:
         self.intake.allow(through)
@@ -386,14 +386,14 @@ def grant_unheard(patches: Patches) -> None:
 
 @mutant("best_effort_stored", "a BEST_EFFORT receiver writes its messages to the store", "BE1", "G8")
 def best_effort_stored(patches: Patches) -> None:
-    """BE1."""
+    """BEST_EFFORT receivers must write nothing to the store."""
     mode = Receiving(stored=True, deduplicated=False, acknowledged_by_application=False)
     _change_mode(patches, Reliability.BEST_EFFORT, mode)
 
 
 @mutant("receives_while_suspended", "a suspended receiver goes on receiving", "C2", "C3", "A5", "C1", "X1")
 def receives_while_suspended(patches: Patches) -> None:
-    """C3."""
+    """The batch of which the application was notified then grows."""
 
     def make(original: Any) -> Any:
         def act(self: Any) -> Any:
@@ -411,7 +411,7 @@ def receives_while_suspended(patches: Patches) -> None:
 
 @mutant("resumed_twice", "the application may acknowledge at any time", "C6", "C1")
 def resumed_twice(patches: Patches) -> None:
-    """C6."""
+    """The second acknowledgement must be refused."""
 
     def acknowledge(self: Any, monitor: Any, receiver: Any) -> Any:
         del monitor
@@ -433,7 +433,7 @@ def resumed_twice(patches: Patches) -> None:
     budget=600,
 )
 def resume_survives_the_connection(patches: Patches) -> None:
-    """Invariant C5."""
+    """Against invariant C5: such a call must acknowledge nothing."""
 
     def make(original: Any) -> Any:
         def lost(self: Any, error: Any) -> Any:
@@ -448,7 +448,7 @@ def resume_survives_the_connection(patches: Patches) -> None:
 
 @mutant("batch_too_large", "more is received than the batch size allows", "A5")
 def batch_too_large(patches: Patches) -> None:
-    """A5: a lost limit in the source."""
+    """The source asks the broker for more messages than `max_batch_size` allows."""
 
     def make(original: Any) -> Any:
         def init(self: Any, broker: Any, receiver: Any) -> Any:
@@ -466,7 +466,7 @@ def batch_too_large(patches: Patches) -> None:
 
 @mutant("duplicates_by_state_of_entry", "an id that left its source window is forgotten at once", "E1", budget=800)
 def duplicates_by_state_of_entry(patches: Patches) -> None:
-    """The time queue is not asked."""
+    """The id is still in the window by time, which this bug does not look into."""
 
     def make(original: Any) -> Any:
         def duplicates(self: Any, candidates: Any, seen: Any) -> Any:
@@ -481,13 +481,13 @@ def duplicates_by_state_of_entry(patches: Patches) -> None:
 
 @mutant("selector_ignored", "a receiver takes what its selector does not match", "A7")
 def selector_ignored(patches: Patches) -> None:
-    """Of what a topic gives; a queue is the broker's business."""
+    """It concerns messages of a topic; the broker applies the selector of a queue."""
     patches.replace(parts, "selection", lambda _: lambda receiver, where, *, selects, shares: None)
 
 
 @mutant("selector_takes_the_rest", "a receiver drops what its selector matches", "A1", "A2", "G6")
 def selector_takes_the_rest(patches: Patches) -> None:
-    """Of what a topic gives."""
+    """It concerns messages of a topic; the broker applies the selector of a queue."""
 
     def make(original: Any) -> Any:
         def wanted(self: Any, messages: Any, wall_ms: float) -> Any:
@@ -503,7 +503,7 @@ def selector_takes_the_rest(patches: Patches) -> None:
 
 @mutant("unselected_not_acknowledged", "a batch of which nothing is selected is taken and forgotten", "G7")
 def unselected_not_acknowledged(patches: Patches) -> None:
-    """It would come again at each connection."""
+    """The broker would redeliver the messages at each reconnect."""
 
     def make(original: Any) -> Any:
         def take(self: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Bugs of a start: what is read back, in which order, and what opens when."""
+"""Deliberate bugs of a start: what it reads from the store, in which order, and when receivers open."""
 
 from typing import Any
 
@@ -19,13 +19,13 @@ from tests.harness.mutants.catalogue import Patches, mutant
 
 @mutant("rows_not_replayed", "received messages that were in no checkpoint are not delivered again", "A2", "A3", "K1")
 def rows_not_replayed(patches: Patches) -> None:
-    """13."""
+    """The messages are acknowledged, so nobody delivers them again: they are lost."""
     patches.replace(Restart, "_deliver_beyond", lambda _: lambda self, context, queue, receiver, events: None)
 
 
 @mutant("replayed_in_reverse", "received messages come back in reverse", "A4", "S9", "G1", "K1")
 def replayed_in_reverse(patches: Patches) -> None:
-    """28."""
+    """Contexts handle the messages in the wrong order."""
 
     def make(original: Any) -> Any:
         def beyond(self: Any, context: Any, receiver: Any, entered: Any) -> Any:
@@ -39,7 +39,7 @@ def replayed_in_reverse(patches: Patches) -> None:
 
 @mutant("queue_not_restored", "what waited in a context at the checkpoint is gone", "G1", "A2", "A3", "M4")
 def queue_not_restored(patches: Patches) -> None:
-    """Against rule A3.16."""
+    """Against rule A3.16: events that wait in a queue survive a crash."""
 
     def make(original: Any) -> Any:
         return lambda self, entered, runs: original(self, entered, ())
@@ -49,7 +49,7 @@ def queue_not_restored(patches: Patches) -> None:
 
 @mutant("outbox_not_restored", "released sends are forgotten at a start", "S2", "S3", "S7", "G7")
 def outbox_not_restored(patches: Patches) -> None:
-    """17."""
+    """The sends were released, so no handler makes them again: they are lost."""
 
     def make(original: Any) -> Any:
         def restore(self: Any, cut: Any, segments: Any) -> Any:
@@ -63,7 +63,7 @@ def outbox_not_restored(patches: Patches) -> None:
 
 @mutant("spawned_not_restored", "monitors that were spawned do not come back", "G1", "M3", "M2", "K4")
 def spawned_not_restored(patches: Patches) -> None:
-    """Against rule A9.14."""
+    """Against rule A9.14: a start restores spawned monitors."""
     patches.replace(Restart, "_restore_spawned", lambda _: lambda self, *parts: None)
 
 
@@ -75,7 +75,7 @@ def spawned_not_restored(patches: Patches) -> None:
     budget=300,
 )
 def spawn_numbers_not_restored(patches: Patches) -> None:
-    """Numbers are never used again."""
+    """The number of an instance must never be used again."""
 
     def make(original: Any) -> Any:
         return lambda self, cut, runs, time: original(self, msgspec.structs.replace(cut, spawned={}), runs, time)
@@ -85,7 +85,7 @@ def spawn_numbers_not_restored(patches: Patches) -> None:
 
 @mutant("timers_lost", "timers do not come back", "G1", "M1", "G7")
 def timers_lost(patches: Patches) -> None:
-    """Against rule A9.14."""
+    """Against rule A9.14: a start restores timers."""
 
     def make(original: Any) -> Any:
         return lambda self, instance, stored: original(self, instance, _replace(stored, timers=[]))
@@ -95,7 +95,7 @@ def timers_lost(patches: Patches) -> None:
 
 @mutant("listeners_lost", "listeners that were added while running do not come back", "G1", "M2", "M3")
 def listeners_lost(patches: Patches) -> None:
-    """Against rule A9.14."""
+    """Against rule A9.14: a start restores listeners."""
 
     def make(original: Any) -> Any:
         return lambda self, instance, stored: original(self, instance, _replace(stored, listeners=[]))
@@ -105,7 +105,7 @@ def listeners_lost(patches: Patches) -> None:
 
 @mutant("receivers_open_early", "receivers are open before on_conclude_recovery has returned", "A6")
 def receivers_open_early(patches: Patches) -> None:
-    """A6."""
+    """Messages arrive while the application still recovers."""
 
     def make(original: Any) -> Any:
         def run_hooks(self: Any) -> Any:
@@ -120,13 +120,13 @@ def receivers_open_early(patches: Patches) -> None:
 
 @mutant("engine_time_begins_anew", "engine time is not taken from the checkpoint", "G11", "M6", "E1")
 def engine_time_begins_anew(patches: Patches) -> None:
-    """Trap T22."""
+    """Trap T22: engine time must never go back."""
     patches.replace(engines, "EngineTime", lambda original: lambda clock, start=0.0: original(clock, 0.0))
 
 
 @mutant("digest_not_restored", "the chained digest begins anew", "G1")
 def digest_not_restored(patches: Patches) -> None:
-    """G1."""
+    """Two lives with the same checkpoints then have different digests."""
 
     def make(original: Any) -> Any:
         def make_checkpointer(self: Any, restart: Any) -> None:
@@ -140,13 +140,13 @@ def digest_not_restored(patches: Patches) -> None:
 
 @mutant("source_kept_for_best_effort", "a BEST_EFFORT sender has one source in all lives", "B2", "S4")
 def source_kept_for_best_effort(patches: Patches) -> None:
-    """B2."""
+    """A BEST_EFFORT sender counts from 1 in each life, so consumers would take its messages for repeats."""
     patches.replace(Registry, "_new_source", lambda _: lambda self: "always:S01")
 
 
 @mutant("tables_not_restored", "tables come back empty", "G1", "M5", "M3")
 def tables_not_restored(patches: Patches) -> None:
-    """The attributes are there, the tables are not."""
+    """The attributes are restored, but not the tables."""
     patches.replace(StateTable, "load", lambda _: lambda self, stored: None)
 
 

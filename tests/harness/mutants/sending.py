@@ -1,4 +1,4 @@
-"""Bugs on the way out: numbers, order, confirms, flush notices."""
+"""Deliberate bugs in sending: numbers, order, confirms, notices of flushes."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ from tests.harness.mutants.catalogue import Patches, mutant
 
 @mutant("sent_at_once", "a reliable send leaves before any checkpoint", "S1", "S3", "S9", "S5", "G5", "G8")
 def sent_at_once(patches: Patches) -> None:
-    """2."""
+    """If the engine dies before the checkpoint, the handler runs again and its send leaves twice."""
 
     def make(original: Any) -> Any:
         def send(self: Any, monitor: Any, event: Any, to: Any, *details: Any) -> Any:
@@ -36,7 +36,7 @@ def sent_at_once(patches: Patches) -> None:
 
 @mutant("number_not_persisted", "the next number of a sender is not in the checkpoint", "S3", "S4", "S9")
 def number_not_persisted(patches: Patches) -> None:
-    """9."""
+    """After a start, the sender gives a number that an earlier message has."""
 
     def make(original: Any) -> Any:
         def restore(self: Any, cut: Any, segments: Any) -> Any:
@@ -50,7 +50,7 @@ def number_not_persisted(patches: Patches) -> None:
 
 @mutant("deleted_before_sent", "a send is deleted by the checkpoint after the one that released it", "S7", "S2", "G7")
 def deleted_before_sent(patches: Patches) -> None:
-    """18."""
+    """If the engine dies before the broker's confirm, the send is lost."""
 
     def make(original: Any) -> Any:
         def cut(self: Any, staged: Any) -> Any:
@@ -65,13 +65,13 @@ def deleted_before_sent(patches: Patches) -> None:
 
 @mutant("refusal_ignored", "a refused send counts as confirmed", "S7", "S2", "F1", "X1", "B1")
 def refusal_ignored(patches: Patches) -> None:
-    """19."""
+    """The engine neither tries the send again nor keeps a dead letter of it."""
     _change_sink(patches, lambda results: [None] * len(results))
 
 
 @mutant("loss_ignored", "a batch whose connection was lost counts as confirmed", "S7", "S2", "S3", "F1", "X1", "B1")
 def loss_ignored(patches: Patches) -> None:
-    """19, the other half."""
+    """The engine does not send the batch again, though the broker may have stored nothing of it."""
 
     def make(original: Any) -> Any:
         def send(self: Any, batch: Any) -> Any:
@@ -89,7 +89,7 @@ def loss_ignored(patches: Patches) -> None:
 
 @mutant("new_id_on_resend", "a send that is repeated gets another id", "S4", "S9", "S3", "S6")
 def new_id_on_resend(patches: Patches) -> None:
-    """20."""
+    """The broker and consumers cannot recognise the second message as a repeat."""
 
     def make(original: Any) -> Any:
         def lost(self: Any, error: Any) -> Any:
@@ -103,7 +103,7 @@ def new_id_on_resend(patches: Patches) -> None:
 
 @mutant("sent_in_reverse", "a batch leaves in reverse", "S5", "S6", "F1", "X1")
 def sent_in_reverse(patches: Patches) -> None:
-    """21."""
+    """Messages of one sender reach the broker in another order than the handlers sent them."""
 
     def make(original: Any) -> Any:
         return lambda self, batch: list(reversed(original(self, list(reversed(batch)))))
@@ -113,7 +113,7 @@ def sent_in_reverse(patches: Patches) -> None:
 
 @mutant("flushed_on_handover", "a flush is notified when sends are handed over", "F1", "X1")
 def flushed_on_handover(patches: Patches) -> None:
-    """22."""
+    """The notice says that the broker has confirmed sends which are still in flight."""
 
     def take_flush(self: Any) -> Any:
         for position, item in enumerate(self._live):
@@ -127,7 +127,7 @@ def flushed_on_handover(patches: Patches) -> None:
 
 @mutant("flush_overtakes", "a flush request enters before the sends that wait", "F1", "X1", "F3")
 def flush_overtakes(patches: Patches) -> None:
-    """The marker is put to the front."""
+    """The request is put at the front of the queue."""
 
     def make(original: Any) -> Any:
         def enqueue(self: Any, item: Any) -> Any:
@@ -143,7 +143,7 @@ def flush_overtakes(patches: Patches) -> None:
 
 @mutant("flush_notified_twice", "a notice comes twice", "F2", "C1", "C6")
 def flush_notified_twice(patches: Patches) -> None:
-    """F2."""
+    """An application that acknowledges at a notice does so twice."""
 
     def make(original: Any) -> Any:
         def send_next(self: Any) -> Any:
@@ -158,7 +158,7 @@ def flush_notified_twice(patches: Patches) -> None:
 
 @mutant("flush_lost", "a flush request behind which nothing is sent is never notified", "F4", "G7", "C4")
 def flush_lost(patches: Patches) -> None:
-    """F4, F6."""
+    """The application waits for the notice for ever."""
 
     def make(original: Any) -> Any:
         def take_flush(self: Any) -> Any:
@@ -173,7 +173,7 @@ def flush_lost(patches: Patches) -> None:
 
 @mutant("flush_dropped_at_a_loss", "a lost connection drops the flush requests that wait", "F4", seed=59)
 def flush_dropped_at_a_loss(patches: Patches) -> None:
-    """Nobody hears of them again in this life."""
+    """The application gets no notice of them in this life."""
 
     def make(original: Any) -> Any:
         def lost(self: Any, error: Any) -> Any:
@@ -203,7 +203,7 @@ def neighbour_of_a_refused_one_given_up(patches: Patches) -> None:
 
 @mutant("flight_fails_with_one", "all sends behind a refused one of the same flight count as refused", "S8", "S7")
 def flight_fails_with_one(patches: Patches) -> None:
-    """What the broker has taken is sent again, or becomes a dead letter."""
+    """Messages that the broker has stored are sent again, or become dead letters."""
 
     def change(results: Any) -> Any:
         refused = next((one for one in results if one is not None), None)
@@ -215,7 +215,7 @@ def flight_fails_with_one(patches: Patches) -> None:
 
 @mutant("refused_one_skipped", "a flight with a refused send settles without it", "S7", "S3", "S2", "B1", "F1", "X1")
 def refused_one_skipped(patches: Patches) -> None:
-    """It is neither tried again nor a dead letter."""
+    """The refused message is neither tried again nor kept as a dead letter."""
 
     def make(original: Any) -> Any:
         def settle(self: Any, batch: Any, results: Any, *times: Any) -> Any:
@@ -228,7 +228,7 @@ def refused_one_skipped(patches: Patches) -> None:
 
 @mutant("outbox_never_pruned", "confirmed sends stay in the store", "G7")
 def outbox_never_pruned(patches: Patches) -> None:
-    """29."""
+    """The outbox in the store grows without bound."""
 
     def make(original: Any) -> Any:
         def cut(self: Any, staged: Any) -> Any:
@@ -242,7 +242,7 @@ def outbox_never_pruned(patches: Patches) -> None:
 
 @mutant("given_up_after_losses", "a send is given up after three lost connections", "S7", "S2", "X1", "F1", "B1")
 def given_up_after_losses(patches: Patches) -> None:
-    """Against rule A2.12."""
+    """Against rule A2.12: a lost connection never uses up the tries of a send."""
 
     def make(original: Any) -> Any:
         def lost(self: Any, error: Any) -> Any:
@@ -258,7 +258,7 @@ def given_up_after_losses(patches: Patches) -> None:
 
 @mutant("dead_sends_not_persisted", "a send that was given up is deleted without a dead letter", "S7", budget=200)
 def dead_sends_not_persisted(patches: Patches) -> None:
-    """Against rule Z7."""
+    """Against rule Z7: a send that is given up leaves a dead letter."""
 
     def make(original: Any) -> Any:
         def cut(self: Any, staged: Any) -> Any:
@@ -278,13 +278,13 @@ def dead_sends_not_persisted(patches: Patches) -> None:
     seed=39,
 )
 def dead_sends_forgotten_early(patches: Patches) -> None:
-    """Between the cut and its commit a sender goes on."""
+    """A sender may give up further sends between the cut of a checkpoint and its commit."""
     patches.replace(Outbox, "forget_settled", lambda _: lambda self, cut: self._dead.clear())
 
 
 @mutant("best_effort_staged", "BEST_EFFORT sends wait for a checkpoint and enter the store", "B3", "S4", "B2", "G7")
 def best_effort_staged(patches: Patches) -> None:
-    """B1, B3."""
+    """BEST_EFFORT sends must leave at once and write nothing to the store."""
     changed = {**SENDING, Reliability.BEST_EFFORT: Sending(stored=True, stamps_id=True)}
     patches.replace(outboxes, "SENDING", lambda _: changed)
 
@@ -299,7 +299,7 @@ def best_effort_staged(patches: Patches) -> None:
     "S9",
 )
 def sends_skipped_behind_a_batch(patches: Patches) -> None:
-    """The position within a segment is lost."""
+    """The sender loses its position within a segment of the outbox."""
 
     def make(original: Any) -> Any:
         def settle(self: Any, batch: Any, dead: Any, refused: Any = ()) -> Any:
@@ -317,7 +317,7 @@ def sends_skipped_behind_a_batch(patches: Patches) -> None:
 
 @mutant("sender_not_woken", "nobody tells a sender that sends were released", "G7")
 def sender_not_woken(patches: Patches) -> None:
-    """Liveness."""
+    """The sends wait until something else wakes the sender."""
 
     def make(original: Any) -> Any:
         def step(self: Any) -> Any:
@@ -354,12 +354,12 @@ def _change_sink(patches: Patches, change: Any) -> None:
 
 
 class _ChangedSink:
-    """Gives other results."""
+    """A sink whose results are changed."""
 
     def __init__(self, sink: Any, change: Any) -> None:
         self._sink = sink
         self._change = change
 
     def send(self, batch: Any) -> Any:
-        """Send, and change what the broker said."""
+        """Send, and change the results of the broker."""
         return self._change(self._sink.send(batch))

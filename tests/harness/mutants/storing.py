@@ -1,4 +1,6 @@
-"""Bugs between memory and the store: what a checkpoint holds, when it counts, who may write."""
+"""Deliberate bugs between memory and the store: the content of checkpoints, the time of their commit, and who may
+write.
+"""
 
 from typing import Any
 
@@ -20,7 +22,7 @@ from tests.harness.mutants.catalogue import Patches, mutant
 
 @mutant("released_before_commit", "sends leave as the commit begins", "S1", "S9")
 def released_before_commit(patches: Patches) -> None:
-    """3."""
+    """If the commit fails, messages have left that the next life does not know."""
 
     def make(original: Any) -> Any:
         def plan(self: Any, writer: Any, group: Any) -> Any:
@@ -49,10 +51,10 @@ def released_before_commit(patches: Patches) -> None:
 
 def _release_nothing(original: Any) -> Any:
     class Released:
-        """A cut that was released before."""
+        """Stands for a cut whose sends were released before."""
 
         def release(self) -> None:
-            """Nothing again."""
+            """Do nothing."""
 
     def release(self: Any, cut: Any) -> Any:
         del cut
@@ -63,13 +65,13 @@ def _release_nothing(original: Any) -> Any:
 
 @mutant("all_rows_pruned", "a checkpoint deletes every received row, also what waits", "A2", "A3", "N1", "G1", "G8")
 def all_rows_pruned(patches: Patches) -> None:
-    """14."""
+    """Messages that wait in contexts are lost if the engine dies."""
     patches.replace(checkpoints, "consumed", lambda _: lambda queues, routes: dict.fromkeys(routes, 10**6))
 
 
 @mutant("state_in_another_commit", "state is written one checkpoint late", "G1", "M5", "S9", "A3")
 def state_in_another_commit(patches: Patches) -> None:
-    """15."""
+    """If the engine dies, the messages count as handled but their changes of state are missing."""
 
     def make(original: Any) -> Any:
         def cut(self: Any, *arguments: Any, **options: Any) -> Any:
@@ -91,7 +93,7 @@ def state_in_another_commit(patches: Patches) -> None:
 
 @mutant("state_without_queue", "contexts are cut at different moments", "G1", "M4", "S9", "A3")
 def state_without_queue(patches: Patches) -> None:
-    """16: the second context works on between the cut of the queue and that of the state."""
+    """The second context handles more events between the cut of its queue and the cut of its state."""
 
     def make(original: Any) -> Any:
         def take_state(self: Any) -> Any:
@@ -117,7 +119,7 @@ def state_without_queue(patches: Patches) -> None:
     budget=300,
 )
 def store_error_swallowed(patches: Patches) -> None:
-    """24."""
+    """The engine acknowledges and sends as if the transaction had taken place."""
 
     def make(original: Any) -> Any:
         def commit(self: Any, number: Any, writes: Any) -> Any:
@@ -143,7 +145,7 @@ def store_error_swallowed(patches: Patches) -> None:
     budget=300,
 )
 def unknown_taken_for_done(patches: Patches) -> None:
-    """Trap T1."""
+    """Trap T1: the transaction may have been rolled back; the engine must ask the store."""
 
     def make(original: Any) -> Any:
         def resolve(self: Any, number: Any) -> Any:
@@ -168,7 +170,7 @@ def unknown_taken_for_done(patches: Patches) -> None:
     budget=600,
 )
 def no_epoch(patches: Patches) -> None:
-    """No fence."""
+    """Nothing fences off the older engine."""
 
     def check(self: Any, *numbers: Any) -> Any:
         del numbers
@@ -179,7 +181,7 @@ def no_epoch(patches: Patches) -> None:
 
 @mutant("checkpoint_number_stands", "two checkpoints have one number", "G3", "G1", "G2")
 def checkpoint_number_stands(patches: Patches) -> None:
-    """G3."""
+    """A number must name one checkpoint."""
 
     def make(original: Any) -> Any:
         def cut(self: Any, *arguments: Any, **options: Any) -> Any:
@@ -195,7 +197,7 @@ def checkpoint_number_stands(patches: Patches) -> None:
 
 @mutant("inbox_not_drained", "what was delivered to a context and not looked at is not in the cut", "M4", "G1")
 def inbox_not_drained(patches: Patches) -> None:
-    """An event in the inbox is in no cut, the state of its sender is."""
+    """An event in the inbox is in no cut, while the state of its sender is."""
 
     def make(original: Any) -> Any:
         def cut(self: Any, encode: Any) -> Any:
@@ -211,7 +213,7 @@ def inbox_not_drained(patches: Patches) -> None:
 
 @mutant("channel_events_lost", "events from inside are not recorded", "M4", "G1", "M3")
 def channel_events_lost(patches: Patches) -> None:
-    """Only references to the receive log are."""
+    """The cut records only references to the receive log."""
 
     def make(original: Any) -> Any:
         def cut(self: Any, encode: Any) -> Any:
@@ -225,7 +227,7 @@ def channel_events_lost(patches: Patches) -> None:
 
 @mutant("notices_recorded", "notices of this life come back in the next one", "F2", "C1", "X1", "C3", "A2", budget=300)
 def notices_recorded(patches: Patches) -> None:
-    """F2."""
+    """Notices concern the sends and batches of one life."""
 
     def make(original: Any) -> Any:
         def init(self: Any, receiver: Any, first: Any, messages: Any, events: Any, *, stored: Any) -> Any:
@@ -238,7 +240,7 @@ def notices_recorded(patches: Patches) -> None:
 
 @mutant("head_counted_twice", "the cut records the event that was just handled as waiting", "A3", "G1", "S9", "M3")
 def head_counted_twice(patches: Patches) -> None:
-    """One handler too many after a start."""
+    """After a start, the event is handled a second time."""
 
     def make(original: Any) -> Any:
         def cut(self: Any, encode: Any) -> Any:
@@ -263,7 +265,7 @@ def head_counted_twice(patches: Patches) -> None:
     seed=10,
 )
 def unhandled_rows_consumed(patches: Patches) -> None:
-    """Minimum and maximum confused."""
+    """The bug takes the maximum of the contexts' positions for the minimum."""
 
     def consumed(queues: Any, routes: Any) -> Any:
         done = {}
@@ -280,7 +282,7 @@ def unhandled_rows_consumed(patches: Patches) -> None:
 
 @mutant("monitor_not_marked", "a monitor that handled an event is not written", "G1", "A3", "A2")
 def monitor_not_marked(patches: Patches) -> None:
-    """The cost of a checkpoint follows what changed, and this forgets what."""
+    """A checkpoint writes only the state that is marked as changed, and this bug loses a mark."""
 
     def make(original: Any) -> Any:
         def take_state(self: Any) -> Any:
@@ -295,7 +297,7 @@ def monitor_not_marked(patches: Patches) -> None:
 
 @mutant("table_reads_untracked", "a value of a table that is changed in place is not written", "M5", "G1")
 def table_reads_untracked(patches: Patches) -> None:
-    """Trap T46."""
+    """A handler may have changed a value in place after reading it, so the checkpoint must write the value."""
 
     def make(original: Any) -> Any:
         def init(self: Any, *arguments: Any) -> Any:
@@ -318,7 +320,7 @@ def table_reads_untracked(patches: Patches) -> None:
     budget=300,
 )
 def living_entry_cleaned(patches: Patches) -> None:
-    """The last survivor of what is cleaned."""
+    """The last entry that is still needed is lost."""
 
     def make(original: Any) -> Any:
         def plan(self: Any, changes: Any, cleaned: Any) -> Any:
@@ -337,7 +339,7 @@ def living_entry_cleaned(patches: Patches) -> None:
 
 @mutant("handler_dead_letters_lost", "what a handler failed on is kept nowhere", "G6", "A2", "A3", "P1", budget=200)
 def handler_dead_letters_lost(patches: Patches) -> None:
-    """Against rule Z7."""
+    """The message is lost without a record."""
 
     def make(original: Any) -> Any:
         def take(self: Any) -> Any:
@@ -351,7 +353,7 @@ def handler_dead_letters_lost(patches: Patches) -> None:
 
 @mutant("order_of_a_set", "a checkpoint goes through the senders in the order of a set of text", "G9")
 def order_of_a_set(patches: Patches) -> None:
-    """Another process, another history."""
+    """The order differs between processes, and so does the history."""
 
     def make(original: Any) -> Any:
         def cut(self: Any, contexts: Any, outboxes: Any, *arguments: Any, **options: Any) -> Any:
@@ -376,7 +378,7 @@ def order_of_a_set(patches: Patches) -> None:
     "G7",
 )
 def group_commit_loses_one(patches: Patches) -> None:
-    """Acknowledged, and nowhere."""
+    """The engine acknowledges or releases what the transaction lacks."""
 
     def make(original: Any) -> Any:
         def commit_waiting(self: Any) -> Any:
@@ -393,15 +395,15 @@ def group_commit_loses_one(patches: Patches) -> None:
 
 
 class _ShortStore:
-    """Writes all but the last of several writes."""
+    """A store that leaves out the last of several writes."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
 
     def commit(self, number: int, writes: Any) -> None:
-        """Write some."""
+        """Commit all writes but the last."""
         self._store.commit(number, writes[:-1] if len(writes) > 1 else writes)
 
     def read_state(self, numbers: Any) -> Any:
-        """As the store."""
+        """As the real store."""
         return self._store.read_state(numbers)

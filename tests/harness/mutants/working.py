@@ -1,4 +1,4 @@
-"""Bugs in contexts: what a handler does, undoes, leaves behind."""
+"""Deliberate bugs in contexts: what a handler does, undoes and leaves behind."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from tests.harness.mutants.catalogue import Patches, mutant
     "failed_handler_sends", "the sends of a handler that failed leave all the same", "S9", "M4", "M1", "M3", "G5", "M2"
 )
 def failed_handler_sends(patches: Patches) -> None:
-    """Trap T27."""
+    """Trap T27: a failed handler must leave nothing behind."""
 
     def make(original: Any) -> Any:
         def undo(self: Any, instance: Any) -> Any:
@@ -45,7 +45,7 @@ def failed_handler_sends(patches: Patches) -> None:
     "G1",
 )
 def failed_handler_changes_state(patches: Patches) -> None:
-    """Trap T27."""
+    """Trap T27: a failed handler must leave nothing behind."""
     patches.replace(HandlerCalls, "_undo", lambda _: lambda self, instance: self._effects.clear())
 
 
@@ -53,7 +53,7 @@ def failed_handler_changes_state(patches: Patches) -> None:
     "failure_passed_over", "a handler that must not fail is skipped when it does", "A2", "A3", "M1", "M3", "M4", "S9"
 )
 def failure_passed_over(patches: Patches) -> None:
-    """on_error: stop."""
+    """With `on_error: stop`, the engine must stop."""
 
     def make(original: Any) -> Any:
         def call(self: Any, instance: Any, method: Any, event: Any) -> Any:
@@ -78,19 +78,19 @@ def failure_passed_over(patches: Patches) -> None:
     budget=600,
 )
 def checkpoint_after_failure(patches: Patches) -> None:
-    """The race between the failing thread and a waiting checkpoint."""
+    """The failing thread races with a checkpoint that waits."""
     patches.replace(Checkpointer, "_whole", lambda _: property(lambda self: True))
 
 
 @mutant("once_forever", "a listener that waits for one event is called for each", "M2")
 def once_forever(patches: Patches) -> None:
-    """Not removed."""
+    """The listener is not removed after its first call."""
     patches.replace(LoadedMonitors, "forget_listener", lambda _: lambda self, listener: None)
 
 
 @mutant("timer_fires_again", "a timer stays after it has fired", "M1", "M2", "G1", "G7")
 def timer_fires_again(patches: Patches) -> None:
-    """It is in the state, and comes back with it."""
+    """The timer stays in the state, and a start restores it."""
 
     def make(original: Any) -> Any:
         def fire(self: Any, timer: Any) -> Any:
@@ -106,7 +106,7 @@ def timer_fires_again(patches: Patches) -> None:
 
 @mutant("ended_monitor_stays", "the state of a monitor that ended stays in the store", "M3", "G1")
 def ended_monitor_stays(patches: Patches) -> None:
-    """It comes back after a start."""
+    """A start restores the monitor."""
 
     def make(original: Any) -> Any:
         def end(self: Any, monitor: Any) -> Any:
@@ -121,13 +121,13 @@ def ended_monitor_stays(patches: Patches) -> None:
 
 @mutant("persistent_may_flush", "a persistent monitor may flush and acknowledge", "F5", "C6")
 def persistent_may_flush(patches: Patches) -> None:
-    """F5."""
+    """The engine must refuse both calls."""
     patches.replace(binding, "_refuse_persistent", lambda _: lambda monitor, call: None)
 
 
 @mutant("fresh_timers_count_from_zero", "timers that begin with a start count from the first start", "M6")
 def fresh_timers_count_from_zero(patches: Patches) -> None:
-    """A monitor without lasting state gets all beats since then at once."""
+    """A monitor without lasting state gets all beats since the first start at once."""
 
     def make(original: Any) -> Any:
         def init(
@@ -142,7 +142,7 @@ def fresh_timers_count_from_zero(patches: Patches) -> None:
 
 @mutant("channel_sent_twice", "an event for a channel is delivered twice", "M4", "M3")
 def channel_sent_twice(patches: Patches) -> None:
-    """M4."""
+    """Each event must be handled exactly once."""
 
     def make(original: Any) -> Any:
         def send(self: Any, monitor: Any, event: Any, channel: Any) -> Any:
@@ -156,13 +156,13 @@ def channel_sent_twice(patches: Patches) -> None:
 
 @mutant("idle_time_is_not_stored", "engine time is stored with other changes only", "G12", budget=240)
 def idle_time_is_not_stored(patches: Patches) -> None:
-    """A timer of an idle engine that dies often never fires."""
+    """If an idle engine dies often, its timers never fire."""
     patches.replace(Context, "awaits_time", lambda _: lambda self: False)
 
 
 @mutant("locks_released_before_the_cut", "contexts work on while a cut is taken", "G10")
 def locks_released_before_the_cut(patches: Patches) -> None:
-    """It is of several moments."""
+    """The cut combines the states of several moments."""
 
     def make(original: Any) -> Any:
         def cut(self: Any) -> Any:
@@ -190,7 +190,7 @@ def locks_released_before_the_cut(patches: Patches) -> None:
 
 @mutant("receipts_by_another_clock", "ids are stored with the time since this start", "G13")
 def receipts_by_another_clock(patches: Patches) -> None:
-    """Windows by time then compare times of several lives."""
+    """Windows by time then compare times of different lives."""
 
     def make(original: Any) -> Any:
         def init(self: Any, store: Any, number: Any, engine_time: Any, windows: Any) -> Any:
@@ -204,7 +204,7 @@ def receipts_by_another_clock(patches: Patches) -> None:
 
 @mutant("event_time_set_back", "a timer in the past sets the event time of its key back", "M10")
 def event_time_set_back(patches: Patches) -> None:
-    """It fires at its own time, which is over."""
+    """The timer fires at the time for which it was set, though the event time of its key is later."""
 
     def make(original: Any) -> Any:
         def fire(monitor: Any, due: Any, name: Any) -> Any:
@@ -227,7 +227,7 @@ def event_time_set_back(patches: Patches) -> None:
     "D1",
 )
 def half_an_event_in_the_cut(patches: Patches) -> None:
-    """The event counts as handled before its handlers ran."""
+    """The event counts as handled before its handlers have run."""
 
     def make(original: Any) -> Any:
         def work(self: Any, most: Any, *times: Any) -> Any:

@@ -1,5 +1,6 @@
 """The project's own test machinery: campaigns, the application that they run, and deliberate bugs that they must find.
 
-What users test their applications with is `correlator.testing`, which knows nothing of this package. The commands run
-from the root of the project: `python -m tests.harness.simulation`, `kill9`, `power`, `mutants`, `mutants.automatic`.
+Users test their applications with `correlator.testing`, which does not depend on this package. Run the commands from
+the root directory of the project: `python -m tests.harness.simulation`, `kill9`, `power`, `mutants`,
+`mutants.automatic`.
 """

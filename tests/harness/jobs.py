@@ -1,4 +1,4 @@
-"""A campaign in several processes, each with its own seeds."""
+"""Runs a campaign in several processes, each with its own seeds."""
 
 import subprocess
 import sys
@@ -10,15 +10,15 @@ from tests.harness.processes import environment
 
 
 def shared(module: str, options: Sequence[str], *, seed: int, jobs: int) -> tuple[Sequence[bytes], bool]:
-    """Run the command of a module in several processes; returns their reports, and whether all of them ended with status 0.
+    """Run the command of a module in several processes; return their reports, and whether all ended with status 0.
 
     Ctrl-C reaches the processes as well, and this function waits for their figures so far. A process without a report
     counts as failed.
 
     Args:
-        module: with a command that has the options `--seed`, `--step` and `--report`.
-        options: of each process, in addition to these three.
-        seed: the first one; of `n` processes each takes every n-th seed from there.
+        module: a module whose command has the options `--seed`, `--step` and `--report`.
+        options: further options for each process.
+        seed: the first seed. With n processes, each process takes every n-th seed, starting with one of the first n.
         jobs: how many processes.
     """
     with tempfile.TemporaryDirectory(prefix="correlator-jobs-") as directory:

@@ -4,10 +4,10 @@ import os
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-"""Of the project: product and tests."""
+"""The root directory of the project, which has the product and the tests."""
 
 
 def environment(**more: str) -> dict[str, str]:
-    """The environment of a process that finds the harness in whatever directory it runs, with these variables added."""
+    """The environment of a process that can import the harness in any working directory, with these variables added."""
     paths = (str(ROOT), os.environ.get("PYTHONPATH"))
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **more}

@@ -51,7 +51,7 @@ def crash_test(
 
     The test fails without any run if the function is no body of a crash test (E2436), if a level is unknown (E2425) or
     the budget is no duration (E2426), and if the configuration file has mistakes. It fails in its first run if it names
-    unknown destinations or senders (E2420), and after the last run if no fault has struck in any run (E2437). A failed run
+    unknown destinations or senders (E2420), and after the last run if no fault has struck (E2437). A failed run
     prints the violation and the command that repeats it.
     """
 

@@ -1,4 +1,4 @@
-"""The campaign of real kills: runs of the project's own application in processes that are killed.
+"""The campaign of level kill9: runs of the project's own application in processes that are killed.
 
 python -m tests.harness.kill9 --kills 1000
 """

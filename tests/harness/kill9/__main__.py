@@ -1,4 +1,4 @@
-"""The command of level kill9: our own workload; exit status 1 on a violation."""
+"""The command of the campaign of kills; exit status 1 if an invariant is violated."""
 
 import argparse
 import contextlib
@@ -20,7 +20,7 @@ DEFAULT_KILLS = 1000
 
 
 def main() -> int:
-    """Run what was asked for; Ctrl-C ends it with the figures so far."""
+    """Run the command. Ctrl-C ends the campaign and prints the figures so far."""
     parser = argparse.ArgumentParser(prog="python -m tests.harness.kill9")
     parser.add_argument("--kills", type=int, help="run until so many processes were killed (1000, or all pairs)")
     parser.add_argument("--seed", type=int, default=1, help="the first seed")
@@ -55,7 +55,7 @@ def main() -> int:
 
 
 def _shared(kills: int, seed: int, jobs: int, report: Path | None) -> int:
-    """The drawn kills in several processes; each tells what it has found."""
+    """Run drawn kills in several processes; each process prints the failures that it finds."""
     options = ["--kills", str(-(-kills // jobs))]
     reports, is_sound = shared("tests.harness.kill9", options, seed=seed, jobs=jobs)
     whole = KillFigures()

@@ -21,22 +21,22 @@ from correlator.testing.schedule import KILL, Fault, Schedule, draw_rates
 from tests.harness.kill9 import reference
 
 MOST_VIOLATIONS = 3
-"""Runs that may fail before a campaign ends."""
+"""How many runs may fail before a campaign ends."""
 LIVES_OF_A_TRAIL = 30
 _FIRST = wire.Kill(point="stop.begin", hit=1)
-"""The kill of a first life that has done its share."""
+"""The kill of a first life that has handled its messages."""
 _BEFORE_THE_SCHEMA = ("rec.lock", "rec.migrate.begin", "rec.migrate.step")
-"""Points that the start of an engine passes before its store has a schema."""
+"""Fault points that a start passes before its store has a schema."""
 
 
 class FailedRun(msgspec.Struct, frozen=True):
     """A run that failed.
 
     Attributes:
-        seed: of the run.
-        faults: that struck.
-        violated: what, as one line.
-        kept: directory with the store, the log and the history.
+        seed: the seed of the run.
+        faults: the faults that struck.
+        violated: the violation as one line.
+        kept: the directory with the store, the log and the history.
     """
 
     seed: int
@@ -46,22 +46,22 @@ class FailedRun(msgspec.Struct, frozen=True):
 
 
 class KillFigures(msgspec.Struct):
-    """What a campaign did.
+    """The figures of a campaign.
 
     Attributes:
-        runs: from an empty store to rest.
-        kills: processes that were killed by a planned kill.
-        deaths: processes that ended before their time, also by a message or a failing handler.
-        by_kind: kills by kind: at a point, before a call that changes a file, at a time.
+        runs: runs from an empty store until everything is quiet.
+        kills: processes that a planned kill ended.
+        deaths: processes that ended early, including those ended by a message or by a failed handler.
+        by_kind: kills by kind: at a fault point, before a call that changes a file, at a time.
         by_point: kills by fault point.
         without_fault: runs in which no fault struck.
         pairs: ordered pairs of kills that the workload has.
-        pairs_tried: of these.
-        missed: of these, where a life came to its end before its kill.
+        pairs_tried: how many of these pairs were tried.
+        missed: how many of these pairs were missed, since a life ended before its kill.
         violations: runs that failed.
-        found: these.
-        seconds: that it took, set by who measures.
-        cpu_seconds: of all processes together.
+        found: the failed runs.
+        seconds: duration of the campaign; the caller sets it.
+        cpu_seconds: CPU time of all processes together.
     """
 
     runs: int = 0
@@ -92,7 +92,7 @@ class KillFigures(msgspec.Struct):
                     self.by_point[where] += 1
 
     def merge(self, other: "KillFigures") -> None:
-        """Count what another campaign did at the same time, with seeds of its own."""
+        """Add the figures of another campaign that ran at the same time with other seeds."""
         for name in ("runs", "kills", "deaths", "without_fault", "violations", "cpu_seconds"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.by_kind.update(other.by_kind)
@@ -101,7 +101,7 @@ class KillFigures(msgspec.Struct):
         self.seconds = max(self.seconds, other.seconds)
 
     def line(self) -> str:
-        """One line."""
+        """The figures as one line."""
         rates = " kills/s, ".join(f"{self.kills / max(one, 0.001):.1f}" for one in (self.seconds, self.cpu_seconds))
         kinds = ", ".join(f"{count:,} by {kind}" for kind, count in sorted(self.by_kind.items()))
         pairs = f"{self.pairs_tried:,} of {self.pairs:,} pairs ({self.missed:,} missed), " if self.pairs else ""
@@ -116,12 +116,12 @@ class KillCampaign:
     """Runs of the project's workload, one after another.
 
     Args:
-        zygote: makes children; it has imported the modules of `reference.APPLICATION`.
-        prepare: import paths, called in each child after those of the application: mutants.
+        zygote: makes child processes; it has imported the modules of `reference.APPLICATION`.
+        prepare: import paths of functions that each child calls after those of the application; used for mutants.
 
     Attributes:
-        figures: of all runs.
-        passed: how often lives that came to their end passed each fault point, the most in one.
+        figures: the figures of all runs.
+        passed: for each fault point, how often a life that was not killed passed it, the highest count of all lives.
     """
 
     def __init__(self, zygote: Zygote, prepare: Sequence[str] = ()) -> None:
@@ -131,7 +131,7 @@ class KillCampaign:
         self.passed: Counter[str] = Counter()
 
     def drawn(self, seed: int, most_kills: int) -> None:
-        """One run with everything drawn from a seed."""
+        """One run in which everything is drawn from a seed."""
         workload = reference.drawn(seed)
         rates = draw_rates(seed)
         rng = random.Random(f"kills {seed}")
@@ -140,11 +140,11 @@ class KillCampaign:
         new = {point: hits for point, hits in passed.items() if point not in self.figures.by_point}
         kills = draws.drawn_kills(rng, lives, new or passed, by_call=draws.BY_CALL if self._zygote.counts_calls else 0)
         if rates and not kills:
-            kills.append(wire.Kill())  # what else goes wrong needs a life to strike in
+            kills.append(wire.Kill())  # other faults need a life in which to strike
         self._run(workload, Schedule(seed, rates), kills, shares=lives + 1)
 
     def one_after_another(self, mode: Reliability, way: Sequence[wire.Kill], trail: Sequence[wire.Kill]) -> int:
-        """A run of these kills, the messages of the workload anew in each life; how many of the trail's struck."""
+        """A run with these kills, and with new messages in each life; returns how many kills of the trail struck."""
         kills = (_FIRST, *way, *trail)
         lives = self.exactly(reference.smallest(mode, len(kills)), *kills, shares=len(kills))
         struck = max(0, lives.killed - len(kills) + len(trail))
@@ -152,9 +152,10 @@ class KillCampaign:
         return struck
 
     def exactly(self, workload: reference.Reference, *kills: wire.Kill, shares: int = 1) -> ProcessRun:
-        """One run with exactly these kills, the messages published in so many shares, one for each life.
+        """One run with exactly these kills. The messages are published in `shares` parts, one for each life.
 
-        Where the first kill comes later, the store begins with its schema: making it is the larger part of a life.
+        If the first kill comes later than the schema, the store begins with its schema, which takes the most time of a
+        life.
         """
         with_schema = bool(kills) and kills[0].point not in _BEFORE_THE_SCHEMA
         schedule = Schedule(workload.scenario.seed, {}, ())
@@ -187,7 +188,7 @@ class KillCampaign:
 
     @functools.cached_property
     def _schema(self) -> bytes:
-        """A store as `correlator db upgrade` makes it."""
+        """The content of an empty store, as `correlator db upgrade` makes it."""
         with directory_of_a_run() as directory:
             migrate.upgrade(f"sqlite:///{directory}/{reference.STORE}")
             return (directory / reference.STORE).read_bytes()
@@ -204,9 +205,9 @@ def _violated(lives: ProcessRun, kills: deque[wire.Kill], shares: int, *, one_ea
 
 
 def drawn(campaign: KillCampaign, *, kills: int, seed: int, step: int = 1) -> None:
-    """Runs with seeds from this one on until so many processes were killed, or too many runs have failed.
+    """Runs with seeds from `seed` on, until `kills` processes were killed or too many runs have failed.
 
-    With `step` n only every n-th seed, so that several processes share the seeds.
+    With `step` n, only every n-th seed runs, so that several processes share the seeds.
     """
     figures = campaign.figures
     while figures.kills < kills and figures.violations < MOST_VIOLATIONS:
@@ -215,18 +216,20 @@ def drawn(campaign: KillCampaign, *, kills: int, seed: int, step: int = 1) -> No
 
 
 def pairs(campaign: KillCampaign, mode: Reliability, *, kills: int | None, seed: int) -> None:
-    """Every ordered pair of kills that can be, in two lives of which the second goes on from the first.
+    """Every possible ordered pair of kills, in two lives of which the second continues the first.
 
-    Kills are the passings of points. What a life passes depends on where the one before it died; so for each kill the
-    life behind it is looked at first, and its passings are what may follow. Then trails through these pairs, each of
-    which comes once, are gone in runs of many lives, with the messages of the workload anew in each. What only the
-    first life of a store passes is killed in runs of its own, with every passing of the life behind it.
+    Kills take place where a life passes fault points. Which points a life passes depends on the kill that ended the
+    life before it. So for each kill, the campaign first runs the life after it: the points that this life passes are
+    the possible second kills. Then the campaign combines the pairs to trails, in which each pair occurs once, and runs
+    each trail as one run of many lives, with new messages in each life. The points that only the first life of a store
+    passes are killed in runs of their own, with every point that the life after them passes.
 
     Args:
-        campaign: runs them.
-        mode: of the workload.
-        kills: ends it when so many processes were killed, but not before all that may follow is known; `None` for all.
-        seed: of the order.
+        campaign: runs the pairs.
+        mode: the reliability mode of the workload.
+        kills: how many killed processes end the campaign, but not before all possible pairs are known; `None` for all
+            pairs.
+        seed: determines the order of the pairs.
     """
     figures, map_ = campaign.figures, Map(campaign, mode)
     figures.pairs = sum(map(len, (*map_.follows.values(), *map_.of_a_new_store.values())))
@@ -238,7 +241,7 @@ def pairs(campaign: KillCampaign, mode: Reliability, *, kills: int | None, seed:
     trails = Trails(map_.follows, random.Random(seed))
     while not enough() and (trail := trails.one()):
         struck = campaign.one_after_another(mode, map_.ways[trail[0]], trail)
-        if struck < len(trail):  # a life came to its end before its kill
+        if struck < len(trail):  # a life ended before its kill
             again += pairwise(trail[max(struck - 1, 0) : struck + 1])
             trails.put_back(trail[struck:])
     for first, second in again:
@@ -257,13 +260,14 @@ class Map:
     """Which kills may follow which.
 
     Args:
-        campaign: runs a life behind each kill.
-        mode: of the workload.
+        campaign: runs a life after each kill.
+        mode: the reliability mode of the workload.
 
     Attributes:
-        follows: for each kill of a life that goes on from an earlier one, the passings of the life behind it.
-        ways: kills of the lives before it, without which it is not reached.
-        of_a_new_store: the same as `follows` for what only the first life of a store passes.
+        follows: for each kill of a life that continues an earlier one, the points that the life after it passes, as
+            kills.
+        ways: for each kill, the kills of earlier lives without which a run does not reach it.
+        of_a_new_store: as `follows`, for the points that only the first life of a store passes.
     """
 
     def __init__(self, campaign: KillCampaign, mode: Reliability) -> None:
@@ -288,11 +292,11 @@ class Map:
 
 
 class Trails:
-    """Takes pairs apart into trails of neighbours, in a drawn order.
+    """Combines pairs of kills to trails in which neighbours are pairs, in a drawn order.
 
     Args:
-        follows: the second ones of the pairs, by the first ones.
-        rng: draws.
+        follows: the second kills of the pairs, by the first kills.
+        rng: draws the order.
     """
 
     def __init__(self, follows: Mapping[wire.Kill, Sequence[wire.Kill]], rng: random.Random) -> None:
@@ -300,7 +304,7 @@ class Trails:
         self._rng = rng
 
     def one(self) -> list[wire.Kill]:
-        """Kills of which each two neighbours are a pair that no other trail has; empty when none is left."""
+        """The next trail: each two neighbours are a pair that no earlier trail has. Empty if no pairs are left."""
         if not self._left:
             return []
         trail = [self._rng.choice(list(self._left))]
@@ -313,12 +317,12 @@ class Trails:
         return trail
 
     def put_back(self, trail: Sequence[wire.Kill]) -> None:
-        """The pairs of a trail that was not gone to its end."""
+        """Return the pairs of a trail that a run did not reach."""
         for kill, other in pairwise(trail):
             self._left.setdefault(kill, []).append(other)
 
 
 def _hits(lives: ProcessRun) -> list[wire.Kill]:
-    """A kill for each passing of a point in the last life of a run."""
+    """A kill for each fault point that the last life of a run passed."""
     points = {name: hits for name, hits in lives.passed_at_last.items() if name != draws.SYSCALL}
     return list(draws.kills_of(draws.singles(points)))

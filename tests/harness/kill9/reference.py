@@ -1,4 +1,4 @@
-"""The workload of the campaign of kills: scenarios of the simulation with its application, with short waits."""
+"""The workload of the campaign of kills: scenarios and application of the simulation, with short waits."""
 
 import contextlib
 import random
@@ -41,21 +41,21 @@ RETRY_S = 0.01
 LONGEST_BATCH_MS = 2
 INTERVALS_S = (0.005, 0.02, 0.05)
 WHEN_ASKED_S = 1.0
-"""Between checkpoints, where these are to be few: one is taken whenever it is asked whether the engine is quiet."""
+"""Seconds between checkpoints in scenarios with few of them; asking the engine whether it is quiet takes one, too."""
 COMINGS_AND_GOINGS = (0, 1, 5)
 UNIQUE = 1_000_000
-"""Numbers that one life may give."""
+"""How many unique numbers one life may give."""
 ALIKE = 60
-"""The application does the same with numbers that differ by it."""
+"""The application handles numbers alike that differ by a multiple of this."""
 APPLICATION = (application.__name__, __name__)
-"""Modules that children have imported before they are forked."""
+"""The modules that a child process has imported before it is forked."""
 
 
 class ToldProbe(WorldProbe):
-    """Sends the reports of a child's monitors to the oracle, and asks it what they must know of earlier lives.
+    """Sends the reports of a child's monitors to the oracle, and asks the oracle for facts about earlier lives.
 
     Args:
-        life: of the child.
+        life: the life of the child.
     """
 
     def __init__(self, life: ChildLife) -> None:
@@ -67,11 +67,11 @@ class ToldProbe(WorldProbe):
         die()
 
     def fails_now(self, message_id: str) -> bool:
-        """The first time in any life."""
+        """Whether the handler of this message fails: only the first time in any life."""
         return self._life.link.first(message_id)
 
     def unique(self) -> int:
-        """A number never given before, in any life."""
+        """A number that no life has given before."""
         return self._life.number * UNIQUE + super().unique()
 
     def _open(self) -> tuple[str, ...]:
@@ -81,7 +81,7 @@ class ToldProbe(WorldProbe):
 
 
 def prepare(life: ChildLife) -> None:
-    """In the child: short timers, small segments, and monitors that tell what they do."""
+    """In the child: set short timers and small segments, and let monitors report their actions."""
     application.PRIME_DELAY_S = TIMER_S
     statelog.SEGMENT_ENTRIES = small_world.SEGMENT_ENTRIES
     dedup.SPARSE, dedup.SLACK = small_world.SPARSE, small_world.SLACK
@@ -89,7 +89,7 @@ def prepare(life: ChildLife) -> None:
 
 
 def let_parts_come_and_go(life: ChildLife) -> None:
-    """In the child: a thread that adds and removes a receiver and a sender, and leaves the receiver there."""
+    """In the child: a thread adds and removes a receiver and a sender, and leaves the receiver in place at its end."""
     threading.Thread(target=_churn, args=(life,), name="churn", daemon=True).start()
 
 
@@ -107,7 +107,7 @@ def _churn(life: ChildLife) -> None:
 
 
 class Reference(NamedTuple):
-    """A workload: what a run consists of, its messages in the order of publication, and what children prepare."""
+    """A workload: the scenario of a run, its messages in the order of publication, and what children prepare."""
 
     scenario: Scenario
     parcels: list[Parcel]
@@ -115,7 +115,7 @@ class Reference(NamedTuple):
 
 
 def drawn(seed: int) -> Reference:
-    """A scenario of the simulation in real time; messages of all destinations mixed."""
+    """A scenario of the simulation in real time, with the messages of all destinations mixed."""
     scenario, workload = draw(seed, changing=False)
     settings = _in_real_time(scenario.settings, random.Random(f"real time {seed}"))
     made = Reference(replace(scenario, settings=settings), workload.parcels(_BROKER, random.Random(f"parcels {seed}")))
@@ -125,7 +125,9 @@ def drawn(seed: int) -> Reference:
 
 
 def smallest(mode: Reliability, times: int = 1) -> Reference:
-    """A workload of few messages in which one mode of receiving, and of sending, takes part; so many times, anew."""
+    """A workload of few messages for one mode of receiving and one of sending. The messages come `times` times, with
+    new ids.
+    """
     one = _SMALLEST[mode]
     receiver = ReceiverSettings(
         id=one.receiver,
@@ -180,14 +182,14 @@ def smallest(mode: Reliability, times: int = 1) -> Reference:
 
 
 def stored_in(scenario: Scenario, directory: Path) -> Scenario:
-    """The scenario with a store in this directory, if it has one."""
+    """The scenario with its store, if it has one, in this directory."""
     if not scenario.persistent:
         return scenario
     return replace(scenario, settings=replace(scenario.settings, store=f"sqlite:///{directory}/{STORE}"))
 
 
 def _in_real_time(settings: EngineSettings, rng: random.Random) -> EngineSettings:
-    """What waits for its own sake waits shortly; the matcher's expressions would keep each run waiting."""
+    """Shorten waits that only pass time. The `Matcher` is left out, since its expressions would make each run wait."""
     return replace(
         settings,
         checkpoint=CheckpointSettings(interval=rng.choice(INTERVALS_S)),
@@ -211,7 +213,7 @@ def _in_real_time(settings: EngineSettings, rng: random.Random) -> EngineSetting
 
 
 class _Small(NamedTuple):
-    """A small workload: messages are (number, number of the message that they repeat)."""
+    """A small workload. A message is a pair: its number, and the number of the message that it repeats."""
 
     receiver: str
     event: str
@@ -243,7 +245,7 @@ _SMALLEST = {
         "tasks", "Task", {"quick": Reliability.BEST_EFFORT}, {"Relay": "relay"}, [("ta1", "ta1")]
     ),
 }
-"""Numbers of orders are such that the ledger does nothing with them that takes its time."""
+"""The numbers of the orders are chosen so that the ledger does nothing with them that takes long."""
 
 
 def _small_parcel(destination: str, name: str, of: str, more: int) -> Parcel:

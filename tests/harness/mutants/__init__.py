@@ -1,7 +1,7 @@
-"""Deliberate bugs that the simulation must catch. They test the harness, not the product.
+"""Deliberate bugs (mutants) that the simulation must find. They test the harness, not the product.
 
-Each mutant is a named patch of the real code. If no run can distinguish a patch from the original, it is listed in
-`EQUIVALENT`, with the proof.
+Each mutant is a named patch of the product's code. If no run can distinguish a patch from the original, `EQUIVALENT`
+lists it with the proof.
 """
 
 import subprocess
@@ -36,12 +36,12 @@ from tests.harness.simulation.campaign import SeedOutcome, run_seed
 __all__ = ["CATALOGUE", "EQUIVALENT", "GROUPS", "Caught", "Fate", "Mutant", "applied", "command", "hunt", "hunt_all"]
 
 GROUPS = (receiving, storing, recovery, working, sending, poison, listening, leaving, changing)
-"""The modules that fill the catalogue, by being imported."""
+"""The modules that fill the catalogue when they are imported."""
 PROCESSES = 6
 
 
 class Caught(NamedTuple):
-    """A mutant was caught after so many runs, by this outcome."""
+    """How a mutant was caught: the number of runs, and the outcome of the last one."""
 
     runs: int
     outcome: SeedOutcome
@@ -60,17 +60,17 @@ class Fate(NamedTuple):
 
     @property
     def runs(self) -> int:
-        """How many runs it took to catch it; the whole budget if it survived."""
+        """How many runs it took to catch the mutant; the whole budget if it survived."""
         return self.caught.runs if self.caught else self.mutant.budget
 
     def line(self) -> str:
-        """One line."""
+        """The fate as one line."""
         killed = f"killed after {self.runs:3} runs by {', '.join(self.invariants)}"
         return f"{self.mutant.name:44} {killed if self.caught else f'SURVIVED {self.runs} runs'}"
 
 
 class CaughtMutant(msgspec.Struct, frozen=True, kw_only=True):
-    """A mutant of the catalogue, and how it was caught; a survivor has no runs and no invariants."""
+    """A mutant of the catalogue, and how it was caught. A mutant that survived has no runs and no invariants."""
 
     name: str
     budget: int
@@ -88,7 +88,7 @@ class MutantsReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def command(report: Path | None) -> int:
-    """Hunt every mutant, print a line for each, write the report; exit status 1 when one survives."""
+    """Hunt every mutant, print a line for each, and write the report. Returns 1 if a mutant survives, else 0."""
     found: list[CaughtMutant] = []
     begin = time.monotonic()
     for fate in hunt_all():
@@ -111,7 +111,7 @@ def hunt_all() -> Iterator[Fate]:
 
 
 def hunt(name: str) -> Caught | None:
-    """Run seeds with the mutant until an invariant is violated; `None` when its budget is used up."""
+    """Run seeds with the mutant until an invariant is violated; return `None` if its budget is used up."""
     mutant = CATALOGUE[name]
     if "G9" in mutant.expected:
         return _hunt_in_processes(name)
@@ -124,7 +124,7 @@ def hunt(name: str) -> Caught | None:
 
 
 def _hunt_in_processes(name: str) -> Caught | None:
-    """One seed in processes that order sets differently must make one history (G9)."""
+    """Run a seed in processes that order sets differently: the histories must be equal (invariant G9)."""
     command = [sys.executable, "-m", "tests.harness.simulation", "--digest", "42", "--mutant", name]
     digests: set[bytes] = set()
     for runs in range(1, PROCESSES + 1):

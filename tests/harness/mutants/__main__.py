@@ -8,7 +8,7 @@ from tests.harness import mutants
 
 
 def main() -> int:
-    """Run it."""
+    """Run the command."""
     parser = argparse.ArgumentParser(prog="python -m tests.harness.mutants", description=__doc__)
     parser.add_argument("--report", type=Path, help="write figures as JSON")
     return mutants.command(parser.parse_args().report)

@@ -3,13 +3,13 @@
     python -m tests.harness.mutants.automatic --sample 200 --seed 1 [--jobs 2] [--report FILE.json]
     python -m tests.harness.mutants.automatic --only ID
 
-A mutant runs in a copy of the project, in new processes. First the simulation hunts it, then the tests that call the
-changed function. A process that does not end counts as a kill. The command shows each survivor with its diff: either a
-check is missing, or `survivors.md` explains the survivor. Exit status 1 if a survivor is not explained.
+A mutant runs in a copy of the project, in new processes. First the simulation hunts it, then the tests run that call
+the changed function. A process that does not end counts as a kill. The command shows each survivor with its diff:
+either a check is missing, or `survivors.md` explains the survivor. Exit status 1 if a survivor is not explained.
 
 Neither of the usual tools does this. Cosmic Ray changes the source files in place and runs one command for all mutants.
-mutmut runs pytest and nothing else over all mutants, in a directory that it makes in the project; it draws no sample,
-and gives a mutant no budget of seeds or CPU time, so that the simulation could not hunt.
+mutmut runs pytest and nothing else over all mutants, in a directory that it makes in the project. It draws no sample,
+and gives a mutant no budget of seeds or CPU time, so the simulation could not hunt.
 """
 
 import argparse
@@ -37,22 +37,22 @@ from tests.harness.simulation.campaign import run_seed
 
 SEEDS = 60
 HUNT_CPU_S = 8
-"""Seeds and CPU seconds that the simulation has for one mutant."""
+"""How many seeds, and how many CPU seconds, the simulation spends on one mutant."""
 TESTS_CPU_S = 40
 TEST_S = 45
-"""Wall-clock seconds of one test: what waits for something that a mutant prevents would wait long."""
+"""The wall-clock limit of one test in seconds: a test may wait for an event that the mutant prevents."""
 ALL_TESTS_CPU_S = 600
 PATIENCE = 6
-"""Wall-clock seconds that a process has for each CPU second of its budget: the machine may be shared."""
+"""How many wall-clock seconds a process gets for each CPU second of its budget, since others may use the machine."""
 OUT_OF_TIME = "Timeout (0:"
-"""What Python writes when it ends a test that took too long."""
+"""The text that Python writes when it ends a test that has run out of time."""
 LONGEST_LINE = 200
 SHOWN = 5
-"""Most checks that are named for a kill."""
+"""The most checks that are named for a kill."""
 ROOMS = ("correlator/core", "correlator/runtime", "correlator/storage")
-"""Where mutants are made."""
+"""The directories in which mutants are made."""
 TESTS = ("tests/core", "tests/storage", "tests/runtime", "tests/pipeline/test_keyed.py", "tests/cli")
-"""Tests that call them."""
+"""The tests that call the code of these directories."""
 
 Fate = Literal["simulation", "tests", "timeout", "survived", "unreached"]
 
@@ -63,15 +63,15 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """The fate of a mutant.
 
     Attributes:
-        mutant: its id.
-        file: relative to the project.
-        line: of the slip.
-        kind: of slip.
-        fate: what killed it; `timeout`: it did not end; `unreached`: nothing calls the function.
-        by: ids of the violated invariants, or the names of the failed tests; at most `SHOWN`.
-        seeds: runs of the simulation.
-        seconds: wall-clock time of everything.
-        diff: the slip.
+        mutant: the id of the mutant.
+        file: the changed file, relative to the project.
+        line: the line of the mistake.
+        kind: the kind of mistake.
+        fate: what killed the mutant; `timeout`: a process did not end; `unreached`: nothing calls the function.
+        by: ids of the violated invariants, or names of the failed tests, at most `SHOWN`.
+        seeds: how many runs the simulation made.
+        seconds: wall-clock time of all checks.
+        diff: the mistake.
     """
 
     mutant: str
@@ -89,14 +89,14 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """The figures of a sample.
 
     Attributes:
-        seed: it was drawn with.
-        mutants: that there are in the source.
-        sample: that were run.
-        fates: how many met which fate.
-        by_kind: for each kind of slip, the same.
-        by_invariant: how many were killed by which invariant.
+        seed: the seed with which the sample was drawn.
+        mutants: how many mutants the source has.
+        sample: how many of them ran.
+        fates: the number of mutants by fate.
+        by_kind: the number of mutants by fate, for each kind of mistake.
+        by_invariant: how many mutants were killed by each invariant.
         seconds: wall-clock time.
-        verdicts: all.
+        verdicts: the verdict on each mutant.
     """
 
     seed: int
@@ -110,7 +110,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hunted(msgspec.Struct, frozen=True):
-    """What the simulation made of the code as it is: seeds run, ids of the invariants that the last one violated."""
+    """What a hunt found: how many seeds ran, and the ids of the invariants that the last run violated."""
 
     seeds: int
     invariants: list[str]
@@ -118,14 +118,14 @@ class Hunted(msgspec.Struct, frozen=True):
 
 
 class PlacedMutant(NamedTuple):
-    """A mutant and the file it is in."""
+    """A mutant and its file."""
 
     mutant: AutomaticMutant
     file: str
 
 
 def all_mutants() -> list[PlacedMutant]:
-    """Every mutant of every room, in the order of files."""
+    """Every mutant of every directory, in the order of files."""
     return [
         PlacedMutant(mutant, file)
         for file, module in _sources()
@@ -134,7 +134,7 @@ def all_mutants() -> list[PlacedMutant]:
 
 
 def _sources() -> Iterator[tuple[str, str]]:
-    """Files and their modules."""
+    """The source files with their modules."""
     for room in ROOMS:
         for path in sorted((ROOT / room).glob("*.py")):
             file = path.relative_to(ROOT).as_posix()
@@ -199,12 +199,12 @@ def _tested(copy: Copy, tests: Sequence[str]) -> tuple[Fate, list[str]]:
 
 
 def _last_line(output: str) -> str:
-    """Of a process that could not say more: most often its exception."""
+    """The last line of a process without a report: most often its exception."""
     return (output.strip().splitlines() or ["ended without a word"])[-1][:LONGEST_LINE]
 
 
 def _pytest(copy: Copy, *tests: str) -> list[str]:
-    """In the order given, up to the first that fails, without those that need a server."""
+    """Arguments for Python to run tests in this order up to the first failure, without those that need a server."""
     options = (
         "-q",
         "-x",
@@ -222,10 +222,10 @@ def _pytest(copy: Copy, *tests: str) -> list[str]:
 
 
 def measured_reach() -> Reach:
-    """Run the simulation and all tests once in a copy of their own.
+    """Run the simulation and all tests once in a copy of the project, to measure what they call.
 
     Raises:
-        SystemExit: something fails without any mutant.
+        SystemExit: a check fails without any mutant.
     """
     with tempfile.TemporaryDirectory(prefix="correlator-mutants-") as directory:
         copy = Copy(Path(directory))
@@ -241,7 +241,7 @@ def measured_reach() -> Reach:
 
 
 def judge_all(places: Sequence[PlacedMutant], jobs: int, told: Callable[[Verdict], None]) -> None:
-    """Judge mutants in so many copies at a time; `told` hears each verdict. Raises as `measured_reach`."""
+    """Judge the mutants in `jobs` copies at a time, and pass each verdict to `told`. Raises as `measured_reach`."""
     reach = measured_reach()
     with ExitStack() as stack:
         free: SimpleQueue[Copy] = SimpleQueue()
@@ -262,7 +262,7 @@ def judge_all(places: Sequence[PlacedMutant], jobs: int, told: Callable[[Verdict
 
 
 def report_of(verdicts: Sequence[Verdict], seed: int, mutants: int, seconds: float) -> Report:
-    """The figures."""
+    """The figures of these verdicts."""
     by_kind: dict[str, Counter[str]] = {}
     for one in verdicts:
         by_kind.setdefault(one.kind, Counter())[one.fate] += 1
@@ -301,7 +301,7 @@ def _lines(verdict: Verdict) -> Iterator[str]:
 
 
 def main() -> int:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(prog="python -m tests.harness.mutants.automatic")
     parser.add_argument("--sample", type=int, default=200, help="how many mutants")
     parser.add_argument("--seed", type=int, default=1, help="they are drawn with")
@@ -325,7 +325,7 @@ def _run(arguments: argparse.Namespace) -> int:
         verdicts.append(verdict)
         sys.stdout.write("\n".join(_lines(verdict)) + "\n")
         sys.stdout.flush()
-        if arguments.report:  # complete at any time: a long run may be ended early
+        if arguments.report:  # the report is complete at any time, since a long run may be ended early
             write_json(arguments.report, report_of(verdicts, arguments.seed, len(places), time.monotonic() - begin))
 
     judge_all(_chosen(arguments, places), arguments.jobs, told)

@@ -1,4 +1,4 @@
-"""The catalogue of deliberate bugs, and how one is put into the code for the time of a block."""
+"""The catalogue of deliberate bugs, and how a bug is put into the code for the duration of a block."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -8,13 +8,13 @@ Make = Callable[[Any], Any]
 
 
 class Patches:
-    """Replacements of attributes that can be taken back."""
+    """Replacements of attributes that can be undone."""
 
     def __init__(self) -> None:
         self._undo: list[tuple[Any, str, Any]] = []
 
     def replace(self, owner: Any, name: str, make: Make) -> None:
-        """Put `make(original)` in the place of an attribute of a class or module."""
+        """Replace an attribute of a class or module by `make(original)`."""
         original = owner.__dict__[name]
         self._undo.append((owner, name, original))
         setattr(owner, name, make(original))
@@ -30,12 +30,12 @@ class Mutant(NamedTuple):
     """A deliberate bug.
 
     Attributes:
-        name: stable.
-        sentence: what it does wrong.
-        expected: invariants, at least one of which must be violated.
-        patch: puts it in.
-        budget: seeds within which it must be caught.
-        seed: the first seed of the hunt; for a mutant that few seeds find, one that has found it.
+        name: a name that never changes.
+        sentence: what the bug does wrong.
+        expected: ids of invariants; the bug must violate at least one of them.
+        patch: puts the bug into the code.
+        budget: how many seeds may run until the bug is caught.
+        seed: the first seed of the hunt. If few seeds catch the bug, this is a seed that has caught it.
     """
 
     name: str
@@ -50,7 +50,7 @@ CATALOGUE: dict[str, Mutant] = {}
 
 
 def mutant(name: str, sentence: str, *expected: str, budget: int = 120, seed: int = 1) -> Callable[[Any], Any]:
-    """Enter a patch function into the catalogue."""
+    """Add a function that patches the code to the catalogue."""
 
     def enter(patch: Callable[[Patches], None]) -> Callable[[Patches], None]:
         assert name not in CATALOGUE, name
@@ -62,7 +62,7 @@ def mutant(name: str, sentence: str, *expected: str, budget: int = 120, seed: in
 
 @contextlib.contextmanager
 def applied(name: str) -> Iterator[None]:
-    """The bug is in the code within the block."""
+    """Within the block, the code has the bug."""
     patches = Patches()
     try:
         CATALOGUE[name].patch(patches)

@@ -1,4 +1,4 @@
-"""Copies of the product and its tests, each with at most one mutant at a time; the original is never changed.
+"""Copies of the product and its tests, each with at most one mutant at a time. The original never changes.
 
 Every command in a copy runs in a new process with limits on time, memory and files, since a mutant may loop for ever.
 """
@@ -19,7 +19,7 @@ from tests.harness.processes import ROOT
 
 MEMORY_KIB = 6_000_000
 FILE_BLOCKS = 2_000_000
-"""Of 512 bytes: the largest file that a mutant may write."""
+"""The size of the largest file that a mutant may write, in blocks of 512 bytes."""
 OUTPUT_BYTES = 200_000
 _COPIED = ("correlator", "connectors", "tests", "pyproject.toml")
 _BOUNDED = f'ulimit -v {MEMORY_KIB}; ulimit -f {FILE_BLOCKS}; ulimit -S -t "$0"; exec "$@"'
@@ -30,9 +30,9 @@ class Ended(NamedTuple):
     """How a process ended.
 
     Attributes:
-        status: as in `subprocess`; `None` when it ran out of time.
-        output: the end of what it wrote.
-        seconds: that it took.
+        status: the exit status, as in `subprocess`; `None` if the process ran out of time.
+        output: the end of its output.
+        seconds: its duration.
     """
 
     status: int | None
@@ -44,7 +44,7 @@ class Copy:
     """One copy of the project.
 
     Args:
-        directory: empty; the caller removes it.
+        directory: an empty directory, which the caller removes.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -56,10 +56,10 @@ class Copy:
 
     @contextlib.contextmanager
     def holding(self, file: str, source: str) -> Iterator[None]:
-        """A file has another text within the block.
+        """Within the block, a file has another text.
 
-        Python takes compiled modules by time and size of their source: a mutant is of another time than the original,
-        and the original afterwards is of its own again.
+        Python recognises compiled modules by time and size of their source. So the file gets a new time with the
+        mutant, and its old time when the original is back.
         """
         path = self.directory / file
         original, modified_ns = path.read_text(encoding="utf-8"), path.stat().st_mtime_ns
@@ -72,7 +72,7 @@ class Copy:
             os.utime(path, ns=(modified_ns, modified_ns))
 
     def run(self, arguments: Sequence[str], *, cpu_s: int, wall_s: float) -> Ended:
-        """Run Python with these arguments in the copy; it and all it started are ended when the time is up."""
+        """Run Python with these arguments in the copy. If the time is up, end the process and all its children."""
         command = ["/bin/sh", "-c", _BOUNDED, str(cpu_s), sys.executable, *arguments]
         environment = {**os.environ, "PYTHONPATH": str(self.directory), "PYTHONDONTWRITEBYTECODE": "1"}
         written = self.directory / "output.txt"

@@ -1,8 +1,9 @@
-"""Changes of a source text that a slip of the hand could make: every mutant of a module, by operators on its syntax.
+"""Makes automatic mutants: every small mistake that a programmer could make in a module, by operators on its syntax
+tree.
 
-Pure: a text in, texts out. A mutant differs from the original in one place, and all else stays as it was written, so
-that its diff reads as the slip does. Left alone is what is no behaviour: documentation, annotations, default values of
-parameters, assertions (they find bugs, they do not make what is promised), and fault points.
+Pure: texts in, texts out. A mutant differs from the original in one place; the rest of the text stays as it is, so that
+the diff shows the mistake alone. The operators leave out code without behaviour: documentation, annotations, default
+values of parameters, assertions (they find bugs, but keep no promise), and fault points.
 """
 
 import ast
@@ -13,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 SILENT = ("point",)
-"""Calls whose loss changes nothing."""
+"""Calls that can be left out without any effect."""
 
 _COMPARISONS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
     ast.Lt: (ast.LtE, ast.GtE),
@@ -37,7 +38,7 @@ _Removable = _Simple | ast.If | ast.For | ast.While | ast.Raise | ast.Break | as
 
 
 class SourceEdit(NamedTuple):
-    """A new text for a node, or for everything from the first node to the end of the last."""
+    """A new text for a node, or for the text from one node to the end of another."""
 
     kind: str
     first: ast.expr | ast.stmt
@@ -46,11 +47,11 @@ class SourceEdit(NamedTuple):
 
 
 class AutomaticMutant(NamedTuple):
-    """A module with one slip in it.
+    """A module with one mistake in it.
 
     Attributes:
-        id: `module:function:kind:n`, the n-th of its kind in the function; stable while the function is.
-        edit: the slip.
+        id: `module:function:kind:n`, the n-th mistake of its kind in the function; it is stable while the function is.
+        edit: the mistake.
         original: the module without it.
     """
 
@@ -60,18 +61,18 @@ class AutomaticMutant(NamedTuple):
 
     @property
     def source(self) -> str:
-        """The text of the module with the slip in it."""
+        """The text of the module with the mistake in it."""
         return self.original.with_edit(self.edit)
 
     @property
     def diff(self) -> str:
-        """The slip, without a header."""
+        """The diff of the mistake, without a header."""
         before, after = self.original.text.splitlines(), self.source.splitlines()
         return "\n".join(list(difflib.unified_diff(before, after, lineterm="", n=2))[2:])
 
     @property
     def function(self) -> str:
-        """`module:function`, as `telling` names it."""
+        """`module:function`, as `telling` names the function."""
         return self.id.rsplit(":", 2)[0]
 
 
@@ -89,7 +90,9 @@ def mutants_of(module: str, source: str) -> list[AutomaticMutant]:
 
 
 def telling(module: str, source: str, recorder: str) -> str:
-    """The module with every function adding `module:function` to the set `called` of the module `recorder`."""
+    """The text of the module in which each function adds `module:function` to the set `called` of the module
+    `recorder`.
+    """
     tree = ast.parse(source)
     for function, body in _scopes(tree):
         if function:
@@ -100,7 +103,7 @@ def telling(module: str, source: str, recorder: str) -> str:
 
 
 class SourceText:
-    """A source text that is edited by nodes of its tree (whose columns count bytes)."""
+    """A source text that is edited by the nodes of its syntax tree, whose columns count bytes."""
 
     def __init__(self, source: str) -> None:
         self.text = source
@@ -116,7 +119,7 @@ class SourceText:
         return self._bytes[begin:end].decode()
 
     def between(self, one: ast.stmt, other: ast.stmt) -> str:
-        """What stands between two nodes."""
+        """The text between two nodes."""
         return self._bytes[self._span(one)[1] : self._span(other)[0]].decode()
 
     def with_edit(self, edit: SourceEdit) -> str:
@@ -132,7 +135,7 @@ class SourceText:
 
 
 def _scopes(tree: ast.Module) -> Iterator[tuple[str, list[ast.stmt]]]:
-    """Bodies of functions with their qualified names, and the values of the module."""
+    """The bodies of functions with their qualified names, and the values of the module."""
     yield "", [one for one in tree.body if isinstance(one, ast.Assign | ast.AnnAssign)]
     todo: list[tuple[str, ast.AST]] = [("", tree)]
     while todo:
@@ -157,14 +160,14 @@ def _edits(body: list[ast.stmt], text: SourceText, *, values_alone: bool) -> Ite
 
 
 def _early_return(body: list[ast.stmt], text: SourceText) -> Iterator[SourceEdit]:
-    """The function does nothing."""
+    """Let the function return before it does anything."""
     first = next((one for one in body if not _is_documentation(one)), None)
     if first is not None and not isinstance(first, ast.Return | ast.Raise):
         yield SourceEdit("empty", first, f"return None\n{' ' * first.col_offset}{text.of(first)}", first)
 
 
 def _blocks(body: list[ast.stmt]) -> Iterator[list[ast.stmt]]:
-    """Every list of statements, without those of inner functions and classes."""
+    """Every list of statements, except those of inner functions and classes."""
     yield body
     for statement in body:
         if not isinstance(statement, ast.FunctionDef | ast.ClassDef):
@@ -191,7 +194,7 @@ def _of_block(block: list[ast.stmt], text: SourceText) -> Iterator[SourceEdit]:
 
 
 def _may_be_swapped(one: ast.stmt, other: ast.stmt) -> bool:
-    """Whether the order of two statements may matter: one touches what the other sets, or both can be seen outside."""
+    """Whether the order of two statements may matter: one uses what the other sets, or both have effects outside."""
     if not isinstance(one, _Simple) or not isinstance(other, _Simple) or _is_silent(one) or _is_silent(other):
         return False
     if _set_by(one) & _names(other) or _set_by(other) & _names(one):
@@ -210,13 +213,13 @@ def _targets(statement: ast.stmt) -> Sequence[ast.expr]:
 
 
 def _set_by(statement: ast.stmt) -> set[str]:
-    """Of `a.b[c] = d` it is `b`."""
+    """The names that a statement sets. For `a.b[c] = d` it is `b`."""
     stored = (one.value if isinstance(one, ast.Subscript) else one for one in _targets(statement))
     return {one.attr if isinstance(one, ast.Attribute) else name for one in stored for name in _names(one)}
 
 
 def _names(node: ast.AST) -> set[str]:
-    """Variables and attributes that are touched."""
+    """The variables and attributes that a node uses."""
     names = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)} - {"self"}
     return names | {one.attr for one in ast.walk(node) if isinstance(one, ast.Attribute)}
 
@@ -226,15 +229,15 @@ def _calls_a_method(node: ast.AST) -> bool:
 
 
 def _is_seen(statement: ast.stmt) -> bool:
-    """It does more than set variables of its function."""
+    """Whether a statement does more than set variables of its function."""
     return isinstance(statement, ast.Expr) or not all(isinstance(one, ast.Name) for one in _targets(statement))
 
 
 def _expressions(body: Iterable[ast.AST]) -> Iterator[ast.expr]:
-    """Every expression of these statements, without inner functions and what is no behaviour."""
+    """Every expression of these statements, except those of inner functions and those without behaviour."""
     for node in body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Assert | ast.JoinedStr) or _is_silent(node):
-            continue  # (nodes within an f-string do not know their places)
+            continue  # nodes within an f-string have wrong positions
         if isinstance(node, ast.expr):
             yield node
         skipped = node.annotation if isinstance(node, ast.AnnAssign) else None
@@ -242,7 +245,7 @@ def _expressions(body: Iterable[ast.AST]) -> Iterator[ast.expr]:
 
 
 def _changes(node: ast.expr) -> Iterator[tuple[str, ast.expr]]:
-    """What could have been written in the place of an expression."""
+    """The expressions that a programmer could have written by mistake in place of this one."""
     yield from _of_condition(node)
     yield from _of_value(node)
 
@@ -280,7 +283,7 @@ def _of_value(node: ast.expr) -> Iterator[tuple[str, ast.expr]]:
 
 
 def _is_silent(node: ast.AST) -> bool:
-    """No behaviour: documentation, fault points, variables that are named as not used."""
+    """Whether a node has no behaviour: documentation, fault points, variables whose names mark them as unused."""
     if _is_documentation(node) or (isinstance(node, ast.Delete) and isinstance(node.targets[0], ast.Name)):
         return True
     called = node.value if isinstance(node, ast.Expr) else node

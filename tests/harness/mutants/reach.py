@@ -1,7 +1,7 @@
 """Measures which functions the simulation and each test call, so that a mutant meets only tests that call its function.
 
-It measures in a copy whose functions record their calls. The same run proves that the original passes all tests. In
-the process of the tests, this module is a plugin of pytest, which writes the calls of each test to a file.
+The measurement runs in a copy whose functions record their calls. It also proves that the original passes all tests. In
+the process that runs the tests, this module is a pytest plugin, which writes the calls of each test to a file.
 """
 
 import sys
@@ -18,14 +18,16 @@ from tests.harness.mutants.copies import Copy
 from tests.harness.mutants.operators import telling
 
 RECORDER = "called_functions"
-"""The module of a copy that holds the set of functions which were called."""
+"""The module of a copy that holds the set of called functions."""
 FILE = "called.jsonl"
 MOST_SECONDS = 10.0
-"""What the tests of a function may take together: first those of its room, of each file the quickest first."""
+"""The most seconds that the tests of a function may take together: tests of its package first, the quickest of each
+file.
+"""
 
 
 class Called(msgspec.Struct, frozen=True):
-    """The functions that one test called."""
+    """The functions that one test has called."""
 
     test: str
     seconds: float
@@ -33,7 +35,7 @@ class Called(msgspec.Struct, frozen=True):
 
 
 class Reach(NamedTuple):
-    """Who calls a function, by `module:function`; of the module itself by `module:`."""
+    """The callers of each function, by `module:function`; those of a module's own code by `module:`."""
 
     simulated: frozenset[str]
     tests: Mapping[str, Sequence[str]]
@@ -54,7 +56,7 @@ def called_so_far() -> list[str]:
 
 
 def reach_of(simulated: Sequence[str], written: Path) -> Reach:
-    """What was measured: functions that the simulation has called, and the file of the plugin."""
+    """The measured calls: those of the simulation, and those in the plugin's file."""
     found = [msgspec.json.decode(line, type=Called) for line in written.read_bytes().splitlines()]
     callers: dict[str, list[Called]] = {}
     for one in sorted(found, key=lambda one: one.seconds):
@@ -69,7 +71,7 @@ def _module_of(function: str) -> str:
 
 
 def _within_the_budget(function: str, callers: Sequence[Called]) -> list[str]:
-    """One test of each file in turn, so that few seconds see much: a file is about one thing."""
+    """One test of each file in turn, so that few seconds cover much: the tests of a file are about one subject."""
     room = f"tests/{function.split('.')[1]}/"
     rank: Counter[str] = Counter()
     ranked: list[tuple[bool, int, Called]] = []
@@ -89,7 +91,7 @@ def _within_the_budget(function: str, callers: Sequence[Called]) -> list[str]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Append to `FILE` what the test has called."""
+    """Append the functions that the test has called to `FILE`."""
     called: set[str] = sys.modules[RECORDER].called
     called.clear()
     begin = time.monotonic()

@@ -1,4 +1,4 @@
-"""The command line; exit status 1 on a violation, or when a control shows none."""
+"""The command of the campaign of power cuts; exit status 1 on a violation, or if a control shows none."""
 
 import argparse
 import sys
@@ -10,7 +10,7 @@ from tests.harness.power.campaign import campaign
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Check images, print one line, write the report."""
+    """Check images, print one line, and write the report."""
     parser = argparse.ArgumentParser(prog="python -m tests.harness.power", description=__doc__)
     parser.add_argument("--images", type=int, default=100_000, help="how many disks are checked")
     parser.add_argument("--seed", type=int, default=1, help="of the first run")

@@ -1,4 +1,6 @@
-"""Many images of many runs: each is put on a disk in memory, read, and held against the facts before its cut."""
+"""Checks many images of many runs: each image is put on a disk in memory, read, and compared with the facts of its
+moment.
+"""
 
 import itertools
 import os
@@ -23,17 +25,19 @@ from tests.harness.power.record import record
 from tests.harness.power.restart import restart
 
 IMAGES_OF_A_RUN = 20_000
-"""After so many images the next seed is recorded."""
+"""How many images of a run are checked before the next seed is recorded."""
 RESTART_EVERY = 100
 FIRST_START_EVERY = 5
-"""Moments before there is a store are drawn in every fifth pass: opening it as an engine does costs 20 times a look."""
+"""Every how many passes images are drawn of moments before there is a store. An engine's start costs 20 times a
+reading.
+"""
 MOST_TOLD = 10
-_MEMORY = Path("/dev/shm")  # a disk in memory; what is made there is private
+_MEMORY = Path("/dev/shm")  # a disk in memory; directories in it are private
 
 
 @dataclass(slots=True)
 class ImageCount:
-    """Images, and the bad ones among them."""
+    """The number of images, and how many of them violate an invariant."""
 
     images: int = 0
     bad: int = 0
@@ -41,19 +45,19 @@ class ImageCount:
 
 @dataclass(slots=True, kw_only=True)
 class PowerFigures:
-    """What a campaign found.
+    """The figures of a campaign.
 
     Attributes:
-        images: checked.
-        bad: with a violation.
-        no_effect: images that hold all that the process saw: no fault took effect.
-        restarts: images from which a whole engine went on.
+        images: images that were checked.
+        bad: images with a violation.
+        no_effect: images that hold everything that the process saw, so that the power cut had no effect.
+        restarts: images from which an engine continued until everything was quiet.
         runs: recorded workloads.
-        seconds: of wall clock.
-        cpu_s: of this process; recording is another one.
+        seconds: wall-clock time.
+        cpu_s: CPU time of this process; another process does the recording.
         kinds: images by kind.
-        invariants: bad images by each invariant that they violate.
-        told: some violations, with the seed and the place in its trace.
+        invariants: images that violate an invariant, by invariant.
+        told: some of the violations, with the seed and the position in its trace.
     """
 
     images: int = 0
@@ -82,7 +86,7 @@ class PowerFigures:
             self.told.append(f"{where}, {image.kind}: " + "; ".join(map(str, found)))
 
     def line(self) -> str:
-        """One line."""
+        """The figures as one line."""
         kinds = ", ".join(f"{kind} {count.images:,}" for kind, count in self.kinds.items())
         violated = ", ".join(f"{name} {count:,}" for name, count in sorted(self.invariants.items()))
         return (
@@ -93,12 +97,12 @@ class PowerFigures:
 
 
 class PowerCampaign:
-    """Images of one workload after another.
+    """Checks images of one workload after another.
 
     Args:
-        directory: empty, for runs and images.
-        seed: of everything.
-        synchronous: FULL, or the setting of a control (`record`).
+        directory: an empty directory for runs and images.
+        seed: determines everything that is drawn.
+        synchronous: `FULL`, or the setting of a control; see `record`.
     """
 
     def __init__(self, directory: Path, *, seed: int, synchronous: str = "FULL") -> None:
@@ -111,7 +115,7 @@ class PowerCampaign:
             place.mkdir(mode=0o700)
 
     def run(self, images: int) -> PowerFigures:
-        """Check so many images; raises as `record`."""
+        """Check so many images. Raises as `record`."""
         begin, cpu_begin = time.monotonic(), time.process_time()
         with small_world():
             while self.figures.images < images:
@@ -121,7 +125,7 @@ class PowerCampaign:
         return self.figures
 
     def _run(self, images: int) -> None:
-        """Record the next seed, then pass over its trace as often as it takes."""
+        """Record the next seed, then pass over its trace as often as needed."""
         seed = self._seed + self.figures.runs
         directory, trace = self._directory / f"run{seed}", self._directory / f"run{seed}.trace"
         directory.mkdir(mode=0o700)
@@ -145,7 +149,7 @@ class PowerCampaign:
         return wrong
 
     def _look(self, image: Image, facts: PowerFacts) -> ImageContent | ImageViolation:
-        """Read the image; what cannot be read, or is not known to hold a store yet, is the engine's own start's."""
+        """Read the image. If that fails, or the image need not hold a store yet, the start of an engine reads it."""
         if facts.opened:
             try:
                 return read(put(self._read, image.files))
@@ -153,16 +157,17 @@ class PowerCampaign:
                 pass
         try:
             return opened(put(self._opened, image.files))
-        except Exception as error:  # noqa: BLE001  # whatever it is, it is a finding
+        except Exception as error:  # noqa: BLE001  # every exception is a finding
             return ImageViolation("G8", f"the store does not open: {type(error).__name__} {error}")
 
 
 def moments(
     records: list[CallRecord], seed: int, number: int
 ) -> Iterator[tuple[str, Image, PowerFacts, random.Random]]:
-    """One pass over a trace: an image of each moment, with the facts that were known and a source of chance.
+    """One pass over a trace: an image of each moment, with the facts known then and a random generator.
 
-    A pass shows the moments at which something can be missing; but number 1 every moment, with everything applied.
+    A pass shows the moments at which something can be missing. The pass with number 1 shows every moment, with all
+    calls applied.
     """
     disk, facts = Disk(), PowerFacts()
     for at, one in enumerate(records, 1):
@@ -179,7 +184,7 @@ def moments(
 
 
 def campaign(images: int, *, seed: int, synchronous: str = "FULL") -> PowerFigures:
-    """Check so many images, on a disk in memory where there is one; leaves nothing behind."""
+    """Check so many images, on a disk in memory if there is one, and remove all files afterwards."""
     parent = _MEMORY if os.access(_MEMORY, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="correlator-power-", dir=parent) as directory:
         return PowerCampaign(Path(directory), seed=seed, synchronous=synchronous).run(images)

@@ -1,4 +1,4 @@
-"""The facts that were visible outside the engine before a moment: marks in the trace, written when each happened."""
+"""The facts that were visible outside the engine before a moment, from marks in the trace."""
 
 from collections import defaultdict
 
@@ -8,27 +8,27 @@ from correlator.events import Message
 
 
 class Published(msgspec.Struct, frozen=True, tag="published"):
-    """Messages were put into the broker. Each has the properties `pid`, its own, and `id`, shared by its repeats."""
+    """Messages were put into the broker. Each has the properties `pid`, its own, and `id`, which its repeats share."""
 
     destination: str
     messages: list[Message]
 
 
 class Opened(msgspec.Struct, frozen=True, tag="opened"):
-    """The store was opened, with this checkpoint as the last one: it exists from now on."""
+    """The store was opened with this checkpoint as its last one: from now on it must exist."""
 
     checkpoint: int
     digest: bytes
 
 
 class Acknowledged(msgspec.Struct, frozen=True, tag="acknowledged"):
-    """The broker got an acknowledgement: (`pid`, `id`) of each message."""
+    """The broker received an acknowledgement of messages, each given as (`pid`, `id`)."""
 
     messages: list[tuple[str, str]]
 
 
 class Sent(msgspec.Struct, frozen=True, tag="sent"):
-    """The broker got a message of a reliable sender."""
+    """The broker received a message of a sender that is not BEST_EFFORT."""
 
     sender: str
     source: str
@@ -37,14 +37,14 @@ class Sent(msgspec.Struct, frozen=True, tag="sent"):
 
 
 class Announced(msgspec.Struct, frozen=True, tag="announced"):
-    """A checkpoint with this digest is about to be committed."""
+    """The engine begins to commit a checkpoint with this digest."""
 
     checkpoint: int
     digest: bytes
 
 
 class Reported(msgspec.Struct, frozen=True, tag="reported"):
-    """The store reported that this checkpoint is committed: its sends are released."""
+    """The store has reported that this checkpoint is committed, so its sends are released."""
 
     checkpoint: int
 
@@ -56,15 +56,15 @@ _decoder = msgspec.msgpack.Decoder[Mark](Mark)
 
 
 class PowerFacts:
-    """All marks before a moment.
+    """The facts from all marks before a moment.
 
     Attributes:
         opened: whether there is a store.
-        published: messages by `pid`, with their destination.
-        acknowledged: `pid`s.
-        owed: `id`s of acknowledged messages: their effect must never be lost.
+        published: destination and message, by `pid`.
+        acknowledged: the `pid`s of acknowledged messages.
+        owed: the `id`s of acknowledged messages, whose effect must never be lost.
         sent: for each sender and source, the body of each number.
-        digests: of each announced checkpoint; several lives may announce one number.
+        digests: the digests of each announced checkpoint; several lives may announce one number.
         reported: the last reported checkpoint.
     """
 
@@ -78,7 +78,7 @@ class PowerFacts:
         self.reported = 0
 
     def add(self, content: bytes) -> None:
-        """One more mark, as it stands in the trace; raises `msgspec.DecodeError` for anything else."""
+        """Add the mark with this content. Raises `msgspec.DecodeError` for any other content."""
         mark = _decoder.decode(content)
         if isinstance(mark, Published):
             for message in mark.messages:
@@ -97,7 +97,7 @@ class PowerFacts:
 
     @property
     def waiting(self) -> dict[str, list[Message]]:
-        """What the broker still has to deliver, by destination, in order."""
+        """The messages that the broker still has to deliver, in order, by destination."""
         left: dict[str, list[Message]] = defaultdict(list)
         for pid, (destination, message) in self.published.items():
             if pid not in self.acknowledged:

@@ -1,4 +1,4 @@
-"""Whether a store found after a power cut keeps what the world had seen before it, by ids of invariants."""
+"""Compares a store after a power cut with the facts that were visible before it; names the violated invariants."""
 
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
@@ -9,7 +9,7 @@ from tests.harness.power.reading import ImageContent
 
 
 class ImageViolation(NamedTuple):
-    """What contradicts an invariant."""
+    """An invariant, and what contradicts it."""
 
     id: str
     what: str
@@ -19,7 +19,7 @@ class ImageViolation(NamedTuple):
 
 
 def violations(facts: PowerFacts, found: ImageContent) -> Iterator[ImageViolation]:
-    """Everything that was seen before the cut and does not hold after it."""
+    """Every fact from before the cut that the store contradicts."""
     if found.refusal:
         yield ImageViolation("G8", found.refusal)
     lost = facts.owed - found.counted - found.waiting - found.dead

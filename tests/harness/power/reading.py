@@ -1,7 +1,7 @@
-"""Reads what a store holds after a power cut, as far as facts can be compared with it.
+"""Reads the content of a store after a power cut, as far as facts can be compared with it.
 
-`read` looks at rows with the product's own decoding and checks, without what an engine does once in a life (lock,
-migration, epoch): that costs ten times as much. `opened` is the engine's own start.
+`read` looks at rows with the product's own decoding and checks, but without the steps that an engine takes once in a
+life (lock, migration, epoch), which cost ten times as much. `opened` starts as an engine does.
 """
 
 import contextlib
@@ -28,17 +28,17 @@ _text = msgspec.msgpack.Decoder(str).decode
 
 
 class ImageContent(NamedTuple):
-    """What a store holds.
+    """The content of a store.
 
     Attributes:
-        checkpoint: the last one, 0 when there is none.
-        digest: of that checkpoint.
-        senders: at that checkpoint, by id.
-        outbox: for each sender, bodies by number.
-        counted: ids whose effect is in the state of that checkpoint.
-        waiting: ids of messages in the receive log that it says are still to be handled.
-        dead: ids of dead letters.
-        refusal: why an engine would not start on it all the same, "" when it would.
+        checkpoint: the number of the last checkpoint, 0 if there is none.
+        digest: the digest of that checkpoint.
+        senders: the senders at that checkpoint, by id.
+        outbox: for each sender, the bodies by number.
+        counted: the ids whose effect is in the state of that checkpoint.
+        waiting: the ids of messages in the receive log that are not handled at that checkpoint.
+        dead: the ids of dead letters.
+        refusal: why an engine refuses to start on the store, "" if it does not.
     """
 
     checkpoint: int
@@ -52,7 +52,7 @@ class ImageContent(NamedTuple):
 
 
 def read(directory: Path) -> ImageContent:
-    """What is in the store of an image, which is recovered by SQLite as by any process that opens it.
+    """Read the store of an image. SQLite recovers it as for any process that opens it.
 
     Raises:
         sqlite3.Error: SQLite cannot read it.
@@ -60,7 +60,7 @@ def read(directory: Path) -> ImageContent:
     """
     path = directory / workload.FILE
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as raw:
-        raw.execute("PRAGMA locking_mode = EXCLUSIVE")  # nobody else is there: SQLite needs no shared memory
+        raw.execute("PRAGMA locking_mode = EXCLUSIVE")  # no other process opens it, so SQLite needs no shared memory
         raw.execute("BEGIN")
         (verdict,) = raw.execute("PRAGMA quick_check(1)").fetchone()
         if verdict != "ok":
@@ -83,7 +83,7 @@ def read(directory: Path) -> ImageContent:
 
 
 def opened(directory: Path) -> ImageContent:
-    """What the engine's own start finds; raises as `SqlStore.read`."""
+    """The content that the start of an engine finds. Raises as `SqlStore.read`."""
     url = f"sqlite:///{directory / workload.FILE}"
     store = SqlStore(url, workload.NAME)
     try:
@@ -114,8 +114,8 @@ _TABLES = {
 
 
 def _rows(raw: sqlite3.Connection, table: str) -> Sequence[Any]:
-    """Rows with their columns as attributes, which is how the decoding asks for them."""
-    cursor = raw.execute(f"SELECT * FROM {table} ORDER BY {_TABLES[table]}")  # constants of this module
+    """The rows of a table with columns as attributes, as the decoding needs them."""
+    cursor = raw.execute(f"SELECT * FROM {table} ORDER BY {_TABLES[table]}")  # the names are constants of this module
     row = _row(tuple(name for name, *_ in cursor.description))
     return [row(*values) for values in cursor]
 
@@ -134,7 +134,7 @@ def _outbox(segments: Iterable[OutboundSegment]) -> dict[str, dict[int, bytes]]:
 
 
 def _counted(segments: Iterable[StateSegment]) -> set[str]:
-    """Keys of the table in which the application counts what it has handled."""
+    """The keys of the table in which the application counts the ids that it has handled."""
     living: dict[bytes, bytes | None] = {}
     for segment in segments:
         living.update({entry.key: entry.value for entry in segment.entries if entry.owner == _COUNTS})
@@ -142,7 +142,7 @@ def _counted(segments: Iterable[StateSegment]) -> set[str]:
 
 
 def _waiting(contexts: Sequence[ContextCut], log: Iterable[ReceiveSegment]) -> set[str]:
-    """Messages of the receive log that have not entered the context at the checkpoint, or wait in its queue."""
+    """The messages of the receive log that have not entered their context at the checkpoint, or wait in its queue."""
     entered = {receiver: number for context in contexts for receiver, number in context.entered.items()}
     queued = {
         (run.receiver, number)

@@ -1,8 +1,8 @@
-"""Records the workload: several engines one after another in processes of their own, one of them killed on its way.
+"""Records the workload: several engines, one after another, each in its own process; one of them is killed.
 
-A process that was started with the library forks one child for each life, so that the order of all calls and marks is
-one trace, and imports cost once. The broker is in the child; what it still has to deliver when a child ends is told by
-the marks, and given to the next one.
+A process that was started with the library forks a child for each life. So all calls and marks are in one trace, and
+modules are imported once. The broker is in the child: the marks tell which messages it has not yet delivered when the
+child ends, and the next child gets these.
 """
 
 import os
@@ -26,9 +26,9 @@ from tests.harness.processes import environment
 
 LIVES = 3
 KILLED = 2
-"""The life that is killed, so that the next one finds a log that nobody has closed."""
+"""The number of the life that is killed, so that the next life finds a log which was not closed."""
 KILLED_BEFORE = (250, 500)
-"""Between these writing calls."""
+"""The kill takes place before a writing call between these two."""
 MESSAGES = 80
 WAL_PAGES = 40
 IDLE_WAL_BYTES = 300_000
@@ -39,11 +39,11 @@ def record(directory: Path, trace: Path, *, seed: int, synchronous: str = "FULL"
     """Record the run of a seed.
 
     Args:
-        directory: empty; the store is made in it.
-        trace: file to be written, outside of it.
-        seed: of messages and order.
-        synchronous: what SQLite is set to after the product has set and checked it: FULL is the product's own,
-            NORMAL and OFF are the controls that must be found bad.
+        directory: an empty directory, in which the store is made.
+        trace: the file of the trace, outside of `directory`.
+        seed: determines messages and order.
+        synchronous: the setting that SQLite gets after the product has set and checked its own. The product sets FULL;
+            NORMAL and OFF are controls, in which the campaign must find violations.
 
     Raises:
         UsageError: E2401, the library cannot be made.
@@ -57,7 +57,7 @@ def record(directory: Path, trace: Path, *, seed: int, synchronous: str = "FULL"
 
 
 def main() -> int:
-    """In the process that was started with the library."""
+    """The command of the process that was started with the library."""
     directory, trace = Path(sys.argv[1]), Path(sys.argv[2])
     seed, synchronous = int(sys.argv[3]), sys.argv[4]
     with small_world():
@@ -72,7 +72,7 @@ def main() -> int:
 
 
 def _life(directory: Path, trace: Path, seed: int, life: int) -> int:
-    """One engine in a child; returns what the child ended with."""
+    """Run one engine in a child; return the exit status of the child."""
     rng = random.Random(f"power {seed} {life}")
     messages = workload.messages_of(rng, MESSAGES, life)
     waiting = _facts(trace).waiting
@@ -85,7 +85,7 @@ def _life(directory: Path, trace: Path, seed: int, life: int) -> int:
         library.arm(directory, trace=trace, fault=fault)
         one = workload.RecordedLife(directory, f"L{life}", rng, lambda mark: library.mark(facts.encode(mark)))
         status = 0 if one.run({queue: waiting[queue] + messages[queue] for queue in messages}) else 2
-    except BaseException:  # noqa: BLE001  # the process ends here, whatever it is
+    except BaseException:  # noqa: BLE001  # the process ends here in any case
         traceback.print_exc()
     sys.stderr.flush()
     os._exit(status)
@@ -101,9 +101,10 @@ def _facts(trace: Path) -> PowerFacts:
 
 
 def _small_files(synchronous: str) -> None:
-    """A log that is soon copied into the file, a witness at every checkpoint; and for a control, fewer syncs.
+    """Let SQLite copy its log soon, and the engine write a witness at every checkpoint; for a control, sync less.
 
-    Called inside `small_world`, whose segments are smaller than reading thousands of images a minute bears.
+    Called inside `small_world`. Its segments are so small that reading thousands of images a minute would be too slow,
+    so this function makes them larger.
     """
     settled_as(f"wal_autocheckpoint = {WAL_PAGES}", f"synchronous = {synchronous}")
     sqlite.LARGEST_IDLE_WAL = IDLE_WAL_BYTES

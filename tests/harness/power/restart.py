@@ -1,4 +1,6 @@
-"""Checks that an engine continues from the image of a power cut, comes to rest, and loses or contradicts nothing."""
+"""Runs an engine on the image after a power cut, and checks that it comes to rest and neither loses nor contradicts
+facts.
+"""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -11,19 +13,19 @@ from tests.harness.power.workload import RecordedLife
 
 
 def restart(directory: Path, facts: PowerFacts, found: ImageContent, rng: random.Random) -> Iterator[ImageViolation]:
-    """Run an engine over the image in `directory` until nothing is left to do.
+    """Run an engine on the image in `directory` until it has nothing left to do; yield the violations.
 
     Args:
-        directory: of the image; it is changed.
-        facts: of the moment of the cut: the broker delivers what was not acknowledged then.
-        found: what the image was seen to hold.
-        rng: the order of steps.
+        directory: the directory of the image, which the engine changes.
+        facts: the facts at the moment of the cut; the broker delivers the messages that were not acknowledged then.
+        found: the content of the image, as `reading` found it.
+        rng: draws the order of steps.
     """
     marks: list[Mark] = []
     try:
         rested = RecordedLife(directory, "after", rng, marks.append).run(facts.waiting)
         after = read(directory)
-    except Exception as error:  # noqa: BLE001  # whatever it is, it is a finding
+    except Exception as error:  # noqa: BLE001  # every exception is a finding
         yield ImageViolation("G8", f"an engine does not go on: {type(error).__name__} {error}")
         return
     began = next((mark.checkpoint, mark.digest) for mark in marks if isinstance(mark, Opened))
@@ -38,7 +40,7 @@ def restart(directory: Path, facts: PowerFacts, found: ImageContent, rng: random
 
 
 def contradictions(facts: PowerFacts, sends: Sequence[Sent]) -> Iterator[ImageViolation]:
-    """What left after the cut, held against what had left before."""
+    """The sends after the cut that contradict the sends before it."""
     numbers = {sender: set(bodies) for sender, sources in facts.sent.items() for bodies in sources.values()}
     for one in sends:
         before = facts.sent.get(one.sender, {})

@@ -1,7 +1,8 @@
-"""The recorded run: an engine over a SQLite store, stepped without threads, so that a seed makes one run.
+"""The recorded run: an engine on a SQLite store, stepped without threads, so that a seed determines the run.
 
-It receives EXACTLY_ONCE and AT_LEAST_ONCE with repeats and messages that cannot be mapped, sends in both modes, and its
-limits are so small (`record`) that ids expire, segments are cleaned, and the log is copied into the file many times.
+The engine receives in modes EXACTLY_ONCE and AT_LEAST_ONCE, with repeats and messages that cannot be mapped, and sends
+in both modes. Its limits are so small (see `record`) that ids expire, segments are cleaned, and SQLite copies its log
+many times.
 """
 
 import random
@@ -34,14 +35,14 @@ FILE = "store.db"
 QUEUES = ("queue:orders", "queue:readings")
 GROUPS = 6
 MOST_STEPS = 20_000
-"""Steps after which a run that has not come to rest is given up."""
+"""After how many steps a run that does not come to rest fails."""
 
 Tell = Callable[[facts.Mark], None]
 
 
 @event
 class Order:
-    """Comes in EXACTLY_ONCE."""
+    """Received in mode EXACTLY_ONCE."""
 
     id: str
     group: int
@@ -49,14 +50,14 @@ class Order:
 
 @event
 class Reading:
-    """Comes in AT_LEAST_ONCE."""
+    """Received in mode AT_LEAST_ONCE."""
 
     id: str
     group: int
 
 
 class Ledger(Monitor, persistent=True):
-    """Counts every id, and says so in both modes; what it keeps for groups and places is superseded all the time."""
+    """Counts every id, and sends in both modes; each event replaces its state for groups and places."""
 
     handled: int = 0
     counts: StateTable[str, int]
@@ -64,7 +65,7 @@ class Ledger(Monitor, persistent=True):
 
     @on(Order)
     def order(self, order: Order) -> None:
-        """Sends EXACTLY_ONCE, and every third also AT_LEAST_ONCE."""
+        """Send EXACTLY_ONCE, and for every third order also AT_LEAST_ONCE."""
         self._count(order.id, order.group)
         self._send("exact", order.id)
         if order.group % 3 == 0:
@@ -72,7 +73,7 @@ class Ledger(Monitor, persistent=True):
 
     @on(Reading)
     def reading(self, reading: Reading) -> None:
-        """Sends AT_LEAST_ONCE."""
+        """Send AT_LEAST_ONCE."""
         self._count(reading.id, reading.group)
         self._send("steady", reading.id)
 
@@ -87,11 +88,11 @@ class Ledger(Monitor, persistent=True):
 
 
 class MarkingStore(SqlStore):
-    """The store, which tells what it was asked and what it has reported.
+    """The store, which reports when the engine takes it over and commits.
 
     Args:
-        directory: of its file.
-        tell: is given the marks.
+        directory: the directory of its file.
+        tell: called with each mark.
     """
 
     def __init__(self, directory: Path, tell: Tell) -> None:
@@ -99,12 +100,12 @@ class MarkingStore(SqlStore):
         self._tell = tell
 
     def take_over(self, recovered: Recovered) -> None:
-        """Tells when the engine may write."""
+        """Report that the engine may write from now on."""
         super().take_over(recovered)
         self._tell(facts.Opened(recovered.checkpoint, recovered.digest))
 
     def commit(self, number: int, writes: Sequence[Write]) -> None:
-        """Tells of checkpoints before and after."""
+        """Report each checkpoint before and after its commit."""
         checkpoints = [write for write in writes if isinstance(write, CheckpointCommit)]
         for one in checkpoints:
             self._tell(facts.Announced(one.number, one.digest))
@@ -114,13 +115,13 @@ class MarkingStore(SqlStore):
 
 
 class RecordedLife:
-    """One engine from its recovery to its end, over a broker of its own.
+    """One engine from its recovery to its end, with a broker of its own.
 
     Args:
-        directory: of the store.
-        identity: unique part of the ids of its senders.
-        rng: the order of the steps.
-        tell: is given the marks.
+        directory: the directory of the store.
+        identity: the unique part of the source ids of its senders.
+        rng: draws the order of the steps.
+        tell: called with each mark.
     """
 
     def __init__(self, directory: Path, identity: str, rng: random.Random, tell: Tell) -> None:
@@ -139,7 +140,7 @@ class RecordedLife:
         )
 
     def run(self, messages: Mapping[str, Sequence[Message]]) -> bool:
-        """Recover, handle and send everything, end in order; says whether it came to rest."""
+        """Recover, handle and send everything, and stop; return whether the engine came to rest."""
         try:
             self._engine.recover()
             return self._steps(messages)
@@ -170,7 +171,7 @@ class RecordedLife:
         self._broker.publish(queue, [message])
 
     def _rests(self) -> bool:
-        """Everything is acknowledged, handled, sent, and recorded as such."""
+        """Whether all messages are acknowledged, handled and sent, and the store says so."""
         broker, engine = self._broker, self._engine
         if any(broker.waiting(queue) or broker.unacknowledged(queue) for queue in QUEUES):
             return False
@@ -182,7 +183,7 @@ class RecordedLife:
         return not engine.checkpointer.busy and self._recorded()
 
     def _recorded(self) -> bool:
-        """A checkpoint that was asked for after all of that is done."""
+        """Whether a checkpoint that was requested after that is committed."""
         assert self._engine.checkpointer is not None
         if self._asked is None:
             self._asked = self._engine.checkpointer.ask()
@@ -199,7 +200,7 @@ class RecordedLife:
 
 
 def messages_of(rng: random.Random, count: int, life: int) -> dict[str, list[Message]]:
-    """The messages of one life by queue: some repeat an earlier one, some cannot be mapped."""
+    """The messages of one life by queue: some repeat an earlier message, some cannot be mapped."""
     made: dict[str, list[Message]] = {queue: [] for queue in QUEUES}
     for number in range(count):
         queue = QUEUES[number % 3 == 2]
@@ -250,4 +251,4 @@ SETTINGS = EngineSettings(
     duplicate_detection=DuplicateDetectionSettings(per_source_window_size=6, expiry_time=0.05),
     status_interval=0.0,
 )
-"""Batches, windows and intervals are small, so that every mechanism is under way at any moment."""
+"""Batches, windows and intervals are small, so that every mechanism is in use at any moment."""

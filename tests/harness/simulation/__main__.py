@@ -1,4 +1,4 @@
-"""The command line of the simulation; exit status 1 on a violation."""
+"""The command of the simulation's campaign; exit status 1 if an invariant is violated."""
 
 import argparse
 import sys
@@ -16,7 +16,7 @@ from tests.harness.simulation.campaign import campaign, report, run_seed, shrink
 
 
 def main() -> int:
-    """Run what was asked for."""
+    """Run the command."""
     parser = argparse.ArgumentParser(prog="python -m tests.harness.simulation")
     parser.add_argument("--crashes", type=int, default=10_000, help="run until so many engines have died")
     parser.add_argument("--seed", type=int, default=1, help="the first seed")
@@ -55,7 +55,7 @@ def _campaign(arguments: argparse.Namespace) -> int:
 
 
 def _shared(arguments: argparse.Namespace) -> int:
-    """The campaign in several processes, each with its own seeds."""
+    """Run the campaign in several processes, each with its own seeds."""
     crashes = -(-arguments.crashes // arguments.jobs)
     reports, is_sound = shared(
         "tests.harness.simulation", ["--crashes", str(crashes)], seed=arguments.seed, jobs=arguments.jobs

@@ -1,7 +1,7 @@
 """The application of the campaigns: monitors that keep each handled id in their state, so that invariants can count.
 
-Persistent monitors are judged by their committed state alone. Other monitors report to `PROBE`, which a run replaces.
-It is a global because the engine makes monitors from import paths.
+Invariants judge persistent monitors by their committed state alone. Other monitors report to `PROBE`, which a run
+replaces. `PROBE` is a global variable because the engine makes monitors from import paths.
 """
 
 from collections.abc import Callable
@@ -16,13 +16,13 @@ from correlator.testing.invariants.reference import NAP_S, TICK_S
 PRIME_DELAY_S = 0.3
 WINDOW = 3
 UNSTORED = ("hints", "tasks")
-"""Receivers whose windows the relay opens; those of all others are the ledger's."""
+"""Receivers whose flow control windows the monitor `Relay` extends; `Ledger` extends those of all others."""
 UNANSWERED_S = 0.3
 
 
 @event
 class Order:
-    """Comes in EXACTLY_ONCE."""
+    """Received in mode EXACTLY_ONCE."""
 
     id: str
     n: int = 0
@@ -33,7 +33,7 @@ class Order:
 
 @event
 class Reading:
-    """Comes in AT_LEAST_ONCE."""
+    """Received in mode AT_LEAST_ONCE."""
 
     id: str
     n: int = 0
@@ -43,7 +43,7 @@ class Reading:
 
 @event
 class Hint:
-    """Comes in BEST_EFFORT."""
+    """Received in mode BEST_EFFORT."""
 
     id: str
     n: int = 0
@@ -51,7 +51,7 @@ class Hint:
 
 @event
 class Task:
-    """Comes in APP_CONTROLLED."""
+    """Received in mode APP_CONTROLLED."""
 
     id: str
     n: int = 0
@@ -59,7 +59,7 @@ class Task:
 
 @event
 class Extra:
-    """Comes in by a receiver that comes and goes."""
+    """Received by a receiver that is added and removed while the engine runs."""
 
     id: str
     n: int = 0
@@ -67,81 +67,81 @@ class Extra:
 
 @event
 class Passed:
-    """What the messages of a receiver of pipelines become in some lives."""
+    """The event class of a receiver of pipelines, in the lives whose configuration names one."""
 
     id: str
 
 
 @event
 class Note:
-    """From the ledger to the audit, by a channel."""
+    """From `Ledger` to `Audit`, by a channel."""
 
     text: str
 
 
 @event
 class Summary:
-    """From the audit to the ledger, by a channel."""
+    """From `Audit` to `Ledger`, by a channel."""
 
     text: str
 
 
 @event
 class Ended:
-    """From a spawned monitor to the ledger, by a channel."""
+    """From a spawned monitor to `Ledger`, by a channel."""
 
     born: str
     seen: int
 
 
 class Probe:
-    """Receives what monitors report; this one ignores it."""
+    """Receives the reports of monitors. This class ignores them."""
 
     def sent(self, sender: str, context: str, body: bytes) -> None:
-        """A BEST_EFFORT send."""
+        """A BEST_EFFORT message was sent."""
 
     def derived(self, receiver: str, message_id: str, body: bytes) -> None:
-        """An output that an APP_CONTROLLED input caused."""
+        """An APP_CONTROLLED input caused this output."""
 
     def handled(self, monitor: str, message_id: str) -> None:
         """A message was handled."""
 
     def suspended(self, receiver: str) -> None:
-        """The application was told."""
+        """The application was notified that the receiver is suspended."""
 
     def resumed(self, receiver: str) -> None:
-        """The application acknowledges."""
+        """The application acknowledges the batch of this receiver."""
 
     def granted(self, receiver: str, through: int) -> None:
-        """A receiver may deliver so far."""
+        """The application allows the receiver to deliver up to this number."""
 
     def flush(self, sender: str, context: str, request_id: int) -> None:
         """A flush was requested."""
 
     def flushed(self, sender: str, context: str, request_id: int, failed: int) -> None:
-        """A flush was notified."""
+        """The application was notified of a flush."""
 
     def attempt(self, call: str, code: str) -> None:
-        """A call that must be refused was made."""
+        """A call that must be refused was made; `code` is the error, "" if it was not refused."""
 
     def heard(self, message_id: str) -> None:
-        """A monitor that is not always there was called."""
+        """A monitor that exists only in some lives was called."""
 
     def hook(self, name: str) -> None:
         """A life-cycle method was called."""
 
     def ticked(self, monitor: str, period: float, engine_time: float) -> None:
-        """A timer without lasting state fired."""
+        """A timer of a monitor without lasting state fired."""
 
     def fails_now(self, message_id: str) -> bool:
         """Whether the handler of this message fails this time."""
         return not message_id
 
     def ends_the_process(self, message_id: str) -> None:
-        """The handler of this message takes the process with it."""
+        """The handler of this message must end the process."""
 
     def unique(self) -> int:
-        """A number never given before, in any life."""
+        """A number that no life has given before."""
         return 0
 
 
@@ -149,13 +149,15 @@ PROBE = Probe()
 
 
 def watch(probe: Probe) -> None:
-    """Let monitors tell `probe` from now on."""
-    global PROBE  # noqa: PLW0603  # monitors are made by the engine, which knows nothing of a probe
+    """Let monitors report to `probe` from now on."""
+    global PROBE  # noqa: PLW0603  # the engine makes the monitors, and knows no probe
     PROBE = probe
 
 
 class Ledger(Monitor, persistent=True):
-    """The heart: keeps every id, sends in every mode, spawns, waits, listens once, talks to the audit."""
+    """The main monitor: keeps every id, sends in every mode, spawns, waits, listens once, and exchanges events with
+    `Audit`.
+    """
 
     handled: list[str] = []
     readings: list[str] = []
@@ -179,22 +181,22 @@ class Ledger(Monitor, persistent=True):
     baskets: StateTable[int, list[str]]
 
     def onload(self) -> None:
-        """Try what a persistent monitor must not do."""
+        """Try the calls that a persistent monitor must not make."""
         self.born = self.engine_time
         _attempt("request_flush in a persistent monitor", lambda: self.request_flush("quick"))
         _attempt("acknowledge in a persistent monitor", lambda: self.acknowledge_and_resume("tasks"))
 
     def on_begin_recovery(self) -> None:
-        """Tell the world."""
+        """Report the call."""
         PROBE.hook("on_begin_recovery")
 
     def on_conclude_recovery(self) -> None:
-        """Tell the world."""
+        """Report the call."""
         PROBE.hook("on_conclude_recovery")
 
     @on(Order)
     def order(self, order: Order) -> None:
-        """Use every means that a monitor has."""
+        """Use every feature of a monitor."""
         self.handled.append(order.id)
         self.counts[order.group] = self.counts.get(order.group, 0) + 1
         self.baskets.setdefault(order.group, []).append(order.id)
@@ -220,7 +222,9 @@ class Ledger(Monitor, persistent=True):
 
     @on(Reading)
     def reading(self, reading: Reading) -> None:
-        """Runs before listeners that ask for fields: those of the reading before must all have been called."""
+        """Called before the listeners that `order` has added: all that matched the reading before must have been
+        called.
+        """
         if self.unanswered:
             self.wrong.append(f"{self.unanswered} listeners were not called for {self.readings[-1]}")
         self.unanswered = self.waiting_once.get(reading.group, 0)
@@ -229,14 +233,14 @@ class Ledger(Monitor, persistent=True):
         self.send(self.steady[-1].encode(), to="steady")
 
     def first_reading(self, reading: Reading) -> None:
-        """A listener that fires once."""
+        """The handler of a listener that fires once."""
         if not self.unanswered:
             self.wrong.append(f"a listener too many was called for {reading.id}")
         self.unanswered -= 1
         self.waiting_once[reading.group] = self.waiting_once.get(reading.group, 0) - 1
 
     def due(self) -> None:
-        """Timers fire in the order in which they were set: all wait equally long."""
+        """The handler of timers. All of them wait equally long, so they fire in the order in which they were set."""
         if len(self.fired) < len(self.armed):
             self.fired.append(self.armed[len(self.fired)])
             self._send_exact(f"due-{self.fired[-1]}")
@@ -245,29 +249,29 @@ class Ledger(Monitor, persistent=True):
 
     @on(Summary)
     def summary(self, summary: Summary) -> None:
-        """What the audit answers."""
+        """An answer of `Audit` has arrived."""
         self.summaries.append(summary.text)
 
     @on(Ended)
     def follower_ended(self, ended: Ended) -> None:
-        """A spawned monitor has come to its end."""
+        """A spawned monitor has ended."""
         self.ended.append(ended.born)
 
     @every(TICK_S)
     def tick(self) -> None:
-        """Count the beats of engine time."""
+        """Count the periods of engine time."""
         self.ticks += 1
         self.last_tick = self.engine_time
 
     @on(FlowControlMarker)
     def marker(self, marker: FlowControlMarker) -> None:
-        """Let a receiver whose messages are stored go on."""
+        """Extend the window of a receiver whose messages are stored."""
         if marker.receiver not in UNSTORED:
             _grant(self, marker)
 
     @on(Extra)
     def extra(self, extra: Extra) -> None:
-        """Hand it on to a sender that comes and goes, if it is there."""
+        """Pass the event on by the sender `aside`, if that exists at present."""
         self.extras.append(extra.id)
         text = f"aside {len(self.aside) + 1} {extra.id}"
         try:
@@ -282,7 +286,7 @@ class Ledger(Monitor, persistent=True):
 
 
 class Follower(Monitor, persistent=True):
-    """Spawned for an order; sees two readings of its group, then ends."""
+    """Spawned for an order; counts two readings of its group, then ends."""
 
     group: int
     born: str
@@ -290,11 +294,11 @@ class Follower(Monitor, persistent=True):
     log: StateTable[int, str]
 
     def onload(self) -> None:
-        """Listen for the group."""
+        """Listen for the readings of the group."""
         self.on_all(match(Reading, group=self.group), then=self.reading)
 
     def reading(self, reading: Reading) -> None:
-        """Count."""
+        """Count the reading; end after the second."""
         self.seen += 1
         self.log[self.seen] = reading.id
         if self.seen == 2:
@@ -303,24 +307,24 @@ class Follower(Monitor, persistent=True):
 
 
 class Audit(Monitor, persistent=True):
-    """Lives in a context of its own: one more effect of each order, and the other end of the channels."""
+    """Runs in its own context: handles each order a second time, and is the other end of the channels."""
 
     orders: list[str] = []
     noted: list[str] = []
     replies: list[str] = []
 
     def onload(self) -> None:
-        """Its subscription must last."""
+        """Subscribe to the channel; the subscription must survive crashes."""
         self.subscribe("notes")
 
     @on(Order)
     def order(self, order: Order) -> None:
-        """The same order, in another context."""
+        """Handle the same order as `Ledger`, in another context."""
         self.orders.append(order.id)
 
     @on(Note)
     def note(self, note: Note) -> None:
-        """Answer every third."""
+        """Answer every third note."""
         self.noted.append(note.text)
         if len(self.noted) % 3 == 0:
             self.replies.append(note.text)
@@ -328,10 +332,10 @@ class Audit(Monitor, persistent=True):
 
 
 class Matcher(Monitor, persistent=True):
-    """Puts orders and readings together by expressions, and keeps account of what these must find.
+    """Combines orders and readings by expressions, and records the combinations that the expressions must find.
 
-    Its plain listeners hear an event before its expressions do. Each expression changes the events that it is given,
-    which nobody else may see.
+    Its plain listeners are called for an event before its expressions see it. The handlers of expressions change the
+    events that they are given, and no other handler may see these changes.
     """
 
     _order = match(Order)
@@ -349,12 +353,12 @@ class Matcher(Monitor, persistent=True):
     wrong: list[str] = []
 
     def onload(self) -> None:
-        """One listener is not declared."""
+        """Add the listener that is not declared by a decorator."""
         self.on_all(match(Order, group=0) & match(Reading, group=0), then=self.couple)
 
     @on(Order)
     def order(self, order: Order) -> None:
-        """What is due from now on."""
+        """Record the combinations that the order makes due."""
         self.orders.append(order.id)
         self.unpaired.setdefault(order.group, []).append(order.id)
         self.unanswered.setdefault(order.group, []).append(order.id)
@@ -363,7 +367,7 @@ class Matcher(Monitor, persistent=True):
 
     @on(Reading)
     def reading(self, reading: Reading) -> None:
-        """What is due now."""
+        """Record the combinations that the reading makes due."""
         self.pairs_due.extend(f"{one}:{reading.id}" for one in self.unpaired.pop(reading.group, ()))
         self.answered.extend(self.unanswered.pop(reading.group, ()))
         if reading.group == 0:
@@ -377,13 +381,13 @@ class Matcher(Monitor, persistent=True):
 
     @on(_order.then(match(Reading, group=_order["group"])))
     def pair(self, order: Order, reading: Reading) -> None:
-        """Each order with the next reading of its group."""
+        """Called for each order with the next reading of its group."""
         self._mark("pair", order, reading)
         self.pairs.append(f"{order.id}:{reading.id}")
 
     @on(_order.then(wait(UNANSWERED_S) & ~match(Reading, group=_order["group"])))
     def unheard(self, order: Order) -> None:
-        """No reading in time."""
+        """Called if no reading comes in time."""
         self._mark("unheard", order)
         waiting = self.unanswered.get(order.group, [])
         if order.id in waiting:
@@ -393,7 +397,7 @@ class Matcher(Monitor, persistent=True):
         self.missing.append(order.id)
 
     def couple(self, order: Order, reading: Reading) -> None:
-        """One order and one reading, each used once."""
+        """Called for one order and one reading, each of which is used once."""
         self._mark("couple", order, reading)
         self.couples.append(f"{order.id}:{reading.id}")
 
@@ -404,48 +408,48 @@ class Matcher(Monitor, persistent=True):
 
 
 class Passerby(Monitor):
-    """Is there in some lives."""
+    """Exists only in some lives."""
 
     @on(Order)
     def order(self, order: Order) -> None:
-        """Tell the world."""
+        """Report the order."""
         PROBE.heard(order.id)
 
 
 class Counter(Monitor, persistent=True):
-    """Comes in some life, in a context of its own, and cannot be taken away again."""
+    """Appears in some life, in its own context, and cannot be removed again."""
 
     orders: list[str] = []
 
     @on(Order)
     def order(self, order: Order) -> None:
-        """Count."""
+        """Count the order."""
         self.orders.append(order.id)
 
 
 class Sleeper(Monitor, persistent=True):
-    """Waits, again and again; for the rest of the time its engine is idle."""
+    """Waits again and again; meanwhile its engine is idle."""
 
     rung: list[float] = []
     over: list[float] = []
 
     def onload(self) -> None:
-        """Wait in both ways."""
+        """Wait by a timer and by an expression."""
         self.wait(NAP_S, then=self.ring)
         self.once(wait(NAP_S), then=self.end)
 
     def ring(self) -> None:
-        """Engine time has come so far."""
+        """Called when engine time has reached the end of the wait."""
         self.rung.append(self.engine_time)
         self.wait(NAP_S, then=self.ring)
 
     def end(self) -> None:
-        """The expression is true."""
+        """Called when the expression is true."""
         self.over.append(self.engine_time)
 
 
 class Relay(Monitor):
-    """State that does not last: hands APP_CONTROLLED input on and acknowledges when the broker has the output."""
+    """Has no lasting state. Passes APP_CONTROLLED input on, and acknowledges it when the broker has the output."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -454,19 +458,19 @@ class Relay(Monitor):
 
     @on(Task)
     def task(self, task: Task) -> None:
-        """One output for each input."""
+        """Send one output for each input."""
         body = _send_quick(self, "relay", f"task:{task.id}")
         PROBE.derived("tasks", task.id, body)
 
     @on(ReceivingSuspended)
     def suspended(self, notice: ReceivingSuspended) -> None:
-        """The batch is complete: ask when its outputs are at the broker."""
+        """The batch is complete: request a notice of when the broker has its outputs."""
         PROBE.suspended(notice.receiver)
         self._awaited = self._flush()
 
     @on(SenderFlushed)
     def flushed(self, notice: SenderFlushed) -> None:
-        """Acknowledge; a second time must be refused."""
+        """Acknowledge the batch. A second acknowledgement must be refused."""
         PROBE.flushed(notice.sender, "relay", notice.request_id, notice.failed)
         if notice.request_id == self._awaited:
             self._awaited = None
@@ -476,7 +480,7 @@ class Relay(Monitor):
 
     @on(Hint)
     def hint(self, hint: Hint) -> None:
-        """Hand on, and ask for a notice now and then, also when nothing is outstanding."""
+        """Pass the hint on. Sometimes request a flush, also if nothing is outstanding."""
         PROBE.handled("Relay", hint.id)
         if hint.n % 2:
             _send_quick(self, "relay", f"hint:{hint.id}")
@@ -485,13 +489,13 @@ class Relay(Monitor):
 
     @on(FlowControlMarker)
     def marker(self, marker: FlowControlMarker) -> None:
-        """Let the others go on."""
+        """Extend the windows of the receivers without stored messages."""
         if marker.receiver in UNSTORED:
             _grant(self, marker)
 
     @every(TICK_S)
     def tick(self) -> None:
-        """Tell the world."""
+        """Report the call."""
         PROBE.ticked("Relay", TICK_S, self.engine_time)
 
     def _flush(self) -> int:

@@ -1,4 +1,4 @@
-"""Runs of many seeds; a failed run is shrunk and shown on one screen."""
+"""Runs many seeds; shrinks a failed run and shows it on one screen."""
 
 import random
 import time
@@ -23,14 +23,14 @@ LINES = 14
 
 @dataclass(slots=True, kw_only=True)
 class SeedOutcome:
-    """One run.
+    """The outcome of one run.
 
     Attributes:
-        seed: of the run.
+        seed: the seed of the run.
         crashes: engines that died.
-        faults: that struck.
-        found: what contradicts an invariant.
-        history: all of it.
+        faults: the faults that struck.
+        found: the violations of invariants.
+        history: the whole history.
         killed_at: kills by fault point.
     """
 
@@ -70,7 +70,7 @@ class SimulationFigures:
             self.failures.append(outcome)
 
     def line(self) -> str:
-        """One line."""
+        """The figures as one line."""
         rate = self.crashes / self.cpu_s if self.cpu_s else 0.0
         return (
             f"{self.runs:,} runs ({self.without_fault:,} without a fault), {self.crashes:,} crashes, "
@@ -90,7 +90,7 @@ def run_seed(seed: int, exactly: Collection[Fault] | None = None) -> SeedOutcome
     found: list[Violation] = []
     try:
         run.run_until_rest()
-    except Exception as error:  # noqa: BLE001  # whatever it is, it is a finding
+    except Exception as error:  # noqa: BLE001  # every exception is a finding
         found.append(Violation("G8", "an engine starts, and fails only by documented errors", repr(error)))
     finally:
         application.watch(application.Probe())
@@ -110,9 +110,9 @@ def _die(where: str) -> None:
 
 
 def campaign(first_seed: int, *, crashes: int, most_failures: int = 3, step: int = 1) -> SimulationFigures:
-    """Run seeds from the first until so many engines have died, or so many runs have failed.
+    """Run seeds from `first_seed` on, until `crashes` engines have died or `most_failures` runs have failed.
 
-    With `step` n only every n-th seed, so that several processes share the seeds.
+    With `step` n, only every n-th seed runs, so that several processes share the seeds.
     """
     totals = SimulationFigures()
     begin = time.process_time()
@@ -143,7 +143,9 @@ def shrink(failure: SeedOutcome) -> SeedOutcome:
 
 
 def report(failure: SeedOutcome, shrunk: SeedOutcome) -> str:
-    """A text of one screen: the violated invariant, the command that repeats the run, the necessary faults, the end of the history."""
+    """The text of one screen: the invariant, the command that repeats the run, the necessary faults, the end of the
+    history.
+    """
     first, setup = shrunk.found[0], shrunk.history.setup
     windows = f"window={setup.window} expiry={setup.expiry}"
     faults = "  ".join(f"{fault.kind}#{fault.n}" for fault in shrunk.faults) or "none"

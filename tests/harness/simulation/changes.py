@@ -1,6 +1,6 @@
-"""The configuration changes between two lives, in some of the scenarios with a store.
+"""Changes of the configuration between two lives, in some of the scenarios with a store.
 
-Pipelines and their receivers change, and so do logical destinations, windows, event types, receivers and monitors. A
+The changes concern pipelines and their receivers, logical destinations, windows, event types, receivers and monitors. A
 start is either refused and leaves the store unchanged, or the engine runs. Like the parts of `churn`, these parts are
 not in the `Setup` of the history; the invariants K1 to K6 check them.
 """
@@ -30,7 +30,9 @@ from correlator.testing.invariants.history import Bill, Configured, Published
 from tests.harness.simulation import application
 
 LEFT, OTHER_LEFT, RIGHT = "queue:left", "queue:left2", "queue:right"
-"""What receivers read; messages of the first two have equal ids, since they come from two independent systems."""
+"""Destinations of receivers. The messages of the first two have equal ids, since they come from two independent
+systems.
+"""
 BILLS = ("queue:bills", "queue:bills2")
 SENDER = "bills"
 STEP = "count"
@@ -46,17 +48,17 @@ class Configuration:
     """The configuration of one life.
 
     Attributes:
-        pipelines: for each the receivers that it names.
-        left: where the logical destination of the receiver `left` leads.
-        bills: where that of the sender leads.
-        direct: whether there is a receiver `direct` that names the first left queue itself.
+        pipelines: for each pipeline, the receivers that it names.
+        left: the destination of the logical destination that the receiver `left` names.
+        bills: the destination of the logical destination that the sender names.
+        direct: whether there is a receiver `direct` that names the queue `LEFT` itself.
         typed: whether the messages of `right` become events.
-        passing: the context of a monitor without lasting state; "" when there is none.
-        counting: the context of a persistent monitor; "" when there is none.
-        windows: of all duplicate detectors; `None` for those of the scenario.
-        versions: of the keyed step of pipelines whose definition has changed.
-        discards: pipelines the state of whose step somebody gives up, each with the version that it is of.
-        lacks: a receiver that somebody has left out.
+        passing: the context of a monitor without lasting state; "" if there is none.
+        counting: the context of a persistent monitor; "" if there is none.
+        windows: the windows of all duplicate detectors; `None` for those of the scenario.
+        versions: the version of the keyed step, for pipelines whose definition has changed.
+        discards: the pipelines whose state is to be discarded, each with the version of the step that made the state.
+        lacks: a receiver that is missing from the configuration.
     """
 
     pipelines: Mapping[str, tuple[str, ...]]
@@ -89,25 +91,25 @@ class Configuration:
         )
 
     def processors(self) -> list[Processor]:
-        """Its pipelines."""
+        """The pipelines of this configuration."""
         return [
             Tap(name, receivers, self.versions.get(name, 0), self.discards.get(name))
             for name, receivers in self.pipelines.items()
         ]
 
     def routes(self) -> dict[str, tuple[str, ...]]:
-        """For each receiver the pipelines that it delivers to."""
+        """For each receiver, the pipelines to which it delivers."""
         return {
             receiver: tuple(name for name, receivers in self.pipelines.items() if receiver in receivers)
             for receiver in READ
         }
 
     def healed(self) -> "Configuration":
-        """A configuration that the engine must accept, and with which it can come to rest."""
+        """A configuration like this one that the engine must accept, and with which it can come to rest."""
         return dataclasses.replace(self, left=OTHER_LEFT, direct=True, lacks="")
 
     def told(self) -> Configured:
-        """The record of the history."""
+        """The record for the history."""
         return Configured(
             self.routes(), tuple(self.pipelines), tuple(self.discards), self.bills, self.passing, self.counting
         )
@@ -145,13 +147,13 @@ def _receiver(name: str, destination: str, reliability: Reliability, event: str 
 
 
 class Tap:
-    """A pipeline with a keyed step that counts, and a bill for each message, with the count.
+    """A pipeline with a keyed step that counts messages, and sends a bill with the count for each message.
 
     Args:
-        name: its name.
-        receivers: that it names.
-        version: of the step.
-        discarded: the version whose state is to go; `None` for none.
+        name: the name of the pipeline.
+        receivers: the receivers that it names.
+        version: the version of the step.
+        discarded: the version whose state is to be discarded; `None` for none.
     """
 
     senders: Sequence[str] = (_SENDER.id,)
@@ -166,10 +168,10 @@ class Tap:
         self._version = version
 
     def open(self) -> None:
-        """Nothing to open."""
+        """Do nothing."""
 
     def process(self, batch: Sequence[Delivered], state: StateView, engine_time: float) -> Effects:
-        """A function of the batch and the state, as the port asks for."""
+        """Compute the effects of a batch from the batch and the state alone, as the port demands."""
         del engine_time
         owner = f"step:{self.name}/{STEP}"
         before = int(state.get(owner, COUNT) or 0)
@@ -181,12 +183,12 @@ class Tap:
         return Effects(sends=[(SENDER, Message(msgspec.json.encode(bill))) for bill in bills], state=[entry])
 
     def conclude(self, state: StateView, engine_time: float) -> Effects:
-        """Nothing."""
+        """Return no effects."""
         del state, engine_time
         return Effects()
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing."""
 
 
 def _pid(message: Message) -> str:
@@ -206,7 +208,7 @@ def _fingerprint(version: int) -> str:
 
 
 def begin(seed: int) -> Configuration | None:
-    """The configuration of the first life; `None` where it never changes."""
+    """The configuration of the first life; `None` if the configuration never changes in the run of this seed."""
     rng = random.Random(f"changes {seed}")
     if rng.random() > 0.5:
         return None
@@ -214,7 +216,7 @@ def begin(seed: int) -> Configuration | None:
 
 
 def windows(seed: int, base: DuplicateDetectionSettings) -> DuplicateDetectionSettings:
-    """The windows of some lives, where they change."""
+    """The windows of some lives, in runs in which the windows change."""
     rng = random.Random(f"windows between lives {seed}")
     return rng.choice(
         (base, DuplicateDetectionSettings(), DuplicateDetectionSettings(per_source_window_size=2, expiry_time=0.5))
@@ -222,7 +224,7 @@ def windows(seed: int, base: DuplicateDetectionSettings) -> DuplicateDetectionSe
 
 
 def workload(seed: int) -> dict[str, list[Published]]:
-    """What is published for the receivers."""
+    """The messages that are published for the receivers."""
     rng = random.Random(f"changes workload {seed}")
     count = rng.randint(MOST // 2, MOST)
     return {
@@ -233,18 +235,18 @@ def workload(seed: int) -> dict[str, list[Published]]:
 
 
 def message(one: Published) -> Message:
-    """As the broker carries it."""
+    """The message as the broker carries it."""
     properties = {"uniqueMessageId": one.uid, "messageSourceId": one.source} if one.uid else {}
     return Message(msgspec.json.encode({"id": one.id}), dict(properties), headers=Headers(message_id=one.pid))
 
 
 def change(before: Configuration, other: DuplicateDetectionSettings, rng: random.Random) -> Configuration:
-    """One or two changes, any of which a person may make.
+    """Make one or two changes, as a person might.
 
     Args:
-        before: what the last start accepted.
-        other: windows that may take the place of the scenario's.
-        rng: of the run.
+        before: the configuration that the last start accepted.
+        other: windows that may replace those of the scenario.
+        rng: the random generator of the run.
     """
     after = dataclasses.replace(before, discards={})
     for _ in range(rng.choice((1, 1, 2))):
@@ -253,7 +255,7 @@ def change(before: Configuration, other: DuplicateDetectionSettings, rng: random
 
 
 def _drop(before: Configuration, name: str, rng: random.Random) -> Configuration:
-    """Without a pipeline; mostly whoever does that says what is to become of the state of its step."""
+    """Remove a pipeline; in most cases also decide what happens to the state of its step."""
     kept = {other: receivers for other, receivers in before.pipelines.items() if other != name}
     discards = {name: before.versions.get(name, 0)} if rng.random() < 0.7 else {}
     return dataclasses.replace(before, pipelines=kept, discards=discards)
@@ -285,7 +287,7 @@ def _rename(before: Configuration, _: Any, rng: random.Random) -> Configuration:
 
 
 def _redefine(before: Configuration, _: Any, rng: random.Random) -> Configuration:
-    """Another definition of a keyed step; mostly with what is to become of its state, sometimes with a wrong idea."""
+    """Change the definition of a keyed step; in most cases also decide what happens to its state, sometimes wrongly."""
     if not before.pipelines:
         return before
     name = rng.choice(list(before.pipelines))
@@ -295,7 +297,7 @@ def _redefine(before: Configuration, _: Any, rng: random.Random) -> Configuratio
 
 
 def _from(before: Configuration, _: Any, rng: random.Random) -> Configuration:
-    """Another list of receivers."""
+    """Change the list of receivers of a pipeline."""
     if not before.pipelines:
         return before
     name, receiver = rng.choice(list(before.pipelines)), rng.choice(READ if before.direct else READ[:2])
@@ -315,7 +317,7 @@ def _bills(before: Configuration, _: Any, rng: random.Random) -> Configuration:
 
 
 def _direct(before: Configuration, _: Any, rng: random.Random) -> Configuration:
-    """A receiver appears, or somebody takes it away, which is refused once it was there."""
+    """Add a receiver, or remove it, which the start must refuse once the receiver has existed."""
     del rng
     return dataclasses.replace(before, direct=not before.direct)
 

@@ -1,7 +1,7 @@
-"""A receiver and a sender that come and go while the engine runs, in some of the scenarios with a store.
+"""A receiver and a sender that are added and removed while the engine runs, in some of the scenarios with a store.
 
-The monitor `Ledger` keeps what they received and sent. They are not in the `Setup` of the history, whose invariants
-ask for parts that stay: the numbers and ids of a part end with it.
+The monitor `Ledger` keeps what they received and sent. They are not in the `Setup` of the history, since its invariants
+need parts that stay: numbers and ids of a part end when the part is removed.
 """
 
 import random
@@ -42,7 +42,9 @@ def workload(seed: int) -> list[Published]:
 
 
 def churn(engine: Engine, rng: random.Random) -> Actor | None:
-    """Add or remove one of the two; returns the actor of an added one. Raises what a commit of the engine raises."""
+    """Add or remove one of the two parts; return the actor of an added part. Raises the errors of a commit of the
+    engine.
+    """
     settings = rng.choice((RECEIVER, SENDER))
     if settings.id in engine.registry:
         engine.remove(settings.id)
@@ -51,7 +53,7 @@ def churn(engine: Engine, rng: random.Random) -> Actor | None:
 
 
 def settle(engine: Engine) -> Actor | None:
-    """Add the receiver if it is missing, so that no message is left; returns its actor if it was added."""
+    """Add the receiver if it is missing, so that no message is left; return its actor if it was added."""
     return _add(engine, RECEIVER) if RECEIVER.id not in engine.registry else None
 
 
@@ -60,5 +62,5 @@ def _add(engine: Engine, settings: ReceiverSettings | SenderSettings) -> Actor |
         if isinstance(settings, ReceiverSettings):
             return engine.add_receiver(settings)
         return engine.add_sender(settings)
-    except UsageError:  # it is still on its way out
+    except UsageError:  # its removal is not complete
         return None

@@ -9,17 +9,17 @@ from tests.harness.simulation.campaign import SimulationFigures
 
 
 class CampaignReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A campaign of seeds.
+    """The figures of a campaign.
 
     Attributes:
-        first_seed: of the runs.
-        step: from one seed to the next.
-        runs: how many.
+        first_seed: the first seed.
+        step: the difference between a seed and the next one.
+        runs: how many runs.
         crashes: engines that died.
         violations: runs that violate an invariant.
-        without_fault: runs in which no fault struck and nothing was killed.
-        seconds: of CPU.
-        by_invariant: violating runs by the id of each invariant that they violate.
+        without_fault: runs in which no fault struck and no engine was killed.
+        seconds: CPU time.
+        by_invariant: runs that violate an invariant, by invariant.
         killed_at: kills by fault point.
     """
 
@@ -35,7 +35,7 @@ class CampaignReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def campaign_report(first_seed: int, step: int, totals: SimulationFigures) -> CampaignReport:
-    """The figures of a campaign."""
+    """The figures of a campaign, for its report."""
     ids = (sorted({violation.id for violation in failure.found}) for failure in totals.failures)
     return CampaignReport(
         first_seed=first_seed,
@@ -51,7 +51,7 @@ def campaign_report(first_seed: int, step: int, totals: SimulationFigures) -> Ca
 
 
 def merged(parts: Sequence[CampaignReport]) -> CampaignReport:
-    """One report of campaigns that shared the seeds from the lowest first one."""
+    """One report of several campaigns that have shared the seeds."""
     by_invariant: Counter[str] = Counter()
     killed_at: Counter[str] = Counter()
     for part in parts:

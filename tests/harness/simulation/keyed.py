@@ -1,4 +1,4 @@
-"""Checks state per key against a model: rows that come late, timers in the past, batches of any size."""
+"""Checks keyed state against a model: rows that come late, timers in the past, batches of any size."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,7 @@ _BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Row(NamedTuple):
-    """A row: its event time, and when the timer that it sets is due, in seconds."""
+    """A row: its event time, and the time for which it sets a timer, both in seconds."""
 
     at: int
     wakes_at: int
@@ -25,13 +25,13 @@ class Clocked(KeyedMonitor[dict[str, Any], dict[str, Any]]):
     calls: int = 0
 
     def on_event(self, row: dict[str, Any]) -> list[dict[str, Any]]:
-        """Set a timer anywhere."""
+        """Set a timer for any time, past or future."""
         self.calls += 1
         self.wake_at(_time(row["wakes_at"]), str(self.calls))
         return [self._told()]
 
     def on_time(self, name: str) -> list[dict[str, Any]]:
-        """Tell."""
+        """Return the event time at which the timer fires."""
         del name
         return [self._told()]
 
@@ -40,7 +40,7 @@ class Clocked(KeyedMonitor[dict[str, Any], dict[str, Any]]):
 
 
 def violations(seed: int) -> Iterator[Violation]:
-    """Rows drawn from the seed, in batches drawn from it."""
+    """Violations for rows and batches that the seed determines."""
     rng = random.Random(f"keyed {seed}")
     rows = [Row(rng.randrange(100), rng.randrange(100)) for _ in range(rng.randint(2, 10))]
     cuts = {at for at in range(1, len(rows)) if rng.random() < 0.5}

@@ -1,4 +1,4 @@
-"""The operator of the campaign: changes the configuration between lives, and lets parts come and go."""
+"""The operator of the campaign: changes the configuration between lives, and adds and removes parts."""
 
 import random
 
@@ -12,18 +12,18 @@ from tests.harness.simulation import changes, churn
 from tests.harness.simulation.scenario import Workload
 
 CHANGED = 0.6
-"""How often a life is started with another configuration, in runs in which the configuration changes."""
+"""The share of lives that start with another configuration, in runs in which the configuration changes."""
 CHURN = 0.03
-"""Before how many of all steps a part comes or goes, in runs in which parts do."""
+"""The share of steps before which a part is added or removed, in runs in which parts are."""
 
 
 class CampaignOperator(Operator):
-    """Does what the workload of a run asks for.
+    """Operates the engines of a run as its workload says.
 
     Args:
-        scenario: of the run.
-        workload: says whether the configuration changes, and whether parts come and go.
-        order: draws.
+        scenario: the scenario of the run.
+        workload: says whether the configuration changes, and whether parts are added and removed.
+        order: the random generator.
         kills: whether lives are killed. If not, there is one life, which leaves nothing behind.
     """
 

@@ -1,4 +1,4 @@
-"""How the statements of the project's own application become history."""
+"""Turns the reports of the project's own application into history."""
 
 from collections.abc import Callable
 
@@ -7,11 +7,11 @@ from tests.harness.simulation.application import Probe
 
 
 class WorldProbe(Probe):
-    """What monitors tell becomes history.
+    """Records the reports of monitors in the history.
 
     Args:
         record: adds to the history.
-        open_receivers: which receivers of the acting engine are open.
+        open_receivers: returns the open receivers of the acting engine.
         kill: ends the acting engine.
     """
 
@@ -28,11 +28,11 @@ class WorldProbe(Probe):
         self._given = 0
 
     def sent(self, sender: str, context: str, body: bytes) -> None:
-        """A BEST_EFFORT send."""
+        """A BEST_EFFORT message was sent."""
         self._record("sent", sender, (context, body))
 
     def derived(self, receiver: str, message_id: str, body: bytes) -> None:
-        """An output that an APP_CONTROLLED input caused."""
+        """An APP_CONTROLLED input caused this output."""
         self._record("derived", receiver, (message_id, body))
 
     def handled(self, monitor: str, message_id: str) -> None:
@@ -40,15 +40,15 @@ class WorldProbe(Probe):
         self._record("handled", monitor, message_id)
 
     def suspended(self, receiver: str) -> None:
-        """The application was told."""
+        """The application was notified that the receiver is suspended."""
         self._record("suspended", receiver, None)
 
     def resumed(self, receiver: str) -> None:
-        """The application acknowledges."""
+        """The application acknowledges the batch of this receiver."""
         self._record("resumed", receiver, None)
 
     def granted(self, receiver: str, through: int) -> None:
-        """A receiver may deliver so far."""
+        """The application allows the receiver to deliver up to this number."""
         self._record("granted", receiver, through)
 
     def flush(self, sender: str, context: str, request_id: int) -> None:
@@ -56,15 +56,15 @@ class WorldProbe(Probe):
         self._record("flush", sender, (context, request_id))
 
     def flushed(self, sender: str, context: str, request_id: int, failed: int) -> None:
-        """A flush was notified."""
+        """The application was notified of a flush."""
         self._record("flushed", sender, (context, request_id, failed))
 
     def attempt(self, call: str, code: str) -> None:
-        """A call that must be refused was made."""
+        """A call that must be refused was made; `code` is the error, "" if it was not refused."""
         self._record("attempt", call, code)
 
     def heard(self, message_id: str) -> None:
-        """A monitor that is not always there was called."""
+        """A monitor that exists only in some lives was called."""
         self._record("heard", "", message_id)
 
     def hook(self, name: str) -> None:
@@ -72,21 +72,21 @@ class WorldProbe(Probe):
         self._record("hooks", name, self._open_receivers())
 
     def ticked(self, monitor: str, period: float, engine_time: float) -> None:
-        """A timer without lasting state fired."""
+        """A timer of a monitor without lasting state fired."""
         self._record("ticked", monitor, (period, engine_time))
 
     def fails_now(self, message_id: str) -> bool:
-        """Each poison message fails the first time."""
+        """Whether the handler fails: a poison message fails the first time."""
         if message_id in self._failed:
             return False
         self._failed.add(message_id)
         return True
 
     def ends_the_process(self, message_id: str) -> None:
-        """In whatever thread."""
+        """End the engine, in whatever thread the handler runs."""
         self._kill(f"{POISONED}{message_id}")
 
     def unique(self) -> int:
-        """A number never given before, in any life."""
+        """A number that no life has given before."""
         self._given += 1
         return self._given

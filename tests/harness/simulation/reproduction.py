@@ -1,9 +1,9 @@
-"""Proves that a failure can be repeated: by the same seed, in another process whose sets have another order.
+"""Proves that a failure can be repeated with the same seed, in another process whose sets have another order.
 
-Mutants of the catalogue make seeds fail. Each failing pair of mutant and seed is run again in a process with another
-`PYTHONHASHSEED`, and must give the equal history and the same first violated invariant.
+Mutants of the catalogue make seeds fail. Each failing pair of mutant and seed runs again in a process with another
+`PYTHONHASHSEED`, and must give the same history and the same first violated invariant.
 
-Run as a command, this module is one of the two processes: it runs pairs and writes the result of each, one a line.
+As a command, this module is one of the two processes: it runs pairs and writes the result of each as one line.
 """
 
 import argparse
@@ -24,15 +24,15 @@ from tests.harness.processes import environment
 from tests.harness.simulation.campaign import run_seed
 
 HASH_SEEDS = ("1", "2")
-"""Orders of sets of text: of the process that finds failures, and of the one that repeats them."""
+"""The values of `PYTHONHASHSEED`: of the process that finds failures, and of the process that repeats them."""
 SEEDS = 10_000
-"""Failures are looked for among the seeds from 1 to this."""
+"""The largest seed that is tried."""
 NOT_REPEATABLE = frozenset({"G9"})
-"""A mutant that violates this invariant makes different histories from equal seeds, so it is not repeated."""
+"""A mutant that violates this invariant makes different histories from the same seed, so it is not repeated."""
 
 
 class Failure(msgspec.Struct, frozen=True, order=True):
-    """A failing run: what was run, the hash of its history, and the first invariant that it violates."""
+    """A failed run: mutant, seed, the hash of the history, and the first violated invariant."""
 
     mutant: str
     seed: int
@@ -41,15 +41,15 @@ class Failure(msgspec.Struct, frozen=True, order=True):
 
 
 class ReproductionReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it.
+    """The figures of a reproduction.
 
     Attributes:
         failures: pairs of mutant and seed that were repeated.
-        equal: of these, with the equal history and the same first invariant.
-        mutants: different ones.
+        equal: pairs with the same history and the same first invariant in both processes.
+        mutants: how many different mutants were repeated.
         seconds: wall-clock time.
         by_invariant: failures by their first invariant.
-        different: (first run, repeated run) of each that was not equal.
+        different: (first run, repeated run) of each pair that was not equal.
     """
 
     failures: int
@@ -61,7 +61,7 @@ class ReproductionReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def command(count: int, seed: int, report: Path | None) -> int:
-    """Reproduce, print a line, write the report; exit status 1 when anything differs. Raises as `reproduce`."""
+    """Reproduce, print a line, write the report; return 1 if any pair differs, else 0. Raises as `reproduce`."""
     done = reproduce(count, seed)
     for one, other in done.different:
         sys.stdout.write(f"{one.mutant} seed {one.seed}: {one} and {other}\n")
@@ -73,7 +73,7 @@ def command(count: int, seed: int, report: Path | None) -> int:
 
 
 def reproduce(count: int, seed: int = 1) -> ReproductionReport:
-    """Find so many failures in one process, and repeat them in another.
+    """Find `count` failures in one process, and repeat them in another.
 
     Raises:
         SystemExit: a process failed.
@@ -94,7 +94,7 @@ def reproduce(count: int, seed: int = 1) -> ReproductionReport:
 
 
 def find(count: int, seed: int) -> Iterator[Failure]:
-    """Draw pairs of mutant and seed, none of them twice, until so many have failed."""
+    """Draw pairs of mutant and seed, each once, until `count` of them have failed."""
     rng = random.Random(f"reproduction {seed}")
     names = [name for name, mutant in mutants.CATALOGUE.items() if not mutant.expected & NOT_REPEATABLE]
     tried: set[tuple[str, int]] = set()
@@ -109,14 +109,14 @@ def find(count: int, seed: int) -> Iterator[Failure]:
 
 
 def run(mutant: str, seed: int) -> Failure:
-    """One run with a mutant; `invariant` is empty when it does not fail."""
+    """Run a seed with a mutant; `invariant` is empty if the run does not fail."""
     with small_world(), mutants.applied(mutant):
         outcome = run_seed(seed)
     return Failure(mutant, seed, outcome.history.digest(), outcome.found[0].id if outcome.found else "")
 
 
 def in_a_process(hash_seed: str, arguments: Sequence[str], pairs: Sequence[Failure]) -> list[Failure]:
-    """What a process with this order of sets writes, given these arguments and pairs. Raises as `reproduce`."""
+    """The results of a process with this `PYTHONHASHSEED`, these arguments and pairs. Raises as `reproduce`."""
     done = subprocess.run(  # our own interpreter
         [sys.executable, "-m", __spec__.name, *arguments],
         input=b"\n".join(map(msgspec.json.encode, pairs)),
@@ -131,7 +131,7 @@ def in_a_process(hash_seed: str, arguments: Sequence[str], pairs: Sequence[Failu
 
 
 def main() -> int:
-    """One of the two processes."""
+    """The command of one of the two processes."""
     parser = argparse.ArgumentParser(prog="python -m tests.harness.simulation.reproduction")
     parser.add_argument("--find", type=int, help="write so many failures")
     parser.add_argument("--seed", type=int, default=1, help="pairs are drawn with")

@@ -29,21 +29,23 @@ from tests.harness.simulation import application, changes, churn
 
 Shape = Literal["all", "exactly_once", "without_store"]
 NOTICES_WITHIN_S = (0.02, 0.1, 0.5)
-"""Seconds until a broker that gives again in any order has noticed a lost line."""
+"""Seconds until a broker that redelivers in any order notices a lost connection."""
 LIVES_IN_DOUBT = 4
 LONGEST_LIVES_IN_DOUBT = (14, 200, 1000)
-"""Where a run is about doubts: a start takes more for doubtful than a lost line leaves so, and hides what is wrong."""
+"""Lengths of lives in runs that concentrate on messages in doubt. A start doubts more messages than a lost connection
+does, so frequent starts would hide errors.
+"""
 IDLE = 0.06
-"""How often, of all seeds, nothing happens but that time passes."""
+"""The share of seeds in whose runs nothing happens but that time passes."""
 REFUSED_FOR_EVER = (b":or7", b":re3", b"5#")
 _EVENTS = {"orders": "Order", "orders_too": "Order", "others": "Order", "readings": "Reading", "hints": "Hint"}
 
 
 class Workload(NamedTuple):
-    """What happens in the run of a scenario besides faults.
+    """The events in the run of a scenario besides faults.
 
     Attributes:
-        messages: by destination in the order of publication, as the broker knows them.
+        messages: the messages by destination, in the order of publication, as the broker knows them.
         published: the same messages, as the history knows them.
         first: the configuration of the first life, if each life may have another one.
     """
@@ -53,10 +55,10 @@ class Workload(NamedTuple):
     first: changes.Configuration | None = None
 
     def parcels(self, connection: str, order: random.Random) -> list[Parcel]:
-        """The messages of all destinations mixed, the n-th ones next to each other.
+        """The messages of all destinations mixed, the n-th messages of all destinations next to each other.
 
         Args:
-            connection: to the broker of all destinations.
+            connection: the connection to the broker of all destinations.
             order: shuffles the destinations.
         """
         places = [(name, at) for name, ones in self.messages.items() for at in range(len(ones))]
@@ -66,7 +68,7 @@ class Workload(NamedTuple):
 
 
 def draw(seed: int, *, changing: bool = True) -> tuple[Scenario, Workload]:
-    """The scenario of a seed; with `changing`, that of some seeds has another configuration in each life."""
+    """The scenario of a seed. With `changing`, the scenarios of some seeds have another configuration in each life."""
     idle = random.Random(f"idle {seed}")
     if idle.random() < IDLE:
         return _idle(seed, idle), Workload({}, {})
@@ -157,7 +159,7 @@ def draw(seed: int, *, changing: bool = True) -> tuple[Scenario, Workload]:
 
 
 def _idle(seed: int, rng: random.Random) -> Scenario:
-    """An engine that gets nothing and sends nothing: it waits."""
+    """An engine that receives and sends nothing: it only waits."""
     interval = rng.choice((0.2, 1.0, 5.0))
     settings = EngineSettings(
         name="simulation",
@@ -181,7 +183,7 @@ def _idle(seed: int, rng: random.Random) -> Scenario:
 
 
 def _with_neighbour(seed: int, receivers: Sequence[ReceiverSettings]) -> Sequence[ReceiverSettings]:
-    """Where a run is about doubts, some orders have a second receiver, and batches are made of several chunks."""
+    """In runs that concentrate on doubts, add a second receiver to some orders, and make batches of several chunks."""
     rng = random.Random(f"neighbour {seed}")
     given = {one.id: one for one in receivers}
     if not is_doubtful(seed) or "orders" not in given:
@@ -195,14 +197,16 @@ def _with_neighbour(seed: int, receivers: Sequence[ReceiverSettings]) -> Sequenc
 
 
 def _with_windows(seed: int, receivers: Sequence[ReceiverSettings]) -> Iterator[ReceiverSettings]:
-    """Some receivers may deliver only as far as the application allows."""
+    """Let some receivers deliver only as far as the application allows."""
     rng = random.Random(f"windows {seed}")
     for receiver in receivers:
         yield replace(receiver, flow_control=rng.random() < 0.3)
 
 
 def _order(seed: int, receivers: Sequence[ReceiverSettings]) -> Order:
-    """In which what comes again comes; only one at a time takes where nobody has a neighbour."""
+    """The order of redeliveries. The order that admits one consumer at a time is drawn only if no queue has two
+    receivers.
+    """
     orders = [Order.ANY, Order.ANY, Order.PLACE]
     if "orders_too" not in {one.id for one in receivers}:
         orders.append(Order.POSITION)
@@ -210,13 +214,13 @@ def _order(seed: int, receivers: Sequence[ReceiverSettings]) -> Order:
 
 
 SELECTED = "left IS NULL"
-"""What the subscriber of a topic takes in some runs; the property `left` marks what it leaves."""
+"""The selector of the topic's subscriber in some runs; messages with the property `left` do not match."""
 HALVES = {"orders": "half = 0", "orders_too": "half <> 0"}
-"""What two receivers of one queue take in some runs."""
+"""The selectors of two receivers of one queue in some runs."""
 
 
 def _with_selectors(seed: int, receivers: Iterable[ReceiverSettings]) -> Iterator[ReceiverSettings]:
-    """Some receivers take a selection; between them those of a queue take everything."""
+    """Give some receivers selectors; the selectors of the receivers of a queue together match all its messages."""
     rng = random.Random(f"selectors {seed}")
     given = {one.id: one for one in receivers}
     if "orders_too" in given and rng.random() < 0.3:
@@ -296,7 +300,7 @@ def _workload(
 
 
 def _messages(rng: random.Random, destination: str, count: int, shape: Shape, on_error: OnError) -> Sequence[Published]:
-    """Numbered messages; some repeat an earlier one, some have no unique id, some are poison."""
+    """Numbered messages. Some repeat an earlier message, some have no unique id, some are poison."""
     del shape
     letter = destination.split(":")[1][:2]
     made: list[Published] = []
@@ -324,7 +328,7 @@ def _messages(rng: random.Random, destination: str, count: int, shape: Shape, on
 
 
 def _with_poison(rng: random.Random, published: dict[str, list[Published]]) -> dict[str, list[Published]]:
-    """One run in four has an order, and all repeats of it, that ends the process of who handles it."""
+    """In one run of four, an order, with all its repeats, ends the process that handles it."""
     sound = [one.id for one in published.get("queue:orders", ()) if not one.flaw]
     if sound and rng.randrange(4) == 0:
         poison = rng.choice(sound)
@@ -337,7 +341,8 @@ def _with_poison(rng: random.Random, published: dict[str, list[Published]]) -> d
 def _with_unselected(
     rng: random.Random, published: dict[str, list[Published]], receivers: Sequence[ReceiverSettings]
 ) -> dict[str, list[Published]]:
-    """Where the topic is selected from, a third of its messages is not, all repeats of one alike."""
+    """In runs with a selector on the topic, let a third of its messages not match; all repeats of a message are alike.
+    """
     if selecting := tuple(one.id for one in receivers if one.selector == SELECTED):
         there = published["topic:others"]
         left = {one.id for one in there if not one.flaw and rng.random() < 1 / 3}

@@ -138,14 +138,12 @@ class BrokerWorld:
         return text.encode()
 
     def publish(self, destination: str, messages: Sequence[Message]) -> None:
-        """Send by a sink of the connector. Override this with the broker's own client if there is one."""
+        """Send by a sink. Override this with the broker's own client if there is one."""
         with _Ends(self) as ends:
             _sent(ends.sink(destination, "publisher"), outgoing(destination, messages))
 
     def collect(self, destination: str, at_least: int) -> list[Message]:
-        """Receive and acknowledge by a source of the connector. Override this with the broker's own client if there is
-        one.
-        """
+        """Receive and acknowledge by a source. Override this with the broker's own client if there is one."""
         with _Ends(self) as ends:
             source = ends.source(destination, "collector", 100_000)
             chunks = take(source, at_least, 100_000)
@@ -193,13 +191,11 @@ def _check(*needs: str, orders: Collection[Order] = tuple(Order)) -> Callable[[C
     return register
 
 
-# What the checks are written with.
+# Helpers of the checks.
 
 
 class _Ends:
-    """The sources and sinks that a check has opened on one connection; closes them, then the connection, after the
-    check.
-    """
+    """The sources and sinks of one connection in a check. Leaving the block closes them and the connection."""
 
     def __init__(self, world: ContractWorld) -> None:
         self._world = world
@@ -409,9 +405,7 @@ def check_messages_come_in_order(world: ContractWorld) -> None:
 
 @_check("receives")
 def check_received_messages_tell_their_destination(world: ContractWorld) -> None:
-    """`Message.destination` names the destination from which the message came, or is `None` for the receiver's
-    destination.
-    """
+    """`Message.destination` is the destination of the message, or `None` for the receiver's destination."""
     destination, _ = _publish(world, 1)
     with _Ends(world) as ends:
         (chunk,) = take(ends.source(destination), 1)
@@ -467,9 +461,7 @@ def check_a_waiting_receive_wakes(world: ContractWorld) -> None:
 
 @_check("receives", "redelivers")
 def check_unacknowledged_come_again_to_the_next_consumer(world: ContractWorld) -> None:
-    """If a source closes without acknowledging, the next consumer gets the same messages, in order, before later
-    messages.
-    """
+    """Messages that a closed source has not acknowledged come to the next consumer, in order, before later ones."""
     destination, published = _publish(world, 20)
     with _Ends(world) as ends:
         assert bodies(take(ends.source(destination), 12)) == published[:12]
@@ -636,9 +628,7 @@ def check_consumers_of_a_queue_take_turns(world: ContractWorld) -> None:
 
 @_check("receives", "selects", "whole_messages")
 def check_what_is_not_selected_comes_to_others(world: ContractWorld) -> None:
-    """Each source of a queue receives the messages that its selector matches; messages that no selector matches stay
-    there.
-    """
+    """Each source of a queue receives the messages that its selector matches; the queue keeps all others."""
     destination = world.destination()
     published = _bodies(world, 18)
     world.publish(destination, [Message(body, {"n": at % 3}) for at, body in enumerate(published)])
@@ -685,9 +675,7 @@ def check_a_selector_leaves_the_rest_to_others(world: ContractWorld) -> None:
 
 @_check("receives", "selects", "selects_in_place", "whole_messages")
 def check_what_others_gave_back_is_selected(world: ContractWorld) -> None:
-    """If a consumer gives messages back, a source with a selector finds those that match, though it has passed their
-    place.
-    """
+    """A source with a selector also finds matching messages that another consumer gives back later."""
     destination = world.destination()
     published = _bodies(world, 9)
     world.publish(destination, [Message(body, {"odd": at % 2 == 1}) for at, body in enumerate(published)])
@@ -728,9 +716,7 @@ def check_a_source_without_an_end_never_ends(world: ContractWorld) -> None:
 
 @_check("receives", "durable", "redelivers")
 def check_a_restart_loses_nothing(world: ContractWorld) -> None:
-    """A restart of the broker loses no messages, held or waiting; the source raises `ConnectionLost`, then connects
-    again.
-    """
+    """A restart of the broker loses no messages. A source whose connection is lost connects again."""
     destination, published = _publish(world, 20)
     with _Ends(world) as ends:
         source = ends.source(destination)
@@ -936,7 +922,7 @@ def check_a_large_batch(world: ContractWorld) -> None:
         assert bodies(chunks) == wanted
 
 
-# What a message carries.
+# The content of messages.
 
 
 def _round_trip(world: ContractWorld, messages: Sequence[Message], destination: str = "") -> list[Message]:

@@ -6,7 +6,7 @@ the list, whatever its size. The broker decides nothing at random: a `Faults` ob
 broker reports to `on_event` what happens, so that an oracle outside the engine can check it.
 """
 
-# ruff: noqa: ARG002 - the hooks of `Faults` do nothing with what they are given
+# ruff: noqa: ARG002 - the hooks of `Faults` ignore their arguments
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -47,9 +47,7 @@ class Faults:
         """Called before the source takes messages."""
 
     def at_most(self, receiver: str, messages: int) -> int:
-        """How many messages, at least 1, one `receive` takes at most; `messages` is the number that the source could
-        take.
-        """
+        """How many messages one `receive` takes at most, from 1 to `messages`, which is what it could take."""
         return messages
 
     def repeated(self, receiver: str, messages: Sequence[Message]) -> Sequence[int]:
@@ -57,18 +55,14 @@ class Faults:
         return ()
 
     def noticed_after(self, receiver: str, messages: Sequence[Message]) -> float:
-        """Seconds until the broker notices a lost connection and redelivers these messages. Called only for the order
-        `ANY`.
-        """
+        """Seconds until the broker notices a lost connection and redelivers. Called only for the order `ANY`."""
         return 0.0
 
     def before_acknowledge(self, receiver: str, messages: Sequence[Message]) -> None:
         """Called before the broker takes an acknowledgement: if it raises, the acknowledgement never arrived."""
 
     def loses_acknowledgement(self, receiver: str, messages: Sequence[Message]) -> bool:
-        """Whether the acknowledgement is lost although the call returns; the messages are redelivered after a
-        reconnect.
-        """
+        """Whether the acknowledgement is lost though the call returns; the broker redelivers after a reconnect."""
         return False
 
     def after_acknowledge(self, receiver: str, messages: Sequence[Message]) -> None:

@@ -14,9 +14,7 @@ LATE = "return.late"
 CUT_AGAIN = "receive.cut_again"
 """A connection is lost while messages of an earlier lost connection are still unacknowledged."""
 LOST_BESIDE = "ack.lost_beside"
-"""The first acknowledgement is lost while another receiver of the queue has unacknowledged messages of a lost
-connection.
-"""
+"""The first acknowledgement is lost while another receiver of the queue has unacknowledged messages of a loss."""
 AWAY_BESIDE = "connect.away_beside"
 """A receiver that lost its connection stays away from its queue while another receiver takes from it."""
 PART = "receive.part"
@@ -104,9 +102,7 @@ class Schedule:
         return struck
 
     def detail(self, kind: str, limit: int) -> int:
-        """A number from 0 to `limit` (inclusive) that depends on the seed, the kind and the count of its opportunities
-        alone.
-        """
+        """A number from 0 to `limit` (inclusive), determined by the seed, the kind and the count of opportunities."""
         return random.Random(f"{self._seed} {kind} {self._counts[kind]}").randint(0, limit)
 
 

@@ -114,9 +114,7 @@ class Configured:
         )
 
     def place(self, name: str) -> tuple[str, str]:
-        """Connection and destination, by the name that a test uses. Raises `UsageError` E2420 if no receiver receives
-        from it.
-        """
+        """Connection and destination of a test's name for them. Raises `UsageError` E2420 if no receiver reads it."""
         logical = self.settings.destinations.get(name, name)
         found = [place for place in self._readers if name == self.label(*place) or logical == place[1]]
         if len(found) != 1:

@@ -35,9 +35,7 @@ def _first(places: dict[str, int], pids: list[str]) -> str:
 
 
 def _taken(history: History, receivers: set[str], *, stored: bool) -> Iterator[list[str]]:
-    """The messages that the receivers of a queue have taken, in order: of all lives if they are stored, else of each
-    life.
-    """
+    """The messages that the receivers of a queue have taken, in order; of each life if they are not stored."""
     if stored:
         yield [pid for _, record in history.of("received") if record.who in receivers for pid in record.data.pids]
         return

@@ -73,9 +73,7 @@ class OwnModules:
         sys.modules.update(modules)
 
     def _imported(self) -> dict[str, ModuleType]:
-        """The user's modules among all imported ones. Looks only at names that are new since the last call, to save
-        time.
-        """
+        """The user's modules among all imported ones. Remembers names, to look at new ones only."""
         own = {name: sys.modules[name] for name in sys.modules.keys() - self._others}
         own = {name: module for name, module in own.items() if self._owns(name, module)}
         self._others = sys.modules.keys() - own.keys()

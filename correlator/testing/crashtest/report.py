@@ -43,9 +43,7 @@ def failure(result: Result, reproduce: str) -> str:
 
 
 def _order(shrunk: Outcome) -> list[str]:
-    """A line about redelivered messages, if an assertion of the test failed: it may expect an order that nobody
-    promises.
-    """
+    """A line about redelivered messages, in case a failed assertion expects an order that nobody promises."""
     told = disorder(shrunk.history) if shrunk.violated is not None and shrunk.violated.id == TEST else ""
     return [_cut(f"  {told}", LONGEST)] if told else []
 

@@ -99,9 +99,7 @@ class Level(Protocol):
     deterministic: bool
 
     def run(self, body: Body, plan: RunPlan) -> Outcome:
-        """Run the body once in a new world. Raises `UsageError` for mistakes of the user; all other errors are in the
-        outcome.
-        """
+        """Run the body once in a new world. Raises `UsageError` for mistakes of the user, and no other errors."""
         ...
 
     def world(self, plan: RunPlan) -> AbstractContextManager[World]:

@@ -63,9 +63,7 @@ def report(path: str, campaigns: Mapping[str, Any]) -> str:
 
 
 def config_file(request: pytest.FixtureRequest, config: str | Path) -> Path:
-    """The path of a configuration file that a test names, relative to its own file or to the root directory of the
-    tests.
-    """
+    """The path of a configuration file: relative to the file of the test, or to the root directory of the tests."""
     beside: Path = request.path.parent / config
     return beside if beside.exists() else request.config.rootpath / config
 

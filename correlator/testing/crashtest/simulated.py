@@ -79,7 +79,7 @@ class SimulatedWorld(ConfiguredWorld):
             last = f"the last error was: {errors[-1]}" if errors else f"left at brokers: {rest.unacknowledged}"
             what = f"not quiet after {rest.seconds:.0f} s of virtual time and {self.simulated.crashes} crashes; {last}"
             raise InvariantViolated(Violation("G7", self.restless, what))
-        if self.simulated.engine is None:  # the one that was to look back
+        if self.simulated.engine is None:  # the engine that should show the final state did not start
             raise InvariantViolated(Violation("G8", "an engine always starts", errors[-1]))
 
     def _history(self) -> History:

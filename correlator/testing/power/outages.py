@@ -46,9 +46,7 @@ class Outages:
         files.write(self.trace, ())
 
     def strike(self, fault: Fault) -> str:
-        """Replace the content of the disk by an image, after a life has died by this fault; return how to describe the
-        image.
-        """
+        """Replace the content of the disk by an image, since this fault has ended the life; return a description."""
         disk = Disk(self._before)
         for one in Trace(self.trace, ends_anywhere=True):
             disk.apply(one)

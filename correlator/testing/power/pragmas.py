@@ -6,9 +6,7 @@ from correlator.storage.sqlite import SqliteDatabase
 
 
 def settled_as(*pragmas: str) -> None:
-    """From now on, run these pragmas on each store that this process opens, after the product has set and checked its
-    own.
-    """
+    """From now on, run these pragmas on each store that this process opens, after the product's own settings."""
     settle = SqliteDatabase._settle  # noqa: SLF001  # on purpose
 
     def settled(self: SqliteDatabase, raw: sqlite3.Connection) -> None:

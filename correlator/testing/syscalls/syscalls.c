@@ -1,9 +1,10 @@
-/* Interposes the calls by which a process changes files, for correlator.testing.syscalls.
+/* Interposes the system calls by which a process changes files, for correlator.testing.syscalls.
  *
- * Unarmed, every call passes on. Armed, a call on a file below the watched directory takes a lock, may be struck by the
- * fault, takes place, and is recorded, all before another one begins: the order of the trace is the order of the disk.
- * Which file a descriptor means is asked of /proc at each call, so that nothing needs to be remembered about opens and
- * closes. A fork begins unarmed. A trace that cannot be written ends the process: no call may be missing in it.
+ * While the library is not armed, it passes every call on. While it is armed, a call on a file below the watched
+ * directory takes a lock, may be struck by the fault, takes place, and is recorded, all before the next call begins. So
+ * the trace has the calls in the order in which they changed the disk. The library asks /proc at each call which file a
+ * descriptor stands for, so it need not keep track of opens and closes. A forked child begins unarmed. If the trace
+ * cannot be written, the process is ended, since no call may be missing in the trace.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -42,7 +43,7 @@ static struct {
 } fault;
 static long bytes;
 
-/* The next definition of a function: the C library's, or another preloaded one's. */
+/* The next definition of a function: in the C library, or in another preloaded library. */
 #define NEXT(name) \
     static __typeof__(name) *next; \
     if (!next) next = (__typeof__(name) *)dlsym(RTLD_NEXT, #name)
@@ -95,7 +96,7 @@ static const char *name_of_path(const char *path, char *buffer) {
     return below(buffer);
 }
 
-/* A watched call begins: other watched calls wait until it leaves. */
+/* A watched call begins. Other watched calls wait until it calls `leave`. */
 static const char *enter(const char *name) {
     if (name) pthread_mutex_lock(&lock);
     return name;
@@ -111,7 +112,7 @@ static int counts(enum kind kind, const char *name) {
     return !strcmp(name + size - suffix, fault.suffix);
 }
 
-/* Whether the fault strikes a call that counts; `size` of a write is cut where the limit of bytes lies within it. */
+/* Whether the fault strikes a call that counts. If a write would exceed the limit `at_byte`, `size` is reduced. */
 static int strikes(enum kind kind, size_t *size) {
     if (fault.at_byte && kind == WRITE && bytes < fault.at_byte) {
         if ((long)*size > fault.at_byte - bytes) *size = (size_t)(fault.at_byte - bytes);
@@ -122,7 +123,7 @@ static int strikes(enum kind kind, size_t *size) {
     return !fault.times || struck < fault.times;
 }
 
-/* What the fault makes of a call: 0, or the error with which it fails. A write may be shortened. */
+/* Let the fault act on a call. Returns 0, or the error with which the call fails; may shorten a write. */
 static int judge(enum kind kind, const char *name, size_t *size) {
     if (!counts(kind, name)) return 0;
     counted++;
@@ -141,7 +142,7 @@ static int judge(enum kind kind, const char *name, size_t *size) {
     return strcmp(fault.action, "eio") ? ENOSPC : EIO;
 }
 
-/* One call from `enter` to `leave`: `call` takes place unless it is struck, and is recorded when it has succeeded. */
+/* The rest of a watched call up to `leave`: `call` takes place unless it is struck, and is recorded if it succeeds. */
 #define WATCHED(kind, name, size, call, recorded) \
     do { \
         __typeof__(call) result = -1; \
@@ -267,7 +268,7 @@ static int watched_open(
 OPEN(open)
 OPEN(open64)
 
-/* What Python calls. */
+/* The functions that Python calls. */
 
 static int begin(char *order) {
     char *rest = order;
@@ -330,7 +331,7 @@ __attribute__((constructor)) static void start(void) {
     pthread_atfork(NULL, NULL, in_child);
     if (!order) return;
     int failed = (int)correlator_syscalls_arm(order);
-    unsetenv("CORRELATOR_SYSCALLS"); /* programs that this one starts are not watched */
+    unsetenv("CORRELATOR_SYSCALLS"); /* the programs that this program starts are not watched */
     if (failed) {
         dprintf(2, "correlator: system calls cannot be watched: %s\n", strerror(failed));
         _exit(70);

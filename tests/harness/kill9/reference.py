@@ -125,9 +125,7 @@ def drawn(seed: int) -> Reference:
 
 
 def smallest(mode: Reliability, times: int = 1) -> Reference:
-    """A workload of few messages for one mode of receiving and one of sending. The messages come `times` times, with
-    new ids.
-    """
+    """A workload of few messages for one mode of receiving and of sending; repeated `times` times with new ids."""
     one = _SMALLEST[mode]
     receiver = ReceiverSettings(
         id=one.receiver,

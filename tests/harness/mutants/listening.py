@@ -1,6 +1,4 @@
-"""Deliberate bugs in expressions and subscriptions: what an attempt has seen, when it ends, and what the store holds of
-it.
-"""
+"""Deliberate bugs in expressions and subscriptions: what an attempt has seen, when it ends, how it is stored."""
 
 from typing import Any
 

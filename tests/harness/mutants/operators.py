@@ -90,9 +90,7 @@ def mutants_of(module: str, source: str) -> list[AutomaticMutant]:
 
 
 def telling(module: str, source: str, recorder: str) -> str:
-    """The text of the module in which each function adds `module:function` to the set `called` of the module
-    `recorder`.
-    """
+    """The text of the module whose functions add `module:function` to the set `called` of the module `recorder`."""
     tree = ast.parse(source)
     for function, body in _scopes(tree):
         if function:

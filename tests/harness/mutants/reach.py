@@ -21,9 +21,7 @@ RECORDER = "called_functions"
 """The module of a copy that holds the set of called functions."""
 FILE = "called.jsonl"
 MOST_SECONDS = 10.0
-"""The most seconds that the tests of a function may take together: tests of its package first, the quickest of each
-file.
-"""
+"""The most seconds that the tests of a function may take. Tests of its package come first, quick ones first."""
 
 
 class Called(msgspec.Struct, frozen=True):

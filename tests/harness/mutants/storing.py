@@ -1,6 +1,4 @@
-"""Deliberate bugs between memory and the store: the content of checkpoints, the time of their commit, and who may
-write.
-"""
+"""Deliberate bugs between memory and the store: the content of checkpoints, when they count, who may write."""
 
 from typing import Any
 

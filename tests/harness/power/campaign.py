@@ -1,6 +1,4 @@
-"""Checks many images of many runs: each image is put on a disk in memory, read, and compared with the facts of its
-moment.
-"""
+"""Checks many images of many runs: each is put on a disk in memory, read, and compared with the facts before it."""
 
 import itertools
 import os
@@ -28,9 +26,7 @@ IMAGES_OF_A_RUN = 20_000
 """How many images of a run are checked before the next seed is recorded."""
 RESTART_EVERY = 100
 FIRST_START_EVERY = 5
-"""Every how many passes images are drawn of moments before there is a store. An engine's start costs 20 times a
-reading.
-"""
+"""Of this many passes, two draw moments before there is a store: an engine's start costs 20 times a reading."""
 MOST_TOLD = 10
 _MEMORY = Path("/dev/shm")  # a disk in memory; directories in it are private
 

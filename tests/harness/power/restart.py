@@ -1,6 +1,4 @@
-"""Runs an engine on the image after a power cut, and checks that it comes to rest and neither loses nor contradicts
-facts.
-"""
+"""Runs an engine on the image after a power cut: it must come to rest, and neither lose nor contradict facts."""
 
 import random
 from collections.abc import Iterator, Sequence

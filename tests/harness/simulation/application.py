@@ -155,9 +155,7 @@ def watch(probe: Probe) -> None:
 
 
 class Ledger(Monitor, persistent=True):
-    """The main monitor: keeps every id, sends in every mode, spawns, waits, listens once, and exchanges events with
-    `Audit`.
-    """
+    """The main monitor: keeps every id, sends in every mode, spawns, waits, listens, and talks to `Audit`."""
 
     handled: list[str] = []
     readings: list[str] = []
@@ -222,9 +220,7 @@ class Ledger(Monitor, persistent=True):
 
     @on(Reading)
     def reading(self, reading: Reading) -> None:
-        """Called before the listeners that `order` has added: all that matched the reading before must have been
-        called.
-        """
+        """Called before the listeners that `order` adds: all that matched the last reading must have been called."""
         if self.unanswered:
             self.wrong.append(f"{self.unanswered} listeners were not called for {self.readings[-1]}")
         self.unanswered = self.waiting_once.get(reading.group, 0)

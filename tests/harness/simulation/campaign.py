@@ -143,9 +143,7 @@ def shrink(failure: SeedOutcome) -> SeedOutcome:
 
 
 def report(failure: SeedOutcome, shrunk: SeedOutcome) -> str:
-    """The text of one screen: the invariant, the command that repeats the run, the necessary faults, the end of the
-    history.
-    """
+    """One screen: the invariant, the command that repeats the run, the necessary faults, the end of the history."""
     first, setup = shrunk.found[0], shrunk.history.setup
     windows = f"window={setup.window} expiry={setup.expiry}"
     faults = "  ".join(f"{fault.kind}#{fault.n}" for fault in shrunk.faults) or "none"

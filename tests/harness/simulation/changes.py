@@ -30,9 +30,7 @@ from correlator.testing.invariants.history import Bill, Configured, Published
 from tests.harness.simulation import application
 
 LEFT, OTHER_LEFT, RIGHT = "queue:left", "queue:left2", "queue:right"
-"""Destinations of receivers. The messages of the first two have equal ids, since they come from two independent
-systems.
-"""
+"""Destinations of receivers. Messages of the first two have equal ids: they come from two independent systems."""
 BILLS = ("queue:bills", "queue:bills2")
 SENDER = "bills"
 STEP = "count"

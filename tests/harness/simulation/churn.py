@@ -42,9 +42,7 @@ def workload(seed: int) -> list[Published]:
 
 
 def churn(engine: Engine, rng: random.Random) -> Actor | None:
-    """Add or remove one of the two parts; return the actor of an added part. Raises the errors of a commit of the
-    engine.
-    """
+    """Add or remove one of the two; return the actor of an added part. Raises the errors of an engine's commit."""
     settings = rng.choice((RECEIVER, SENDER))
     if settings.id in engine.registry:
         engine.remove(settings.id)

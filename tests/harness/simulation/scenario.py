@@ -32,9 +32,7 @@ NOTICES_WITHIN_S = (0.02, 0.1, 0.5)
 """Seconds until a broker that redelivers in any order notices a lost connection."""
 LIVES_IN_DOUBT = 4
 LONGEST_LIVES_IN_DOUBT = (14, 200, 1000)
-"""Lengths of lives in runs that concentrate on messages in doubt. A start doubts more messages than a lost connection
-does, so frequent starts would hide errors.
-"""
+"""Lengths of lives in runs about messages in doubt: a start doubts more messages than a loss, and hides errors."""
 IDLE = 0.06
 """The share of seeds in whose runs nothing happens but that time passes."""
 REFUSED_FOR_EVER = (b":or7", b":re3", b"5#")
@@ -204,9 +202,7 @@ def _with_windows(seed: int, receivers: Sequence[ReceiverSettings]) -> Iterator[
 
 
 def _order(seed: int, receivers: Sequence[ReceiverSettings]) -> Order:
-    """The order of redeliveries. The order that admits one consumer at a time is drawn only if no queue has two
-    receivers.
-    """
+    """The order of redeliveries. `POSITION` admits one consumer at a time, so it needs a queue with one receiver."""
     orders = [Order.ANY, Order.ANY, Order.PLACE]
     if "orders_too" not in {one.id for one in receivers}:
         orders.append(Order.POSITION)
@@ -341,8 +337,7 @@ def _with_poison(rng: random.Random, published: dict[str, list[Published]]) -> d
 def _with_unselected(
     rng: random.Random, published: dict[str, list[Published]], receivers: Sequence[ReceiverSettings]
 ) -> dict[str, list[Published]]:
-    """In runs with a selector on the topic, let a third of its messages not match; all repeats of a message are alike.
-    """
+    """If the topic's receiver has a selector, it does not match a third of the messages, with all their repeats."""
     if selecting := tuple(one.id for one in receivers if one.selector == SELECTED):
         there = published["topic:others"]
         left = {one.id for one in there if not one.flaw and rng.random() < 1 / 3}

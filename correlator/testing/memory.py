@@ -36,8 +36,9 @@ MEMORY_FEATURES = Features(order=Order.PLACE, flags_redelivery=True, acknowledge
 class Faults:
     """Decides which faults occur; this class: none. Override single methods.
 
-    A method that raises `ConnectionLost` cuts the connection. The thread that uses the source or sink calls the
-    methods, under the lock of the broker. So a schedule of faults is deterministic if the calls are.
+    A method may raise `ConnectionLost`: the source or sink raises it in turn, as if the connection were lost. The
+    thread that uses the source or sink calls the methods, under the lock of the broker. So a schedule of faults is
+    deterministic if the calls are.
     """
 
     def before_connect(self, receiver: str) -> None:

@@ -79,8 +79,8 @@ class World(Protocol):
         Faults do not affect publishing.
 
         Args:
-            destination: as the file names it, logical or not; with `CONNECTION:` before it if the file has several
-                connections.
+            destination: the name in the file, logical or physical. If several connections have a physical name, put
+                `CONNECTION:` before it.
             messages: a list or another iterable of messages or bodies.
 
         Raises:

@@ -1,4 +1,4 @@
-"""What tests of the RabbitMQ connector are written with."""
+"""Helpers for the tests of the RabbitMQ connector."""
 
 import contextlib
 import threading
@@ -43,14 +43,14 @@ def opened(end):
 
 
 def lost(call) -> ConnectionLost:
-    """What the call raises."""
+    """The `ConnectionLost` that the call raises."""
     with pytest.raises(ConnectionLost) as raised:
         call()
     return raised.value
 
 
 def lost_by(source) -> ConnectionLost:
-    """What ends receiving."""
+    """The `ConnectionLost` that ends receiving."""
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         try:
@@ -61,7 +61,7 @@ def lost_by(source) -> ConnectionLost:
 
 
 def drained(source, different):
-    """All bodies, repeats too, until so many different ones have come and nothing more does."""
+    """All bodies, repeats included, until `different` bodies have come and no further message does."""
     received = []
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
@@ -74,7 +74,7 @@ def drained(source, different):
 
 
 class Seen:
-    """How often each body was handled; these engines never crash, so it need not be state."""
+    """Counts how often each body was handled. These engines never crash, so the counts need not be state."""
 
     def __init__(self) -> None:
         self.counts = Counter()
@@ -92,7 +92,7 @@ class Seen:
 
 
 def forwarding(name, store, monitor, source, target, *, receiver_id="in", batch=20, sent=20, **settings):
-    """An engine whose monitor sends on by the sender `out`, EXACTLY_ONCE on both sides."""
+    """An engine whose monitor sends to the sender `out`, EXACTLY_ONCE on both sides."""
     mode = Reliability.EXACTLY_ONCE
     return EngineSettings(
         name=name,
@@ -117,7 +117,7 @@ def forwarding(name, store, monitor, source, target, *, receiver_id="in", batch=
 
 
 def lose_again_and_again(port, source_at, times, hold=lambda source: None):
-    """Lost and refused connections of a source through a proxy; no thread is left.
+    """Let a source lose its connection, and be refused, through a proxy; checks that no thread is left.
 
     Where the client connects again by itself, only a message that is held shows it: `hold` takes one.
     """

@@ -21,7 +21,7 @@ from tests.connectors.rabbit import forwarding
 
 
 class Forwards(Monitor, persistent=True):
-    """Sends on what comes."""
+    """Sends on each message."""
 
     forwarded: int = 0
 
@@ -32,7 +32,7 @@ class Forwards(Monitor, persistent=True):
 
 
 class Nameless(StreamConnection):
-    """Sends without names."""
+    """Sends messages without a name, so that the server does not recognise repeats."""
 
     def sink(self, sender):
         sink = super().sink(sender)

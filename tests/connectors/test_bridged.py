@@ -1,4 +1,4 @@
-"""What a message keeps on its way from one broker to another, and what of it is refused before it arrives as another."""
+"""What a message keeps between brokers of two types, and which messages are refused since they would change."""
 
 import math
 import struct

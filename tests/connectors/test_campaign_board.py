@@ -1,4 +1,4 @@
-"""What campaigns wait with: as long as orders move, and no longer."""
+"""The board of campaigns: a wait goes on as long as orders move, and then ends."""
 
 import pytest
 
@@ -8,7 +8,7 @@ LONG_S, AT_ONCE_S = 60.0, 0.0
 
 
 def test_a_campaign_that_begins_slowly_has_not_stalled():
-    """At the first look nothing has moved yet."""
+    """At the first look no order has moved yet."""
     board = Board()
     looks = iter(("", "0"))
     board.wait_as_long_as_it_moves(lambda: board.counted == 1, lambda: board.note(counted=next(looks)), LONG_S)

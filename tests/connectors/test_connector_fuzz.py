@@ -1,4 +1,4 @@
-"""Messages of hostile programs, a few thousand for each connector; the long form is a command (tests/connectors/fuzz)."""
+"""A few thousand messages of hostile programs for each connector; `tests.connectors.fuzz` runs more of them."""
 
 import pytest
 
@@ -10,7 +10,7 @@ MESSAGES = 3000
 
 @pytest.mark.parametrize("connector", FEEDS)
 def test_no_message_of_a_hostile_program_stops_an_engine(connector):
-    """In rounds of each kind: with and without a selector, with and without an event type."""
+    """Rounds of each kind run: with and without a selector, with and without an event type."""
     figures = campaign(connector, MESSAGES, seed=1, of_round=MESSAGES // 5)
     assert figures.fed == MESSAGES
     assert figures.handled

@@ -1,4 +1,4 @@
-"""Wrong options and destinations of connectors: which error, and what it says."""
+"""Wrong options and destinations of connectors: the error, and its text."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What only the embedded broker has: browsing, its file, its consumers."""
+"""The embedded broker: browsing, its file, its consumers."""
 
 import sqlite3
 import stat
@@ -118,7 +118,7 @@ UNREADABLE = {"empty": b"", "no MessagePack": b"\xc1", "another type": msgspec.m
 
 @pytest.mark.parametrize("content", UNREADABLE.values(), ids=UNREADABLE)
 def test_stored_content_that_is_no_message_comes_as_a_body(connection, tmp_path, content) -> None:
-    """So that it becomes a dead letter and the messages around it go on."""
+    """It then becomes a dead letter, and the messages around it are handled."""
     send(connection, b"1", b"2", b"3")
     database = sqlite3.connect(tmp_path / "broker.db")
     with database:
@@ -185,7 +185,7 @@ def test_commits_are_durable(connection, tmp_path) -> None:
 
 
 def test_a_waiting_source_hears_of_another_process(connection, tmp_path) -> None:
-    """Another process is played by a connection that rings no bell of this one."""
+    """A connection that wakes no waiting source of this process stands for another process."""
     send(connection, b"1")
     source = connected_source(connection)
     source.acknowledge([take(source, 1)[0].token])

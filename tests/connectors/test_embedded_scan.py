@@ -1,4 +1,4 @@
-"""How selective consumers of the embedded broker find their messages, over many small pages (rule S4.3)."""
+"""How consumers with selectors find their messages in the embedded broker, over many small pages (rule S4.3)."""
 
 import random
 from collections import Counter
@@ -15,7 +15,7 @@ SELECTORS = ("n < 2", "n = 2 OR n = 3", None, "n > 2")
 
 
 class Consumer:
-    """A source, and the numbers that it holds by token."""
+    """A source, and the numbers of the messages that it holds, by token."""
 
     def __init__(self, connection, name, selector):
         self.source = connection.source(receiver(QUEUE, name, 7, selector=selector))
@@ -30,7 +30,7 @@ class Consumer:
 @pytest.mark.parametrize("page", [1, 2, 5])
 @pytest.mark.parametrize("seed", range(4))
 def test_s4_3_every_message_is_taken_by_who_selects_it(tmp_path, monkeypatch, page, seed):
-    """Drawn steps of four consumers; what one gives back, or loses with its connection, is found by others."""
+    """Four consumers take drawn steps. Others find what a consumer gives back or loses with its connection."""
     monkeypatch.setattr(ledger, "PAGE", page)
     monkeypatch.setattr(scan, "_PAGES", 2)
     rng = random.Random(seed)

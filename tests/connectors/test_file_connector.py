@@ -1,4 +1,4 @@
-"""What only files have: records, positions, torn ends, and people who change files."""
+"""The file connector: records, positions, torn ends, and files that people change."""
 
 import hashlib
 import json
@@ -37,7 +37,7 @@ def sink_of(files, name):
 
 
 def read_all(source, size=1000):
-    """All messages to the end, acknowledged."""
+    """All messages up to the end of the file; acknowledges them."""
     messages = []
     while not (chunk := source.receive(size, 0.0)).ended:
         messages += chunk.messages
@@ -55,7 +55,7 @@ def digest(beginning: bytes) -> str:
 
 
 def ids(files, name, *, receiver="r"):
-    """Of all lines of the file, read from its beginning."""
+    """The ids of all lines of the file, read from its beginning."""
     source = files.source(ReceiverSettings(id=receiver, connection="c", destination=f"queue:{name}"))
     source.connect()
     return [m.properties["uniqueMessageId"] for m in read_all(source)]
@@ -273,7 +273,7 @@ def test_a_line_of_csv_that_is_too_large_is_cut_at_its_end(files, tmp_path, monk
 
 
 def test_a_record_that_does_not_end_is_the_same_when_it_is_read_again(files, tmp_path, monkeypatch) -> None:
-    """As after a crash between its receipt and its acknowledgement."""
+    """It is read again as after a crash between receipt and acknowledgement."""
     monkeypatch.setattr("connectors.file.records.MAX_RECORD_BYTES", 100)
     (tmp_path / "a.csv").write_bytes(b'h\n1\n"open\n' + b"2\n" * 200)
     lives = []
@@ -303,7 +303,7 @@ REPLACED = [
 
 @pytest.mark.parametrize(("old", "new", "common"), [case[1:] for case in REPLACED], ids=[case[0] for case in REPLACED])
 def test_another_file_that_takes_the_name_is_no_repeat(files, tmp_path, old, new, common) -> None:
-    """As after the advice of E7011: the position is removed and the file read from its beginning."""
+    """It happens after the advice of E7011: remove the position, and read the file from its beginning."""
     path = tmp_path / "a.csv"
     path.write_bytes(old)
     before = ids(files, "a.csv")
@@ -317,7 +317,7 @@ def test_another_file_that_takes_the_name_is_no_repeat(files, tmp_path, old, new
 @pytest.mark.parametrize("size", [1, 700, 100_000])
 @pytest.mark.parametrize("ending", [b"\n", b"\r\n"])
 def test_the_same_file_read_again_is_a_repeat(files, tmp_path, size, ending) -> None:
-    """However much there was of it, with or without its last line end, and by whichever receiver."""
+    """This holds for any size, with or without a last line end, and for each receiver."""
     path = tmp_path / "a.jsonl"
     lines = [b"%d" % n * (1 + n % 9) for n in range(2000)]
     whole = ending.join(lines) + ending
@@ -449,7 +449,7 @@ def test_a_sender_has_a_file_for_itself(files) -> None:
 
 @pytest.mark.parametrize("tail", [b'{"n":2}\n', b'{"n":2}\n{"n"', b"{"])
 def test_what_was_not_confirmed_is_cut_off(files, tmp_path, tail) -> None:
-    """As if the process was killed between the append and the sidecar, or within the append."""
+    """It is there when the process was killed between the append and the sidecar, or within the append."""
     path = tmp_path / "out.jsonl"
     sink = sink_of(files, "out.jsonl")
     send(sink, b'{"n":1}')
@@ -520,7 +520,7 @@ def test_bodies_become_lines(files, tmp_path, body, line) -> None:
 
 
 def test_long_and_strange_names(files, tmp_path) -> None:
-    """A sidecar has a name of its own for each file and receiver, whatever they are called."""
+    """Each pair of file and receiver has a sidecar with a name of its own, whatever the two are called."""
     for name in ("x" * 240 + ".jsonl", "ü" * 100 + ".jsonl", "a b/c%2Fd.jsonl", "a b%2Fc/d.jsonl"):
         sink = sink_of(files, name)
         send(sink, b"1", destination=f"queue:{name}")

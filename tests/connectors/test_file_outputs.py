@@ -1,4 +1,4 @@
-"""Output files that others write to, move and remove, and what a killed process has left in them."""
+"""Output files that other programs write to, move and remove, and the remains of a killed process in them."""
 
 import os
 from pathlib import Path
@@ -46,7 +46,7 @@ def append(path: Path, content: bytes) -> None:
 def test_lines_of_another_program_stop_a_reliable_sender(
     path: Path, reliability: Reliability, is_down: bool, content: bytes
 ) -> None:
-    """Whenever they were written, nothing of them is lost; with the file moved away, sending goes on."""
+    """Whenever the lines were written, none is lost. With the file moved away, sending goes on."""
     sink = sink_of(path, reliability)
     send(sink, 1)
     if is_down:
@@ -68,7 +68,7 @@ def test_lines_of_another_program_stop_a_reliable_sender(
 
 
 def test_a_best_effort_sender_keeps_what_it_finds(path: Path) -> None:
-    """Nobody sends again what its last life did not confirm: it may be that."""
+    """The sends of its last life may be among these lines, and no later life repeats them."""
     sink = sink_of(path, Reliability.BEST_EFFORT)
     send(sink, 1)
     sink.close()
@@ -82,7 +82,7 @@ def test_a_best_effort_sender_keeps_what_it_finds(path: Path) -> None:
 @pytest.mark.parametrize("tail", [b"2\n", b"2\n3\n4", b"2\n3\n4\n5\n", b"\0\0", b"2\n\0\0004\n", b"\0\0003\n4\n5\n"])
 @pytest.mark.parametrize("batches", [[(2, 3, 4, 5)], [(2,), (3,), (4, 5)], [(2, 3), (4, 5)]])
 def test_what_was_not_confirmed_is_there_once(path: Path, tail: bytes, batches: list[tuple[int, ...]]) -> None:
-    """After a kill, or a power cut that left zero bytes; however what is sent again is cut into batches."""
+    """This holds after a kill, after a power cut that left zero bytes, and for any batches at the repeat."""
     sink = sink_of(path)
     send(sink, 1)
     sink.close()
@@ -124,7 +124,7 @@ def test_what_is_written_to_a_removed_file_is_not_confirmed(path: Path, monkeypa
 
 @pytest.mark.parametrize(("option", "mode"), [({}, 0o600), ({"mode": "0640"}, 0o640), ({"mode": "666"}, 0o666)])
 def test_modes_of_files(path: Path, option: dict[str, str], mode: int) -> None:
-    """Whatever the umask is; a file that is there keeps its own."""
+    """The umask makes no difference. A file that exists keeps its own mode."""
     before = os.umask(0o077)
     try:
         sink_of(path, **option).close()

@@ -1,4 +1,4 @@
-"""Files that are followed while others rename, cut, rewrite and remove them: nothing is lost or read twice in silence."""
+"""Followed files that others rename, cut, rewrite and remove: no line is lost or read twice without an error."""
 
 import gzip
 import json
@@ -32,14 +32,14 @@ def source_of(path: Path, *, follow: bool = True) -> FileSource:
 
 
 class Seen:
-    """What a receiver got: bodies and ids."""
+    """Collects the bodies and ids that a receiver got."""
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
         self.ids: list[object] = []
 
     def read(self, source: FileSource) -> list[bytes]:
-        """Everything that is there now, acknowledged."""
+        """Read and acknowledge everything that is there."""
         bodies: list[bytes] = []
         for _ in range(4):  # a file that was renamed is looked at again before the next one is begun
             while (chunk := source.receive(100, 0.0)).messages:
@@ -103,7 +103,7 @@ def test_the_last_line_of_a_renamed_file_may_lack_its_end(path: Path, seen: Seen
 
 
 def test_what_comes_late_to_a_renamed_file_is_read(path: Path, seen: Seen) -> None:
-    """Two programs write, and one of them goes on to the new file later than the other; the engine restarts meanwhile."""
+    """Two programs write, and one of them changes to the new file later; the engine restarts meanwhile."""
     write(path, "1")
     source = source_of(path)
     seen.read(source)
@@ -145,7 +145,7 @@ def test_lines_of_files_that_begin_alike_have_other_ids(path: Path, seen: Seen) 
 
 
 def test_a_batch_of_a_new_file_that_is_read_again_has_the_same_ids(path: Path, seen: Seen) -> None:
-    """As after a crash between its commit and its acknowledgement."""
+    """It is read again as after a crash between commit and acknowledgement."""
     write(path, "1")
     source = source_of(path)
     seen.read(source)
@@ -211,7 +211,7 @@ def test_files_that_are_renamed_faster_than_they_are_read(path: Path, seen: Seen
 
 @pytest.mark.parametrize("name", ["a.jsonl.1", "a.jsonl-20240101", "whatever"])
 def test_files_that_are_renamed_and_compressed_while_a_batch_is_held(path: Path, seen: Seen, name: str) -> None:
-    """What was seen stays open, whatever becomes of its name."""
+    """A file that was seen stays open, whatever becomes of its name."""
     write(path, "1")
     source = source_of(path)
     held = source.receive(100, 0.0)
@@ -227,7 +227,7 @@ def test_files_that_are_renamed_and_compressed_while_a_batch_is_held(path: Path,
 
 
 def test_a_file_that_is_read_for_long_does_not_keep_others_from_being_seen(path: Path, seen: Seen) -> None:
-    """While lines are left to read, and while the receiver may hold no more."""
+    """The receiver looks for new files while lines are left to read, and while it may hold no more messages."""
     write(path, "1", "2", "3")
     source = source_of(path)
     for number in (4, 5):
@@ -299,7 +299,7 @@ def test_a_rotation_while_the_next_file_is_looked_for(
     *,
     is_late: bool,
 ) -> None:
-    """Before its name is found, or before it is opened by that name."""
+    """The rotation happens before the name is found, or before the file is opened by that name."""
     write(path, "1")
     source = source_of(path)
     assert seen.read(source) == [b"1"]
@@ -345,7 +345,7 @@ def test_a_file_that_gets_its_name_back_while_the_next_one_is_looked_for_is_read
 def test_a_file_that_is_compressed_while_the_next_one_is_looked_for(
     path: Path, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a name it tells no longer which file follows."""
+    """Without its name the file no longer shows which file follows."""
     write(path, "1")
     source = source_of(path)
     seen.read(source)
@@ -445,7 +445,7 @@ def test_several_renamed_files_are_read_in_their_order(path: Path, seen: Seen, n
 
 @pytest.mark.parametrize("end", ["", ".jsonl"])
 def test_a_link_that_moves_on_several_times(path: Path, seen: Seen, end: str) -> None:
-    """While nobody reads, and then while somebody does."""
+    """The link moves on while nobody reads, and again while somebody reads."""
 
     def move_on(day: int, *lines: str) -> None:
         write(path.with_name(f"a-202401{day:02}{end}"), *lines)
@@ -468,7 +468,7 @@ def test_a_link_that_moves_on_several_times(path: Path, seen: Seen, end: str) ->
 
 
 def test_a_link_whose_file_was_not_read_yet_moves_on(path: Path, seen: Seen) -> None:
-    """Whatever its name: it still has it."""
+    """The old file still has its own name, so it is found."""
     path.with_name("blue").touch()
     path.symlink_to("blue")
     source_of(path).close()
@@ -502,7 +502,7 @@ def test_an_old_file_whose_name_looks_like_the_next_one_is_not_read(
 @pytest.mark.parametrize("change", [Path.unlink, compress])
 @pytest.mark.parametrize("name", ["a.jsonl.2", "a.jsonl.1"])
 def test_a_renamed_file_that_is_missing_is_told(path: Path, seen: Seen, name: str, change: Callable) -> None:
-    """Of three renamed ones; when it is back, reading goes on."""
+    """One of three renamed files is missing; when it is back, reading goes on."""
     left(path, seen)
     for number, to in enumerate(["a.jsonl.3", "a.jsonl.2", "a.jsonl.1"], 3):
         rotate(path, to)
@@ -553,7 +553,7 @@ def test_a_file_that_got_the_inode_of_the_old_one_is_told(path: Path, seen: Seen
 
 
 def test_a_copy_in_the_place_of_the_file_goes_on(path: Path, seen: Seen) -> None:
-    """As after a move to another disk, or an editor that writes the whole file anew with a line more."""
+    """A move to another disk makes such a copy, and so does an editor that writes the whole file again."""
     left(path, seen)
     shutil.copy(path, path.with_name("copy"))
     path.with_name("copy").replace(path)
@@ -562,7 +562,7 @@ def test_a_copy_in_the_place_of_the_file_goes_on(path: Path, seen: Seen) -> None
 
 
 def test_a_position_without_the_file_s_identity_is_read(path: Path, seen: Seen) -> None:
-    """As earlier versions wrote it."""
+    """Earlier versions wrote such positions."""
     left(path, seen)
     sidecar = path.parent / ".positions" / "a.jsonl.r.position"
     kept = json.loads(sidecar.read_bytes())
@@ -574,14 +574,14 @@ def test_a_position_without_the_file_s_identity_is_read(path: Path, seen: Seen) 
 
 
 def take_inode(path: Path, other: Path) -> None:
-    """As if the file at the path were removed, and `other` had got its inode: not every file system does that."""
+    """Act as if the file at the path were removed and `other` got its inode, which only some file systems do."""
     path.rename(other)
 
 
 @pytest.mark.parametrize("content", ["", "h"])
 @pytest.mark.parametrize("other", ["other", "a-errors", "b"])
 def test_another_file_that_got_the_inode_is_not_read(tmp_path: Path, seen: Seen, content: str, other: str) -> None:
-    """Whether there was nothing yet, or the same header as in all files."""
+    """This holds for a file that was empty, and for files that all begin with the same header."""
     path = tmp_path / ("a.csv" if content else "a.jsonl")
     path.write_text(f"{content}\n" if content else "")
     source_of(path).close()
@@ -653,7 +653,7 @@ def test_a_new_file_with_the_inode_of_an_empty_one_that_was_renamed_is_read_once
 
 
 def test_a_file_that_is_gone_before_its_first_line_was_read_is_told(path: Path) -> None:
-    """It may have had lines."""
+    """The file may have had lines."""
     path.touch()
     source_of(path).close()
     write(path, "1")
@@ -668,7 +668,7 @@ def test_a_file_that_is_gone_before_its_first_line_was_read_is_told(path: Path) 
 def test_a_file_system_that_got_another_number_is_no_other_file(
     path: Path, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As after a restart of the machine."""
+    """A restart of the machine can change this number."""
     path.touch()
     source_of(path).close()
     sidecar = path.parent / ".positions" / "a.jsonl.r.position"
@@ -681,7 +681,7 @@ def test_a_file_system_that_got_another_number_is_no_other_file(
 
 @pytest.mark.parametrize("content", ["", "\n", "1\n\n"])
 def test_a_file_that_was_read_to_its_end_may_go(path: Path, seen: Seen, content: str) -> None:
-    """Also one without lines, or with empty ones at its end."""
+    """This holds for a file without lines, and for a file with empty lines at its end."""
     path.write_text(content)
     source = source_of(path)
     seen.read(source)
@@ -718,7 +718,7 @@ def replace(path: Path) -> None:
 
 @pytest.mark.parametrize("change", [cut, cut_and_write_more, write_over, replace, Path.unlink])
 def test_what_is_not_growth_is_told(path: Path, seen: Seen, change: Callable[[Path], object]) -> None:
-    """And it is told again until somebody has done something."""
+    """The error comes again until somebody has repaired the file."""
     write(path, "1", "2")
     source = source_of(path)
     assert seen.read(source) == [b"1", b"2"]

@@ -25,7 +25,7 @@ LIVES = int(os.environ.get("LIVES", "250"))
 
 @pytest.fixture
 def connection(tmp_path: Path) -> Iterator[Connection]:
-    """The broker's database, without a sync."""
+    """The broker's database, without synchronous writes."""
     engine = create_engine(f"sqlite:///{tmp_path / 'broker.db'}")
     with engine.begin() as connection:
         ledger.create(connection)
@@ -38,7 +38,7 @@ def rows(connection: Connection) -> int:
 
 
 def stored(connection: Connection, source: str, *sequences: int) -> int:
-    """How many of these messages were new."""
+    """Store messages of a source; returns how many were new."""
     ledger.subscribe(connection, "queue:out", "")
     last = connection.execute(select(destinations.c.last_number)).scalar_one()
     ledger.store(connection, "queue:out", [ledger.NewMessage(source, one, b"x") for one in sequences], 0)
@@ -62,7 +62,7 @@ def test_a_repeat_within_a_life_is_still_dropped(connection):
 
 
 def best_effort(connection, destination: str, life: int) -> None:
-    """One life of a sender: it sends, and repeats that after a lost connection."""
+    """One life of a best-effort sender: it sends a message, connects again, and repeats the message."""
     sink = connection.sink(SenderSettings(id="out", connection="c", destination=destination))
     out = Outgoing(1, f"host:1:{life}:S01", destination, Message(b"1"))
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Messages that a hostile program could have written: each is read, marked where it cannot be, and can be stored."""
+"""Messages that a hostile program could write: each is read, marked if it is unreadable, and can be stored."""
 
 import struct
 
@@ -29,7 +29,7 @@ def from_rabbitmq(headers=None, **fields):
 
 
 def from_encoded(table):
-    """From headers that are encoded already."""
+    """The message that the connector decodes from encoded headers."""
     properties = struct.pack(">HI", 1 << 13, len(table)) + table
     message = rabbitmq.decode(properties, b"body", redelivered=False)
     assert stored(message) == message

@@ -21,7 +21,7 @@ WORKER = Path(__file__).with_name("worker.py")
 
 
 def run_and_kill(arguments: list[str], lines_before_kill: int | None) -> list[str]:
-    """The lines that the worker printed until it was killed, or until it had finished."""
+    """The lines that the worker printed until it was killed, or until it ended."""
     with subprocess.Popen([sys.executable, WORKER, *arguments], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         lines = []
@@ -35,7 +35,7 @@ def run_and_kill(arguments: list[str], lines_before_kill: int | None) -> list[st
 
 
 def kill_senders(kind: str, option: str, destination: str, seed: int) -> None:
-    """Send 1 to LAST, killed now and then; each life begins after the last confirm, or well before it."""
+    """Send 1 to LAST with drawn kills; each life begins after the last confirm, or well before it."""
     chance = random.Random(seed)
     confirmed = 0
     for kill in range(KILLS + 1):
@@ -47,7 +47,7 @@ def kill_senders(kind: str, option: str, destination: str, seed: int) -> None:
 
 
 def kill_receivers(kind: str, option: str, destination: str, seed: int) -> None:
-    """Receive 1 to LAST, killed now and then; what was acknowledged never comes again, all else in order."""
+    """Receive 1 to LAST with drawn kills; acknowledged messages never come again, all others come in order."""
     chance = random.Random(seed)
     acknowledged = 0
     for kill in range(KILLS + 1):

@@ -1,4 +1,4 @@
-"""Sessions: their rules (docs/rules.md, sections R and Q) over every broker, and what only a broker in memory can be made to do."""
+"""The rules of sessions (docs/rules.md, sections R and Q) over every broker, and tests that need a broker in memory."""
 
 import copy
 import dataclasses
@@ -25,7 +25,7 @@ AUTO, CLIENT, INDIVIDUAL, TRANSACTED = AcknowledgeMode
 
 
 class World:
-    """A broker: what makes factories for it, names of queues that were never used, and references that it keeps."""
+    """A broker of the tests: it makes factories, and names of queues that were never used."""
 
     def __init__(self, connector, options=None, *, own_references=0, queues=None) -> None:
         self.own_references = own_references
@@ -49,7 +49,7 @@ BROKERS = [
 
 
 def world_over(broker, request):
-    """A world over one of `BROKERS`."""
+    """The world of one of `BROKERS`."""
     if broker == "memory":
         return World(MemoryBroker().connection, own_references=1)
     if broker == "embedded":
@@ -76,14 +76,14 @@ def send(session, destination, messages):
 
 
 def receive(consumer, count):
-    """So many messages, whenever they come."""
+    """Receive `count` messages, however long they take."""
     messages = [consumer.receive(PATIENCE_S) for _ in range(count)]
     assert None not in messages
     return messages
 
 
 def rest(session, destination):
-    """What the queue still gives: (body, redelivered), in order."""
+    """The remaining messages of a queue as (body, redelivered), in order."""
     send(session, destination, [Message(b"end")])
     consumer = session.create_consumer(destination)
     found = []
@@ -94,7 +94,7 @@ def rest(session, destination):
 
 
 class OverEveryBroker:
-    """What is true over every broker."""
+    """The tests that hold over every broker."""
 
     @pytest.fixture
     def world(self):
@@ -365,7 +365,7 @@ class OverEveryBroker:
         assert bodies(receive(session.create_consumer(topic, subscription="reader"), 1)) == ["4"]
 
     def test_s4_2_what_its_own_connection_sends_is_not_received(self, world, connection, session):
-        """Given messages of two sessions of the connection, before and after it consumes, and of another connection."""
+        """Two sessions of the connection send, before and after it consumes, and so does another connection."""
         topic = world.queue().replace("queue:", "topic:")
         for name in ("foreign", "all"):
             session.create_consumer(topic, subscription=name).close()
@@ -412,7 +412,7 @@ class OverEveryBroker:
 
 
 class Foreign:
-    """A message of some other library."""
+    """A message of another library."""
 
     def __init__(self, body, properties, key=None, headers=None) -> None:
         self.body = body
@@ -455,7 +455,7 @@ class TestOverEmbedded(OverEveryBroker):
 
 @pytest.mark.parametrize("broker", BROKERS[:2])
 def test_s2_6_what_is_recovered_comes_before_all_that_was_not_received(broker, request):
-    """Where a broker sends nothing ahead."""
+    """This holds for brokers that send no messages ahead."""
     world = world_over(broker, request)
     with world.factory().create_connection() as connection:
         queue, session = world.queue(), connection.create_session(CLIENT)
@@ -474,7 +474,7 @@ class Watched(Message, frozen=True, gc=True, weakref=True):
 
 
 class Connector:
-    """A connector, its connections and all that these make; counts how often it is closed."""
+    """A connector that is its own connection, source and sink; counts the calls of `close`."""
 
     features = Features()
 
@@ -498,7 +498,7 @@ class Connector:
 
 
 class Showing(Connector):
-    """It shows these messages, and counts how often it is asked to."""
+    """A connection whose first `browse` shows these messages; it counts the calls."""
 
     def __init__(self, messages) -> None:
         super().__init__()
@@ -588,7 +588,7 @@ def test_s5_5_a_factory_has_one_pair_of_user_and_password_and_another_pair_is_re
 
 
 class Recorder:
-    """A connector whose sink keeps what it is given."""
+    """A connector whose sink keeps the messages that it gets."""
 
     features = Features()
 
@@ -644,7 +644,7 @@ def test_r13_a_message_may_name_another_destination():
 
 
 class Unpackable:
-    """An object that cannot be unpacked here."""
+    """A message of another library whose body cannot be unpacked."""
 
     @property
     def body(self):
@@ -734,7 +734,7 @@ class Memory:
         return self.connection.create_session(mode)
 
     def left(self, destination):
-        """What waits, or is held."""
+        """The messages that wait or that consumers hold."""
         return self.broker.waiting(destination), self.broker.unacknowledged(destination)
 
 
@@ -817,7 +817,7 @@ def test_a_producer_that_lost_its_connection_connects_anew(memory):
 
 
 class Keeps(Connector):
-    """Its sink loses every second message and keeps all, and its source loses its line at once."""
+    """Its sink keeps all messages and loses its connection at every other one; its source loses it at once."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -834,7 +834,7 @@ class Keeps(Connector):
 
 
 def test_a_message_that_is_sent_again_keeps_its_number_and_another_one_has_its_own():
-    """Brokers name messages by it: one that were called as another is would be taken for a repeat."""
+    """Brokers identify messages by the number: a new message with an old number would count as a repeat."""
     connector = Keeps()
     producer = ConnectionFactory(connector).create_connection().create_session().create_producer("queue:q")
     first, second, third = numbered(3)
@@ -848,7 +848,7 @@ def test_a_message_that_is_sent_again_keeps_its_number_and_another_one_has_its_o
 
 
 def test_a_consumer_that_lost_its_connection_lets_go_of_it():
-    """Or the broker would keep for it what it has sent ahead."""
+    """Otherwise the broker would keep the messages that it has sent ahead for this consumer."""
     connector = Keeps()
     consumer = ConnectionFactory(connector).create_connection().create_session().create_consumer("queue:q")
     with pytest.raises(ConnectionLost):
@@ -877,7 +877,7 @@ def test_what_cannot_be_connected_is_let_go():
 
 
 class Unreachable(Connector):
-    """Its source and sink cannot connect."""
+    """A connector whose source and sink cannot connect."""
 
     def connect(self) -> None:
         raise ConnectionLost("E7001", "here", "nobody is there")

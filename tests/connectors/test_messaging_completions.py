@@ -1,4 +1,4 @@
-"""Sends that are not waited for (rule S5.2): each gets its completion, in order, whatever happens."""
+"""Asynchronous sends (rule S5.2): each message gets its completion, in order, whatever happens."""
 
 import threading
 
@@ -28,7 +28,7 @@ def world(request):
 
 
 class Completed:
-    """A completion that keeps what it is told, and does more with it."""
+    """A completion that keeps its arguments and calls a further function."""
 
     def __init__(self, then=lambda message: None) -> None:
         self.messages = []
@@ -48,7 +48,7 @@ class Completed:
 
 
 class Held(Faults):
-    """The broker takes nothing before it may."""
+    """A broker that accepts no batch until `may_take` is set."""
 
     def __init__(self) -> None:
         self.reached = threading.Event()
@@ -114,7 +114,7 @@ def test_completions_come_in_the_order_of_all_producers_by_one_thread():
 
 
 class KeepsToItself(Connector):
-    """Each of its sinks takes messages for its own destination only."""
+    """A connector whose sinks accept messages for their own destination only."""
 
     def sink(self, sender):
         own = KeepsToItself()
@@ -235,7 +235,7 @@ def test_a_lost_connection_fails_all_that_are_outstanding_and_the_next_message_c
 
 
 class LosesFirst(Held):
-    """The first batch is lost when half of it has arrived."""
+    """A broker that loses the connection when it has accepted half of the first batch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -247,7 +247,7 @@ class LosesFirst(Held):
 
 
 class FailsFor(Connector):
-    """Sending to one destination fails, with this error, once."""
+    """A connector whose sink fails once, with this error, for one destination."""
 
     def __init__(self, destination, error) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Listeners (rule S5.1): who calls them, when, and what happens when they fail."""
+"""Listeners (rule S5.1): which thread calls them, when, and what happens when they fail."""
 
 import logging
 import queue
@@ -35,7 +35,7 @@ def memory():
 
 
 class Inbox:
-    """A listener that keeps what it is given, and does more with it."""
+    """A listener that keeps its messages and calls a further function."""
 
     def __init__(self, then=lambda message: None) -> None:
         self.threads = set()
@@ -50,7 +50,7 @@ class Inbox:
             self._messages.put(message)
 
     def take(self, count):
-        """So many messages, whenever they come."""
+        """Wait for `count` messages and return them."""
         return [self._messages.get(timeout=PATIENCE_S) for _ in range(count)]
 
     @property
@@ -59,7 +59,7 @@ class Inbox:
 
 
 class Busy:
-    """A listener that does not return before it may."""
+    """A listener that does not return until `may_return` is set."""
 
     def __init__(self) -> None:
         self.entered = threading.Event()
@@ -73,7 +73,7 @@ class Busy:
 
 
 def fails_once(message):
-    """What comes again is taken."""
+    """A listener that raises for a message that is not marked as redelivered."""
     if not message.headers or not message.headers.redelivered:
         raise ValueError("the listener fails")
 
@@ -117,7 +117,7 @@ def test_stop_returns_only_when_no_listener_runs(world, connection):
 
 
 def waits_for(call, busy):
-    """The call returns after the listener."""
+    """Check that the call returns only after the listener has returned."""
     assert busy.entered.wait(PATIENCE_S)
 
     def calling():
@@ -356,7 +356,7 @@ def test_a_listener_may_close_another_consumer_which_is_asked_no_more(memory, ca
 
 
 def test_a_listener_may_ask_another_consumer_of_its_session(memory):
-    """A request and its answer."""
+    """The listener sends a request, and receives the answer with the other consumer."""
     session = memory.session()
     answers, asked = session.create_consumer("queue:answers"), []
     inbox = Inbox(lambda message: asked.append(answers.receive(PATIENCE_S)))

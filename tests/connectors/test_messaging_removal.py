@@ -1,4 +1,4 @@
-"""Deleting subscriptions (rule S1.4), and destinations that end with their session (rule S1.9)."""
+"""Deleting subscriptions (rule S1.4), and temporary destinations, which end with their session (rule S1.9)."""
 
 import subprocess
 import sys
@@ -159,7 +159,7 @@ def test_a_broker_that_cannot_be_reached_is_only_told_and_the_others_are_tried(c
 
 
 class Unreliable(Connector):
-    """It deletes nothing."""
+    """A connector that cannot reach its broker to delete destinations."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -171,14 +171,14 @@ class Unreliable(Connector):
 
 
 def rows(store):
-    """Of all tables that messages and destinations are in."""
+    """The number of rows in all tables of messages and destinations."""
     with reading(store) as connection:
         counts = [select(func.count()).select_from(table) for table in metadata.sorted_tables if table is not schema]
         return sum(connection.execute(count).scalar_one() for count in counts)
 
 
 def test_what_is_deleted_can_be_used_again(store, session):
-    """Nothing of it is remembered, not even what a sender has sent to it."""
+    """The broker remembers nothing of a deleted queue, not even the numbers that a sender has used."""
     sink = session._broker.sink(SenderSettings(id="s", connection="c", destination="queue:q"))
     sink.connect()
     first = Outgoing(1, "life", "queue:q", Message(b"1"))

@@ -1,4 +1,4 @@
-"""Emulated transactions (rules S5.3, S5.4): what they give, and what they do not."""
+"""Emulated transactions (rules S5.3, S5.4): their effects, and their limits."""
 
 import pytest
 
@@ -113,7 +113,7 @@ def test_what_is_not_committed_comes_again():
 
 
 def test_a_commit_that_fails_has_sent_everything_and_what_was_received_comes_again():
-    """Not atomic, and documented so."""
+    """Emulated transactions are not atomic; the documentation says so."""
     memory = Transactional(CutsFirstAcknowledgement())
     memory.broker.publish("queue:q", numbered(1))
     consumer = memory.session.create_consumer("queue:q")

@@ -42,7 +42,7 @@ def parameters(function):
 
 
 def of_pika(check):
-    """A check of a connection that nobody opens."""
+    """Make a check that gets a pika connection, which nobody opens."""
 
     def checked():
         with closing(IOLoop()) as loop:
@@ -112,7 +112,7 @@ def ends_with_the_connection():
 
 
 def starts_with_it(method):
-    """Whether the client itself calls a method that we override."""
+    """Whether the client itself calls this method, which we override."""
     return f"self.{method}()" in inspect.getsource(Client) + inspect.getsource(Client.__mro__[1])
 
 
@@ -146,7 +146,7 @@ RSTREAM = {
 
 
 def subscribed_pattern():
-    """What the inner client is asked for when the outer one subscribes to a pattern, at another period."""
+    """The arguments that the inner client gets when the outer client subscribes to a pattern with another period."""
     asked = []
     client = pulsar.Client("pulsar://127.0.0.1:1")
     inner = client._client
@@ -179,7 +179,7 @@ PULSAR = {
 
 
 def test_the_client_does_not_yet_pass_the_period_of_discovery_on():
-    """Once it does, `connectors/pulsar` needs no inner client for that."""
+    """When this test fails, `connectors/pulsar` needs the inner client no longer."""
     assert subscribed_pattern()[0][2].pattern_auto_discovery_period() != 17
 
 
@@ -221,7 +221,7 @@ def imported(tree):
 
 
 def private_names(tree):
-    """Private names of others: of what a module imports, of what is not `self`, and of the base of a class."""
+    """Private names of others that a module uses: imported names, attributes of other objects, names of bases."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in LIBRARIES:
             yield from (name for one in node.names for name in (*node.module.split("."), one.name) if is_private(name))
@@ -240,7 +240,7 @@ def is_self(node):
 
 
 def of_libraries(tree, made):
-    """Those base classes of a class that a library has."""
+    """The base classes of a class that come from a library."""
     homes = {
         one.name: node.module
         for node in ast.walk(tree)
@@ -252,7 +252,7 @@ def of_libraries(tree, made):
 
 
 def inherited(made, bases):
-    """The private names that a class has from its bases: all but those that its own `__init__` and methods make."""
+    """The private names that a class uses of its bases: all names but those that it makes itself."""
     methods = {node.name: node for node in made.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
     own = {name for name in methods if not any(hasattr(base, name) for base in bases)}
     if "__init__" in methods:

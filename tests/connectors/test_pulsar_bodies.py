@@ -1,4 +1,4 @@
-"""Bodies with a structure: as the Java client writes them, and nothing that is read can harm."""
+"""Bodies of streams and maps: they are written as the Java client writes them, and no body that is read does harm."""
 
 import math
 import tracemalloc
@@ -110,7 +110,7 @@ def test_texts_are_in_the_utf_8_of_java(text, encoded):
 
 
 def test_s3_8_java_refers_to_objects_that_it_has_written():
-    """As it writes the same Boolean, text and array once more; the class of a second Integer is referred to, too."""
+    """Java writes a reference for a repeated Boolean, text or array, and for the class of a second Integer."""
     boolean = MAP[MAP.index(b"sr\0\x11java.lang.Boolean") : MAP.index(b"w\4\0\2bt")]
     body = MAGIC + b"w\7\0\0\0\x08\0\1a" + boolean  # handles 0 and 1
     body += b"w\3\0\1bq\0~\0\1"
@@ -271,7 +271,7 @@ def entry(value):
     ],
 )
 def test_a_map_that_java_would_not_write_is_refused(body):
-    """Also one with objects of other classes: it stays bytes."""
+    """This includes a map with objects of other classes; its body stays bytes."""
     with pytest.raises(ValueError):
         read_map(body)
 
@@ -313,7 +313,7 @@ def test_a_stream_that_java_would_not_write_is_refused(body):
     ],
 )
 def test_a_body_that_promises_much_takes_little(body):
-    """No memory for what is only announced, and no depth for classes within classes."""
+    """It allocates no memory for content that is only announced, and does not recurse into classes within classes."""
     tracemalloc.start()
     try:
         with pytest.raises(ValueError):

@@ -37,7 +37,7 @@ def place(pulsar: PulsarServer, tmp_path):
 
 @pytest.fixture
 def impatient(place):
-    """For what never comes through."""
+    """A place with a short patience, for orders that never come through."""
     return replace(place, patience_s=10)
 
 
@@ -140,7 +140,7 @@ def test_a_publisher_that_loses_without_a_word_is_found(impatient, monkeypatch):
 
 
 def test_repeats_that_the_broker_does_not_drop_are_found(place, monkeypatch):
-    """The publisher sends all twice, once under another name."""
+    """The publisher sends every order twice, the second time under another name."""
     original = PulsarSink.send
 
     def twice(sink, batch):

@@ -1,4 +1,4 @@
-"""What a message is in Pulsar, without a server: what the Java client writes, what it reads, and what it cannot hold."""
+"""Messages in Pulsar's format, without a server: what the Java client writes and reads, and what does not fit."""
 
 import base64
 import json
@@ -76,7 +76,7 @@ def encoded(outgoing, *, text=False, durable=False, now_ms=NOW, namespace=NAMESP
 
 
 def arrived(sent, *, redeliveries=0):
-    """What was sent, as a client hands it over: Pulsar does not tell an empty key from none."""
+    """A sent message as the client of a consumer returns it. Pulsar does not distinguish an empty key from no key."""
     content, properties, key, event_timestamp = sent
     return PulsarMessage(content, properties, key or "", event_timestamp, NOW + 5, redeliveries, PLACE)
 
@@ -92,13 +92,13 @@ def there_and_back(message=None, **of_message):
 
 
 def sent_properties(**of_message):
-    """Without those that every message has."""
+    """The properties of the sent message, without the properties that every message has."""
     properties = encoded(out(**of_message)).properties
     return {name: value for name, value in properties.items() if name not in ALWAYS}
 
 
 def same(one, other):
-    """Equal, of one type, and the same zero and number that is none."""
+    """Whether two values are equal and of one type; -0.0 differs from 0.0, and NaN equals NaN."""
     if isinstance(one, float) and isinstance(other, float):
         return repr(one) == repr(other)
     return type(one) is type(other) and one == other
@@ -131,7 +131,7 @@ def all_the_same(some, others):
     ),
 )
 def test_s3_1_s3_3_s3_7_everything_that_is_sent_arrives(body, properties, key, headers):
-    """Value and type are the same: floats by repr, NaN, the infinities and -0.0 included."""
+    """Values keep their type. Floats are compared by their `repr`, which includes NaN, the infinities and -0.0."""
     message = there_and_back(Message(body, properties, key, None, headers))
     assert (message.body, message.key, message.destination) == (body, key, None)
     assert all_the_same(message.properties, properties)
@@ -473,7 +473,7 @@ def test_s3_3_a_destination_of_answers_in_a_cluster_keeps_its_full_name():
     ],
 )
 def test_s3_3_a_correlation_id_is_read_as_java_writes_it_or_literally(sent, correlation_id):
-    """Java writes Base64; bad input 104 is what is none."""
+    """Java writes Base64; bad input 104 is an id that is not Base64."""
     assert received({"JMSCorrelationID": sent}).headers.correlation_id == correlation_id
 
 
@@ -516,7 +516,7 @@ def test_s3_3_a_correlation_id_that_only_begins_like_bytes_is_a_text(text):
     ],
 )
 def test_s3_3_s3_5_s3_7_what_others_write_into_headers(name, value, field, expected):
-    """What can be read as a header can be sent on."""
+    """A header that can be read can also be sent on."""
     headers = received({name: value}).headers
     assert getattr(headers, field) == expected
     assert there_and_back(headers=headers).headers.priority == min(headers.priority, 9)
@@ -730,7 +730,7 @@ def test_s3_1_s3_8_a_message_of_the_java_client_is_what_its_program_had_set(tag)
 
 @pytest.mark.parametrize("tag", GOLDEN)
 def test_s3_1_s3_8_a_message_of_the_java_client_is_passed_on_as_it_was(tag):
-    """But for the id, which Java leaves to Pulsar and which ours must have, and the form of a double: 1.0E-10."""
+    """Only two parts change: the id, which Java leaves to Pulsar and which ours must have, and the form of a double."""
     before = of_java(tag)
     sent_at = int(before.properties["JMSDeliveryTime"])
     connection = before.properties["JMSConnectionID"]
@@ -758,7 +758,7 @@ def test_s3_1_s3_8_a_message_of_the_java_client_is_passed_on_as_it_was(tag):
     times=st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1)),
 )
 def test_s3_2_whatever_the_properties_are_a_message_is_made(properties, types, system, content, key, times):
-    """And all that is in it is either of its type, or the text that it was."""
+    """Each value of the message has its type, or is the text that was sent."""
     sent = {**properties, **{f"{name}_jsmtype": types for name in properties}, **system}
     message = decode(PulsarMessage(content, sent, key, *times, 0, PLACE), NAMESPACE)
     assert message.body == (content or b"")
@@ -773,7 +773,7 @@ def test_s3_2_whatever_the_properties_are_a_message_is_made(properties, types, s
 
 
 def has_half_pairs(text):
-    """`repr` escapes them. No client of Pulsar hands them over: it decodes UTF-8."""
+    """Whether the text has unpaired surrogates. Clients of Pulsar return none, since they decode UTF-8."""
     return "\\ud" in text
 
 

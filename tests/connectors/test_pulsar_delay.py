@@ -1,4 +1,4 @@
-"""Messages that are delivered late (rule S4.4)."""
+"""Messages with a delivery delay (rule S4.4)."""
 
 import time
 
@@ -16,7 +16,7 @@ DELAY_S = 3.0
 
 
 def test_s4_4_a_shared_subscription_keeps_to_the_delay_and_an_exclusive_one_does_not(pulsar: PulsarServer):
-    """Given a topic with both, when a message is sent with a delay, then one has it while the other one waits."""
+    """Given both, when a delayed message is sent, then the exclusive one has it while the shared one waits."""
     connection, topic = pulsar.connection(), pulsar.name()
     made = [
         connection.source(ReceiverSettings(id=kind, connection="pulsar", destination=f"{kind}:{topic}"))

@@ -1,4 +1,4 @@
-"""What becomes of messages about which nobody knows for sure: sent and not confirmed, refused now and let through later."""
+"""Messages whose fate is unknown: sent and not confirmed, or refused at first and accepted later."""
 
 import time
 
@@ -30,7 +30,7 @@ def nowhere(pulsar: PulsarServer):
 
 
 def test_t35_where_repeats_are_dropped_nothing_is_refused_that_may_be_let_through_later(pulsar: PulsarServer):
-    """A namespace may be made: by then later numbers are stored, and the first one would count as a repeat."""
+    """The namespace may be created later. By then later numbers are stored, and the first would count as a repeat."""
     destination = nowhere(pulsar)
     message = [Outgoing(1, "life", destination, Message(b"1"))]
     with opened(pulsar.connection().sink(sender())) as sink:
@@ -40,7 +40,7 @@ def test_t35_where_repeats_are_dropped_nothing_is_refused_that_may_be_let_throug
 
 
 def test_what_was_confirmed_is_not_refused_when_the_batch_is_sent_again(pulsar: PulsarServer):
-    """Given a batch that fails at its last message, when the topic of the others ends, then those it has are sent."""
+    """Given a batch whose last message fails, when the topic of the others ends, then they count as sent."""
     topic = pulsar.name()
     batch = [Outgoing(at, "life", f"topic:{topic}", Message(b"%d" % at)) for at in range(1, MANY + 1)]
     last = Outgoing(MANY + 1, "life", nowhere(pulsar), Message(b"last"))
@@ -56,7 +56,7 @@ def test_what_was_confirmed_is_not_refused_when_the_batch_is_sent_again(pulsar: 
 
 
 def test_what_only_one_consumer_gets_is_marked_when_it_comes_again(pulsar: PulsarServer):
-    """The broker counts nothing there: the source does."""
+    """The broker does not count deliveries of such a subscription; the source does."""
     destination = f"topic:{pulsar.name()}"
     with opened(pulsar.connection().source(receiver(destination))) as one:
         with opened(pulsar.connection().sink(sender(destination))) as sink:
@@ -101,7 +101,7 @@ def test_a_consumer_that_ends_between_the_look_at_it_and_the_call_is_lost(pulsar
 
 
 def test_a_message_whose_properties_are_no_text_comes_without_them(pulsar: PulsarServer, monkeypatch):
-    """Clients in other languages may write any bytes; Python's cannot, so that what it raises is raised here."""
+    """Other clients may write any bytes. Python's client cannot, so the test raises the error that it would raise."""
     destination = f"queue:{pulsar.name()}"
 
     class NoText:

@@ -47,7 +47,7 @@ UNDISTURBED = 200
 
 
 class Trade:
-    """What is ordered and paid, and how often each order was shipped; none is while somebody holds `changed`."""
+    """Counts due orders, and how often each order was shipped; no order is shipped while a thread holds `changed`."""
 
     def __init__(self) -> None:
         self.shipped = Counter()
@@ -55,24 +55,24 @@ class Trade:
         self.changed = threading.Condition()
 
     def pay(self, numbers) -> None:
-        """These orders are there with their payments, as all before them."""
+        """Note that these orders and all earlier ones are sent with their payments."""
         with self.changed:
             self._due = len(paid(range(numbers.stop)))
             self.changed.notify_all()
 
     def ship(self, number) -> None:
-        """The warehouse has handled a shipment."""
+        """Note that the warehouse has handled a shipment."""
         with self.changed:
             self.shipped[number] += 1
             self.changed.notify_all()
 
     @property
     def under_way(self) -> int:
-        """Shipments that are due."""
+        """The number of due shipments that the warehouse has not handled."""
         return self._due - len(self.shipped)
 
     def wait(self, shipped, under_way=0) -> None:
-        """Until so many different orders are shipped, and so many more are due."""
+        """Wait until at least `shipped` different orders are shipped, and at least `under_way` more are due."""
         with self.changed:
             enough = self.changed.wait_for(
                 lambda: len(self.shipped) >= shipped and self.under_way >= under_way, PATIENCE_S
@@ -100,7 +100,7 @@ class Warehouse(Monitor, persistent=True):
 
 @pytest.fixture
 def warehouse(rabbit: RabbitServer, tmp_path) -> Iterator[Engine]:
-    """The engine that takes shipments and sends parcels."""
+    """An engine that receives shipments and sends parcels."""
     mode = Reliability.EXACTLY_ONCE
     settings = EngineSettings(
         name="warehouse",
@@ -124,7 +124,7 @@ def delete_queues(rabbit: RabbitServer) -> None:
 
 
 def is_paid(number):
-    """Whether the payment is enough."""
+    """Whether the payment of an order is large enough."""
     return number % 10 != 0
 
 
@@ -133,7 +133,7 @@ def paid(numbers):
 
 
 def orders_of(numbers):
-    """The shop does not know whether the last one has arrived, and sends it again."""
+    """The messages of orders; the last comes twice, as from a shop that does not know whether it has arrived."""
     said = {"amount": 7.55, "at": "2026-05-04T10:00:00Z"}
     return [
         Message(json.dumps({"order": f"{n}", "customer": f"c{n % 7}", **said}).encode(), {"order": f"{n}"})
@@ -142,7 +142,7 @@ def orders_of(numbers):
 
 
 def payments_of(numbers):
-    """Neither does the bank."""
+    """The messages of payments; the last comes twice, as from a bank that does not know whether it has arrived."""
     return [
         Message(
             json.dumps({"order": f"{n}", "amount": 7.55 if is_paid(n) else 7.5, "at": "2026-05-04T10:02:00Z"}).encode(),
@@ -153,7 +153,7 @@ def payments_of(numbers):
 
 
 class Till:
-    """Sends to one queue, again until it is confirmed; Pulsar stores once what it sends again."""
+    """Sends to one queue, and repeats until the messages are confirmed; Pulsar stores the repeats once."""
 
     def __init__(self, sink, destination) -> None:
         self._sink = sink
@@ -202,7 +202,7 @@ class Shop(threading.Thread):
         self._closing = threading.Event()
 
     def run(self) -> None:
-        """Send."""
+        """Send until `close`."""
         with self._till("orders") as orders, self._till("payments") as payments:
             waiting = deque()
             while waiting or not self._closing.is_set():
@@ -215,13 +215,13 @@ class Shop(threading.Thread):
                     TRADE.wait(len(paid(range(half.numbers.stop - AHEAD))))
 
     def close(self) -> None:
-        """Send what is missing, and end."""
+        """Send the missing halves, and end."""
         self._closing.set()
         self.join(PATIENCE_S)
         assert not self.is_alive()
 
     def _begin(self, orders, payments) -> Half:
-        """Send one half of the next batch; the other one."""
+        """Send one half of the next batch; return the other half."""
         numbers = range(self.count, self.count + BATCH)
         halves = [Half(numbers, orders, orders_of(numbers)), Half(numbers, payments, payments_of(numbers))]
         early, late = halves if numbers.start % (2 * BATCH) else reversed(halves)
@@ -237,7 +237,7 @@ class Shop(threading.Thread):
 
 
 class Bridge:
-    """The command that runs a file, in a session of its own, so that its JVM can be killed with it."""
+    """The command that runs a file, in a process session of its own, so that its JVM can be killed with it."""
 
     def __init__(self, file, directory, variables) -> None:
         self._file = file
@@ -268,7 +268,7 @@ class Bridge:
             self._process = None
 
     def stop(self) -> None:
-        """In order: it sends what it has."""
+        """Stop the command in order; it sends everything that it has."""
         self._process.send_signal(signal.SIGTERM)
         status = self._process.wait(PATIENCE_S)
         self._process = None
@@ -307,7 +307,7 @@ def check_only_the_engine_has_a_client(bridge: Bridge) -> None:
 
 
 def orders_in(source, least):
-    """The orders of all messages, repeats too, until there are so many and nothing more comes."""
+    """The orders of all messages, repeats included, until there are `least` and no further message comes."""
     orders = []
     deadline = time.monotonic() + PATIENCE_S
     while True:
@@ -372,7 +372,7 @@ def test_everything_is_killed_in_the_middle_of_traffic(
 
 
 def in_the_middle() -> None:
-    """Until some more have come through, and others are under way."""
+    """Wait until some more orders have come through while others are under way."""
     TRADE.wait(len(TRADE.shipped) + UNDISTURBED, under_way=BATCH)
 
 

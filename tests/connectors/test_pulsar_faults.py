@@ -1,4 +1,4 @@
-"""A real broker that is killed, frozen or cut off, and clients that are: what comes again, and what is not lost."""
+"""A real broker, and clients, that are killed, frozen or cut off: which messages come again, and that none is lost."""
 
 import contextlib
 import json
@@ -40,12 +40,12 @@ def numbers(count):
 
 @pytest.fixture
 def deduplicating(pulsar: PulsarServer):
-    """Options of a connection to a fresh namespace that drops repeats."""
+    """Options of a connection to a new namespace whose broker drops repeats."""
     return {"namespace": pulsar.namespace(deduplication=True), "deduplication": True}
 
 
 def connected(end):
-    """As an engine does: again and again."""
+    """Connect, and try again after each lost connection, as an engine does."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while True:
         try:
@@ -55,7 +55,7 @@ def connected(end):
 
 
 def sent(sink, batch):
-    """The results, once the whole batch could be sent."""
+    """Send the batch, again after each lost connection; return the results."""
     while True:
         try:
             return sink.send(batch)
@@ -64,12 +64,12 @@ def sent(sink, batch):
 
 
 def received(connection, count):
-    """The bodies of all that is in the queue `q`, in order, at least so many."""
+    """The bodies of all messages in the queue `q`, in order; waits for at least `count`."""
     return [message.body for message in messages_of(connection, "queue:q", count)]
 
 
 def messages_of(connection, queue, count, patience_s=START_TIMEOUT_S):
-    """All that is in a queue, in order, at least so many."""
+    """All messages in a queue, in order; waits for at least `count`."""
     with opened(connection.source(receiver(queue))) as source:
         chunks = []
         deadline = time.monotonic() + patience_s
@@ -83,7 +83,7 @@ def messages_of(connection, queue, count, patience_s=START_TIMEOUT_S):
 
 @contextlib.contextmanager
 def worker(options, destination, count):
-    """The process, which has begun; at the end it is gone."""
+    """The worker process, within the block."""
     command = [sys.executable, "-m", "tests.connectors.pulsar_worker", json.dumps(options), destination, str(count)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
@@ -100,7 +100,7 @@ def worker(options, destination, count):
 @pytest.mark.kill9
 @pytest.mark.parametrize("deduplication", [True, False])
 def test_what_a_killed_process_has_sent_is_stored_once(pulsar: PulsarServer, deduplication):
-    """Without the broker's help there are repeats: the control."""
+    """The control: without deduplication by the broker the topic holds repeats."""
     options = {"namespace": pulsar.namespace(deduplication=deduplication), "deduplication": deduplication}
     with worker({**pulsar.options, **options}, "queue:q", 50) as process:
         assert process.stdout.readline() == "confirmed\n"
@@ -127,7 +127,7 @@ def test_a_process_is_killed_in_the_middle_of_a_batch(pulsar: PulsarServer, dedu
 
 
 def stored(pulsar, namespace):
-    """Whether a message has come into the queue `q`; without a sink yet there is no queue."""
+    """Whether the queue `q` has a message; before the first sink there is no queue."""
     with contextlib.suppress(OSError):
         return pulsar.stats("q", namespace)["msgInCounter"] > 0
     return False
@@ -147,7 +147,7 @@ def test_t36_179_the_name_of_another_producer_is_busy_until_it_is_closed(pulsar:
 
 @pytest.mark.kill9
 def test_t36_the_name_of_a_process_that_hangs_is_waited_for(pulsar: PulsarServer, deduplicating):
-    """The broker gives up the producer of a client that does not answer, and until then the name is busy."""
+    """The broker gives up the producer of a client that does not answer; until then the name is busy."""
     connection = pulsar.connection(**deduplicating)
     with worker({**pulsar.options, **deduplicating}, "queue:q", 5) as process:
         assert process.stdout.readline() == "confirmed\n"
@@ -162,7 +162,7 @@ def test_t36_the_name_of_a_process_that_hangs_is_waited_for(pulsar: PulsarServer
 
 @pytest.mark.kill9
 def test_the_broker_is_killed_while_messages_are_sent_and_received(pulsar: PulsarServer, deduplicating):
-    """Nothing is lost, and nothing stored twice: the second subscription tells."""
+    """Nothing is lost and nothing is stored twice, as the second subscription shows."""
     connection = pulsar.connection(**deduplicating)
     sink, source = connection.sink(sender("queue:q")), connection.source(receiver("queue:q"))
     everything = connection.source(receiver("topic:q", "everything", max_batch_size=5000))
@@ -188,7 +188,7 @@ def test_the_broker_is_killed_while_messages_are_sent_and_received(pulsar: Pulsa
 
 
 def taken(source, count):
-    """The bodies of so many messages, received and acknowledged; fewer when nothing comes."""
+    """The bodies of `count` messages, received and acknowledged; fewer if no more come."""
     got = set()
     while len(got) < count:
         try:
@@ -241,7 +241,7 @@ def test_a_token_of_an_earlier_connection_acknowledges_nothing(pulsar: PulsarSer
 
 
 def test_a_connection_that_was_lost_and_made_again_meanwhile_is_noticed(pulsar: PulsarServer):
-    """The client connects again by itself; what is held comes a second time."""
+    """The client reconnects by itself. Unacknowledged messages come a second time."""
     destination = f"queue:{pulsar.name()}"
     with opened(pulsar.connection().sink(sender(destination))) as sink:
         assert not any(sink.send(outgoing(destination, 5)))
@@ -275,7 +275,7 @@ def test_a_source_that_is_cut_off_again_and_again_leaves_nothing(pulsar: PulsarS
 
 
 def test_a_broker_that_does_nothing(pulsar: PulsarServer):
-    """Every call ends."""
+    """Every call ends although the broker does not answer."""
     destination = f"queue:{pulsar.name()}"
     connection = pulsar.connection(timeout_s=4)
     sink, source = connection.sink(sender(destination)), connection.source(receiver(destination))

@@ -1,4 +1,4 @@
-"""What is under way of one batch: who waits is woken by what it waits for, and by a failure."""
+"""The messages of a batch that are in flight: a waiting thread is woken when it can go on, and by a failure."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +20,7 @@ def flight():
 
 @pytest.fixture
 def waiting(flight):
-    """Calls something in a thread of its own; returns when that waits."""
+    """Calls a function in another thread; returns when the function waits."""
     has_begun = threading.Event()
     original = flight._moved.wait_for
 
@@ -50,7 +50,7 @@ def settle(flight, count, size=1, result=Result.Ok):
 
 
 def test_a_message_waits_until_a_tenth_of_the_room_is_free(flight, waiting, monkeypatch):
-    """Nobody wakes it before."""
+    """Nobody wakes the thread before."""
     woken = []
     original = flight._moved.notify
     monkeypatch.setattr(flight._moved, "notify", lambda: (woken.append(True), original()))
@@ -115,7 +115,7 @@ def test_silence_ends_it(flight):
 
 
 def test_the_time_counts_from_the_last_confirm(flight, monkeypatch):
-    """As long as something is settled within each time-out, it goes on."""
+    """The wait goes on as long as a message is settled within each time-out."""
     begin(flight, 3)
     original = flight._moved.wait_for
 
@@ -130,7 +130,7 @@ def test_the_time_counts_from_the_last_confirm(flight, monkeypatch):
 
 
 def test_there_is_never_more_than_the_bounds(flight):
-    """Two threads of the client settle what one sends."""
+    """Two threads of the client settle messages while one thread sends."""
     most = 0
     left = threading.Semaphore(0)
 

@@ -1,4 +1,4 @@
-"""Which partition a priority goes to, and in which order what waits in memory leaves it (rule S4.5)."""
+"""The partition of each priority, and the order in which messages leave the memory of a source (rule S4.5)."""
 
 import pytest
 from hypothesis import given
@@ -82,7 +82,7 @@ def test_s4_5_of_what_may_wait_the_higher_goes_first_and_of_one_priority_the_ear
 
 @given(st.lists(st.integers(-1, 11), max_size=300), st.integers(1, 20))
 def test_s4_5_nothing_waits_for_ever(priorities, most):
-    """Given one that leaves for each that comes, however high these are."""
+    """For each message that comes one leaves, however high the priorities of the others are."""
     among, left = PriorityBuffer(most), []
     for number, priority in enumerate(priorities):
         among.add((priority, number), priority, 1)

@@ -1,4 +1,4 @@
-"""What operators do to topics that are in use: quotas, unloading, going back to the beginning (bad inputs 179 and 184)."""
+"""Changes of topics in use by operators: quotas, unloading, going back to the beginning (bad inputs 179 and 184)."""
 
 import threading
 import time
@@ -18,13 +18,13 @@ pytestmark = pytest.mark.pulsar
 
 @pytest.fixture
 def namespace(pulsar: PulsarServer):
-    """Drops repeats."""
+    """A namespace whose broker drops repeats."""
     return pulsar.namespace(deduplication=True)
 
 
 @pytest.fixture
 def connection(pulsar: PulsarServer, namespace):
-    """To that namespace."""
+    """A connection to that namespace."""
     return pulsar.connection(namespace=namespace, deduplication=True, timeout_s=3)
 
 
@@ -41,7 +41,7 @@ def test_179_a_quota_is_waited_for_and_nothing_is_lost_or_doubled(pulsar: Pulsar
 
 
 def refused_at(sink, number):
-    """The first number that the broker does not take any more, because of the quota."""
+    """The first number that the broker refuses because of the quota."""
     deadline = time.monotonic() + LONG_S
     while True:
         assert time.monotonic() < deadline
@@ -54,7 +54,7 @@ def refused_at(sink, number):
 
 
 def quota_is_told(error, sink):
-    """At once, or when the sink connects again."""
+    """Whether the error is about the quota, at once or when the sink connects again."""
     try:
         sink.connect()
     except ConnectionLost as another:
@@ -63,7 +63,7 @@ def quota_is_told(error, sink):
 
 
 class Counting(Monitor, persistent=True):
-    """Counts what it is given, and tells how many that are."""
+    """Counts its messages, and sends each one on with its number."""
 
     count: int = 0
 
@@ -74,7 +74,7 @@ class Counting(Monitor, persistent=True):
 
 
 def engine(connection, tmp_path) -> Engine:
-    """From queue `q` to queue `out`."""
+    """An engine from queue `q` to queue `out`."""
     mode = Reliability.EXACTLY_ONCE
     settings = EngineSettings(
         name="operators",
@@ -87,13 +87,13 @@ def engine(connection, tmp_path) -> Engine:
 
 
 def forwarded(connection, count):
-    """The bodies and numbers of so many messages of queue `out`, which holds no more."""
+    """The bodies and numbers of the messages in queue `out`; it must hold exactly `count`."""
     messages = messages_of(connection, "queue:out", count, LONG_S)
     return [(message.body, message.properties["number"]) for message in messages]
 
 
 def of_life(first, count, priorities=1):
-    """Messages that have ids, as those of an EXACTLY_ONCE sender, and in turn so many priorities."""
+    """Messages with ids as those of an EXACTLY_ONCE sender, with `priorities` priorities in turn."""
     return [
         Outgoing(number, "life", "queue:q", of_number(number, priorities)) for number in range(first, first + count)
     ]

@@ -1,4 +1,4 @@
-"""Wrong options of Pulsar: which error, and what it says."""
+"""Wrong options of Pulsar: the error, and its text."""
 
 import dataclasses
 import json
@@ -453,7 +453,7 @@ def test_s4_4_lint_warns_of_a_delay_that_readers_of_a_topic_do_not_keep_to(desti
 
 
 def test_s1_1_names_of_subscriptions():
-    """`clientId_name` where there is a client id, as in JMS."""
+    """A name is `clientId_name` if there is a client id, as in JMS."""
     assert subscription_of_receiver(receiver("topic:t", subscription="s"), PulsarBroker(client_id="c1")).name == "c1_s"
     assert subscription_of_receiver(receiver("topic:t", subscription="s"), PulsarBroker()).name == "s"
     assert subscription_of_receiver(receiver("topic:t"), PulsarBroker()).name == "r"

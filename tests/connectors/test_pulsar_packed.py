@@ -1,4 +1,4 @@
-"""What a producer has packed into one entry: in whatever order it is acknowledged and given back, the backlog ends.
+"""Entries of several messages: in whatever order these are acknowledged and given back, the backlog ends.
 
 The broker is a model of what Pulsar does: it knows entries only. An entry is done when the client has acknowledged all
 messages of one delivery of it; when one of them is given back, all of it is delivered once more. The source is the real
@@ -31,7 +31,7 @@ class Entry:
 
 
 class Name:
-    """What names a message to the client: it knows of which delivery it is."""
+    """The message id of the client, which belongs to one delivery."""
 
     def __init__(self, entry, index, unacknowledged):
         self.entry = entry
@@ -81,7 +81,7 @@ class Sent:
 
 
 class PackingBroker:
-    """The broker, its client, and the consumer.
+    """The broker, its client and the consumer.
 
     Attributes:
         backlog: the entries that are not done.
@@ -138,7 +138,7 @@ class PackingBroker:
 
 
 def check(monkeypatch, seed, selector=None):
-    """One schedule. Raises `AssertionError` for a backlog that stays, and for a message that is done twice."""
+    """Run one schedule. Raises `AssertionError` for a backlog that stays, and for a message that is processed twice."""
     random = Random(seed)
     broker = PackingBroker(random)
     monkeypatch.setattr(source, "PulsarLink", lambda *_: broker)
@@ -216,7 +216,7 @@ def does_not_know_what_is_broken_up(self, at, due):
 
 
 def drops_what_is_done(self, consumer, message):
-    """Without an acknowledgement for the new delivery."""
+    """A bug: drop a processed message without an acknowledgement for the new delivery."""
     quiet = SimpleNamespace(acknowledge=lambda _: None)
     return taken(self, quiet, message)
 

@@ -1,4 +1,4 @@
-"""A broker that wants to know who asks: tokens that are good, bad, over or changed, and roles without permission."""
+"""A broker with authentication: tokens that are valid, invalid, expired or changed, and roles without permission."""
 
 import base64
 import hashlib
@@ -27,7 +27,7 @@ MESSAGES = [Outgoing(1, "", "queue:q", Message(b"1"))]
 
 
 def token(key, role, **claims):
-    """A JSON web token, signed with HMAC."""
+    """A JSON web token for a role, signed with HMAC."""
     parts = [json.dumps(part).encode() for part in ({"alg": "HS256", "typ": "JWT"}, {"sub": role, **claims})]
     signed = b".".join(base64.urlsafe_b64encode(part).rstrip(b"=") for part in parts)
     signature = hmac.new(key, signed, hashlib.sha256).digest()
@@ -118,7 +118,7 @@ class Silent(Monitor):
 
 
 def condition(engine, status):
-    """Of the receiver, once it is so."""
+    """Wait until the receiver has this status; returns its condition."""
     deadline = time.monotonic() + PATIENCE_S
     while (now := engine.status().conditions["r"]).status is not status:
         assert time.monotonic() < deadline, now

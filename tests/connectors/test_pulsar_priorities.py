@@ -1,4 +1,4 @@
-"""Priorities with an effect, over a real broker: where messages go, and which of them come first (rule S4.5)."""
+"""Priorities that change the order, over a real broker: the partition of a message, and the order (rule S4.5)."""
 
 import contextlib
 import os
@@ -25,7 +25,7 @@ ADVERTISED = {"jms.priority": "enabled"}
 
 
 def partitioned(pulsar: PulsarServer, partitions, namespace=NAMESPACE):
-    """A topic of so many partitions."""
+    """Make a topic with `partitions` partitions; returns its name."""
     topic = pulsar.name()
     pulsar.request("PUT", f"{pulsar.path(topic, namespace)}/partitions", partitions)
     return topic
@@ -46,7 +46,7 @@ def of_priority(priority, body=b"", key=None, **properties):
 
 
 def each(times):
-    """So many of each priority, the lowest first."""
+    """`times` messages of each priority, the lowest priority first."""
     return [of_priority(priority) for priority in PRIORITIES for _ in range(times)]
 
 
@@ -61,7 +61,7 @@ def raw_consumer(pulsar: PulsarServer, topic, namespace=NAMESPACE):
 
 
 def contents(pulsar: PulsarServer, topic, count, namespace=NAMESPACE):
-    """Partition and body of so many messages, those of each partition in order."""
+    """Partition and body of `count` messages; the messages of each partition are in order."""
     with raw_consumer(pulsar, topic, namespace) as consumer:
         messages = [consumer.receive(round(PATIENCE_S * 1000)) for _ in range(count)]
         return [(message.message_id().partition(), message.data()) for message in messages]
@@ -69,7 +69,7 @@ def contents(pulsar: PulsarServer, topic, count, namespace=NAMESPACE):
 
 @pytest.fixture
 def all_here(monkeypatch):
-    """Lets the first consumer of a source see nothing until so many messages wait in the client."""
+    """Keep the first consumer of a source waiting until `count` messages wait in the client."""
 
     receives = source._received
 
@@ -135,7 +135,7 @@ def test_s4_5_without_a_priority_it_is_the_default(pulsar: PulsarServer):
 
 
 def test_s4_5_what_is_sent_again_after_a_crash_is_stored_once(pulsar: PulsarServer):
-    """Each partition knows its own repeats only: with and without a key it is the same partition each time."""
+    """Each partition knows its own repeats only. With and without a key a repeat goes to the same partition."""
     namespace = pulsar.namespace(deduplication=True)
     topic = partitioned(pulsar, 20, namespace)
     messages = [of_priority(n % 10, b"%d" % n, f"key {n % 7}" if n % 2 else None) for n in range(200)]
@@ -150,7 +150,7 @@ def test_s4_5_what_is_sent_again_after_a_crash_is_stored_once(pulsar: PulsarServ
 
 
 def test_s4_5_what_was_under_way_when_the_connection_ended_is_stored_once(pulsar: PulsarServer):
-    """Given a batch that fails at its last message, and a process that remembers nothing of it, which sends it again."""
+    """A batch fails at its last message. Another process, which knows nothing of that, sends the batch again."""
     namespace = pulsar.namespace(deduplication=True)
     topic = partitioned(pulsar, 20, namespace)
     connection = pulsar.connection(namespace=namespace, deduplication=True, priority_mapping="linear")
@@ -209,7 +209,7 @@ def test_s2_6_what_only_one_consumer_gets_comes_again_in_the_order_in_which_it_w
 
 
 def test_s4_5_a_session_gets_the_highest_first(pulsar: PulsarServer, all_here):
-    """It asks for one at a time, and as many wait for it as there are partitions."""
+    """The session asks for one message at a time, while one message of each partition waits for it."""
     factory = ConnectionFactory(PulsarConnection, {**pulsar.options, "priority_mapping": "linear"})
     destination = f"queue:{partitioned(pulsar, 20)}"
     with factory.create_connection() as connection:
@@ -223,7 +223,7 @@ def test_s4_5_a_session_gets_the_highest_first(pulsar: PulsarServer, all_here):
 
 
 def test_s4_5_what_waits_is_bounded_and_comes_again(pulsar: PulsarServer, all_here):
-    """Given a source that holds much and has handed out little, when it ends, then another one gets all the rest."""
+    """Given a source that holds many messages and returned few, when it ends, then another one gets all others."""
     topic = pulsar.name()
     connection = pulsar.connection(priority_mapping="linear")
     send(connection, f"queue:{topic}", each(5))

@@ -1,4 +1,4 @@
-"""What comes again: when, how often, marked how, and where to when it is too often (rules S2.1 to S2.3, S2.7)."""
+"""Redelivery: when, how often, with which marks, and the topic of dead letters (rules S2.1 to S2.3, S2.7)."""
 
 import itertools
 import time
@@ -27,7 +27,7 @@ def send(connection, destination, *contents):
 
 
 def given_back(source, count):
-    """Take one message and give it back, so many times: when each came, and its headers."""
+    """Take one message and give it back, `count` times; returns the time and the headers of each delivery."""
     deliveries = []
     for _ in range(count):
         (chunk,) = take(source, 1)
@@ -37,7 +37,7 @@ def given_back(source, count):
 
 
 def nothing_more(source, pulsar, topic):
-    """The subscription becomes empty, and the receiver is given nothing meanwhile."""
+    """Wait until the subscription is empty; checks that the source gets no message meanwhile."""
     deadline = time.monotonic() + PATIENCE_S
     while pulsar.subscriptions(topic)["jms-queue"]["msgBacklog"]:
         assert time.monotonic() < deadline
@@ -45,7 +45,7 @@ def nothing_more(source, pulsar, topic):
 
 
 def given_by_the_broker(pulsar, topic, count):
-    """The only consumer has been sent so many messages: it asks for the next one when its application takes one."""
+    """Wait until the broker has sent `count` messages to the only consumer, which asks for one when one is taken."""
     deadline = time.monotonic() + PATIENCE_S
     while pulsar.subscriptions(topic)["jms-queue"]["consumers"][0]["unackedMessages"] < count:
         assert time.monotonic() < deadline
@@ -116,7 +116,7 @@ def test_s2_7_deliveries_are_counted(pulsar: PulsarServer):
 
 @pytest.mark.pulsar
 def test_s2_2_what_is_held_too_long_comes_to_another_consumer(pulsar: PulsarServer):
-    """And whoever holds it may still acknowledge it. It has no room for more: its second message waits in its client."""
+    """The first consumer may still acknowledge it. It has no room for more: its second message waits in its client."""
     topic = pulsar.name()
     destination = f"queue:{topic}"
     connection = pulsar.connection(ack_timeout="10s")
@@ -170,7 +170,7 @@ def test_what_the_broker_takes_back_is_still_held_under_another_name():
 
 
 def test_what_was_acknowledged_may_come_again_where_it_has_an_entry_to_itself():
-    """The acknowledgement was lost."""
+    """The broker may not have the acknowledgement."""
     one = unsettled(at(1))
     one.acknowledged(at(1))
     assert one.arrived(at(1), "again") is Arrival.NEW

@@ -1,4 +1,4 @@
-"""Subscriptions and topics are deleted over the broker's REST interface (rules S1.4, S1.9)."""
+"""Subscriptions and topics are deleted with the broker's REST interface (rules S1.4, S1.9)."""
 
 import urllib.error
 from http import HTTPStatus
@@ -38,7 +38,7 @@ def session(pulsar):
 
 
 def test_s1_4_a_subscription_is_deleted_with_what_it_keeps_and_others_stay(pulsar, session):
-    """Given one name on two topics, when it is deleted on one, then the other goes on; client ids begin the names."""
+    """Given one name on two topics, when one is deleted, then the other goes on; names begin with client ids."""
     news, rest = pulsar.name(), pulsar.name()
     for topic in (news, rest):
         session.create_consumer(f"topic:{topic}", subscription="reader").close()
@@ -111,7 +111,7 @@ def test_a_broker_of_a_cluster_sends_whoever_asks_to_the_one_that_has_the_topic(
         do_DELETE = do_GET  # noqa: N815
 
         def log_message(self, *_):
-            """Nothing."""
+            """Log nothing."""
 
     name = pulsar.name()
     with factory(pulsar).create_connection() as connection:

@@ -1,4 +1,4 @@
-"""Bodies that a topic's registry of schemas tells about, with `use_schema`, over a real broker (rule S3.9).
+"""Bodies with a schema of the topic's registry, with `use_schema`, over a real broker (rule S3.9).
 
 What could be wrong: another version is applied than that which a message was written with, among them one from 128 on
 and one of a topic that was made again; a body that does not fit is lost, comes again and again, or ends the process;
@@ -52,7 +52,7 @@ def avro(definition) -> Schema:
 
 
 class Said(BytesSchema):
-    """Bytes of which the producer says that they have a schema."""
+    """A schema of bytes that the producer announces as another kind of schema."""
 
     def __init__(self, kind, definition) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ def topic_of(name, namespace=NAMESPACE):
 
 
 def produce(server, topic, *batches):
-    """Each batch is a schema and values: one entry in Pulsar."""
+    """Send batches, each a schema and its values; each batch becomes one entry in Pulsar."""
     one = client.Client(server.url, logger=client.FileLogger(client.LoggerLevel.Error, "/dev/null"))
     try:
         for schema, *values in batches:
@@ -85,14 +85,14 @@ def produce(server, topic, *batches):
 
 @pytest.fixture
 def namespace(pulsar: PulsarServer) -> str:
-    """Takes any schema after any other."""
+    """A namespace that accepts any schema after any other."""
     namespace = pulsar.namespace()
     pulsar.request("PUT", f"namespaces/{namespace}/schemaCompatibilityStrategy", "ALWAYS_COMPATIBLE")
     return namespace
 
 
 def all_of(source, wanted):
-    """So many messages, and nothing behind them: neither lost, nor again and again."""
+    """Take exactly `wanted` messages, none lost and none twice."""
     chunks = take(source, wanted)
     source.acknowledge(tokens(chunks))
     assert not source.receive(10, 0.2).messages
@@ -105,7 +105,7 @@ def read(connection, topic, wanted, **options):
 
 
 def shown(messages):
-    """Texts that are JSON, and what says of them what they are."""
+    """The decoded JSON body and the properties of each message."""
     return [(json.loads(message.body), message.properties) for message in messages]
 
 
@@ -218,7 +218,7 @@ def test_a_null_value_stays_one(pulsar: PulsarServer):
 
 
 def test_a_default_that_does_not_fit_is_in_nobodys_way(pulsar: PulsarServer):
-    """The broker takes such a schema, and whoever reads what was written with it needs no defaults."""
+    """The broker accepts such a schema, and a reader with the schema of the writer needs no defaults."""
     topic = pulsar.name()
     fields = [{"name": "id", "type": "int", "default": None}]
     produce(pulsar, topic_of(topic), (Said("AVRO", json.dumps({**ONE, "fields": fields})), b"\x0e"))
@@ -233,12 +233,12 @@ def decimal(precision, scale, **its_type):
 
 
 def decoded(definition, body):
-    """What a body is in JSON."""
+    """The body as decoded JSON."""
     return json.loads(msgspec.json.encode(decoder(json.dumps(definition))(body)))
 
 
 def number(unscaled, size=None):
-    """As a sender writes it; with a size, of a fixed type."""
+    """The number as a sender writes it; with a size, as a value of a fixed type."""
     content = unscaled.to_bytes(size or unscaled.bit_length() // 8 + 1, "big", signed=True)
     return content if size else bytes([2 * len(content)]) + content
 
@@ -292,7 +292,7 @@ def test_decimals_are_read_wherever_they_are():
 
 @pytest.mark.parametrize("unscaled", [10**6, -(10**6), 123456789])
 def test_a_decimal_of_more_digits_than_its_schema_allows_does_not_fit(pulsar: PulsarServer, unscaled):
-    """It is not rounded."""
+    """The decoder does not round it."""
     topic = pulsar.name()
     fields = [{"name": "price", "type": decimal(6, 2)}]
     produce(pulsar, topic_of(topic), (Said("AVRO", json.dumps({**ONE, "fields": fields})), number(unscaled)))
@@ -306,7 +306,7 @@ def test_a_decimal_without_a_byte_is_not_zero():
 
 
 def test_a_decimal_of_a_million_bytes_takes_no_time():
-    """Its digits would take minutes."""
+    """Converting it to digits would take minutes."""
     definition, size = decimal(10, 2), 1_600_000
     begin = time.monotonic()
     with pytest.raises(ValueError, match="digits"):
@@ -315,7 +315,7 @@ def test_a_decimal_of_a_million_bytes_takes_no_time():
 
 
 def long_of(value):
-    """As Avro writes one that is not negative."""
+    """A number that is not negative, as Avro writes a `long`."""
     value, content = value * 2, bytearray()
     while value > 0x7F:
         content.append(value & 0x7F | 0x80)
@@ -349,7 +349,7 @@ def test_decimals_are_bounded(its_type, problem):
 
 
 def test_each_message_is_read_with_the_version_that_it_was_written_with(pulsar: PulsarServer, namespace, monkeypatch):
-    """Several of one version in each entry, and versions taking turns; each version is asked for once."""
+    """An entry holds several messages of one version, and versions take turns; the client asks once for each."""
     asked = []
     ask = PulsarLink.schema
     monkeypatch.setattr(
@@ -387,7 +387,7 @@ def test_versions_of_more_than_seven_bits(pulsar: PulsarServer, namespace):
 
 
 def test_a_topic_that_is_made_again_has_other_schemas(pulsar: PulsarServer, namespace):
-    """Its first version is 0 again; the client of a source that waits goes on by itself."""
+    """Its first version is 0 again. The client of a waiting source goes on by itself."""
     topic = pulsar.name()
     produce(pulsar, topic_of(topic, namespace), (avro(ONE), {"id": 1}))
     with opened(pulsar.connection(namespace=namespace).source(receiver(f"queue:{topic}"))) as source:
@@ -400,7 +400,7 @@ def test_a_topic_that_is_made_again_has_other_schemas(pulsar: PulsarServer, name
 
 
 def wait_until_sent(server, topic, namespace, count):
-    """The broker has sent so many messages to the queue's only consumer."""
+    """Wait until the broker has sent `count` messages to the only consumer of the queue."""
     deadline = time.monotonic() + PATIENCE_S
     while server.subscriptions(topic, namespace).get("jms-queue", {}).get("msgOutCounter") != count:
         assert time.monotonic() < deadline
@@ -451,7 +451,7 @@ def test_what_cannot_be_read_comes_as_it_is_and_once(pulsar: PulsarServer, kind,
 
 
 def test_what_cannot_be_read_is_not_in_the_way_of_others(pulsar: PulsarServer):
-    """Here in one entry with them, and in the order of sending."""
+    """The others come from the same entry, in the order of sending."""
     topic = pulsar.name()
     produce(pulsar, topic_of(topic), (Said("AVRO", json.dumps(ONE)), b"\x02", b"", b"\x04"))
     messages = read(pulsar.connection(), topic, 3)
@@ -511,13 +511,13 @@ def listed(items):
 
 
 def doubling(times):
-    """Each record has two of the one before, the first of them nothing."""
+    """A schema in which each record has two fields of the type of the previous record; the first record is empty."""
     steps = {f"f{n}": record(f"R{n}", a=f"R{n - 1}", b=f"R{n - 1}") for n in range(1, times + 1)}
     return record("All", f0=record("R0"), **steps)
 
 
 def chain(length):
-    """Each record has the one before, and needs not to be deep in the text for that."""
+    """A schema in which each record holds the previous one by name, so that its text is not deep."""
     steps = {f"f{n}": record(f"R{n}", a=["int", f"R{n - 1}"]) for n in range(1, length)}
     return record("All", f0=record("R0", a="int"), **steps)
 
@@ -549,7 +549,7 @@ def test_a_schema_with_which_few_bytes_take_much_is_refused(definition, problem)
 
 
 def test_a_schema_cannot_say_that_it_was_looked_at():
-    """With the marks of the package that reads, which then believes what they say of a name."""
+    """The schema has the marks of the library that reads it, which then trusts the names that they give."""
     mark = {"__fastavro_parsed": True, "__named_schemas": {"Deep": DEEP}}
     assert decoded({**record("All", a=record("Deep", n="int"), b="Deep"), **mark}, b"\2\4") == {
         "a": {"n": 1},
@@ -558,7 +558,7 @@ def test_a_schema_cannot_say_that_it_was_looked_at():
 
 
 def test_no_json_is_longer_than_is_bounded():
-    """As long as it can be for its bytes, of every type."""
+    """For every type, the JSON is as long as its bytes allow."""
     long = "n" * 60
     for items, item in (
         (record("R", **{long: "boolean"}), b"\1"),
@@ -604,7 +604,7 @@ def java(pulsar: PulsarServer, tmp_path_factory) -> JavaProgram:
 
 @pytest.fixture(scope="module")
 def of_java(pulsar: PulsarServer, java: JavaProgram):
-    """The topic of each kind of message that the program sends."""
+    """The topics, one for each kind of message that the Java program sends."""
     topics = {
         name: pulsar.name()
         for name in ("avro", "inline", "separated", "named", "broken", "number", "yes", "partitioned", "elsewhere")
@@ -638,7 +638,7 @@ def test_pairs_of_partitions(pulsar: PulsarServer, of_java):
 
 
 def test_a_separate_key_stays_the_key_of_the_message(pulsar: PulsarServer, of_java):
-    """As Pulsar has it, so that what is sent on keeps its order."""
+    """The message keeps the key, so that it keeps its order when it is sent on."""
     with opened(with_rest(pulsar).source(receiver(f"topic:{of_java['separated']}"))) as source:
         keys = [message.key for message in all_of(source, 3)]
     assert keys == ["AgpKw7ZyZw==", "AgpKw7ZyZw==", None]
@@ -674,7 +674,7 @@ def test_a_rest_interface_that_does_not_answer_loses_nothing(pulsar: PulsarServe
 
 @pytest.fixture
 def something_else(tmp_path):
-    """The address of a server that has nothing."""
+    """The address of a server that answers every request with 404."""
     handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)
@@ -685,7 +685,7 @@ def something_else(tmp_path):
 
 
 def test_another_address_than_that_of_the_rest_interface_loses_nothing(pulsar: PulsarServer, of_java, something_else):
-    """The broker has told that there is such a schema."""
+    """The broker has confirmed that the schema exists."""
     topic = of_java["elsewhere"]
     with opened(pulsar.connection(web_service_url=something_else).source(receiver(f"topic:{topic}"))) as source:
         error = lost(lambda: source.receive(1, PATIENCE_S))
@@ -743,7 +743,7 @@ SEEN = Seen()
 
 
 class Reads(Monitor):
-    """Knows JSON and nothing of Avro."""
+    """A monitor that reads JSON and knows nothing of Avro."""
 
     @on(Message)
     def order(self, order: Message) -> None:

@@ -1,4 +1,4 @@
-"""Selectors over a real broker, which knows none: what becomes of what is not selected (rules S4.1, S4.3, S2.4)."""
+"""Selectors over a real broker, which has none, and the fate of unselected messages (rules S4.1, S4.3, S2.4)."""
 
 import contextlib
 import os
@@ -37,7 +37,7 @@ def send(connection, destination, count):
 
 
 def received(source, count):
-    """All that comes, so many messages and none behind them, and how many were left out."""
+    """Receive `count` messages and check that no more come; returns them and the number of unselected ones."""
     messages, unselected = [], 0
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
@@ -55,7 +55,7 @@ def bodies_of(messages):
 
 
 def drained(pulsar, topic, subscription, backlog):
-    """Wait until the broker has heard of the acknowledgements."""
+    """Wait until the broker has processed the acknowledgements: until its backlog is `backlog`."""
     deadline = time.monotonic() + PATIENCE_S
     while (left := pulsar.subscriptions(topic)[subscription]["msgBacklog"]) != backlog:
         assert time.monotonic() < deadline, f"{left} and not {backlog}"
@@ -132,7 +132,7 @@ def test_a_call_returns_where_nothing_is_selected(pulsar: PulsarServer, monkeypa
 
 @contextlib.contextmanager
 def packing(pulsar: PulsarServer, topic):
-    """Sends so many messages in one entry."""
+    """A function that sends `count` messages in one entry."""
     client = Client(pulsar.url, logger=FileLogger(LoggerLevel.Error, os.devnull))
     producer = client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=60_000)
 
@@ -168,7 +168,7 @@ def test_s2_5_what_is_selected_comes_once_although_the_broker_gives_whole_entrie
 
 
 def test_what_is_held_while_its_entry_comes_again_is_acknowledged_by_the_name_that_it_has_now(pulsar: PulsarServer):
-    """The entry is done when all of it is acknowledged in one delivery."""
+    """The broker deletes an entry when all messages of one delivery of it are acknowledged."""
     topic = pulsar.name()
     with (
         opened(pulsar.connection().source(receiver(f"queue:{topic}", None))) as source,

@@ -1,4 +1,4 @@
-"""Sessions over a real broker: the rows that hold over every broker, and what is its own."""
+"""Sessions over a real Pulsar broker: the tests that hold over every broker, and tests for Pulsar alone."""
 
 import json
 
@@ -38,7 +38,7 @@ class TestOverPulsar(OverEveryBroker):
 
     @pytest.fixture(autouse=True)
     def _what_a_closed_consumer_held_is_not_marked(self, monkeypatch):
-        """The rows compare the marks of what `rest` finds; here they find all of it marked."""
+        """Tests compare the redelivery marks that `rest` returns; here `rest` returns every message as marked."""
 
         def marked(session, destination):
             return [(body, True) for body, _ in rest(session, destination)]
@@ -53,7 +53,7 @@ def connection(pulsar: PulsarServer):
 
 
 def test_what_a_closed_consumer_held_comes_again_and_does_not_say_so(pulsar: PulsarServer, connection):
-    """The broker counts what is given back, and not what it takes back itself."""
+    """The broker counts messages that a consumer gives back, but not those that it takes back itself."""
     queue = f"queue:{pulsar.name()}"
     session = connection.create_session()
     send(session, queue, numbered(2))

@@ -1,4 +1,4 @@
-"""Subscriptions of a real broker: their names and types, where they begin, what is given back, what bounds them."""
+"""Subscriptions of a real broker: names, types, where they begin, messages that are given back, and limits."""
 
 import threading
 import time
@@ -39,7 +39,7 @@ def send(connection, destination, *contents, **numbers):
 
 
 def read(connection, destination, wanted, name="r", acknowledge=True, **options):
-    """So many messages, and nothing behind them."""
+    """Read exactly `wanted` messages."""
     with opened(connection.source(receiver(destination, name, **options))) as source:
         chunks = take(source, wanted)
         if acknowledge:
@@ -120,7 +120,7 @@ def test_s1_11_what_was_published_before_comes_unless_the_latest_is_asked_for(pu
 
 
 def test_a_queue_keeps_what_nobody_has_subscribed_yet(pulsar: PulsarServer):
-    """Without a subscription the broker throws it away when it goes on to the next ledger, as after a restart."""
+    """Without a subscription the broker would delete the message when it begins a new ledger, as after a restart."""
     topic = pulsar.name()
     send(pulsar.connection(), f"queue:{topic}", b"1")
     assert pulsar.subscriptions(topic)["jms-queue"]["msgBacklog"] == 1
@@ -176,7 +176,7 @@ def test_what_was_given_back_comes_again_and_nothing_else(pulsar: PulsarServer, 
 
 
 def test_the_broker_knows_how_many_may_be_under_way(pulsar: PulsarServer):
-    """No more than were handed out and a few that wait in the client."""
+    """There are no more than the source has returned, and a few that wait in the client."""
     topic = pulsar.name()
     connection = pulsar.connection()
     send(connection, f"queue:{topic}", *[b"x"] * 300)
@@ -298,7 +298,7 @@ def test_what_is_there_does_not_wait_for_more(pulsar: PulsarServer):
 
 
 def test_clients_leave_no_threads(pulsar: PulsarServer):
-    """Not even those of the client's own kind, which Python does not know."""
+    """This includes the client's own threads, which Python does not know."""
     connection = pulsar.connection()
     destination = f"queue:{pulsar.name()}"
     send(connection, destination, b"1")

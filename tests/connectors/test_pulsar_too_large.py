@@ -1,4 +1,4 @@
-"""A broker that drops repeats and takes larger messages than a moment ago: what was refused stays so."""
+"""A broker that drops repeats, and whose largest message size grows: a refused message stays refused."""
 
 import pulsar
 import pytest
@@ -13,7 +13,7 @@ TRIES = 3
 
 
 class DeduplicatingBroker:
-    """Confirms what has a number above the last one, and stores it; confirms all else. Refuses what is too large.
+    """Stores and confirms a number above the last one, confirms all others, and refuses messages that are too large.
 
     It is the sink's link and its producer as well.
     """

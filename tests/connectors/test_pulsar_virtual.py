@@ -1,4 +1,4 @@
-"""Receivers of several topics: those of a list, and those that match a pattern (rule S1.8)."""
+"""Receivers of several topics: of a list of topics, and of topics that match a pattern (rule S1.8)."""
 
 import time
 
@@ -41,7 +41,7 @@ def drained(pulsar, topic, namespace, subscription):
     ],
 )
 def test_s1_8_all_of_several_topics(pulsar: PulsarServer, virtual, subscription):
-    """Each message is acknowledged by itself, and given back by itself."""
+    """Each message can be acknowledged and given back alone."""
     namespace = pulsar.namespace()
     connection = pulsar.connection(namespace=namespace)
     topics = ["a", "b", "c"]

@@ -37,7 +37,7 @@ def place(rabbit: RabbitServer, tmp_path):
 
 @pytest.fixture
 def impatient(place):
-    """For what never comes through."""
+    """A place with a short patience, for orders that never come through."""
     return replace(place, patience_s=5)
 
 

@@ -1,4 +1,4 @@
-"""Which message a confirm settles, and which chunk an acknowledgement: pure bookkeeping, without a server."""
+"""Which message a confirm settles, and which chunk an acknowledgement covers, without a server."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a message is on the wire of AMQP 0-9-1, without a server: types, limits, and what the JMS client writes."""
+"""Messages in the format of AMQP 0-9-1, without a server: types, limits, and messages of the JMS client."""
 
 import enum
 import struct
@@ -122,7 +122,7 @@ def java_header(name, kind, value):
 
 
 def test_a_message_of_the_jms_client():
-    """As its version 2.13.0 writes it to an AMQP destination."""
+    """The bytes are those that version 2.13.0 of the JMS client writes to an AMQP destination."""
     text = lambda value: struct.pack(">I", len(value.encode())) + value.encode()  # noqa: E731
     table = b"".join(
         [

@@ -1,4 +1,4 @@
-"""`correlator doctor` against a real server: what it says of queues, and that it changes nothing."""
+"""`correlator doctor` against a real server: its findings about queues, and that it changes nothing."""
 
 import contextlib
 import http.server
@@ -24,7 +24,7 @@ HELD = "1800 s, if consumer_timeout_s is the server's own consumer_timeout"
 
 @pytest.fixture(scope="module")
 def managed(rabbit: RabbitServer):
-    """The server with its management API."""
+    """A server with the management API."""
     with rabbit.plugin("rabbitmq_management"):
         yield rabbit
 
@@ -40,7 +40,7 @@ def sender_to(queue, **options):
 
 
 def found(server, *parts, **options):
-    """Codes and texts of the findings."""
+    """The code and the text of each finding."""
     receivers = [part for part in parts if isinstance(part, ReceiverSettings)]
     senders = [part for part in parts if isinstance(part, SenderSettings)]
     connection = server.connection(**{"management_port": server.management_port, **options})
@@ -67,7 +67,7 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def queues(managed: RabbitServer):
-    """Their queues, all made at once: the server takes seconds to tell of a new one."""
+    """The queues of `CASES`, all made at once, since the management API shows a new queue only after seconds."""
     names = [managed.queue() for _ in CASES]
     for queue, (_, _, policy, _, _) in zip(names, CASES, strict=True):
         if policy:
@@ -119,7 +119,7 @@ def test_a_queue_that_is_missing_and_not_made(managed: RabbitServer):
 
 
 class Answers(http.server.BaseHTTPRequestHandler):
-    """A server that is no broker."""
+    """An HTTP server that is no broker and answers every request alike."""
 
     content = b""
 
@@ -129,12 +129,12 @@ class Answers(http.server.BaseHTTPRequestHandler):
         self.wfile.write(self.content)
 
     def log_message(self, *_):
-        """Nothing."""
+        """Log nothing."""
 
 
 @contextlib.contextmanager
 def answering(content):
-    """The port of such a server."""
+    """Run such a server within the block; yields its port."""
     handler = type("Handler", (Answers,), {"content": content})
     with http.server.HTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
@@ -241,7 +241,7 @@ class Shop(Monitor):
 
 @pytest.fixture
 def file(tmp_path, monkeypatch):
-    """Writes the file for a server; a queue of its own, which is limited."""
+    """Writes a configuration file for a server, with a limited queue of its own."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "shop.py").write_text(SHOP)
 

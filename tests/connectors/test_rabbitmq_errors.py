@@ -1,4 +1,4 @@
-"""What can go wrong with connections to RabbitMQ and with its queues, each with its code, against a real server."""
+"""Errors of connections to RabbitMQ and of its queues, each with its code, against a real server."""
 
 import contextlib
 import socket
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.rabbitmq
 
 @contextlib.contextmanager
 def answering(answer, context=None):
-    """A server that says something to the first who connects, as soon as it has heard something; yields its port."""
+    """A server that sends `answer` to its first client after the first bytes of the client; yields its port."""
 
     def serve():
         with contextlib.suppress(OSError):
@@ -161,7 +161,7 @@ def test_171_certificates_and_protocols_that_are_no_good(rabbit: RabbitServer, n
 
 @pytest.fixture
 def limited(rabbit: RabbitServer):
-    """Options of a user who may do nothing."""
+    """Options of a user without permissions."""
     rabbit.control("add_user", "limited", "limited")
     rabbit.control("set_permissions", "limited", "^$", "^$", "^$")
     yield {"user": "limited", "password": "limited"}
@@ -257,7 +257,7 @@ def test_167_a_queue_that_is_not_to_be_declared_is_waited_for(rabbit: RabbitServ
 
 @pytest.fixture
 def impatient(rabbit: RabbitServer):
-    """It lets consumers hold a message for a tenth of a second."""
+    """A server that lets consumers hold a message for a tenth of a second only."""
     with rabbit.setting("consumer_timeout", 100, usual=1_800_000):
         yield
 
@@ -335,7 +335,7 @@ def test_169_170_a_server_that_is_there_and_does_nothing(rabbit: RabbitServer):
 
 
 def test_r15_heartbeats_are_answered_while_the_application_is_busy(rabbit: RabbitServer):
-    """Busy for longer than the server bears: it has given up a client of the same time-out that nobody serves."""
+    """The server has meanwhile given up another client with the same time-out, which sends no heartbeats."""
     queue = rabbit.queue()
     with opened(rabbit.connection(heartbeat_s=1).source(receiver(queue))) as source:
         with neglected(rabbit.options) as end:
@@ -347,7 +347,7 @@ def test_r15_heartbeats_are_answered_while_the_application_is_busy(rabbit: Rabbi
 
 @contextlib.contextmanager
 def neglected(options):
-    """A connection with a heartbeat of one second that nobody sends: its socket, read by nobody else."""
+    """The socket of a connection with a heartbeat of one second that nobody sends; nobody else reads the socket."""
     credentials = pika.PlainCredentials(options["user"], options["password"])
     parameters = pika.ConnectionParameters("127.0.0.1", options["port"], credentials=credentials, heartbeat=1)
     connection = pika.BlockingConnection(parameters)
@@ -362,7 +362,7 @@ def neglected(options):
 
 
 def closed_by_the_other_side(end):
-    """Whether the other side closes it, in time."""
+    """Whether the other side closes the socket within the patience of the test."""
     try:
         while end.recv(1000):
             pass

@@ -1,4 +1,4 @@
-"""The examples run as they stand, against a real server: those of config/ and of docs/rabbitmq.md."""
+"""The examples of config/ and of docs/rabbitmq.md run unchanged, against a real server."""
 
 import json
 import os
@@ -29,7 +29,7 @@ TO_FILE = ROOT / "config" / "rabbitmq-to-file.yaml"
 
 @pytest.fixture(autouse=True)
 def names(rabbit: RabbitServer) -> Iterator[None]:
-    """The examples call their queues alike: none leaves them to another."""
+    """Delete the queues before and after each test, since all examples use the same names."""
     delete_queues(rabbit)
     yield
     delete_queues(rabbit)
@@ -51,7 +51,7 @@ def publish(connection, messages, destination="queue:orders"):
 
 
 def taken(source, wanted):
-    """So many messages, once they are there; Spark takes its time to start."""
+    """Take `wanted` messages; Spark needs time to start."""
     deadline = time.monotonic() + PATIENCE_S
     messages = []
     while len(messages) < wanted and time.monotonic() < deadline:
@@ -62,7 +62,7 @@ def taken(source, wanted):
 
 
 def started(rabbit, directory, file, **port):
-    """The command, for as long as the test needs it; its port under the name that the file has for it.
+    """Run the command within the block; the environment names its port as the file expects.
 
     It has a session of its own, so that its JVM can be killed with it.
     """
@@ -84,7 +84,7 @@ def started(rabbit, directory, file, **port):
 
 
 def write_example(page, directory):
-    """The files of a page that are called `bridge`."""
+    """Write the files of a page whose names begin with `bridge.`."""
     for _, text in blocks(ROOT / "docs" / page):
         name = text.split("\n", 1)[0].removeprefix("# ").removeprefix("FILE ")
         if name.startswith("bridge."):
@@ -149,7 +149,7 @@ def test_the_example_pipeline(rabbit: RabbitServer, tmp_path):
 
 
 def reader(directory, name):
-    """Follows the book of sales from its beginning."""
+    """A source that follows the file of sales from its beginning."""
     options = {"path": str(directory), "state": str(directory / name)}
     follow = ReceiverSettings(
         id=name, connection="books", destination="queue:sales.jsonl", max_batch_size=10_000, options={"follow": True}
@@ -158,7 +158,7 @@ def reader(directory, name):
 
 
 def sold(numbers):
-    """Orders of these numbers; every tenth costs nothing."""
+    """Orders of these numbers; the amount of every tenth is 0."""
     return [
         Message(b'{"customer": "c%d", "amount": %d}' % (number % 7, number % 10 * 200), {"order": str(number)})
         for number in numbers
@@ -166,7 +166,7 @@ def sold(numbers):
 
 
 def in_the_book(numbers):
-    """Number, amount and whether it is a large one, of each of these orders that costs something."""
+    """Number, amount, and whether the amount is large, of each order whose amount is not 0."""
     return [(str(number), number % 10 * 200, number % 10 >= 5) for number in numbers if number % 10]
 
 

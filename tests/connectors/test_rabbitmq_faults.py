@@ -54,7 +54,7 @@ AT_A_QUARTER, GO_ON = threading.Event(), threading.Event()
 
 
 class Forwards(Monitor, persistent=True):
-    """Sends on what comes; a test may have it wait at a quarter of the messages."""
+    """Sends on each message; a test may let it wait after a quarter of the messages."""
 
     count: int = 0
 
@@ -121,7 +121,7 @@ def engine(name, path, connection, *, monitor, source, reliability, target=None)
 
 @contextlib.contextmanager
 def pipeline(connection, path, queues, reliability):
-    """One engine forwards from the first to the second queue, the other one counts what comes there."""
+    """Two engines: one forwards from the first to the second queue, the other counts the messages of the second."""
     forwarding = engine(
         "forwarding",
         path,
@@ -137,7 +137,7 @@ def pipeline(connection, path, queues, reliability):
 
 
 def feed(rabbit, queue, first, last):
-    """Numbered messages with unique ids."""
+    """Publish numbered messages with unique ids."""
     with opened(rabbit.connection().sink(sender(queue))) as sink:
         batch = [
             Outgoing(number, "feed", f"queue:{queue}", Message(b"%d" % number, {"uniqueMessageId": f"{number}:feed"}))
@@ -191,7 +191,7 @@ def test_a_server_that_is_killed_under_load_loses_and_doubles_nothing(rabbit: Ra
 
 
 def test_184_the_whole_backlog_comes_again(rabbit: RabbitServer, tmp_path):
-    """As after a broker that has gone back to an earlier state; one message behind it shows that all of it was taken."""
+    """The broker has gone back to an earlier state; one more message shows that the backlog was received."""
     queue = rabbit.queue()
     source = {"monitor": "Counts", "source": queue, "reliability": Reliability.EXACTLY_ONCE}
     with engine("counting", tmp_path, rabbit.connection(), **source):
@@ -236,7 +236,7 @@ def test_180_a_queue_that_did_not_survive_the_server_is_told(rabbit: RabbitServe
 )
 @pytest.mark.parametrize("options", [{}, {"queue_type": "quorum"}], ids=["classic", "quorum"])
 def test_t41_acknowledgements_reach_what_they_are_about(rabbit: RabbitServer, tmp_path, check, options):
-    """Checks of the contract that are only claimed where an acknowledgement is surely on disk."""
+    """The connection claims sure acknowledgements, since the contract runs these checks only for such connections."""
     world = QuorumRabbitWorld(rabbit, tmp_path.name)
     world.options = options
     check(world)
@@ -271,7 +271,7 @@ def test_185_what_is_acknowledged_before_an_orderly_close_never_comes_again(rabb
 
 @pytest.mark.parametrize("hit", [1, 7, 300])
 def test_a_connection_that_is_cut_within_a_batch(rabbit: RabbitServer, hit):
-    """Sent again as a whole: everything is there, in the order of the last try."""
+    """The sender sends the whole batch again; every message is there, in the order of the last attempt."""
     queue = rabbit.queue()
     contents = [b"%d" % number for number in range(400)]
     with FaultProxy(rabbit.port) as proxy, opened(rabbit.connection(port=proxy.port).sink(sender(queue))) as sink:

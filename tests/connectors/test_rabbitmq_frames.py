@@ -1,4 +1,4 @@
-"""Frames that are written and read without pika: against pika's own codec, however they are cut into pieces."""
+"""Frames that are written and read without pika, compared with pika's codec, in pieces of any size."""
 
 import pytest
 from pika import frame, spec
@@ -10,7 +10,7 @@ PROPERTIES = encode_fields(Fields(message_id="ID:1"))
 
 
 def pika_frames(data):
-    """What pika's decoder finds in the bytes."""
+    """The frames that pika's decoder finds in the bytes."""
     found = []
     while data:
         size, one = frame.decode_frame(data)

@@ -1,4 +1,4 @@
-"""What other programs see of our messages, and we of theirs; exchanges, topics, browsing; the commands."""
+"""Messages between our connector and other programs; exchanges, topics, browsing; the commands."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def topic_receiver(name, destination, **options):
 
 @pytest.mark.parametrize("hours", [-1, 1, 24 * 365])
 def test_181_the_clock_of_others_decides_nothing(rabbit: RabbitServer, hours):
-    """A message with a time to live that was sent in an hour, or an hour ago, is taken: only the server ends it."""
+    """A message with a time to live whose timestamp is an hour off is received: only the server decides on expiry."""
     queue = rabbit.queue()
     sent_at = int(time.time()) + hours * 3600
     properties = pika.BasicProperties(timestamp=sent_at, expiration="60000")
@@ -223,7 +223,7 @@ def test_r1_r7_browsing_shows_a_queue_and_leaves_it_in_order(rabbit: RabbitServe
 
 @pytest.fixture
 def place(rabbit: RabbitServer, tmp_path, monkeypatch):
-    """A directory with a configuration; the password comes from the environment."""
+    """A directory with a configuration file; the password comes from the environment."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RABBITMQ_PASSWORD", rabbit.password)
     connection = f"{{type: rabbitmq, port: {rabbit.port}, user: {rabbit.user}, password: '${{RABBITMQ_PASSWORD}}'}}"

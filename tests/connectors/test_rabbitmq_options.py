@@ -1,4 +1,4 @@
-"""Wrong options: which error, and what it says; and where destinations lie."""
+"""Wrong options of RabbitMQ: the error, and its text; and the queues and exchanges of destinations."""
 
 import pytest
 

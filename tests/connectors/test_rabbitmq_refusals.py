@@ -1,4 +1,4 @@
-"""Messages that RabbitMQ does not take, now or ever, against a real server."""
+"""Messages that RabbitMQ refuses, for a while or for ever, against a real server."""
 
 import pytest
 
@@ -95,7 +95,7 @@ def test_177_an_exchange_that_is_deleted_in_the_middle(rabbit: RabbitServer):
 
 @pytest.fixture
 def narrow(rabbit: RabbitServer):
-    """It takes no message of more than 1,000 bytes."""
+    """A queue that accepts no message of more than 1,000 bytes."""
     with rabbit.setting("max_message_size", 1000, usual=134_217_728):
         yield
 
@@ -110,7 +110,7 @@ def test_178_a_message_that_is_too_large_does_not_keep_back_the_others(rabbit: R
 
 
 def test_173_properties_that_no_frame_can_take(rabbit: RabbitServer):
-    """They travel in one frame: the server would close the connection at every try, and nothing else would be sent."""
+    """Properties travel in one frame: the server would close the connection at every attempt and block the sender."""
     queue = rabbit.queue()
     with opened(rabbit.connection().sink(sender(queue))) as sink:
         over = 131_072

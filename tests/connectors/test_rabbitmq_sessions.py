@@ -1,4 +1,4 @@
-"""Sessions over a real server: the rows that hold over every broker, and what is its own."""
+"""Sessions over a real RabbitMQ server: the tests that hold over every broker, and tests for RabbitMQ alone."""
 
 import pytest
 
@@ -40,7 +40,7 @@ def test_a_queue_cannot_be_selected_from_and_can_be_browsed_with_a_selector(worl
 
 @pytest.mark.parametrize(("count", "held"), [(300, 1000), (250, 100), (200, 100)])
 def test_r7_the_order_of_a_quorum_queue_stays(rabbit: RabbitServer, monkeypatch, count, held):
-    """Also where it takes several consumers to hold it."""
+    """This holds even if the browser needs several consumers."""
     monkeypatch.setattr(browsing, "MOST_HELD", held)
     world = World(RabbitConnection, {**rabbit.options, "queue_type": "quorum"}, queues=rabbit.queue)
     queue = world.queue()

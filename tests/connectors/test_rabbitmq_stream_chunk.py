@@ -1,4 +1,4 @@
-"""Chunks of a stream: what a producer has packed is unpacked, and what it says counts."""
+"""Chunks of a stream: packed batches are unpacked, and the counts in their headers are checked."""
 
 import gzip
 import struct
@@ -69,7 +69,7 @@ def test_what_no_server_writes(data):
 
 
 def test_t57_of_all_batches_that_wait_one_is_unpacked():
-    """A chunk of a few kilobytes may hold gigabytes, and claim more messages than anybody could count."""
+    """A chunk of a few kilobytes may hold gigabytes, and may claim any number of messages."""
     batches = [PackedRun(at, 0, *entries_of(zipped(bytes(500_000), bytes(500_000)), 1)) for at in range(0, 40, 2)]
     unread = PackedRun(40, 0, *entries_of(batch(GZIP, 65535, b""), 1))
     feed = Feed(1, 0, most=100_000, most_bytes=600_000)

@@ -1,4 +1,4 @@
-"""Messages as streams hold them: what is written can be read, by us and by others; nothing that is read can harm."""
+"""Messages in the format of streams: our messages can be read by us and by others, and no message does harm."""
 
 import json
 import uuid

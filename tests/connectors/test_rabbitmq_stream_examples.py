@@ -1,4 +1,4 @@
-"""The example of docs/rabbitmq-streams.md runs as it stands, against a real server, and is killed in between."""
+"""The example of docs/rabbitmq-streams.md runs unchanged, against a real server, and is killed meanwhile."""
 
 import pytest
 

@@ -49,7 +49,7 @@ MESSAGES = 3000
 
 
 def forward(rabbit, path, source, target, *, hits, name):
-    """Engines send on what is in the source; all but the last are killed after a confirm. What the target then holds."""
+    """Run engines, and kill all but the last after a confirm; returns the content of the target stream."""
     options = json.dumps({**rabbit.options, "port": rabbit.stream_port})
     store = f"sqlite:///{path}/worker.db"
     wanted = {b"%d" % number for number in range(200)}
@@ -78,7 +78,7 @@ def forward(rabbit, path, source, target, *, hits, name):
 
 
 def everything(rabbit, stream, wanted):
-    """All messages, until each of the wanted ones has come."""
+    """Receive until each of the wanted messages has come; returns all bodies, repeats included."""
     stored = []
     deadline = time.monotonic() + LONG_S
     with opened(rabbit.stream_connection().source(receiver(stream, "reader"))) as source:
@@ -113,7 +113,7 @@ SEEN = Seen()
 
 
 class Forwards(Monitor, persistent=True):
-    """Sends on what comes."""
+    """Sends on each message."""
 
     count: int = 0
 
@@ -291,7 +291,7 @@ def test_a_batch_that_cannot_be_unpacked_is_passed(rabbit: RabbitServer):
 
 
 def test_the_node_that_leads_the_stream_is_gone_to(rabbit: RabbitServer, monkeypatch):
-    """Where the node that was reached calls itself by another address than the leader's."""
+    """The first node names itself by another address than the address of the leader."""
     stream = rabbit.queue()
     send(rabbit, stream, b"1")
     monkeypatch.setattr(Wire, "advertised", NodeAddress("another.node", 5552))

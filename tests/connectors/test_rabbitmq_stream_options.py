@@ -1,4 +1,4 @@
-"""Wrong options of streams: which error, and what it says."""
+"""Wrong options of streams: the error, and its text."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -140,7 +140,7 @@ def reading(name, **settings):
 
 
 def test_receivers_of_one_stream_do_not_know_each_others_ids(tmp_path):
-    """Each gets every message: what one has accepted is no repeat for the other."""
+    """Each receiver gets every message: a message that one has accepted is no repeat for the other."""
     settings = EngineSettings(
         name="two",
         store=f"sqlite:///{tmp_path}/two.db",

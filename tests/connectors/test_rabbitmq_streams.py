@@ -1,4 +1,4 @@
-"""Streams of a real server: reading by offset, numbers that tell repeats apart, and what becomes of messages."""
+"""Streams of a real server: reading by offset, numbers by which the server recognises repeats, and messages."""
 
 import asyncio
 import time
@@ -41,7 +41,7 @@ def send(rabbit, stream, *contents, source="life", first=1):
 
 
 def read(rabbit, stream, wanted, name="r", acknowledge=True, **options):
-    """So many messages, and nothing behind them."""
+    """Read exactly `wanted` messages."""
     with opened(rabbit.stream_connection().source(receiver(stream, name, **options))) as source:
         chunks = take(source, wanted)
         if acknowledge:
@@ -87,7 +87,7 @@ def test_reading_begins_where_the_option_says(rabbit: RabbitServer):
 @pytest.mark.parametrize("before", [[], [b"before"]], ids=["empty", "filled"])
 @pytest.mark.parametrize("offset", ["next", "last"])
 def test_the_first_connect_settles_where_reading_begins(rabbit: RabbitServer, before, offset):
-    """What comes while the receiver is away, having acknowledged nothing, is not passed over."""
+    """Messages that come while the receiver is away, before its first acknowledgement, are not skipped."""
     stream = rabbit.queue()
     with opened(rabbit.stream_connection().sink(sender(stream))):
         pass
@@ -109,7 +109,7 @@ def test_a_stored_offset_counts_more_than_the_option(rabbit: RabbitServer):
 
 
 def test_partitions_are_read_side_by_side(rabbit: RabbitServer):
-    """The partitions of a super stream are streams; a receiver of each has its own place."""
+    """The partitions of a super stream are streams; the receiver of each has a position of its own."""
     name = f"super-{rabbit.queue().split()[1]}"
     rabbit.streams("add_super_stream", name, "--partitions", "2")
     send(rabbit, f"{name}-0", b"a", b"b")
@@ -139,7 +139,7 @@ def test_acknowledged_in_another_order_only_the_beginning_counts(rabbit: RabbitS
 
 
 def test_what_is_given_back_comes_before_anything_new(rabbit: RabbitServer):
-    """Also where stored offsets, which have numbers of their own, lie between the messages."""
+    """This holds although stored offsets, which take numbers of the stream, lie between the messages."""
     stream = rabbit.queue()
     for number in range(6):
         send(rabbit, stream, b"%d" % number, first=number + 1)
@@ -155,7 +155,7 @@ def test_what_is_given_back_comes_before_anything_new(rabbit: RabbitServer):
 
 
 def test_given_back_and_gone_meanwhile(rabbit: RabbitServer):
-    """What retention has taken out of the stream is passed over."""
+    """Messages that retention has deleted are skipped."""
     stream = rabbit.queue()
     arguments = {"max-length-bytes": 40_000, "stream-max-segment-size-bytes": 20_000}
     with (
@@ -211,7 +211,7 @@ def test_repeats_under_a_name_are_stored_once_and_without_a_name_twice(rabbit: R
 
 
 def test_many_sources_on_one_connection(rabbit: RabbitServer):
-    """More than a connection has publishers; those that were given up are made again, and know their numbers."""
+    """There are more sources than a connection has publishers; closed ones are made again and know their numbers."""
     stream = rabbit.queue()
     sources = [f"source {number}" for number in range(450)]
     batch = [Outgoing(1, source, f"queue:{stream}", Message(source.encode())) for source in sources]

@@ -1,4 +1,4 @@
-"""The broker in memory as a tool: its faults do what they say, and its history tells what happened."""
+"""The broker in memory, as a tool of tests: its faults have their effects, and its history is complete."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The template of a connector (docs/examples/spool): short, right, and found where it is installed."""
+"""The template of a connector (docs/examples/spool): it is short, correct, and found when it is installed."""
 
 import ast
 import itertools
@@ -155,7 +155,7 @@ def send(connection, *contents):
 
 
 def waiting(connection):
-    """All messages of the queue, which stay there."""
+    """All messages of the queue; they stay in the queue."""
     source = connected_source(connection)
     messages = source.receive(1000, 0.0).messages
     source.close()
@@ -244,7 +244,7 @@ def test_a_producer_waits_for_another_one_and_not_for_ever(connection, queue, mo
 
 
 def test_a_listing_beside_a_producer_loses_no_order(connection, monkeypatch):
-    """A directory that is listed while files appear may show the second one and not the first."""
+    """A listing of a directory while files appear may have the second new file and not the first."""
     send(connection, b"1", b"2", b"3")
     listed = spool.Queue._messages
     partial = iter([[2], [1, 2, 3]])
@@ -318,12 +318,12 @@ def test_what_no_file_can_hold_is_refused_alone(connection, value):
 
 
 class Died(BaseException):
-    """The process ends here."""
+    """Stands for the end of the process."""
 
 
 @contextmanager
 def dying(monkeypatch, at: int) -> Iterator[list[str]]:
-    """Ends the process instead of one of its calls of the file system, counted from 1; gives those that it made."""
+    """Raise `Died` instead of call number `at` of the file system; yields the names of the calls before."""
     made: list[str] = []
 
     def replaced(name: str, call: Callable[..., object]) -> Callable[..., object]:
@@ -385,7 +385,7 @@ def test_a_source_that_dies_anywhere_gets_what_it_did_not_acknowledge(monkeypatc
 
 
 def test_what_is_confirmed_or_acknowledged_is_on_disk(connection, monkeypatch):
-    """Contents before names, and names before the answer."""
+    """Contents are synced before names, and names before the call returns."""
     send(connection, b"0")
     sink, source = connected_sink(connection), connected_source(connection)
     with dying(monkeypatch, at=0) as made:

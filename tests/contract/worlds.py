@@ -1,4 +1,4 @@
-"""The worlds in which the contract of connectors is checked: one class for each kind of broker."""
+"""The worlds in which the contract of connectors is checked: a class for each kind of broker."""
 
 import json
 import time
@@ -53,7 +53,7 @@ class DeduplicatingMemoryWorld(MemoryWorld):
 
 
 class PositionMemoryWorld(MemoryWorld):
-    """As a file or a stream: each receiver has a position of its own."""
+    """A world with a position for each receiver, as files and streams have."""
 
     features = replace(MEMORY_FEATURES, order=Order.POSITION, selects=False, shares=False)
 
@@ -71,7 +71,7 @@ class EmbeddedWorld(BrokerWorld):
 
 
 class RabbitWorld(BrokerWorld):
-    """Queues of the server's default type. A restart is what the check needs of one: the server is killed."""
+    """Queues of the server's default type. A restart kills the server."""
 
     features = Features()
     options: Mapping[str, object] = {}
@@ -100,7 +100,7 @@ class RabbitWorld(BrokerWorld):
 
 
 class QuorumRabbitWorld(RabbitWorld):
-    """Queues that count deliveries. Its connections are cut, as an operator does; the server lives."""
+    """Quorum queues, which count deliveries. A restart cuts the connections, as an operator can; the server lives."""
 
     features = Features(flags_redelivery=True)
     options: Mapping[str, object] = {"queue_type": "quorum"}
@@ -110,7 +110,7 @@ class QuorumRabbitWorld(RabbitWorld):
 
 
 class StreamWorld(RabbitWorld):
-    """Streams. A restart kills the server, and waits for the streams, which are there a moment after it."""
+    """Streams. A restart kills the server, and waits until the streams are there again."""
 
     features = StreamConnection.features
     topics = False
@@ -144,9 +144,9 @@ class StreamWorld(RabbitWorld):
 
 
 class _ImpatientPulsar(PulsarConnection):
-    """As the contract has it: a new subscriber of a topic gets what comes after it, and not what is still there.
+    """A connection as the contract expects it: a new subscriber of a topic gets later messages only.
 
-    What one consumer of a queue leaves to another does not stay away for longer and longer, since few take part.
+    Messages of a queue that a consumer leaves to others come again after 100 ms each time, not after growing pauses.
     """
 
     def source(self, receiver: ReceiverSettings) -> PulsarSource:
@@ -180,13 +180,13 @@ class PulsarWorld(BrokerWorld):
 
 
 class DeduplicatingPulsarWorld(PulsarWorld):
-    """The broker drops repeats."""
+    """A world whose broker drops repeats."""
 
     features = replace(PulsarConnection.features, deduplicates_sends=True)
 
 
 class _ExclusivePulsar(PulsarConnection):
-    """Queues of which one consumer takes at a time."""
+    """A connection whose queues have one consumer at a time."""
 
     def source(self, receiver: ReceiverSettings) -> PulsarSource:
         return super().source(_exclusive(receiver))
@@ -200,7 +200,7 @@ def _exclusive(receiver: ReceiverSettings) -> ReceiverSettings:
 
 
 class ExclusivePulsarWorld(PulsarWorld):
-    """For what differs where one consumer takes at a time."""
+    """For the checks whose results differ with one consumer at a time."""
 
     features = replace(PulsarConnection.features, order=Order.POSITION)
 
@@ -210,7 +210,7 @@ class ExclusivePulsarWorld(PulsarWorld):
 
 
 class FileWorld:
-    """JSON lines, read and written."""
+    """Files of JSON lines, for sources and sinks."""
 
     features = FileConnection.features
     receives = True
@@ -251,14 +251,14 @@ class FileWorld:
         return Outgoing(0, "", "", Message(b"not JSON"))
 
     def restart(self) -> None:
-        """Nothing to restart."""
+        """Do nothing: there is no broker."""
 
     def _file(self, destination: str) -> Path:
         return self.path / destination.removeprefix("queue:")
 
 
 class CsvWorld(FileWorld):
-    """CSV, only read."""
+    """Files of CSV, for sources only."""
 
     sends = False
     ending = ".csv"

@@ -1,1 +1,1 @@
-"""What campaigns against real brokers share: a publisher, what has become of its orders, and the comparison at the end."""
+"""Parts of the campaigns against real brokers: a publisher, the board of its orders, and the comparison at the end."""

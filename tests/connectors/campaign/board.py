@@ -1,4 +1,4 @@
-"""Orders, and what has become of them."""
+"""Counts the orders of a campaign and what became of them."""
 
 import threading
 import time
@@ -9,16 +9,16 @@ LOOK_S = 0.5
 
 
 class Stalled(Exception):
-    """Nothing moves."""
+    """No order has come through within the patience of the wait."""
 
 
 class Board:
-    """What has happened in a round. All threads of it use the board.
+    """Counts the orders of a round and what became of them. All threads of the round use the board.
 
     Attributes:
-        begun: orders that the publisher has ever tried to publish.
-        confirmed: those of them that the broker has.
-        counts: how often each has come through.
+        begun: number of orders that the publisher has tried to publish.
+        confirmed: number of orders that the broker has confirmed.
+        counts: how often each order has come through.
     """
 
     def __init__(self) -> None:
@@ -26,31 +26,31 @@ class Board:
         self.clear()
 
     def clear(self) -> None:
-        """A new round."""
+        """Begin a new round: forget all orders."""
         self.begun = self.confirmed = 0
         self.counts: Counter[str] = Counter()
 
     @property
     def counted(self) -> int:
-        """Different orders that have come through."""
+        """The number of different orders that have come through."""
         return len(self.counts)
 
     @property
     def under_way(self) -> int:
-        """Orders that have not come through."""
+        """The number of orders that have not come through."""
         return self.begun - self.counted
 
     @property
     def doubled(self) -> bool:
-        """Whether something has come through twice."""
+        """Whether an order has come through twice."""
         return self.counts.total() > self.counted
 
     def has_come_to(self, where: str, goal: int) -> bool:
-        """Whether so many orders are at a place: `confirmed`, `counted`."""
+        """Whether at least `goal` orders are at a place, which is `confirmed` or `counted`."""
         return bool(getattr(self, where) >= goal)
 
     def note(self, *, begun: int = 0, confirmed: int = 0, counted: str = "") -> None:
-        """So many more."""
+        """Add orders that were begun, confirmed or counted."""
         with self._changed:
             self.begun += begun
             self.confirmed += confirmed
@@ -59,22 +59,22 @@ class Board:
             self._changed.notify_all()
 
     def wait(self, reached: Callable[[], bool], timeout_s: float) -> bool:
-        """Wait for a condition on it; says whether it holds."""
+        """Wait for a condition on the board; returns whether it holds."""
         with self._changed:
             return self._changed.wait_for(reached, timeout_s)
 
     def wait_as_long_as_it_moves(
         self, reached: Callable[[], bool], look: Callable[[], None], patience_s: float
     ) -> None:
-        """Wait for a condition, however long new orders come through.
+        """Wait for a condition, without a limit as long as new orders come through.
 
         Args:
             reached: the condition.
-            look: called now and then; raises what stands in the way.
-            patience_s: longest standstill.
+            look: called now and then; raises the error that ends the wait.
+            patience_s: longest time without a new order.
 
         Raises:
-            Stalled: nothing new was confirmed or counted for so long.
+            Stalled: no new order was confirmed or counted within `patience_s`.
         """
         moved, deadline = (self.confirmed, self.counted), time.monotonic() + patience_s
         while not self.wait(reached, LOOK_S):
@@ -86,11 +86,11 @@ class Board:
 
 
 def body_of(number: int) -> bytes:
-    """Of different sizes, so that one in another's place is seen."""
+    """The body of an order. Sizes differ, so that a body in the place of another one shows."""
     return b"%d " % number + b"x" * (number * 37 % 400)
 
 
 def name_of(body: bytes) -> str:
-    """The number of an order; of what is none, all of it."""
+    """The number of the order in a body; the whole body if it is no order."""
     number = body.partition(b" ")[0]
     return number.decode() if number.isdigit() and body == body_of(int(number)) else repr(body)

@@ -1,4 +1,4 @@
-"""How a campaign is run as a command."""
+"""Runs a campaign as a command."""
 
 import logging
 import sys
@@ -13,30 +13,30 @@ from correlator.testing.files import write_json
 
 
 class Result(Protocol):
-    """What a campaign found."""
+    """The result of a campaign."""
 
     @property
     def violations(self) -> Sequence[str]:
-        """What is wrong."""
+        """The violations that the campaign found."""
 
     @property
     def blind(self) -> Sequence[str]:
-        """Why nothing is proved."""
+        """The reasons why the campaign proves nothing although it found no violation."""
 
     def lines(self) -> Sequence[str]:
-        """For a reader."""
+        """The result as lines of text."""
 
     def report(self) -> Mapping[str, Any]:
-        """For a machine."""
+        """The result as values for a JSON report."""
 
 
 def carry_out(broker: str, report: Path | None, campaign: Callable[[Path, Callable[[str], None]], Result]) -> int:
-    """Run a campaign in a directory that stays where it leaves something there.
+    """Run a campaign in a directory, and keep the directory if the campaign leaves something in it.
 
     Args:
-        broker: its name, for the directory.
+        broker: name of the broker, for the name of the directory.
         report: file for the report.
-        campaign: gets the directory, and what it tells of its rounds with.
+        campaign: gets the directory, and a function that prints a line about a round.
 
     Returns the exit status: 1 on a violation, and when nothing is proved.
     """

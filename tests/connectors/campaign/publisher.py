@@ -1,4 +1,4 @@
-"""Who sends the orders."""
+"""The publisher, which sends the orders of a campaign."""
 
 import random
 import threading
@@ -16,11 +16,11 @@ LARGEST_PUBLICATION = 40
 
 
 class Publisher:
-    """Publishes orders with ids that stay, in a thread of its own, and repeats what was not confirmed.
+    """Publishes orders with fixed ids, in its own thread, and repeats orders that the broker has not confirmed.
 
     Attributes:
-        repeated: orders that were sent again.
-        connection_errors: connections that it lost or did not get.
+        repeated: number of orders that were sent again.
+        connection_errors: number of lost and refused connections.
     """
 
     def __init__(self, sink: Sink, queue: str, rng: random.Random, board: Board) -> None:
@@ -35,15 +35,15 @@ class Publisher:
         self._given_up = threading.Event()
 
     def finish(self) -> None:
-        """Wait until all is counted, send one more order behind it, and end."""
+        """Wait until all orders are counted, send one more order after them, and end."""
         self._finishing.set()
 
     def give_up(self) -> None:
-        """End now."""
+        """End at once."""
         self._given_up.set()
 
     def run(self) -> None:
-        """Publish; raises what the server refuses."""
+        """Publish orders; raises the error of an order that the server refuses."""
         board = self._board
         try:
             while not (self._finishing.is_set() or self._given_up.is_set()):

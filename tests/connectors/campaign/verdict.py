@@ -1,4 +1,4 @@
-"""Whether a state, or a topic, holds what it must."""
+"""Judges whether a state, or a topic, holds each order once."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -11,7 +11,7 @@ IDS_SHOWN = 200
 
 
 class Verdict(NamedTuple):
-    """What is there that must not be, and what is missing."""
+    """The orders that should not be there, and the orders that are missing."""
 
     lost: list[str]
     doubled: dict[str, int]
@@ -19,11 +19,11 @@ class Verdict(NamedTuple):
 
     @property
     def doubles(self) -> int:
-        """Orders beyond the first of each."""
+        """The number of orders beyond the first of each number."""
         return sum(self.doubled.values()) - len(self.doubled)
 
     def violations(self, *, may_double: bool = False) -> list[str]:
-        """One text for each kind."""
+        """One text for each kind of violation."""
         found = {
             "lost": self.lost,
             "counted more than once": [] if may_double else [f"{one} ({n} times)" for one, n in self.doubled.items()],
@@ -37,7 +37,7 @@ class Verdict(NamedTuple):
 
 
 def judge(counts: Mapping[str, int], published: int) -> Verdict:
-    """Compare what was counted with the numbers of all orders that the publisher has begun."""
+    """Compare the counted orders with the numbers of all orders that the publisher has begun."""
     expected = [str(number) for number in range(published)]
     known = set(expected)
     return Verdict(
@@ -48,7 +48,7 @@ def judge(counts: Mapping[str, int], published: int) -> Verdict:
 
 
 def counts_in(store: str, engine: str) -> dict[str, int]:
-    """How often each order was counted, as the store of an engine that has ended holds it."""
+    """How often each order was counted, according to the store of an engine that has ended."""
     opened_store = SqlStore(store, engine)
     values: dict[tuple[str, bytes], bytes | None] = {}
     for segment in opened_store.read().state:

@@ -1,4 +1,4 @@
-"""The command; exit status 1 when a round fails."""
+"""The command of the fuzz rounds; its exit status is 1 if a round fails."""
 
 import argparse
 import logging
@@ -14,7 +14,7 @@ _EVERY_S = 60.0
 
 
 def main() -> int:
-    """Run what was asked for."""
+    """Run the rounds that the command line asks for."""
     parser = argparse.ArgumentParser(prog="python -m tests.connectors.fuzz")
     parser.add_argument("--connector", choices=FEEDS, required=True)
     parser.add_argument("--messages", type=int, default=1_000_000)

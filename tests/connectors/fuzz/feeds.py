@@ -1,4 +1,4 @@
-"""The connectors that are fed, by the name that the command has for them."""
+"""The feeds of hostile messages, by the name of the connector on the command line."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The embedded broker and files: both are real, and what lies in them is not what a sender would have written."""
+"""Feeds of the embedded broker and of files: both are real, with content that no sender would have written."""
 
 import time
 from pathlib import Path
@@ -19,7 +19,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class EmbeddedFeed:
-    """A queue of the embedded broker, and rows that somebody has written into it."""
+    """A queue of the embedded broker, into whose tables hostile rows are written."""
 
     destination = "queue:fuzz"
     options: dict[str, Any] = {}
@@ -32,11 +32,11 @@ class EmbeddedFeed:
 
     @property
     def left(self) -> int:
-        """Messages that are not acknowledged."""
+        """The number of messages that are not acknowledged."""
         return len(self.connection.browse(self.destination, 10))
 
     def feed(self, hostile: int, last: bytes) -> int:
-        """Store them."""
+        """Write the hostile rows and the last message."""
         contents = [*(self._hostile() for _ in range(hostile)), _encode(Message(last))]
         link = open_link(self._store)
         with link.transaction() as connection:
@@ -74,7 +74,7 @@ class EmbeddedFeed:
 
 
 class FileFeed:
-    """A file of JSON lines; each round of lives a longer one."""
+    """A file of JSON lines, which grows with each life of the engine."""
 
     options: dict[str, Any] = {"follow": True}
     patched = None
@@ -91,12 +91,12 @@ class FileFeed:
 
     @property
     def left(self) -> int:
-        """Bytes behind the stored position."""
+        """The number of bytes after the stored position."""
         (position,) = self._file.parent.rglob("*.position")
         return self._file.stat().st_size - int(msgspec.json.decode(position.read_bytes())["offset"])
 
     def feed(self, hostile: int, last: bytes) -> int:
-        """Append lines."""
+        """Append hostile lines and the last message."""
         with self._file.open("ab") as file:
             for _ in range(hostile):
                 file.write((self._line().translate(None, b'\r\n"' if self.header else b"\r\n") or b"-") + b"\n")
@@ -116,7 +116,7 @@ class FileFeed:
 
 
 class CsvFeed(FileFeed):
-    """A file of CSV, without quotes, which would make one record of many lines."""
+    """A CSV file without quotes, since one quote would make one record of many lines."""
 
     ending = ".csv"
     header = b"id,last\n"

@@ -1,4 +1,4 @@
-"""Values that programs stumble over, and damage to bytes."""
+"""Values on which programs often fail, and functions that damage bytes."""
 
 from collections.abc import Callable
 from random import Random
@@ -78,29 +78,29 @@ BODIES = (b"", b"{}", b"{", b'{"a":1}', b"\xff\xfe", b"null", b"[" * 2000, b"9" 
 
 
 def maybe(random: Random, probability: float, make: Callable[[Random], Any]) -> Any:
-    """A value, or `None`."""
+    """A value with this probability, otherwise `None`."""
     return make(random) if random.random() < probability else None
 
 
 def text(random: Random) -> str:
-    """One of the odd texts, or one of characters by chance."""
+    """One of the odd texts, or a text of random characters."""
     if random.random() < 0.8:
         return random.choice(TEXTS)
     return "".join(chr(random.choice((random.randrange(128), random.randrange(0x800)))) for _ in range(8))
 
 
 def number(random: Random) -> int:
-    """Of 64 bits, with or without a sign."""
+    """A random whole number of 64 bits, with or without a sign."""
     return random.choice(NUMBERS) * random.choice((1, 1, -1))
 
 
 def body(random: Random) -> bytes:
-    """Of any kind."""
+    """A random body of any kind."""
     return random.choice(BODIES) if random.random() < 0.7 else random.randbytes(random.randrange(40))
 
 
 def damaged(random: Random, data: bytes) -> bytes:
-    """With up to four places changed."""
+    """The data with up to four changes."""
     piece = bytearray(data)
     for _ in range(random.randint(1, 4)):
         at = random.randrange(len(piece) + 1)

@@ -1,4 +1,4 @@
-"""Pulsar: messages as the client hands them over, properties of any bytes, and bodies by schemas that do not fit them."""
+"""The feed of Pulsar: messages as the client returns them, properties of any bytes, schemas that do not fit."""
 
 import json
 from collections import deque
@@ -40,7 +40,7 @@ _REGISTRY = (
 
 
 class Sent:
-    """A message of Pulsar. Its properties and its key are bytes, which the client shows as texts or not at all."""
+    """A message as Pulsar's client holds it: properties and key are bytes, which the client shows as text or fails."""
 
     def __init__(
         self, entry: int, body: bytes | None, properties: dict[bytes, bytes], key: bytes, version: int
@@ -86,10 +86,10 @@ class Sent:
 
 
 class PulsarFeed:
-    """A topic.
+    """A topic with hostile messages, in memory.
 
     Attributes:
-        left: messages that are not acknowledged.
+        left: number of messages that are not acknowledged.
     """
 
     destination = "topic:fuzz"
@@ -104,14 +104,14 @@ class PulsarFeed:
         self.left = 0
 
     def feed(self, hostile: int, last: bytes) -> int:
-        """Send so many hostile messages and the last one."""
+        """Send `hostile` hostile messages and the last message."""
         self.waiting.extend(self._hostile() for _ in range(hostile))
         self.waiting.append(self._sent(last, {b"last": b"true", b"last_jsmtype": b"boolean"}, b"", -1))
         self.left += hostile + 1
         return hostile + 1
 
     def link(self, *_: Any) -> "FedLink":
-        """In the place of the connector's own."""
+        """A link in the place of the connector's own link."""
         return FedLink(self)
 
     def _sent(self, *arguments: Any) -> Sent:
@@ -139,36 +139,36 @@ class PulsarFeed:
 
 
 class FedLink:
-    """What the source sees of the client, and of its consumer."""
+    """The part of Pulsar's client and consumer that the source uses, over the messages in memory."""
 
     def __init__(self, feed: PulsarFeed) -> None:
         self._feed = feed
         self._held: dict[int, Sent] = {}
 
     def open(self) -> None:
-        """There is nothing to open."""
+        """Do nothing: there is no connection."""
 
     def subscribe(self, *_: Any) -> "FedLink":
-        """It is its own consumer."""
+        """Return itself: it is its own consumer."""
         return self
 
     def schema(self, _: str, version: int) -> Any:
-        """What the registry has."""
+        """The schema of a version, as the registry would return it."""
         if version >= len(_REGISTRY):
             return None
         kind, definition = _REGISTRY[version]
         return SimpleNamespace(schema_type=lambda: kind, schema=lambda: definition)
 
     def call(self, _: str, function: Callable[[], Any]) -> Any:
-        """At once."""
+        """Call the function at once."""
         return function()
 
     def is_connected(self) -> bool:
-        """Always."""
+        """Always `True`."""
         return True
 
     def receive(self, _: int) -> Sent:
-        """The next one."""
+        """Take the next message."""
         if not self._feed.waiting:
             raise pulsar.exceptions.Timeout
         sent = self._feed.waiting.popleft()
@@ -176,11 +176,11 @@ class FedLink:
         return sent
 
     def acknowledge(self, name: Any) -> None:
-        """It is done."""
+        """Acknowledge a message."""
         del self._held[name.entry]
         self._feed.left -= 1
 
     def close(self) -> None:
-        """What is not acknowledged comes again."""
+        """Give back all messages that are not acknowledged."""
         self._feed.waiting.extendleft(reversed(self._held.values()))
         self._held = {}

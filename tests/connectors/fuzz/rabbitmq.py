@@ -1,4 +1,4 @@
-"""RabbitMQ: deliveries as frames, cut apart by the connector, at the link of its source."""
+"""The feed of RabbitMQ: frames of deliveries at the link of the source; the connector splits and decodes them."""
 
 import struct
 from collections import deque
@@ -37,10 +37,10 @@ _KINDS = (*_FIXED, *"SSSxVAF")
 
 
 class RabbitFeed:
-    """A queue of deliveries.
+    """A queue of hostile deliveries, in memory.
 
     Attributes:
-        left: messages that are not acknowledged.
+        left: number of messages that are not acknowledged.
     """
 
     destination = "topic:fuzz"
@@ -54,14 +54,14 @@ class RabbitFeed:
         self.left = 0
 
     def feed(self, hostile: int, last: bytes) -> int:
-        """Queue so many hostile messages and the last one."""
+        """Queue `hostile` hostile messages and the last message."""
         self.waiting.extend(self._hostile() for _ in range(hostile))
         self.waiting.append((encode_fields(Fields(headers={"last": True})), last))
         self.left += hostile + 1
         return hostile + 1
 
     def link(self, *arguments: Any) -> "FedLink":
-        """In the place of the connector's own."""
+        """A link in the place of the connector's own link."""
         return FedLink(self, *arguments)
 
     def _hostile(self) -> tuple[bytes, bytes]:
@@ -71,7 +71,7 @@ class RabbitFeed:
 
 
 class FedLink:
-    """What the source sees of a server: as many deliveries as it takes unacknowledged, and again what it gave back."""
+    """The part of a server that the source uses: it delivers up to the prefetch, and redelivers."""
 
     fault = None
 
@@ -85,17 +85,17 @@ class FedLink:
         self._unacknowledged: dict[int, tuple[bytes, bytes]] = {}
 
     def open(self) -> None:
-        """There is nothing to open."""
+        """Do nothing: there is no connection."""
 
     def ask(self, _: Any) -> None:
-        """Everything is there."""
+        """Answer every question as if everything existed."""
 
     def consume(self, _: str, prefetch: int) -> None:
-        """Deliver from now on."""
+        """Begin to deliver."""
         self._prefetch = prefetch
 
     def check(self) -> None:
-        """Deliver what fits."""
+        """Deliver as many messages as the prefetch allows."""
         frames = []
         while self._feed.waiting and len(self._unacknowledged) < self._prefetch:
             self._tag += 1
@@ -107,27 +107,27 @@ class FedLink:
             self._deliver(delivery)
 
     def tell(self, action: Callable[[Any], object]) -> None:
-        """Acknowledgements."""
+        """Carry out acknowledgements."""
         action(self)
 
     def basic_ack(self, tag: int, multiple: bool) -> None:  # as pika has it
-        """One, or all up to it."""
+        """Acknowledge one delivery, or all deliveries up to its tag."""
         for one in [one for one in self._unacknowledged if one == tag or (multiple and one < tag)]:
             del self._unacknowledged[one]
             self._feed.left -= 1
 
     def begin(self, _: Any) -> "Future[Any]":
-        """A question that is answered at once."""
+        """Take a request, whose answer is there at once."""
         answer: Future[Any] = Future()
         answer.set_result(None)
         return answer
 
     def finish(self, answer: "Future[Any]") -> Any:
-        """Its answer."""
+        """Return the answer of the request."""
         return answer.result()
 
     def close(self) -> None:
-        """What is not acknowledged comes again."""
+        """Give back all messages that are not acknowledged."""
         self._feed.waiting.extendleft(reversed(self._unacknowledged.values()))
         self._unacknowledged = {}
 
@@ -143,7 +143,7 @@ def _frame(kind: int, payload: bytes) -> bytes:
 
 
 def _properties(random: Random) -> bytes:
-    """All that the protocol knows, with a table of headers of any kind."""
+    """All properties that the protocol has, with a table of headers of any kind."""
     short = lambda one: text(one).encode()[:255].decode(errors="ignore")  # noqa: E731
     fields = Fields(
         *(maybe(random, 0.2, short) for _ in range(2)),
@@ -189,7 +189,7 @@ def _value(random: Random, depth: int) -> bytes:
 
 
 def _nested(random: Random, depth: int) -> bytes:
-    """An array of values; seldom one in one in one."""
+    """An array of values; seldom an array in an array in an array."""
     content = b"" if depth > 3 else b"".join(_value(random, depth + 1) for _ in range(random.randrange(4)))
     if random.random() < 0.005:
         for _ in range(_DEEPEST):

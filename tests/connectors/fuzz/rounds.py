@@ -1,4 +1,4 @@
-"""A round: an engine, what it is fed, and whether everything of it is accounted for."""
+"""A round: an engine, a feed of hostile messages, and the check that every message is accounted for."""
 
 import contextlib
 import tempfile
@@ -36,13 +36,13 @@ _MODE = Reliability.EXACTLY_ONCE
 
 @event
 class Last:
-    """What nearly no hostile body is."""
+    """The event of the last message, whose fields hardly any hostile body has."""
 
     last: int
 
 
 class Passes(Monitor, persistent=True):
-    """Sends on what comes, whatever it is."""
+    """Sends on every message that it gets."""
 
     handled: int = 0
 
@@ -60,7 +60,7 @@ class Passes(Monitor, persistent=True):
 
 
 class Feed(Protocol):
-    """A connector, and what its broker has for it."""
+    """A connector, and the hostile messages that its broker holds for it."""
 
     destination: str
     patched: tuple[Any, str] | None
@@ -68,20 +68,20 @@ class Feed(Protocol):
     left: int
 
     def feed(self, hostile: int, last: bytes) -> int:
-        """Have so many hostile messages ready, and the last one behind them; returns how many that are for a source."""
+        """Provide hostile messages and the last message after them; returns how many messages the source should get."""
         ...
 
 
 class Everywhere:
-    """The connection that is sent to: writes each message as every connector would, and keeps nothing.
+    """The connection that the engine sends to: it encodes each message as every connector would, and keeps none.
 
     Args:
-        last: the body of the valid message.
+        last: body of the valid message, which comes last.
 
     Attributes:
-        arrived: it has arrived.
-        sent: all that have.
-        refused: messages that no connector could carry, by connector.
+        arrived: set when the valid message has arrived.
+        sent: number of messages that have arrived.
+        refused: number of messages that a connector could not carry, by connector.
     """
 
     features = Features()
@@ -93,18 +93,18 @@ class Everywhere:
         self.refused: dict[str, int] = dict.fromkeys(_ENCODERS, 0)
 
     def source(self, _: ReceiverSettings) -> Source:
-        """Nothing can be received."""
+        """Refuse: nothing can be received."""
         raise NotImplementedError
 
     def sink(self, _: SenderSettings) -> "Everywhere":
-        """It is its own."""
+        """Return itself: it is its own sink."""
         return self
 
     def connect(self) -> None:
-        """There is nothing to connect to."""
+        """Do nothing: there is no connection."""
 
     def send(self, batch: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
-        """Write them."""
+        """Encode the messages, and confirm them."""
         for outgoing in batch:
             for name, encode in _ENCODERS.items():
                 try:
@@ -117,7 +117,7 @@ class Everywhere:
         return [None] * len(batch)
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing: there is no connection."""
 
 
 _ENCODERS: dict[str, Callable[[Outgoing], object]] = {
@@ -129,7 +129,7 @@ _ENCODERS: dict[str, Callable[[Outgoing], object]] = {
 
 
 class Figures(NamedTuple):
-    """What became of the messages of a round."""
+    """Numbers of the messages of a round, by their fate."""
 
     fed: int
     handled: int
@@ -146,7 +146,7 @@ class Figures(NamedTuple):
 def campaign(
     connector: str, messages: int, seed: int, say: Callable[[str], None] = lambda _: None, of_round: int = ROUND
 ) -> Figures:
-    """Rounds until so many messages are fed. Raises what went wrong in the first round that fails."""
+    """Run rounds until `messages` messages were fed. Raises the error of the first round that fails."""
     total = Figures(0, 0, 0, 0, 0, 0, 0)
     number = 0
     while total.fed < messages:
@@ -161,7 +161,7 @@ def campaign(
 
 
 def one_round(connector: str, messages: int, seed: str, number: int) -> Figures:
-    """One engine on a new store, started twice: the second time on what the first one left."""
+    """Run one engine on a new store, and a second time on the store that the first life left."""
     with tempfile.TemporaryDirectory() as directory:
         feed = FEEDS[connector](Random(seed), Path(directory))
         settings = _settings(connector, feed.destination, Path(directory), number)
@@ -208,7 +208,7 @@ def _life(settings: EngineSettings, feed: Feed, messages: int, number: int) -> F
 
 
 def _settings(connector: str, destination: str, directory: Path, number: int) -> EngineSettings:
-    """Every fourth round has a selector where the engine is the one that selects, every fifth one an event type."""
+    """The settings of a round: every fourth has a selector if the engine applies it, every fifth an event type."""
     return EngineSettings(
         name="fuzz",
         store=f"sqlite:///{directory}/engine.db",

@@ -1,4 +1,4 @@
-"""RabbitMQ streams: chunks of entries, and of batches packed into one, at the link of the source."""
+"""The feed of RabbitMQ streams: chunks of entries and of packed batches, at the link of the source."""
 
 import gzip
 import struct
@@ -34,7 +34,7 @@ _CODES = (*_FIXED, *[0xA0, 0xA1, 0xA3, 0xB0, 0xB1, 0xB3] * 3, 0xC0, 0xC1, 0xD0, 
 
 
 class Delivered(NamedTuple):
-    """What rstream makes of a delivery, as far as the source looks at it."""
+    """A delivery as rstream returns it, with the fields that the source uses."""
 
     subscription_id: int
     chunk_first_offset: int
@@ -44,7 +44,7 @@ class Delivered(NamedTuple):
 
 
 class StreamFeed:
-    """A stream."""
+    """A stream with hostile chunks, in memory."""
 
     destination = "queue:fuzz"
     options: dict[str, Any] = {}
@@ -60,11 +60,11 @@ class StreamFeed:
 
     @property
     def left(self) -> int:
-        """Messages that are not acknowledged."""
+        """The number of messages that are not acknowledged."""
         return self.end - 1 - (-1 if self.stored is None else self.stored)
 
     def feed(self, hostile: int, last: bytes) -> int:
-        """Append chunks; those with more than so many messages end one round earlier."""
+        """Append chunks of `hostile` messages, and a chunk of the last message; returns the number of messages."""
         begun = self.end
         while self.end - begun < hostile:
             self._append(min(hostile - (self.end - begun), self._random.randint(1, _MOST_IN_A_CHUNK)))
@@ -72,7 +72,7 @@ class StreamFeed:
         return self.end - begun
 
     def link(self, *arguments: Any) -> "FedLink":
-        """In the place of the connector's own."""
+        """A link in the place of the connector's own link."""
         return FedLink(self, *arguments)
 
     def _append(self, most: int) -> None:
@@ -94,7 +94,7 @@ class StreamFeed:
 
 
 class FedLink:
-    """What the source sees of a server: chunks for credits, and the offset that it stores."""
+    """The part of a RabbitMQ server that the source uses: chunks for credits, and the stored offset."""
 
     fault = None
 
@@ -107,17 +107,17 @@ class FedLink:
         self._delivering = False
 
     def open(self) -> None:
-        """There is nothing to open."""
+        """Do nothing: there is no connection."""
 
     def open_at(self, _: Any) -> None:
-        """The stream is there."""
+        """Open the stream, which is there."""
 
     def exists(self, _: str) -> bool:
-        """It is."""
+        """Always `True`."""
         return True
 
     def check(self) -> None:
-        """Deliver what there are credits for."""
+        """Deliver as many chunks as there are credits."""
         while self._credits and self._next < len(self._feed.chunks):
             self._credits -= 1
             chunk = self._feed.chunks[self._next]._replace(subscription_id=self._subscription)
@@ -125,21 +125,21 @@ class FedLink:
             _done(self._handle(chunk))
 
     def ask(self, request: Callable[["FedLink"], Coroutine[Any, Any, Any]], _: str) -> Any:
-        """It is answered at once."""
+        """Answer a request at once."""
         return _done(request(self))
 
     def begin(self, request: Callable[["FedLink"], Coroutine[Any, Any, Any]], _: str) -> "Future[Any]":
-        """It is answered at once."""
+        """Take a request, whose answer is there at once."""
         answer: Future[Any] = Future()
         answer.set_result(_done(request(self)))
         return answer
 
     def finish(self, answer: "Future[Any]") -> Any:
-        """Its answer."""
+        """Return the answer of the request."""
         return answer.result()
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: there is no connection."""
 
     # --- as the connection of rstream ---
 
@@ -166,7 +166,7 @@ class FedLink:
 
 
 def _done(request: Any) -> Any:
-    """The result of what never waits."""
+    """Run a coroutine that never waits, and return its result."""
     try:
         request.send(None)
     except StopIteration as over:
@@ -179,7 +179,7 @@ def _entry(message: bytes) -> bytes:
 
 
 def _batch(random: Random, number: int) -> bytes:
-    """Of so many messages; seldom of what it says."""
+    """A batch of `number` messages, whose header seldom gives another number."""
     content = b"".join(_entry(_message(random)) for _ in range(number))
     size, compression = len(content), random.choice((0, 1, 1, 2, 4))
     packed = gzip.compress(content, 1) if compression == 1 else content
@@ -215,7 +215,7 @@ def _plain(random: Random) -> Message:
 
 
 def _section(random: Random) -> bytes:
-    """A described value; mostly a list or a map, as it should be."""
+    """A described value of AMQP 1.0; mostly a list or a map, as the format requires."""
     code = random.choice(_SECTIONS)
     if random.random() < 0.2:
         return bytes((0x00, 0x53, code)) + _value(random, 0)

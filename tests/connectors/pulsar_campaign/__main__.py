@@ -1,4 +1,4 @@
-"""The command; exit status 1 on a violation, and when nothing is proved."""
+"""The command of the campaign; its exit status is 1 on a violation, and if nothing is proved."""
 
 import argparse
 import sys
@@ -13,7 +13,7 @@ from tests.servers import running
 
 
 def main() -> int:
-    """Run what was asked for."""
+    """Run the campaign that the command line asks for."""
     parser = argparse.ArgumentParser(prog="python -m tests.connectors.pulsar_campaign")
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--process-kills", type=int, default=300)

@@ -42,14 +42,14 @@ class Bridges(Monitor, persistent=True):
 
     @on(Message)
     def order(self, order: Message) -> None:
-        """One of them."""
+        """Count one order, and send it on."""
         name = name_of(order.body)
         self.counts[name] = self.counts.get(name, 0) + 1
         self.send(order.body, to="sender")
 
 
 def settings(store: str, reliability: Reliability) -> EngineSettings:
-    """Of the engine; `reliability` is what its receiver promises."""
+    """The settings of the engine; `reliability` is the mode of its receiver."""
     return EngineSettings(
         name=NAME,
         store=store,
@@ -82,7 +82,7 @@ def settings(store: str, reliability: Reliability) -> EngineSettings:
 
 
 def main(options: str, store: str, reliability: str) -> None:
-    """Run until standard input ends."""
+    """Run the engine until standard input ends."""
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     connection = PulsarConnection("pulsar", ConnectionSettings(type="pulsar", options=json.loads(options)))
     engine = Engine(settings(store, Reliability(reliability)), connections={"pulsar": connection})

@@ -1,4 +1,4 @@
-"""What rounds did, and whether that proves anything."""
+"""Figures of rounds, and whether they prove anything."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -9,19 +9,19 @@ from tests.connectors.pulsar_campaign.traffic import Control, Kind, Traffic
 
 @dataclass(slots=True)
 class Figures:
-    """What rounds did.
+    """Figures of the rounds of one kind.
 
     Attributes:
-        kills: of each kind.
-        kills_in_traffic: those with orders under way, of which some had come through since the last kill.
-        under_way: orders under way at all kills of a kind together.
-        connections_lost: seen by bridges that have ended in order, and those that a broker which is gone refused them.
-        publisher_lost: the same, by the publisher.
-        orders: begun.
-        repeated: orders that the publisher sent again.
-        duplicates: recognised by the receivers of bridges that have ended in order.
-        counted_doubles: orders in the state beyond the first of each.
-        stored_doubles: messages of the bridge in its topic beyond the first of each.
+        kills: number of kills of each kind.
+        kills_in_traffic: number of kills with orders under way, after some had come through since the last kill.
+        under_way: sum of the orders under way at each kill of a kind.
+        connections_lost: number of lost and refused connections of bridges that have ended in order.
+        publisher_lost: number of lost and refused connections of the publisher.
+        orders: number of orders that were begun.
+        repeated: number of orders that the publisher sent again.
+        duplicates: number of duplicates that receivers of bridges have recognised, if the bridges ended in order.
+        counted_doubles: number of orders in the state beyond the first of each.
+        stored_doubles: number of messages of the bridge in its topic beyond the first of each.
         seconds: all of them.
     """
 
@@ -40,24 +40,24 @@ class Figures:
     seconds: float = 0.0
 
     def doubles(self, control: Control) -> int:
-        """Those that a control must have."""
+        """The doubles that a control must have."""
         return self.stored_doubles if control is Control.NO_DEDUPLICATION else self.counted_doubles
 
     def add_kill(self, kind: Kind, traffic: Traffic) -> None:
-        """Something is about to be killed."""
+        """Count a kill, right before it."""
         self.kills[kind] += 1
         self.kills_in_traffic[kind] += traffic.is_flowing
         self.under_way[kind] += traffic.board.under_way
 
     def add_traffic(self, traffic: Traffic) -> None:
-        """A bridge and a publisher that have ended."""
+        """Add the figures of a bridge and a publisher that have ended."""
         self.connections_lost += traffic.counters["connection_errors"]
         self.duplicates += traffic.counters["duplicates"]
         self.publisher_lost += traffic.publisher.connection_errors
         self.repeated += traffic.publisher.repeated
 
     def report(self) -> dict[str, Any]:
-        """For a machine."""
+        """The figures as values for a JSON report."""
         return {
             "kills": dict(self.kills),
             "kills_in_traffic": dict(self.kills_in_traffic),
@@ -73,7 +73,7 @@ class Figures:
         }
 
     def line(self) -> str:
-        """One line."""
+        """The figures as one line of text."""
         kills = ", ".join(
             f"{count} {kind} ({self.kills_in_traffic[kind]} in traffic, {self.under_way[kind] / count:.0f} orders under way)"
             for kind, count in self.kills.items()
@@ -88,7 +88,7 @@ class Figures:
 
 @dataclass(slots=True)
 class Result:
-    """A campaign: what its rounds did, and what its controls did."""
+    """The result of a campaign: the figures of its rounds and of its controls."""
 
     seed: int
     figures: Figures = field(default_factory=Figures)
@@ -97,12 +97,12 @@ class Result:
 
     @property
     def violations(self) -> list[str]:
-        """Of all rounds."""
+        """The violations of all rounds."""
         return [text for one in (self.figures, *self.controls.values()) for text in one.violations]
 
     @property
     def blind(self) -> list[str]:
-        """Why it proves nothing, though it found nothing."""
+        """The reasons why the campaign proves nothing although it found no violation."""
         kills, met = self.figures.kills, self.figures.kills_in_traffic
         found = [f"{met[kind]} of {count} {kind} met traffic" for kind, count in kills.items() if count > 2 * met[kind]]
         if kills[Kind.BROKER] and not self.figures.connections_lost:
@@ -115,7 +115,7 @@ class Result:
         return found
 
     def report(self) -> dict[str, Any]:
-        """For a machine."""
+        """The result as values for a JSON report."""
         return {
             "seed": self.seed,
             **self.figures.report(),
@@ -126,7 +126,7 @@ class Result:
         }
 
     def lines(self) -> list[str]:
-        """For a reader."""
+        """The result as lines of text."""
         return [
             *(f"VIOLATION: {text}" for text in self.violations),
             *(f"BLIND: {text}" for text in self.blind),

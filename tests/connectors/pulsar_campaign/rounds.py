@@ -46,18 +46,18 @@ def campaign(
     say: Callable[[str], object] = lambda _: None,
     patience_s: float = PATIENCE_S,
 ) -> Result:
-    """Rounds until there were so many kills, each kind with its controls; a violation ends it.
+    """Run rounds until there were enough kills, each kind with its controls; a violation ends the campaign.
 
     The store of a round with a violation is left in its directory, with the logs of bridge and broker.
 
     Args:
-        pulsar: to be killed; nobody else may use it.
-        directory: for stores.
-        kills: of the broker.
-        process_kills: of the bridge.
-        seed: of everything that is drawn.
-        say: is told of each round.
-        patience_s: longest standstill.
+        pulsar: the broker that is killed; nobody else may use it.
+        directory: place of the stores.
+        kills: number of kills of the broker.
+        process_kills: number of kills of the bridge.
+        seed: seed of everything that is drawn.
+        say: called with a line about each round.
+        patience_s: longest time without a new order.
     """
     result = Result(seed)
     begin = time.monotonic()
@@ -80,7 +80,7 @@ def campaign(
 
 
 def plan(seed: int, wanted: dict[Kind, int]) -> Iterator[Round]:
-    """The rounds; the controls of a kind stand before its rounds."""
+    """The rounds in order; the controls of a kind come before its rounds."""
     seeds = (f"{seed} {number}" for number in itertools.count())
     for kind, kills in wanted.items():
         for control in Control if kills else ():
@@ -90,7 +90,7 @@ def plan(seed: int, wanted: dict[Kind, int]) -> Iterator[Round]:
 
 
 def one_round(place: PulsarSite, this: Round, figures: Figures) -> None:
-    """All kills of the round, and the comparison at its end."""
+    """One round: all its kills, and the comparison at its end."""
     begin = time.monotonic()
     rng = random.Random(this.seed)
     board = Board()
@@ -111,7 +111,7 @@ def one_round(place: PulsarSite, this: Round, figures: Figures) -> None:
 
 
 def kill_often(place: PulsarSite, this: Round, rng: random.Random, figures: Figures, board: Board) -> None:
-    """The broker or the bridge is killed and started again, after a drawn number of orders has come through."""
+    """Kill the broker or the bridge and start it again, each time after a drawn number of orders."""
     traffic = Traffic(place, this, rng, board)
     kill = place.pulsar.restart if this.kind is Kind.BROKER else traffic.bridge.restart
     try:
@@ -128,7 +128,7 @@ def kill_often(place: PulsarSite, this: Round, rng: random.Random, figures: Figu
 
 
 def run_undisturbed(place: PulsarSite, this: Round, rng: random.Random, figures: Figures, board: Board) -> None:
-    """The bridge goes on, with one more order behind what was left."""
+    """Let the bridge go on without kills, with one more order after all earlier ones."""
     traffic = Traffic(place, this, rng, board)
     traffic.publisher.finish()
     with traffic.flowing():
@@ -137,12 +137,12 @@ def run_undisturbed(place: PulsarSite, this: Round, rng: random.Random, figures:
 
 
 def unacknowledged(place: PulsarSite) -> int:
-    """What the broker would give to the next bridge."""
+    """The number of messages that the broker would deliver to the next bridge."""
     return int(place.pulsar.subscriptions(SOURCE, place.namespace)[QUEUE_SUBSCRIPTION]["msgBacklog"])
 
 
 def differences(place: PulsarSite, this: Round, figures: Figures, board: Board) -> list[str]:
-    """Hold the state of the bridge, and what both topics store, against the orders that were begun."""
+    """Compare the state of the bridge, and the content of both topics, with the orders that were begun."""
     state = judge(counts_in(place.store, NAME), board.begun)
     outbound = stored_in(place.pulsar.url, place.topic(TARGET))
     inbound = stored_in(place.pulsar.url, place.topic(SOURCE))

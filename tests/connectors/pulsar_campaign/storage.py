@@ -1,4 +1,4 @@
-"""What a topic stores, read with a bare reader of Pulsar's client."""
+"""Reads the content of a topic with a reader of Pulsar's client, without the connector."""
 
 import contextlib
 import os
@@ -18,11 +18,11 @@ _NOWHERE = pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)
 
 @dataclass(slots=True)
 class Stored:
-    """All of a topic.
+    """The content of a topic.
 
     Attributes:
-        orders: how often each is there.
-        ids: how often each id is there that its sender has given.
+        orders: how often the topic has each order.
+        ids: how often the topic has each unique id.
     """
 
     orders: Counter[str] = field(default_factory=Counter)
@@ -30,11 +30,11 @@ class Stored:
 
     @property
     def repeats(self) -> int:
-        """Messages beyond the first of each id."""
+        """The number of messages beyond the first of each id."""
         return self.ids.total() - len(self.ids)
 
     def violations(self, *, may_repeat: bool) -> list[str]:
-        """What one sender cannot have stored: it numbers from 1 on, without gaps."""
+        """Ids that one sender cannot have stored, since it numbers from 1 on without gaps."""
         if len({one.partition(":")[2] for one in self.ids}) > 1:
             return [f"several sources of the messages of one sender: {sorted(self.ids)}"]
         numbers = {int(one.partition(":")[0]) for one in self.ids}
@@ -46,7 +46,7 @@ class Stored:
 
 
 def stored_in(url: str, topic: str) -> Stored:
-    """Read all that is there, from the first message to the last."""
+    """Read a topic from its first message to its last."""
     stored = Stored()
     with _reader(url, topic) as reader:
         while reader.has_message_available():
@@ -57,9 +57,9 @@ def stored_in(url: str, topic: str) -> Stored:
 
 
 class Follower:
-    """Notes on the board what a topic stores, as it comes, in a thread of its own.
+    """Follows a topic in a thread of its own, and notes each stored message on the board.
 
-    What it reads a second time, because its connection was lost, it does not note again.
+    It does not note again the messages that it reads a second time after a lost connection.
     """
 
     def __init__(self, url: str, topic: str, board: Board) -> None:
@@ -69,11 +69,11 @@ class Follower:
         self._ending = threading.Event()
 
     def end(self) -> None:
-        """Now."""
+        """End at once."""
         self._ending.set()
 
     def run(self) -> None:
-        """Read."""
+        """Read until the end."""
         places = set()
         with _reader(self._url, self._topic) as reader:
             while not self._ending.is_set():

@@ -1,4 +1,4 @@
-"""A publisher, the process of the bridge, and who reads what it has sent."""
+"""The traffic of a round: a publisher, the process of the bridge, and a follower of its output."""
 
 import contextlib
 import json
@@ -27,32 +27,32 @@ _KEEP_ALL = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
 
 
 class Kind(StrEnum):
-    """What is killed."""
+    """The process that a round kills."""
 
     BROKER = "kills"
     BRIDGE = "process kills"
 
 
 class Control(StrEnum):
-    """What is left out, so that something must double."""
+    """The protection that a control leaves out, so that something must double."""
 
     NO_DEDUPLICATION = "without deduplication"
     AT_LEAST_ONCE = "AT_LEAST_ONCE"
 
 
 class BridgeEnded(Exception):
-    """By itself."""
+    """The bridge ended, and nobody had killed it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """What one round does.
+    """The parameters of a round.
 
     Attributes:
-        seed: of everything that is drawn in it.
-        kind: of its kills.
-        kills: how many; a control ends as soon as something has doubled.
-        control: what is left out.
+        seed: seed of everything that is drawn in the round.
+        kind: the process that it kills.
+        kills: number of kills; a control ends as soon as something has doubled.
+        control: the protection that it leaves out; `None` in a round that is no control.
     """
 
     seed: str
@@ -62,12 +62,12 @@ class Round:
 
     @property
     def deduplication(self) -> bool:
-        """Whether the broker drops what a producer repeats."""
+        """Whether the broker drops repeats of producers."""
         return self.control is not Control.NO_DEDUPLICATION
 
     @property
     def reliability(self) -> Reliability:
-        """What the bridge's receiver promises."""
+        """The reliability mode of the bridge's receiver."""
         return Reliability.AT_LEAST_ONCE if self.control is Control.AT_LEAST_ONCE else Reliability.EXACTLY_ONCE
 
     def __str__(self) -> str:
@@ -77,14 +77,14 @@ class Round:
 
 @dataclass(frozen=True, kw_only=True)
 class PulsarSite:
-    """Where a round happens.
+    """The broker, the namespace and the directory of a round.
 
     Attributes:
         pulsar: the broker; nobody else may use it while it is killed.
-        namespace: of both topics.
-        deduplication: whether the broker drops repeats there.
-        directory: of the store and the log of the bridge.
-        patience_s: longest standstill.
+        namespace: namespace of both topics.
+        deduplication: whether the broker drops repeats in this namespace.
+        directory: place of the store and the log of the bridge.
+        patience_s: longest time without a new order.
     """
 
     pulsar: PulsarServer
@@ -95,21 +95,21 @@ class PulsarSite:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Of connections."""
+        """The options of connections."""
         return {**self.pulsar.options, "namespace": self.namespace, "deduplication": self.deduplication}
 
     @property
     def store(self) -> str:
-        """Of the bridge."""
+        """The store of the bridge."""
         return f"sqlite:///{self.directory}/bridge.db"
 
     def topic(self, name: str) -> str:
-        """The full name of one of the two."""
+        """The full name of one of the two topics."""
         return f"persistent://{self.namespace}/{name}"
 
 
 def fresh_place(pulsar: PulsarServer, this: Round, directory: Path, patience_s: float) -> PulsarSite:
-    """A namespace in which nothing that is acknowledged is thrown away."""
+    """Make a namespace in which the broker keeps acknowledged messages."""
     namespace = pulsar.namespace(deduplication=this.deduplication)
     pulsar.request("POST", f"namespaces/{namespace}/retention", _KEEP_ALL)
     return PulsarSite(
@@ -122,10 +122,10 @@ def fresh_place(pulsar: PulsarServer, this: Round, directory: Path, patience_s: 
 
 
 class Bridge:
-    """The process, and those that come after it. Owned by the thread of the round.
+    """The process of the bridge, and its successors after kills. Owned by the thread of the round.
 
     Attributes:
-        counters: of the receivers and senders of those that have ended in order.
+        counters: sums of the counters of receivers and senders of bridges that have ended in order.
     """
 
     def __init__(self, place: PulsarSite, this: Round) -> None:
@@ -135,7 +135,7 @@ class Bridge:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it and wait until it says that it has begun. Raises `BridgeEnded`, `Stalled`."""
+        """Start the process, and wait until it reports that it has begun. Raises `BridgeEnded`, `Stalled`."""
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.connectors.pulsar_campaign.bridge", *self._arguments],
@@ -147,19 +147,19 @@ class Bridge:
         self._line()
 
     def kill(self) -> None:
-        """Kill it, and wait until it is gone; nothing for one that is not there."""
+        """Kill the process and wait for its end; without effect if there is no process."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
             process.communicate()
 
     def restart(self) -> None:
-        """Kill it and start it again."""
+        """Kill the process and start another one."""
         self.kill()
         self.start()
 
     def end(self) -> None:
-        """In order. Raises `BridgeEnded`, `Stalled`."""
+        """Let the process end in order. Raises `BridgeEnded`, `Stalled`."""
         assert self._process is not None
         assert self._process.stdin is not None
         self._process.stdin.close()
@@ -168,7 +168,7 @@ class Bridge:
         self.kill()
 
     def look(self) -> None:
-        """Raises `BridgeEnded`."""
+        """Raise `BridgeEnded` if the process has ended by itself."""
         if self._process is not None and self._process.poll() is not None:
             raise BridgeEnded(f"with {self._process.returncode}: {self._log.read_text()[-2000:]}")
 
@@ -211,7 +211,7 @@ class Traffic:
 
     @contextlib.contextmanager
     def flowing(self) -> Iterator[None]:
-        """Within the block; at its end everything has come through, and the bridge has ended in order."""
+        """Run them within the block. At its end every order has come through, and the bridge has ended in order."""
         with ThreadPoolExecutor(2) as pool:
             published = pool.submit(self.publisher.run)
             self._running = [published, pool.submit(self._follower.run)]
@@ -227,33 +227,33 @@ class Traffic:
                 self._follower.end()
 
     def strike(self, kill: Callable[[], None]) -> None:
-        """Kill something; what comes through from now on has come through since."""
+        """Kill a process; `has_brought` and `is_flowing` count from this kill on."""
         kill()
         self._counted_before = self.board.counted
 
     def wait_until(self, reached: Callable[[], bool]) -> None:
-        """Wait as long as orders move. Raises `Stalled`, or what has ended one of them."""
+        """Wait as long as orders move. Raises `Stalled`, or the error that has ended one of the three."""
         self.board.wait_as_long_as_it_moves(reached, self.look, self._patience_s)
 
     def look(self) -> None:
-        """Raises what has ended the bridge, the publisher or the follower."""
+        """Raise the error that has ended the bridge, the publisher or the follower, if there is one."""
         self.bridge.look()
         for one in self._running:
             if one.done():
                 one.result()
 
     def has_brought(self, orders: int) -> bool:
-        """Whether so many have come through since the last kill."""
+        """Whether at least `orders` orders have come through since the last kill."""
         return self.board.counted - self._counted_before >= orders
 
     @property
     def is_flowing(self) -> bool:
-        """Whether an order has come through since the last kill, and others are under way."""
+        """Whether an order has come through since the last kill while others are under way."""
         return self.has_brought(1) and self.board.under_way > 0
 
     @property
     def counters(self) -> Counter[str]:
-        """Of all receivers and senders of bridges that have ended in order."""
+        """Counters of all receivers and senders of bridges that have ended in order."""
         total: Counter[str] = Counter()
         for one in self.bridge.counters:
             total.update({name: count for name, count in one.items() if isinstance(count, int)})

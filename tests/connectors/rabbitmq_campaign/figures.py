@@ -1,4 +1,4 @@
-"""What rounds did, and whether the state is what it must be."""
+"""Figures of rounds, and whether they prove anything."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -10,24 +10,24 @@ from tests.connectors.rabbitmq_campaign.traffic import BOARD, Kind, Traffic
 
 @dataclass(slots=True)
 class Figures:
-    """What rounds did.
+    """Figures of the rounds of one kind.
 
     Attributes:
-        kills: of the server.
-        kills_in_traffic: those with orders under way and an engine connected.
-        kills_amid_sends: those with orders that the publisher or the forwarding sender waited to have confirmed.
-        under_way: orders under way at all kills together.
-        cuts: of connections, by direction; "none" where too little passed, so that they were cut without a byte.
-        cut_roles: the same, by whose connection it was.
-        cuts_in_handshakes: those before any message could pass.
-        silent_cuts: those that the server was not told of.
-        connections_lost: seen by receivers and senders, and those that a server which is gone refused them.
-        publisher_lost: the same, by the publisher.
-        messages: orders begun.
-        repeated: orders that the publisher sent again.
-        redelivered: messages that came with the flag.
-        duplicates: recognised by receivers.
-        doubles: orders in the state beyond the first of each.
+        kills: number of kills of the server.
+        kills_in_traffic: number of kills with orders under way and an engine connected.
+        kills_amid_sends: number of kills while the publisher or the forwarding sender waited for confirms.
+        under_way: sum of the orders under way at each kill.
+        cuts: number of cuts of connections, by direction; "none" for cuts not at a byte, since too few bytes passed.
+        cut_roles: number of cuts of connections, by owner of the connection.
+        cuts_in_handshakes: number of cuts before any message could pass.
+        silent_cuts: number of cuts that the server did not notice.
+        connections_lost: number of lost and refused connections of receivers and senders.
+        publisher_lost: number of lost and refused connections of the publisher.
+        messages: number of orders that were begun.
+        repeated: number of orders that the publisher sent again.
+        redelivered: number of messages that came with the flag.
+        duplicates: number of duplicates that receivers have recognised.
+        doubles: number of orders in the state beyond the first of each.
         seconds: all of them.
     """
 
@@ -52,22 +52,22 @@ class Figures:
 
     @property
     def cuts_in_use(self) -> int:
-        """Cuts of connections at a byte, behind the handshake."""
+        """The number of cuts of connections at a byte after the handshake."""
         return self.cuts.total() - self.cuts["none"] - self.cuts_in_handshakes
 
     def faults(self, kind: Kind) -> int:
-        """Of one kind."""
+        """The number of faults of one kind."""
         return self.kills if kind is Kind.KILLS else self.cuts.total()
 
     def add_kill(self, traffic: Traffic) -> None:
-        """The server is about to be killed."""
+        """Count a kill of the server, right before it."""
         self.kills += 1
         self.kills_in_traffic += bool(BOARD.under_way > 0 and traffic.connected)
         self.kills_amid_sends += bool(traffic.unconfirmed)
         self.under_way += BOARD.under_way
 
     def add_line(self, line: Line) -> None:
-        """A line that was cut."""
+        """Add the cuts of a line."""
         self.cuts.update(place.direction.value for place in line.places)
         self.cuts["none"] += line.idle_cuts
         self.cut_roles[line.role.value] += line.cuts
@@ -75,7 +75,7 @@ class Figures:
         self.cuts_in_handshakes += sum(line.in_handshake(place) for place in line.places)
 
     def add_traffic(self, traffic: Traffic) -> None:
-        """Engines and a publisher that have ended."""
+        """Add the figures of engines and a publisher that have ended."""
         for engine in traffic.engines:
             for one in engine.receivers.values():
                 self.redelivered += one.counters.redelivered
@@ -86,7 +86,7 @@ class Figures:
         self.repeated += traffic.publisher.repeated
 
     def report(self) -> dict[str, Any]:
-        """For a machine."""
+        """The figures as values for a JSON report."""
         return {
             "kills": self.kills,
             "kills_in_traffic": self.kills_in_traffic,
@@ -109,7 +109,7 @@ class Figures:
         }
 
     def line(self) -> str:
-        """One line."""
+        """The figures as one line of text."""
         under_way = self.under_way / max(self.kills, 1)
         ways = ", ".join(f"{count} {way}" for way, count in sorted(self.cuts.items()))
         duplicates = ", ".join(f"{count} {engine}" for engine, count in sorted(self.duplicates.items()))
@@ -127,7 +127,7 @@ class Figures:
 
 @dataclass(slots=True)
 class Result:
-    """A campaign: what its rounds did, and for each kind of fault what its control did."""
+    """The result of a campaign: the figures of its rounds, and for each kind of fault those of its control."""
 
     seed: int
     figures: Figures = field(default_factory=Figures)
@@ -136,12 +136,12 @@ class Result:
 
     @property
     def violations(self) -> list[str]:
-        """Of all rounds."""
+        """The violations of all rounds."""
         return [text for one in (self.figures, *self.controls.values()) for text in one.violations]
 
     @property
     def blind(self) -> list[str]:
-        """Why it proves nothing, though it found nothing."""
+        """The reasons why the campaign proves nothing although it found no violation."""
         figures, found = self.figures, []
         if figures.kills > 2 * figures.kills_in_traffic:
             found.append(f"{figures.kills_in_traffic} of {figures.kills} kills met traffic")
@@ -157,7 +157,7 @@ class Result:
         return found
 
     def report(self) -> dict[str, Any]:
-        """For a machine."""
+        """The result as values for a JSON report."""
         return {
             "seed": self.seed,
             **self.figures.report(),
@@ -168,7 +168,7 @@ class Result:
         }
 
     def lines(self) -> list[str]:
-        """For a reader."""
+        """The result as lines of text."""
         return [
             *(f"VIOLATION: {text}" for text in self.violations),
             *(f"BLIND: {text}" for text in self.blind),

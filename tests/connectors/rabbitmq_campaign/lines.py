@@ -1,4 +1,4 @@
-"""Proxies before the connections of the pipeline, which cut them at drawn bytes."""
+"""Proxies for the connections of the pipeline, which cut them at drawn bytes."""
 
 import contextlib
 import random
@@ -19,13 +19,13 @@ MUCH, LITTLE = 15_000, 300
 
 
 class Line:
-    """A proxy before one connection of the pipeline. Each connection through it is cut at a byte drawn before it began.
+    """A proxy for one connection of the pipeline; it cuts each connection at a byte drawn before the connection began.
 
     Args:
-        role: whose it is.
-        port: of the server.
-        handshake: bytes of both directions until messages flow.
-        times: how often it is to be cut.
+        role: owner of the connection.
+        port: port of the server.
+        handshake: number of bytes in each direction before messages flow.
+        times: number of cuts.
         rng: draws directions and bytes.
     """
 
@@ -44,28 +44,28 @@ class Line:
 
     @property
     def cuts(self) -> int:
-        """All of them."""
+        """The number of all cuts."""
         return self.idle_cuts + len(self.places)
 
     @property
     def places(self) -> list[AtByte]:
-        """Where bytes were cut."""
+        """The places of the cuts."""
         places = (one.fault.place for one in self._injections if one.fired)
         return [place for place in places if isinstance(place, AtByte)]
 
     @property
     def silent_cuts(self) -> int:
-        """Those that the server was not told of."""
+        """The number of cuts that the server was not told of."""
         return sum(one.fired for one in self._injections if one.fault.action == CutConnection(upstream=False))
 
     def in_handshake(self, place: AtByte) -> bool:
-        """Whether no message can have been lost."""
+        """Whether a cut at this place was too early to lose a message."""
         return place.after <= self._handshake[place.direction]
 
     def cut_often(self, look: Callable[[], None], enough: Callable[[], bool], patience_s: float) -> None:
-        """Wait until it was cut so often, or enough; a connection of which too little passes is cut now.
+        """Wait until there were enough cuts; cuts a connection at once if too few bytes pass through it.
 
-        Raises `Stalled`, or what `look` raises.
+        Raises `Stalled`, or the error of `look`.
         """
         number, last, deadline = 1, -1, 0.0
         while self.cuts < self._times and not enough():
@@ -82,7 +82,7 @@ class Line:
         self.proxy.heal()
 
     def _at(self, number: int) -> Injection:
-        """The cut of a connection; those of the next ones wait already."""
+        """The cut of connection `number`; the cuts of the next connections wait already."""
         while len(self._injections) < number + 2:
             place = self._draw(len(self._injections) + 1)
             cut = CutConnection(upstream=self._rng.random() >= SILENT_CUTS)
@@ -102,7 +102,7 @@ class Line:
 
 @contextlib.contextmanager
 def lines(place: RabbitSite, this: Round, rng: random.Random) -> Iterator[list[Line]]:
-    """One for each connection, with its share of the cuts."""
+    """One line for each connection, with its share of the cuts."""
     made: list[Line] = []
     shares = [len(range(at, this.faults, len(Role))) for at in range(len(Role))]
     try:
@@ -116,7 +116,7 @@ def lines(place: RabbitSite, this: Round, rng: random.Random) -> Iterator[list[L
 
 
 def handshake_of(place: RabbitSite, this: Round, role: Role) -> dict[Direction, int]:
-    """How many bytes pass until a connection can be used. Declares its queue, too."""
+    """The number of bytes that pass until a connection can be used. It declares the queue, too."""
     queue = place.queues[role in (Role.FORWARDING_SENDER, Role.COUNTING_RECEIVER)]
     with FaultProxy(place.rabbit.port) as proxy:
         connection = place.rabbit.connection(port=proxy.port, queue_type=this.queue_type)

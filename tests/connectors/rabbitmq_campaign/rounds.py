@@ -42,18 +42,18 @@ def campaign(
     say: Callable[[str], object] = lambda _: None,
     patience_s: float = PATIENCE_S,
 ) -> Result:
-    """Rounds until there were so many kills and cuts, each kind with its control; a violation ends it.
+    """Run rounds until there were enough kills and cuts, each kind with its control. A violation ends it.
 
     Stores of a round with a violation are left in its directory, with the log of the server.
 
     Args:
-        rabbit: to be killed; nobody else may use it.
-        directory: for stores.
-        kills: of the server.
-        cuts: of connections.
-        seed: of everything that is drawn.
-        say: is told of each round.
-        patience_s: longest standstill.
+        rabbit: the server that is killed; nobody else may use it.
+        directory: place of the stores.
+        kills: number of kills of the server.
+        cuts: number of cuts of connections.
+        seed: seed of everything that is drawn.
+        say: called with a line about each round.
+        patience_s: longest time without a new order.
     """
     result = Result(seed)
     begin = time.monotonic()
@@ -79,7 +79,7 @@ def campaign(
 
 
 def plan(result: Result, kills: int, cuts: int) -> Iterator[Round]:
-    """The rounds, one kind of queue after the other; the control of a kind stands before its rounds."""
+    """The rounds in order, by kind of queue; the control of a kind comes before its rounds."""
     types = itertools.cycle(("classic", "quorum"))
     numbers = itertools.count()
     wanted = {
@@ -98,7 +98,7 @@ def plan(result: Result, kills: int, cuts: int) -> Iterator[Round]:
 
 
 def one_round(place: RabbitSite, this: Round, figures: Figures) -> None:
-    """Fresh queues and stores, all faults of the round, and the comparison at its end."""
+    """One round with fresh queues and stores: all its faults, and the comparison at its end."""
     begin = time.monotonic()
     rng = random.Random(this.seed)
     BOARD.clear()
@@ -129,7 +129,7 @@ def one_round(place: RabbitSite, this: Round, figures: Figures) -> None:
 
 
 def kill_often(place: RabbitSite, this: Round, rng: random.Random, figures: Figures) -> None:
-    """The server is killed and started again, each time after a drawn number of orders has come to a drawn place."""
+    """Kill the server and start it again, each time after a drawn number of orders has come to a drawn place."""
     traffic = Traffic(place, this, dict.fromkeys(Role, place.rabbit.port), rng)
     try:
         with traffic.flowing():
@@ -148,7 +148,7 @@ def kill_often(place: RabbitSite, this: Round, rng: random.Random, figures: Figu
 
 
 def cut_often(place: RabbitSite, this: Round, rng: random.Random, figures: Figures) -> None:
-    """Every connection is cut, and the next one, until there were enough cuts."""
+    """Cut every connection again and again, until there were enough cuts."""
     with lines(place, this, rng) as all_lines:
         traffic = Traffic(place, this, {line.role: line.proxy.port for line in all_lines}, rng)
         try:
@@ -165,7 +165,7 @@ def cut_often(place: RabbitSite, this: Round, rng: random.Random, figures: Figur
 
 
 def run_undisturbed(place: RabbitSite, this: Round, rng: random.Random, figures: Figures) -> None:
-    """The same engines go on, with one more order behind what was left."""
+    """Let the same engines go on without faults, with one more order after all earlier ones."""
     traffic = Traffic(place, this, dict.fromkeys(Role, place.rabbit.port), rng)
     traffic.publisher.finish()
     with traffic.flowing():
@@ -174,7 +174,7 @@ def run_undisturbed(place: RabbitSite, this: Round, rng: random.Random, figures:
 
 
 def waiting(place: RabbitSite) -> dict[str, int]:
-    """How many messages lie in queues that are not empty, while nobody consumes."""
+    """The number of messages in each queue that is not empty, while nobody consumes."""
     with place.rabbit.channel() as channel:
         counts = {queue: channel.queue_declare(queue, passive=True).method.message_count for queue in place.queues}
     return {queue: count for queue, count in counts.items() if count}

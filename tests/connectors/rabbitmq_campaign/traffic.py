@@ -21,14 +21,14 @@ LARGEST_BATCH = 50
 
 
 class Kind(StrEnum):
-    """What is done to the server."""
+    """The kind of fault of a round."""
 
     KILLS = "kills"
     CUTS = "cuts"
 
 
 class Role(StrEnum):
-    """Whose connection it is."""
+    """The owner of a connection."""
 
     PUBLISHER = "publisher"
     FORWARDING_RECEIVER = "forwarding receiver"
@@ -37,29 +37,29 @@ class Role(StrEnum):
 
     @property
     def sends(self) -> bool:
-        """Whether messages are in its requests; otherwise they are in the replies."""
+        """Whether its requests hold messages; otherwise the replies of the server do."""
         return self in (Role.PUBLISHER, Role.FORWARDING_SENDER)
 
 
 class ForwardingBoard(Board):
-    """What has happened in a round, with what happens halfway.
+    """A board that also counts orders between the two engines.
 
     Attributes:
         forwards: how often the first engine handled each order. These engines never die, so it need not be state.
     """
 
     def clear(self) -> None:
-        """A new round."""
+        """Begin a new round: forget all orders."""
         super().clear()
         self.forwards: Counter[str] = Counter()
 
     @property
     def forwarded(self) -> int:
-        """Different orders that the first engine has handled."""
+        """The number of different orders that the first engine has handled."""
         return len(self.forwards)
 
     def note_forwarded(self, name: str) -> None:
-        """One more."""
+        """Note an order that the first engine has handled."""
         with self._changed:
             self.forwards[name] += 1
             self._changed.notify_all()
@@ -69,7 +69,7 @@ BOARD = ForwardingBoard()
 
 
 class Forwards(Monitor, persistent=True):
-    """Sends on what comes."""
+    """Sends on each order."""
 
     forwarded: int = 0
 
@@ -94,14 +94,14 @@ class Counts(Monitor, persistent=True):
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """What one round does.
+    """The parameters of a round.
 
     Attributes:
-        seed: of everything that is drawn in it.
-        kind: of its faults.
-        faults: how many.
-        queue_type: of both queues.
-        counting: what the counting receiver promises; a control receives AT_LEAST_ONCE.
+        seed: seed of everything that is drawn in the round.
+        kind: kind of its faults.
+        faults: number of faults.
+        queue_type: type of both queues.
+        counting: reliability mode of the counting receiver; AT_LEAST_ONCE in a control.
     """
 
     seed: str
@@ -112,11 +112,11 @@ class Round:
 
     @property
     def is_control(self) -> bool:
-        """Whether it must double; it ends as soon as it has."""
+        """Whether it is a control: something must double, and the round ends as soon as it has."""
         return self.counting is not Reliability.EXACTLY_ONCE
 
     def enough(self) -> bool:
-        """Whether no more faults are needed."""
+        """Whether the round needs no more faults."""
         return self.is_control and BOARD.doubled
 
     def __str__(self) -> str:
@@ -126,7 +126,7 @@ class Round:
 
 @dataclass(frozen=True, kw_only=True)
 class RabbitSite:
-    """Where a round happens.
+    """The server, the queues and the directory of a round.
 
     Attributes:
         rabbit: the server; nobody else may use it while it is killed.
@@ -141,7 +141,7 @@ class RabbitSite:
     patience_s: float
 
     def store(self, engine: str) -> str:
-        """Of one of the engines."""
+        """The store of one of the engines."""
         return f"sqlite:///{self.directory / engine}.db"
 
 
@@ -153,7 +153,7 @@ def engine_of(
     this: Round,
     reliability: Reliability,
 ) -> Engine:
-    """One of the two: each of its connections has a port of its own."""
+    """Make one of the two engines; each of its connections has a port of its own."""
     source = place.queues[name == "counting"]
     connections = {role: place.rabbit.connection(port=port, queue_type=this.queue_type) for role, port in ports.items()}
     settings = EngineSettings(
@@ -205,7 +205,7 @@ class Traffic:
 
     @contextlib.contextmanager
     def flowing(self) -> Iterator[None]:
-        """Within the block; at its end everything has come through."""
+        """Run them within the block. At its end every order has come through."""
         with ThreadPoolExecutor(1) as pool, self.engines[0], self.engines[1]:
             self._published = pool.submit(self.publisher.run)
             try:
@@ -216,11 +216,11 @@ class Traffic:
                 self.publisher.give_up()
 
     def wait_until(self, reached: Callable[[], bool]) -> None:
-        """Wait as long as orders move. Raises `Stalled`, or what has ended an engine or the publisher."""
+        """Wait as long as orders move. Raises `Stalled`, or the error that has ended an engine or the publisher."""
         BOARD.wait_as_long_as_it_moves(reached, self.look, self._patience_s)
 
     def look(self) -> None:
-        """Raises what has ended an engine or the publisher."""
+        """Raise the error that has ended an engine or the publisher, if there is one."""
         for engine in self.engines:
             engine.raise_failure()
         if self._published.done():
@@ -228,11 +228,11 @@ class Traffic:
 
     @property
     def unconfirmed(self) -> int:
-        """Orders that the publisher or the forwarding sender waits to have confirmed."""
+        """The number of orders whose confirm the publisher or the forwarding sender awaits."""
         return BOARD.begun - BOARD.confirmed + self.engines[0].status().senders["out"][2]
 
     @property
     def connected(self) -> int:
-        """Receivers and senders that are."""
+        """The number of receivers and senders that are connected."""
         conditions = [one for engine in self.engines for one in engine.status().conditions.values()]
         return sum(one.status is PartStatus.OK for one in conditions)

@@ -142,7 +142,7 @@ def broker(where: str, options: Mapping[str, Any]) -> PulsarBroker:
 
 
 def _token(where: str, options: Mapping[str, Any]) -> str:
-    """The token. JMS has user and password: with Pulsar the password is a token, which names its user (rule S5.5)."""
+    """The token. JMS has user and password: with Pulsar the password is a token, which names its user."""
     given = [name for name in _TOKENS if name in options]
     if len(given) > 1:
         raise ConfigError("E1022", f"{where}.{given[1]}", f"is of no use beside '{given[0]}'", "", "Set one of them")

@@ -187,7 +187,7 @@ def is_queue(destination: str) -> bool:
 
 
 def own_subscription(name: str, broker: PulsarBroker) -> str:
-    """The name of a receiver's subscription of a topic at the broker (rule S1.1)."""
+    """The name of a receiver's subscription at the broker: `clientId_name` if there is a client id, as in JMS."""
     return f"{broker.client_id}_{name}" if broker.client_id else name
 
 

@@ -76,8 +76,8 @@ def not_subscribed(where: str, topic: str, broker: PulsarBroker) -> ConnectionLo
 def refused(where: str, name: str, topic: str, broker: PulsarBroker) -> SendRejected | None:
     """The refusal of a message because of its topic; `None` if the failure is of another kind.
 
-    If the broker deduplicates, a message must be refused at every try. If it were refused once and sent later, behind
-    others, the broker would drop this first copy as a repeat (trap T35).
+    If the broker deduplicates, a message must be refused at every attempt. If it were refused once and sent later,
+    after others, the broker would drop it as a repeat, although it has no copy.
     """
     if name not in _REFUSED or (broker.deduplication and name not in _FINAL):
         return None

@@ -9,9 +9,10 @@ from connectors.rabbitmq.frames import RabbitDelivery
 
 
 class ChunkToken(NamedTuple):
-    """The token of a chunk: its delivery tags, and the number of their channel, since each channel has its own tags.
+    """The token of a chunk: its delivery tags, and the number of their channel.
 
-    See trap T41.
+    Each channel numbers its deliveries anew. Without the number of the channel, a token of a lost connection would
+    acknowledge other messages of the new one.
     """
 
     generation: int

@@ -24,8 +24,8 @@ _NUMBERS = range(2**64)
 class StreamSink:
     """Publishes to streams, and waits for the confirm of each message.
 
-    The sink refuses a message before it sends it, and at every try: the server would take a number that comes after
-    higher ones for a repeat (trap T35). For the same reason the allowed size never grows during the life of a sink.
+    The sink refuses a message before it sends it, and at every attempt: the server would take a number that comes after
+    higher ones for a repeat. For the same reason the allowed size never grows during the life of a sink.
     """
 
     def __init__(self, where: str, broker: StreamBroker, destination: StreamDestination | None) -> None:

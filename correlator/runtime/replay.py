@@ -1,4 +1,4 @@
-"""Repeats a life of an engine from its input log alone (rule A7.1): same monitors, same inputs, no connection.
+"""Repeats a life of an engine from its input log alone: same monitors, same inputs, no connection.
 
 The replay makes the parts of an engine but does not start them: no thread runs, and no store, source or sink is opened.
 It carries out the records in order, and each checkpoint must have the digest that it had in the life.
@@ -64,13 +64,13 @@ class Replayed:
     """The result of a replay.
 
     Attributes:
-        outputs: sends; those of reliable senders in the order in which checkpoints released them.
-        dead_letters: of failed handlers, and of messages that were not handled again.
+        outputs: the sends; sends of reliable senders in the order in which checkpoints released them.
+        dead_letters: the dead letters of failed handlers, and of messages that were not handled again.
         events: number of events that contexts handled.
         timers: number of timers that fired.
         checkpoints: number of checkpoints.
-        number: of the last checkpoint.
-        digest: of the last checkpoint; it covers state, queues and sends of all checkpoints up to it.
+        number: number of the last checkpoint.
+        digest: digest of the last checkpoint; it covers state, queues and sends of all checkpoints up to it.
         in_order: whether the engine stopped in order; otherwise the log ends where the engine was killed.
         failure: the error of the handler that stopped the engine; "" for none.
     """
@@ -87,14 +87,21 @@ class Replayed:
 
 
 def replay(path: str | Path, settings: EngineSettings | None = None) -> Replayed:
-    """Repeat the life that an input log holds, without opening any connection.
+    """Repeat the life that an input log holds, in the calling thread, without opening a store or a connection.
+
+    It imports the monitor classes as they are at present and calls their handlers. Code of a handler that reaches
+    outside of the engine has its effect again.
 
     Args:
-        path: the log of one life.
-        settings: must agree with those of the log; by default the replay takes those of the log.
+        path: the input log of one life.
+        settings: the settings of the engine, which must agree with the settings in the log; by default the replay uses
+            the settings in the log.
 
-    Raises `UsageError` E2041 if the file cannot be read; `RecoveryRefused` E4320 if it is not an input log, E4321 if
-    the monitors do something else than in the life, E4322 if the settings differ, E4323 if the log lacks its beginning.
+    Raises:
+        UsageError: E2041 if the file cannot be read.
+        RecoveryRefused: E4320 if the file is no input log, E4321 if the monitors behave differently than in the life
+            (their code has changed, or depends on more than its inputs), E4322 if the settings differ, E4323 if the log
+            lacks its beginning.
     """
     records = read_log(Path(path))
     start = next(records, None)

@@ -12,7 +12,7 @@ from correlator.runtime.statuses import Condition
 
 @dataclass(slots=True)
 class PipelineCounters:
-    """What a pipeline did: messages that it processed, rows that became dead letters, messages handed to senders."""
+    """Counters of a pipeline: messages that it processed, rows that became dead letters, messages handed to senders."""
 
     received: int = 0
     dead_letters: int = 0
@@ -40,19 +40,20 @@ class Status:
         conditions: by id of a receiver or sender: its status and error, as the events report them.
         connections: by name: status and error.
         windows: by id of a receiver with flow control: how many messages it may deliver now.
-        waits: by id of a receiver that may not receive now: why, as in `outbox:SENDER`, `queue:CONTEXT`, `window` or
-            `doubt`.
-        duplicate_ids: ids that duplicate detection remembers.
+        waits: by id of a receiver that may not receive at present: the reason, as in `outbox:SENDER`, `queue:CONTEXT`,
+            `window` or `doubt`.
+        duplicate_ids: number of ids that duplicate detection remembers.
         removed_received: messages that removed receivers had received.
         removed_sent: messages that removed senders had settled.
-        resident_bytes: memory of the process.
-        contexts: by name: events waiting.
-        unhandled: by id of a receiver: messages of this life that no monitor listened for (docs/receiving.md).
-        unhandled_letters: how many of them became dead letters.
-        handler_failures: events that handlers failed on and that were skipped or kept as dead letters.
+        resident_bytes: resident memory of the process.
+        contexts: by name: number of events that wait in the input queue.
+        unhandled: by id of a receiver: number of messages of this life that no monitor listened for
+            (docs/receiving.md).
+        unhandled_letters: how many of these messages became dead letters.
+        handler_failures: number of events on which a handler failed, and which were left out or became dead letters.
         pipelines: by name: its counters.
-        checkpoints: their counters.
-        store_commits: transactions of this life.
+        checkpoints: counters of the checkpoints.
+        store_commits: number of transactions of this life.
         engine_time: seconds.
     """
 

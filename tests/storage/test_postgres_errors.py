@@ -16,7 +16,7 @@ from sqlalchemy.dialects import postgresql
 from correlator import Engine
 from correlator.errors import CommitUnknown, Fenced, StoreBusy
 from correlator.settings import EngineSettings
-from correlator.storage import database, inspect
+from correlator.storage import inspect, postgres
 from correlator.storage.failures import failure
 from correlator.storage.store import SqlStore
 from tests.runtime.test_poison import Pipeline
@@ -279,7 +279,7 @@ def test_t33_157_a_failover_to_a_replica_that_lacks_commits_stops_the_engine(
 @pytest.fixture
 def attentive(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every look at the lock is due, as after a start of minutes."""
-    monkeypatch.setattr(database, "LOOK_AT_LOCK_S", 0.0)
+    monkeypatch.setattr(postgres, "LOOK_AT_LOCK_S", 0.0)
 
 
 class SlowPipeline(Pipeline):

@@ -14,6 +14,7 @@ import socket
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -126,6 +127,12 @@ class PostgresServer:
     def backends(self, url: str) -> list[int]:
         """The processes of the sessions of the database of an address."""
         return [int(str(pid)) for (pid,) in self.execute(_sessions(url))]
+
+    def wait_for_no_backend(self, url: str) -> None:
+        """Wait until the sessions of the database of an address have ended: each ends a moment after its client."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while backends := self.backends(url):
+            assert time.monotonic() < deadline, backends
 
     def terminate_backends(self, url: str) -> int:
         """End all sessions of the database of an address; returns how many."""

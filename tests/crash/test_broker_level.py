@@ -27,10 +27,10 @@ from tests.crash.test_kill9_level import CONFIG, SOUND, body
 from tests.servers import PostgresServer
 
 pytestmark = [pytest.mark.postgres, pytest.mark.kill9]
-STARTED = 9
+STARTED = 11
 """COMMITs of the first start."""
 AT_COMMITS = (
-    *(Fault(kind, n) for at, kind in enumerate(disturbances.AT_COMMIT) for n in (9 + at, 15 + at)),
+    *(Fault(kind, n) for at, kind in enumerate(disturbances.AT_COMMIT) for n in (STARTED + at, STARTED + 6 + at)),
     Fault(disturbances.BACKEND, 5),
     Fault(disturbances.BACKEND, 9),
 )
@@ -45,7 +45,7 @@ def database(postgres_server: PostgresServer) -> Iterator[str]:
     url = postgres_server.fresh_database()
     yield f"{url}?options=-cjit%3Doff&application_name=mine"
     assert postgres_server.execute(f"SELECT nspname FROM pg_namespace WHERE nspname LIKE '{SCHEMA}%'", url) == []
-    assert postgres_server.backends(url) == []
+    postgres_server.wait_for_no_backend(url)
 
 
 @contextmanager

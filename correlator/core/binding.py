@@ -91,6 +91,8 @@ class ContextBinding:
             where, allowed = f"monitor {monitor.state_name}", "An event is an instance of it"
             raise MappingError("E5201", where, what, allowed, f"Write {name}(...)")
         if to.startswith("channel:"):
+            if key is not None or properties or destination is not None:
+                raise _no_message(f"monitor {monitor.state_name}", to)
             self._send_to_channel(monitor, event, to[8:])
             return
         outbox = self._outbox(monitor, to)
@@ -306,3 +308,8 @@ def _channel(monitor: Monitor, channel: str) -> str:
 
 def _acknowledge(staged: tuple[str, Acknowledge]) -> None:
     staged[1]()
+
+
+def _no_message(where: str, to: str) -> MappingError:
+    what = f"a key, properties or a destination were given for {quoted(to)}"
+    return MappingError("E5202", where, what, "An event to a channel is no message", "Make them fields of the event")

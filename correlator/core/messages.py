@@ -27,15 +27,25 @@ def decode_event(resolve: Callable[[str], type[Any]], recorded: tuple[str, bytes
 def to_message(event: Any, key: str | None, properties: Mapping[str, Any] | None) -> Message:
     """The message that carries an event: bytes and messages as they are, JSON of any other event.
 
+    The key and the properties replace those of a `Message`.
+
     Raises `MappingError` E5201 for an event that cannot become a message, E5202 for properties or a key that a broker
     or the store cannot take.
     """
     kind = type(event)
     if kind is Message:
-        return checked(event)
+        return checked(event if key is None and not properties else _changed(event, key, properties))
     kept = dict(properties) if properties else _NO_PROPERTIES
     message = Message(event if kind is bytes else as_json(event, "send"), kept, key)
     return checked(message) if kept or key is not None else message
+
+
+def _changed(message: Message, key: str | None, properties: Mapping[str, Any] | None) -> Message:
+    return msgspec.structs.replace(
+        message,
+        key=message.key if key is None else key,
+        properties={**message.properties, **(properties or {})},
+    )
 
 
 def checked(message: Message) -> Message:

@@ -285,10 +285,10 @@ class Monitor:
 
         Args:
             event: an event, sent as JSON or by the sender's mapping; `bytes` and `Message` are sent as they are.
-            to: id of the sender, or `channel:NAME`. For a channel the other arguments have no effect.
-            key: key of the message: messages with the same key keep their order. Without effect on a `Message`.
-            properties: properties of the message by name; values are `None`, bool, int, float, str or bytes. Without
-                effect on a `Message`.
+            to: id of the sender, or `channel:NAME`; a channel takes none of the other arguments.
+            key: key of the message: messages with the same key keep their order. It replaces the key of a `Message`.
+            properties: properties of the message by name; values are `None`, bool, int, float, str or bytes. They are
+                added to those of a `Message`, and replace properties of the same name.
             destination: `queue:NAME` or `topic:NAME` or a logical destination, instead of the sender's destination.
 
         Raises:
@@ -296,7 +296,7 @@ class Monitor:
                 being removed, E8004 if neither the sender nor the call nor the message names a destination, E8010 if
                 too many events wait in the channel: send less.
             MappingError: E5201 for a value that cannot become a message, E5202 for properties, a key, a destination or
-                headers that a message cannot carry.
+                headers that a message cannot carry, and for any of them with a channel.
             StateError: E4102 or E4103 for an event to a channel that cannot be stored.
         """
         (self._binding or self._bound).send(self, event, to, key, properties, destination)

@@ -847,6 +847,38 @@ def test_112_properties_and_keys_that_cannot_travel_are_the_handlers_failure(pro
     assert error.code == "E5202"
 
 
+def sent_by(asks):
+    """The messages for `out` that a handler sends."""
+
+    class Sends(Monitor):
+        @on(Tick)
+        def tick(self, tick: Tick) -> None:
+            asks(self)
+
+    context = a_context(Sends())
+    deliver(context, Tick(number=1))
+    return context.staging.take_sends()["out"]
+
+
+def test_a_key_and_properties_of_the_call_replace_those_of_a_message():
+    message = Message(b"x", {"a": 1, "b": 2}, "k")
+    arguments = ({}, {"key": "l"}, {"properties": {"b": 3, "c": 4}}, {"key": "l", "properties": {"a": None}})
+    sent = sent_by(lambda monitor: [monitor.send(message, to="out", **one) for one in arguments])
+    assert [(one.key, one.properties) for one in sent] == [
+        ("k", {"a": 1, "b": 2}),
+        ("l", {"a": 1, "b": 2}),
+        ("k", {"a": 1, "b": 3, "c": 4}),
+        ("l", {"a": None, "b": 2}),
+    ]
+    assert message == Message(b"x", {"a": 1, "b": 2}, "k")
+
+
+@pytest.mark.parametrize("given", [{"key": "k"}, {"properties": {"p": 1}}, {"destination": "queue:q"}])
+def test_an_event_to_a_channel_takes_nothing_that_only_a_message_has(given):
+    error = error_of(lambda monitor: monitor.send(Other(), to="channel:main", **given))
+    assert (type(error), error.code) == (MappingError, "E5202")
+
+
 @pytest.mark.parametrize(
     "asks",
     [

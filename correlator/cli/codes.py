@@ -136,6 +136,7 @@ CODES = {
     "E2043": "The input log could not be written to its end; the engine went on without it.",
     "E2044": "The outputs of a replay are not those that were expected.",
     "E2050": "An engine, connection or session was used in a forked process; it belongs to the process that made it.",
+    "E2051": "An engine was started a second time; an engine has one life.",
     "E2070": "A bug of correlator; the log has its traceback under the incident id.",
     "E2110": "Only queues can be browsed.",
     "E2401": "The library of system calls cannot be made here: it needs Linux with glibc and a C compiler.",

@@ -20,7 +20,6 @@ class Actor:
     Attributes:
         daemon: whether the process may end while `step` runs. True for actors that call application code, which may
             never return; false for an actor that owns the store (trap T66).
-        failed: called in the actor's thread with the actor and the error that ended its steps; set by the engine.
     """
 
     daemon = False
@@ -57,9 +56,15 @@ class Actor:
 
         Args:
             failed: called in that thread when a step raises, which ends the thread; without it the error passes.
+
+        Raises `RuntimeError` if the system has no thread left; then no step is ever run.
         """
         self._thread = threading.Thread(target=self._run, args=(failed,), name=self.name, daemon=self.daemon)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except BaseException:
+            self._thread = None
+            raise
 
     def stop(self) -> None:
         """Let the thread end after the current step; does not wait. Any thread may call it."""

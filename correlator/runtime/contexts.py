@@ -216,13 +216,15 @@ class ProcessorThread(ContextActor):
 
     def _advance(self) -> float | None:
         """Process one batch."""
+        may_conclude = self._may_conclude  # asked first: once it is set, every message is in the queue
         most = self.processor.max_rows
         portion = self._restored_portion(most)
         with self.lock:
             places = portion.size if portion else sys.maxsize
             batch, reached = self.context.take(most, self.processor.max_bytes, places)
         if all(position == run.position for run, position in reached):
-            self._conclude()
+            if may_conclude and not self.concluded:
+                self._conclude()
             return None
         point("app.batch")
         self._restored -= sum(position - run.position for run, position in reached)
@@ -257,10 +259,9 @@ class ProcessorThread(ContextActor):
             return self.processor.process(batch, self.context, now)
 
     def _conclude(self) -> None:
-        if self._may_conclude and not self.concluded:
-            self._apply(self.processor.conclude(self.context, self._engine_time.now()), [])
-            self.concluded = True
-            self._processed()
+        self._apply(self.processor.conclude(self.context, self._engine_time.now()), [])
+        self.concluded = True
+        self._processed()
 
     def _apply(self, effects: Effects, reached: Sequence[tuple[Run, int]]) -> None:
         with self.lock:

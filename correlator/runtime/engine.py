@@ -235,28 +235,33 @@ class Engine:
             StoreError: the store cannot be used (E3xxx); `Fenced` if another engine owns it.
             ConfigError: a monitor class, a connection or a pipeline cannot be used (E1xxx).
             HandlerFailed: a handler has failed during recovery (E5500).
+            UsageError: E2051, the engine was started before.
         """
         self._refuse_child()
+        self._refuse_second_life()
         self._recovering = threading.get_ident()
         self._watchdog.start()
         try:
             self.recover()
         except BaseException as error:
+            self._phase = _Phase.STOPPED
             self._stop_watchdog()
             self._close_all(in_order=False)
             if isinstance(error, SystemExit):
                 raise self._supervisor.ended_by("recovery", error) from error
             raise
-        self._recovering = None
-        self._threads_running = True
-        for actor in self.actors():
-            actor.start(self._failed)
+        try:
+            self._start_threads()
+        except BaseException:
+            self.stop(drain=False)
+            raise
 
     def recover(self) -> None:
         """Do every step of a start, from reading the store to opening the receivers, without starting a thread.
 
         For simulations, which then call `step` of each of `actors`. All other programs call `start`.
         """
+        self._refuse_second_life()
         self._phase = _Phase.STARTED
         self._warn(self._warnings)
         restart = self._open_store()
@@ -266,6 +271,13 @@ class Engine:
         restart.run_hooks()
         self._keep_what_waits()
         self._open_parts()
+
+    def _start_threads(self) -> None:
+        with self._changing:  # a part that another thread adds is among these actors, or comes after all of them
+            self._threads_running = True
+            self._recovering = None
+            for actor in self.actors():
+                actor.start(self._failed)
 
     def actors(self) -> list[Actor]:
         """The actors of the running engine, in the order in which their threads start."""
@@ -355,6 +367,7 @@ class Engine:
                 self._changing.release()  # a part that was being added until now is there, or was refused
             self._stop_actors()
             self._join()
+            self._finish_unstarted()
             self._stop_watchdog()
             self._close_all(in_order=in_order)
 
@@ -369,6 +382,12 @@ class Engine:
         late = [one.name for one in waited_for if not one.join(max(0.0, deadline - self._clock.monotonic()))]
         if late:
             self._log.error("threads do not end; what they do has no effect any more", threads=late)
+
+    def _finish_unstarted(self) -> None:
+        """Let go of what actors own whose thread could not start; the others have done so in their threads."""
+        for actor in self.actors() if self._threads_running else ():
+            if actor.ident is None:
+                actor.finish()
 
     def checkpoint(self, timeout: float = COMMIT_PATIENCE_S) -> bool:
         """Take a checkpoint, and wait until it is durable and its sends are released.
@@ -444,6 +463,8 @@ class Engine:
             self._parts.add_receiver(receiver)
             receiver.open()
             self._run(receiver)
+            if self._phase is _Phase.STOPPING:
+                receiver.drain()
         return receiver
 
     def add_sender(self, settings: SenderSettings) -> Sender:
@@ -603,7 +624,8 @@ class Engine:
 
     def _known(self, settings: ReceiverSettings | SenderSettings) -> bool:
         self._refuse_unless_running(settings.id)
-        return is_known(self.registry, settings, leaving=self._leaving(settings.id))
+        leaving = self._leaving(settings.id)  # asked first: a removal takes the entry away before it ends
+        return is_known(self.registry, settings, leaving=leaving)
 
     def _leaving(self, part_id: str) -> bool:
         return self.remover is not None and self.remover.removing(part_id)
@@ -612,6 +634,14 @@ class Engine:
         if self._phase not in (_Phase.STARTED, _Phase.STOPPING):
             todo = "Add and remove parts between start and stop"
             raise UsageError("E8305", f"'{part_id}'", "the engine does not run", "", todo)
+        if self._recovering not in (None, threading.get_ident()):
+            what = "the engine is starting, in another thread"
+            raise UsageError("E8305", f"'{part_id}'", what, "", "Wait until start has returned")
+
+    def _refuse_second_life(self) -> None:
+        if self._phase is not _Phase.NEW:
+            what, allowed = "was started before", "An engine has one life"
+            raise UsageError("E2051", f"engine {self.settings.name}", what, allowed, "Make another Engine")
 
     def _record(self, endpoint: Endpoint) -> None:
         self._registry.record(endpoint)
@@ -651,8 +681,8 @@ class Engine:
         assert self.writer is not None
         while not self.writer.idle:
             delay = self.writer.step()
-            if delay:
-                self._supervisor.stop_asked.wait(delay)
+            if delay and self._supervisor.stop_asked.wait(delay):
+                raise StoreError("E3110", "store", "a change was not committed before the engine stopped")
 
     def _run(self, actor: Actor) -> None:
         if self._threads_running:

@@ -163,9 +163,10 @@ class Parts:
                 stored=self.writer is not None,
                 unhandled=lambda: self.unhandled,
             )
-            thread = self.contexts[name] = MonitorThread(
+            thread = MonitorThread(
                 context, self.engine_time, self._context_held, persistent=self.writer is not None, tape=tape
             )
+            self.contexts = {**self.contexts, name: thread}  # the watchdog may be looking at the old one
             self.routes.subscribe(name, context.queue)
         assert isinstance(thread, MonitorThread)
         return thread.context
@@ -182,7 +183,7 @@ class Parts:
             persistent=self.writer is not None,
             processed=self._callbacks.processed,
         )
-        self.contexts[processor.name] = thread
+        self.contexts = {**self.contexts, processor.name: thread}
         return thread
 
     def monitor_threads(self) -> list[MonitorThread]:

@@ -47,9 +47,10 @@ class Supervisor:
 
     def fail(self, error: BaseException) -> bool:
         """Note what ended a thread; returns whether it is the first failure."""
-        first = self.failure is None
-        if first:
-            self.failure = error
+        with self.changed:
+            first = self.failure is None
+            if first:
+                self.failure = error
         return first
 
     def raise_failure(self) -> None:

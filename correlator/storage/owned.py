@@ -137,8 +137,11 @@ class Database(ABC):
         """
 
     @abstractmethod
-    def confirm_lock(self) -> float | None:
+    def confirm_lock(self, *, at_once: bool = False) -> float | None:
         """Check that the lock was not lost, if the check is due; called while there is nothing to write.
+
+        Args:
+            at_once: check also when it is not due.
 
         Returns the seconds until the next check is due, `None` if a lock of this kind cannot be lost.
 

@@ -228,10 +228,10 @@ class PostgresDatabase(Database):
         except sql_errors.DBAPIError as error:
             raise unknown(self.where, error) from error
 
-    def confirm_lock(self) -> float | None:
-        """Ask the server who has the lock, every `LOOK_AT_LOCK_S` seconds."""
+    def confirm_lock(self, *, at_once: bool = False) -> float | None:
+        """Ask the server who has the lock, every `LOOK_AT_LOCK_S` seconds or at once."""
         due = self._confirmed + LOOK_AT_LOCK_S - time.monotonic()
-        if due > 0:
+        if due > 0 and not at_once:
             return due
         with self.transaction() as connection:
             (mine,) = connection.exec_driver_sql("SELECT pg_backend_pid()").one()

@@ -195,7 +195,7 @@ class SqliteDatabase(Database):
         with self.translated():
             self._connect()
 
-    def confirm_lock(self) -> float | None:
+    def confirm_lock(self, *, at_once: bool = False) -> float | None:  # noqa: ARG002
         """A lock of this process on a file ends with the process."""
         return None
 

@@ -93,7 +93,7 @@ class SqlStore:
         """
         database = self._opened()
         try:
-            database.confirm_lock()
+            database.confirm_lock(at_once=True)
         except CommitUnknown:
             database.reconnect()
         with database.transaction() as connection:

@@ -1,6 +1,6 @@
 """What the detector tells of one id (rules A8.3, A8.14 to A8.17)."""
 
-from correlator.core.dedup import Place
+from correlator.core.dedup import EntryPlace
 from tests.core.domain import Domain
 
 
@@ -15,12 +15,12 @@ def test_an_id_that_was_never_seen():
 def test_a8_3_an_id_tells_its_place_in_the_window_and_how_many_move_it_out():
     domain = Domain(window=3)
     domain.receive("a", "b")
-    assert told(domain, "a") == [(Place.WINDOW, 1, 2, 2)]
-    assert told(domain, "b") == [(Place.WINDOW, 2, 2, 3)]
+    assert told(domain, "a") == [(EntryPlace.WINDOW, 1, 2, 2)]
+    assert told(domain, "b") == [(EntryPlace.WINDOW, 2, 2, 3)]
     domain.receive("c")
-    assert told(domain, "a") == [(Place.WINDOW, 1, 3, 1)]
+    assert told(domain, "a") == [(EntryPlace.WINDOW, 1, 3, 1)]
     domain.receive("d")
-    assert told(domain, "a") == [(Place.TIME_QUEUE, 0, 0, 0)]
+    assert told(domain, "a") == [(EntryPlace.TIME_QUEUE, 0, 0, 0)]
 
 
 def test_a8_6_the_window_is_that_of_its_source():
@@ -37,14 +37,17 @@ def test_a8_15_a_repeat_shows_both_of_its_places_oldest_first():
     plan = domain.plan([("a", "s"), ("b", "s")], at=2.0)
     domain.commit(plan)
     found = domain.detector.sightings("a")
-    assert [(one.time, one.place, one.batch) for one in found] == [(1.0, Place.TIME_QUEUE, 1), (2.0, Place.WINDOW, 2)]
+    assert [(one.time, one.place, one.batch) for one in found] == [
+        (1.0, EntryPlace.TIME_QUEUE, 1),
+        (2.0, EntryPlace.WINDOW, 2),
+    ]
 
 
 def test_an_id_that_waits_for_its_acknowledgement_is_held():
     domain = Domain(window=1, expiry=0)
     domain.receive("a", "b", confirm=False)
-    assert told(domain, "a") == [(Place.HELD, 0, 0, 0)]
-    assert told(domain, "b") == [(Place.WINDOW, 1, 1, 1)]
+    assert told(domain, "a") == [(EntryPlace.HELD, 0, 0, 0)]
+    assert told(domain, "b") == [(EntryPlace.WINDOW, 1, 1, 1)]
 
 
 def test_a8_17_who_received_it_and_when():

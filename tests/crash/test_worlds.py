@@ -430,7 +430,7 @@ def test_drawn_failures_are_shrunk_to_three_faults_or_less(tmp_path):
 HISTORY = """
 from pathlib import Path
 from correlator.testing.crashtest.levels import opened
-from correlator.testing.crashtest.runs import Plan
+from correlator.testing.crashtest.runs import RunPlan
 
 def body(world):
     world.publish("queue:orders", [{"id": n, "kind": f"kind {n}"} for n in range(10)])
@@ -438,7 +438,7 @@ def body(world):
 
 with opened("sim", Path("engine.yaml")) as level:
     for seed in range(5):
-        print(level.run(body, Plan(seed)).history.digest())
+        print(level.run(body, RunPlan(seed)).history.digest())
 """
 
 

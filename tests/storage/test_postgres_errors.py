@@ -16,7 +16,7 @@ from sqlalchemy.dialects import postgresql
 from correlator import Engine
 from correlator.errors import CommitUnknown, Fenced, StoreBusy
 from correlator.settings import EngineSettings
-from correlator.storage import inspect, postgres
+from correlator.storage import inspect
 from correlator.storage.failures import failure
 from correlator.storage.store import SqlStore
 from tests.runtime.test_poison import Pipeline
@@ -276,12 +276,6 @@ def test_t33_157_a_failover_to_a_replica_that_lacks_commits_stops_the_engine(
     assert opened(make_store(url)).commit == 1
 
 
-@pytest.fixture
-def attentive(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every look at the lock is due, as after a start of minutes."""
-    monkeypatch.setattr(postgres, "LOOK_AT_LOCK_S", 0.0)
-
-
 class SlowPipeline(Pipeline):
     """Starts for longer than a transaction may be idle; nothing is received for it."""
 
@@ -308,7 +302,6 @@ def test_25p03_a_start_may_take_longer_than_a_transaction_may_be_idle(server: Po
         assert engine.checkpoint()
 
 
-@pytest.mark.usefixtures("attentive")
 def test_57p05_a_session_that_is_ended_during_a_start(make_store: MakeStore, server: PostgresServer) -> None:
     store = make_store(configured(server, "idle_session_timeout = '50ms'"))
     recovered = store.read()
@@ -317,7 +310,6 @@ def test_57p05_a_session_that_is_ended_during_a_start(make_store: MakeStore, ser
     store.commit(1, [values.received(1, 1)])
 
 
-@pytest.mark.usefixtures("attentive")
 @pytest.mark.parametrize(
     ("lives", "code"), [(True, "E3201"), (False, "E3202 .*at commit 0 of epoch 0, and is at commit")]
 )

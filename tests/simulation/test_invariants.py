@@ -642,6 +642,17 @@ def counted(*orders: str) -> Story:
 
 case("K5", lambda: counted("or0", "or0"), lambda: counted("or0"))
 case("K5", counted, lambda: counted("or0"))
+
+
+def counted_beside_a_dead_letter(*orders: str) -> Story:
+    """A message without an id came twice, and the process died of one of the copies."""
+    story = changing(configured(counting="counting")).order("or0").received("orders", 1, "or0", "or0")
+    story.add("condemned", "counting", Condemned("orders", 1, b'{"id":"or0"}'))
+    return story.rest(state={"Counter": [{"orders": list(orders)}]})
+
+
+case("K5", lambda: counted_beside_a_dead_letter("or0", "or0"), lambda: counted_beside_a_dead_letter("or0"))
+case("K5", counted_beside_a_dead_letter, lambda: counted_beside_a_dead_letter("or0"))
 LIVES = (configured(), configured(), configured(discards=("tap",)))
 case(
     "K6",

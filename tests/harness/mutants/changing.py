@@ -5,11 +5,12 @@ from typing import Any
 import msgspec
 
 from correlator.core import delivery, registry, steps
+from correlator.core.classnames import ClassNames
 from correlator.core.commit import OutboundSegment
 from correlator.core.differences import Verdict
 from correlator.core.outbox import Outbox
 from correlator.core.queue import InputQueue
-from correlator.runtime import restart
+from correlator.runtime import engine, restart
 from correlator.runtime.engine import Engine
 from tests.harness.mutants.catalogue import Patches, mutant
 
@@ -95,3 +96,15 @@ def written_before_compared(patches: Patches) -> None:
         return self._restart(recovered)
 
     patches.replace(Engine, "_open_store", lambda _: open_store)
+
+
+@mutant("settings_of_code_unchecked", "code adds a receiver with settings that no start accepts", "G8", "K4")
+def settings_of_code_unchecked(patches: Patches) -> None:
+    """The registry then holds a receiver for which every later start is refused."""
+    patches.replace(engine, "check_part_settings", lambda _: lambda *_: ())
+
+
+@mutant("state_of_a_hidden_class", "a monitor is stored whose class no start can import", "G7", "G8")
+def state_of_a_hidden_class(patches: Patches) -> None:
+    """The handler must fail at the call, but the store takes what no later start can read."""
+    patches.replace(ClassNames, "check", lambda _: lambda self, monitor, cls: None)

@@ -183,6 +183,7 @@ class Ledger(Monitor, persistent=True):
         self.born = self.engine_time
         _attempt("request_flush in a persistent monitor", lambda: self.request_flush("quick"))
         _attempt("acknowledge in a persistent monitor", lambda: self.acknowledge_and_resume("tasks"))
+        _attempt("spawn a class that no start could import", lambda: self.spawn(_hidden()))
 
     def on_begin_recovery(self) -> None:
         """Report the call."""
@@ -279,6 +280,15 @@ class Ledger(Monitor, persistent=True):
     def _send_exact(self, cause: str) -> None:
         self.sent.append(f"{len(self.sent) + 1}:{cause}")
         self.send(self.sent[-1].encode(), to="exact")
+
+
+def _hidden() -> type[Monitor]:
+    """A class without a name in a module: if a store held its state, every later start would be refused."""
+
+    class Hidden(Monitor, persistent=True):
+        pass
+
+    return Hidden
 
 
 class Follower(Monitor, persistent=True):

@@ -4,9 +4,11 @@ The monitor `Ledger` keeps what they received and sent. They are not in the `Set
 need parts that stay: numbers and ids of a part end when the part is removed.
 """
 
+import contextlib
 import random
+from dataclasses import replace
 
-from correlator.errors import UsageError
+from correlator.errors import ConfigError, UsageError
 from correlator.reliability import Reliability
 from correlator.runtime.actor import Actor
 from correlator.runtime.engine import Engine
@@ -31,6 +33,8 @@ SENDER = SenderSettings(
     reliability=Reliability.EXACTLY_ONCE,
     max_batch_size=2,
 )
+UNFIT = replace(RECEIVER, id="unfit", max_batch_size=0)
+"""A receiver that the engine must not store: every later start would be refused."""
 
 
 def workload(seed: int) -> list[Published]:
@@ -42,7 +46,13 @@ def workload(seed: int) -> list[Published]:
 
 
 def churn(engine: Engine, rng: random.Random) -> Actor | None:
-    """Add or remove one of the two; return the actor of an added part. Raises the errors of an engine's commit."""
+    """Add or remove one of the two; return the actor of an added part. Raises the errors of an engine's commit.
+
+    Before that, code offers a receiver that the engine must refuse.
+    """
+    if UNFIT.id not in engine.registry:
+        with contextlib.suppress(ConfigError):
+            return engine.add_receiver(UNFIT)
     settings = rng.choice((RECEIVER, SENDER))
     if settings.id in engine.registry:
         engine.remove(settings.id)

@@ -120,7 +120,7 @@ def test_a_subscription_survives_a_restart_and_so_does_its_end():
     assert "news" not in world.context._binding._routes.channels
 
 
-@pytest.mark.parametrize("name", ["", "channel:news"])
+@pytest.mark.parametrize("name", ["", "channel:news", "\ud800", None, 5, b"news"])
 def test_a_subscription_names_a_channel(name):
     class Wrong(Monitor):
         def onload(self) -> None:

@@ -425,6 +425,32 @@ def test_t27_106_skip_and_dead_letter_leave_no_trace_of_the_failed_handler(on_er
     assert [error.code for error in failures] == ["E5500"]
 
 
+class Replaces(Counter, persistent=True):
+    """Puts a dictionary in the place of its table."""
+
+    @on(Other)
+    def other(self, other: Other) -> None:
+        self.by_kind = {"plain": other.number}
+
+
+def test_another_value_in_the_place_of_a_table_is_the_failure_of_its_handler():
+    monitor = Replaces()
+    context = a_context(monitor, on_error="skip")
+    failures: list[CorrelatorError] = []
+    context._calls._failed = lambda policy, error, about: failures.append(error)
+    deliver(context, Tick(number=1), Other(number=9), Tick(number=2))
+    assert [error.code for error in failures] == ["E4119"]
+    _, (again,) = restarted(context, Replaces)
+    assert dict(monitor.by_kind) == dict(again.by_kind) == {"plain": 2}
+
+
+def test_another_value_in_the_place_of_a_table_stops_the_engine_at_the_cut():
+    context = a_context(Replaces())
+    deliver(context, Tick(number=1), Other(number=9))
+    with pytest.raises(StateError, match="E4119 monitor Replaces: another value took the place of its StateTable"):
+        context.take_state()
+
+
 @event
 class Grid:
     """Has a value that JSON cannot hold."""
@@ -655,6 +681,8 @@ def test_events_leave_as_json_and_bytes_and_messages_as_they_are():
         (lambda monitor: monitor.request_flush("nowhere"), "E8001"),
         (lambda monitor: monitor.request_flush("out"), "E8202"),
         (lambda monitor: monitor.acknowledge_and_resume("nobody"), "E7103"),
+        (lambda monitor: monitor.cancel("1"), "E4120"),
+        (lambda monitor: monitor.cancel(None), "E4120"),
         (lambda monitor: monitor.wait(1, len), "E4106"),
         (lambda monitor: monitor.once(match(Tick), Counter().tick), "E4106"),
         (lambda monitor: monitor.spawn(Order), "E4105"),

@@ -8,7 +8,6 @@ and has no other effect. Any other error of Spark stops the engine before the ba
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -97,14 +96,17 @@ class SparkProcessor:
         return self._process(batch, state, engine_time)
 
     def conclude(self, state: StateView, engine_time: float) -> Effects:
-        """Fire the timers of all keys, step by step: the rows that a step makes may set timers of a later step."""
-        compiled, done = self._opened, Effects()
-        for at, stage in enumerate(compiled.stages):
+        """Fire the timers of all keys, step by step: the rows that a step makes may set timers of a later step.
+
+        A key whose rows Spark refuses becomes a dead letter without a body, and keeps its state: its timers fire again
+        at the next end of all input. Raises `HandlerFailed` E5510 as `process`.
+        """
+        done = Effects()
+        for at, stage in enumerate(self._opened.stages):
             if isinstance(stage.work, KeyedWork):
                 keys = sorted(key.decode() for key, _ in Overlay(state, done.state).items(stage.work.owner))
                 for some in _slices(keys, CONCLUDED_AT_ONCE):
-                    result = self._run(partial(compiled.conclude, at, some, Overlay(state, done.state)))
-                    done = joined(done, self._effects(result, [_stand_in(key) for key in some], engine_time))
+                    done = joined(done, self._conclude(at, some, Overlay(state, done.state), engine_time))
         return done
 
     def close(self) -> None:
@@ -124,6 +126,14 @@ class SparkProcessor:
             return self._effects(self._run(lambda: self._opened.run(table, seen)), some, engine_time)
 
         return in_halves(batch, state, run, lambda one, error: self._refused(one, error, engine_time), _DATA_ERRORS)
+
+    def _conclude(self, at: int, keys: Sequence[str], state: StateView, engine_time: float) -> Effects:
+        def run(some: Sequence[Delivered], seen: StateView) -> Effects:
+            ending = [one.message.key or "" for one in some]
+            return self._effects(self._run(lambda: self._opened.conclude(at, ending, seen)), some, engine_time)
+
+        stand_ins = [_stand_in(key) for key in keys]
+        return in_halves(stand_ins, state, run, lambda one, error: self._refused(one, error, engine_time), _DATA_ERRORS)
 
     def _refused(self, cause: Delivered, error: Exception, engine_time: float) -> Effects:
         reason = f"E5103 pipeline {self.name}: {first_line(error)}"

@@ -698,17 +698,23 @@ class Engine:
         self._supervisor.notify()
 
     def _source_ended(self) -> None:
-        if self._all_ended():
-            for thread in self._parts.processor_threads():
-                thread.conclude()
+        self._conclude_if_all_ended()
         self._supervisor.notify()
 
-    def _all_ended(self) -> bool:
-        return all(receiver.state is ReceiverState.ENDED for receiver in self.receivers.values())
+    def _conclude_if_all_ended(self) -> bool:
+        """Let the pipelines conclude if every source has ended; returns whether every source has."""
+        if not all(receiver.state is ReceiverState.ENDED for receiver in self.receivers.values()):
+            return False
+        for thread in self._parts.processor_threads():
+            thread.conclude()
+        return True
 
     def _all_done(self) -> bool:
-        """Whether every source has ended, everything is handled and sent, and a checkpoint records that."""
-        if not self._all_ended() or not all(thread.idle for thread in self.contexts.values()):
+        """Whether every source has ended, everything is handled and sent, and a checkpoint records that.
+
+        It lets the pipelines conclude, too: the last source that had not ended may have been removed.
+        """
+        if not self._conclude_if_all_ended() or not all(thread.idle for thread in self.contexts.values()):
             return False
         if not all(thread.concluded for thread in self._parts.processor_threads()) or not self.checkpoint(1.0):
             return False

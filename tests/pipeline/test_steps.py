@@ -380,6 +380,17 @@ def test_a_value_that_spark_refuses_takes_no_other_message_with_it(engine):
     assert len(e.bodies("all")) == 3
 
 
+def test_a_value_that_spark_refuses_at_the_end_of_all_input_takes_no_other_key_with_it(engine):
+    silence = MonitorStep(class_="machines:Silence", key="sensor", event_time="at")
+    e = engine(READINGS, silence, SelectStep(columns={"q": "100 div (total - 6)"}), OUT)
+    e.run(reading("a", 0, 6), reading("b", 0, 8), reading("c", 0, 5))
+    for end in (1, 2):
+        e.conclude()
+        assert rows(e) == [{"q": 50}, {"q": -100}]
+        assert [one.message.key for one in e.dead] == ["a"] * end, "its timer is still due"
+    assert e.reasons()[0].startswith("E5103 pipeline p: [DIVIDE_BY_ZERO]")
+
+
 def test_state_of_another_class_stops_with_one_line(engine):
     e = engine(READINGS, SUMS, OUT)
     e.state.entries["step:p/monitor:Sums#0", b"a"] = Pairs("a").encode()

@@ -99,6 +99,17 @@ def test_u6_the_run_ends_when_every_pipeline_has_concluded(world, lines, connect
         assert (world.sent(), unended.looks >= 2) == (["last"], True)
 
 
+def test_u6_the_run_ends_when_the_last_source_without_an_end_is_removed(world, lines, connections, gate):
+    gate.set()
+    last = Concludes(gate)
+    with world.engine(lines, sender(), processors=[last], monitors=[Hears], connections=connections) as engine:
+        engine.add_receiver(receiver("endless"))
+        world.wait(lambda: engine.receivers["in"].state == "ended")
+        unended = Unended(lambda: engine.remove("endless"))
+        engine.run_until_ended(unended, OFTEN_S)
+        assert (world.sent(), unended.looks >= 2) == (["last"], True)
+
+
 def test_u6_the_run_ends_when_a_broker_that_was_away_has_everything(world, lines, connections):
     """Another sender has nothing to wait for."""
     away = MemoryBroker()

@@ -135,24 +135,16 @@ class Checkpointer(Actor):
         now = self._clock.monotonic()
         if self._orders.done and now < self._due:
             return self._due - now
-        self._begin(now)
-        if self._pending is not None:
-            return None
-        return 0 if self._whole else FAILED_HANDLER_WAIT_S
-
-    def _begin(self, now: float) -> None:
-        point("ck.trigger")
         self._began = now
-        self._orders.take()
-        cut = self._cut()
-        if cut is None:
-            if self._whole:
-                self._conclude()
-            return
+        if not self._take_cut():
+            return FAILED_HANDLER_WAIT_S
+        if self._pending is None:
+            self._conclude()
+            return 0
         if self._recording is not None:
             self._recording.flush()  # else a process that is killed could leave a checkpoint that no log explains
-        self._pending = cut
-        self._writer.submit(CheckpointRequest(cut), self._commit_done)
+        self._writer.submit(CheckpointRequest(self._pending), self._commit_done)
+        return None
 
     def _commit_done(self, _: None) -> None:
         """The cut is durable; called in the writer's thread."""
@@ -161,9 +153,16 @@ class Checkpointer(Actor):
 
     @property
     def _whole(self) -> bool:
+        """Whether no handler has failed halfway; read under the locks of all contexts."""
         return all(context.whole for context in self._contexts)
 
-    def _cut(self) -> Cut | None:
+    def _take_cut(self) -> bool:
+        """Stop all contexts and cut, which leaves nothing pending if nothing has changed; returns whether it could.
+
+        It cannot after a handler has failed, and when the engine stops while a handler does not return.
+        """
+        point("ck.trigger")
+        self._orders.take()
         for context in self._contexts:
             context.request_cut(requested=True)
         held: list[threading.Lock] = []
@@ -172,13 +171,13 @@ class Checkpointer(Actor):
                 while not context.lock.acquire(timeout=CUT_PATIENCE_S):
                     self.counters.cut_retries += 1
                     if self.stopping:
-                        return None
+                        return False
                 held.append(context.lock)
             if not self._whole:
-                return None
+                return False
             point("ck.snapshot")
             self._absolving = len(self.absolved)
-            cut = self.checkpoint.cut(
+            self._pending = self.checkpoint.cut(
                 [thread.context for thread in self._contexts],
                 list(self._routes.outboxes.values()),
                 self._receiver_routes(),
@@ -186,9 +185,9 @@ class Checkpointer(Actor):
                 forced=self._orders.forced,
                 absolved=list(self.absolved),
             )
-            if cut is not None and self._recording is not None:
-                self._recording.cut(cut)
-            return cut
+            if self._pending is not None and self._recording is not None:
+                self._recording.cut(self._pending)
+            return True
         finally:
             for context in self._contexts:
                 context.request_cut(requested=False)

@@ -670,7 +670,7 @@ class Engine:
         while not committed.wait(LOOK_FOR_SIGNALS_S):
             self.raise_failure()
             if self.writer.stopping or self._clock.monotonic() > deadline:
-                raise StoreError("E3110", "store", "a change was not committed before the engine stopped, or in time")
+                raise _unconfirmed()
 
     def _removed(self, part_id: str) -> None:
         self._registry.forget(part_id)
@@ -682,7 +682,7 @@ class Engine:
         while not self.writer.idle:
             delay = self.writer.step()
             if delay and self._supervisor.stop_asked.wait(delay):
-                raise StoreError("E3110", "store", "a change was not committed before the engine stopped")
+                raise _unconfirmed()
 
     def _run(self, actor: Actor) -> None:
         if self._threads_running:
@@ -778,3 +778,10 @@ class Engine:
             processor.close()
         if self._store is not None:
             self._store.close()
+
+
+def _unconfirmed() -> StoreError:
+    what = (
+        f"has not confirmed a change within {COMMIT_PATIENCE_S:g} s, or before the engine stopped; it may be committed"
+    )
+    return StoreError("E3110", "store", what, "", "The next start reads whether it is")

@@ -359,10 +359,10 @@ class Writer(Actor):
         for one in waiting:
             one.request.prepare(self)
         group = Group(self._engine_time())
-        self._unknown = ()  # a connection lost while planning: look where the store stands, nothing was sent
-        planned = [_InTransaction(one, one.request.plan(self, group)) for one in waiting]
-        self._unknown = planned
         try:
+            self._unknown = ()  # a connection lost while planning: look where the store stands, nothing was sent
+            planned = [_InTransaction(one, one.request.plan(self, group)) for one in waiting]
+            self._unknown = planned
             self.store.commit(self._number + 1, [one.planned.write for one in planned])
         except StoreBusy:
             self._unknown = None

@@ -9,6 +9,7 @@ from correlator.core.batch_context import BatchContext, Effects
 from correlator.core.queue import Run
 from correlator.core.routes import Routes
 from correlator.errors import StoreBusy, StoreError, UsageError
+from correlator.runtime import checkpointer
 from correlator.runtime.clock import EngineTime, SystemClock
 from correlator.runtime.contexts import ProcessorThread
 from correlator.storage.store import SqlStore
@@ -94,7 +95,9 @@ def test_a_stop_ends_a_start_that_waits_for_its_store(world: World, monkeypatch:
 
     monkeypatch.setattr(SqlStore, "commit", busy)
     engine = world.engine(receiver(), sender(), monitors=[Keeps])
-    with pytest.raises(StoreError, match="E3110 store: a change was not committed before the engine stopped"):
+    with pytest.raises(
+        StoreError, match="E3110 store: has not confirmed a change within 60 s, or before the engine stopped; it may"
+    ):
         engine.start()
     assert len(commits) == 1
 
@@ -140,3 +143,20 @@ def test_a_pipeline_concludes_behind_a_batch_that_came_while_it_found_its_queue_
     for _ in range(4):
         thread.step()
     assert processor.calls == ["process", "conclude"]
+
+
+def test_a_checkpoint_that_a_stop_has_ended_before_its_cut_is_not_taken_for_durable(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A handler does not return, so there is no cut, while a thread waits for the checkpoint."""
+    monkeypatch.setattr(checkpointer, "CUT_PATIENCE_S", 0.001)
+    engine = world.engine(receiver(), sender(), monitors=[Keeps], interval=3600.0)
+    with engine:
+        taker = engine.checkpointer
+        assert taker is not None
+        with engine.contexts["main"].lock:
+            number = taker.ask()
+            world.wait(lambda: taker.counters.cut_retries > 0)
+            taker.stop()
+            taker.join()
+        assert not taker.answered(number)

@@ -10,10 +10,10 @@ from correlator.core.acknowledgements import Sure
 from correlator.core.commit import RegistryCommit
 from correlator.core.mapping import Mapped
 from correlator.core.registry import endpoint_of
-from correlator.errors import CommitUnknown
+from correlator.errors import CommitUnknown, StoreBusy
 from correlator.runtime import writer as writers
 from correlator.runtime.engine import Engine
-from correlator.runtime.writer import Accepted, ReceiveRequest, RegistryRequest, Writer
+from correlator.runtime.writer import Accepted, ReceiveRequest, RegistryRequest, Request, Writer
 from correlator.settings import DuplicateDetectionSettings, EngineSettings
 from correlator.testing.memory import MemoryBroker
 from correlator.testing.store import Disk, ModelStore
@@ -154,3 +154,17 @@ def test_a_commit_that_fails_hands_out_no_result():
     assert world.accepted == []
     world.writer.step()
     assert [one.events for one in world.accepted] == [["a"]]
+
+
+def test_a_store_that_is_busy_while_a_checkpoint_is_planned_leaves_nothing_in_doubt(monkeypatch):
+    """It is read to clean old segments of the state; nothing was sent to it yet."""
+
+    class Reads(Request[None]):
+        def plan(self, writer, group):
+            raise StoreBusy("E3102", "store", "is busy")
+
+    world = World()
+    monkeypatch.setattr(world.store, "resolve", lambda _: pytest.fail("looked up a commit that was not sent"))
+    world.writer.submit(Reads(), lambda _: None)
+    assert world.writer.step() == pytest.approx(0.02)
+    assert world.writer.step() == pytest.approx(0.04)

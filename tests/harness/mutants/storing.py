@@ -34,16 +34,16 @@ def released_before_commit(patches: Patches) -> None:
         return plan
 
     def begin(original: Any) -> Any:
-        def begun(self: Any, now: Any) -> Any:
+        def begun(self: Any) -> Any:
             self._writer.wake_senders = lambda: [
                 actor for actor in self._released.__self__.senders.values() if actor.is_open
             ]
-            original(self, now)
+            return original(self)
 
         return begun
 
     patches.replace(CheckpointRequest, "plan", make)
-    patches.replace(Checkpointer, "_begin", begin)
+    patches.replace(Checkpointer, "_take_cut", begin)
     patches.replace(Checkpointer, "_release", _release_nothing)
 
 

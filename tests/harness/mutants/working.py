@@ -185,7 +185,7 @@ def locks_released_before_the_cut(patches: Patches) -> None:
 
         return cut
 
-    patches.replace(Checkpointer, "_cut", make)
+    patches.replace(Checkpointer, "_take_cut", make)
 
 
 @mutant("receipts_by_another_clock", "ids are stored with the time since this start", "G13")

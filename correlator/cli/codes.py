@@ -183,7 +183,7 @@ CODES = {
     "E3106": "SQLite does not accept the settings that make commits durable.",
     "E3107": "A store was used in a forked process; it belongs to the process that opened it.",
     "E3109": "The store is closed.",
-    "E3110": "A change of the registry, or a note of what is being handled, was not confirmed in time; it may be there.",
+    "E3110": "A change of the registry, or a note of what is being handled, was not confirmed in time; it may exist.",
     "E3111": "The server committed with a warning: a synchronous standby may lack the transaction; it is asked again.",
     "E3112": "Files of the store were removed or replaced while it was in use: what is committed to them is lost.",
     "E3201": "Another engine owns the store; one engine owns a store at a time.",

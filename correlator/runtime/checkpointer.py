@@ -12,8 +12,9 @@ from correlator.core.routes import Routes
 from correlator.runtime.actor import Actor
 from correlator.runtime.clock import Clock, EngineTime
 from correlator.runtime.recording import Recording
+from correlator.runtime.requests import CheckpointRequest
 from correlator.runtime.status import CheckpointCounters
-from correlator.runtime.writer import CheckpointRequest, Writer
+from correlator.runtime.writer import Writer
 
 FAILED_HANDLER_WAIT_S = 0.05
 """Seconds to wait while a context holds what a failed handler has left: the engine is about to stop."""

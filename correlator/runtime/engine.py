@@ -46,13 +46,14 @@ from correlator.runtime.recording import Recording
 from correlator.runtime.registry import Registry
 from correlator.runtime.remover import Remover
 from correlator.runtime.reporter import Reporter, resident_bytes
+from correlator.runtime.requests import RegistryRequest, Request, SuspectRequest
 from correlator.runtime.restart import NOTHING, Restart
 from correlator.runtime.sender import Sender
 from correlator.runtime.signals import stop_signals
 from correlator.runtime.status import CheckpointCounters, Status
 from correlator.runtime.supervisor import Supervisor
 from correlator.runtime.watchdog import Watchdog
-from correlator.runtime.writer import RegistryRequest, Request, SuspectRequest, Writer
+from correlator.runtime.writer import Writer
 from correlator.settings import EngineSettings, ReceiverSettings, SenderSettings
 from correlator.storage.store import SqlStore
 
@@ -419,7 +420,7 @@ class Engine:
             connections=statuses.of_connections(),
             windows={name: part.window for name, part in self.receivers.items() if part.settings.flow_control},
             waits={name: part.waits_for for name, part in self.receivers.items() if part.waits_for},
-            duplicate_ids=sum(len(one) for one in list(self.writer.detectors.values())) if self.writer else 0,
+            duplicate_ids=sum(len(one) for one in list(self.writer.domains.detectors.values())) if self.writer else 0,
             removed_received=self._parts.removed.received,
             removed_sent=self._parts.removed.sent,
             resident_bytes=resident_bytes(),
@@ -576,7 +577,7 @@ class Engine:
         if self._store is None:
             return None
         writer = Writer(self._store, recovered.commit, engine_time.now, self.settings.duplicate_detection)
-        writer.note_receivers(recovered.endpoints)
+        writer.domains.note_receivers(recovered.endpoints)
         return writer
 
     def _make_checkpointer(self, restart: Restart) -> None:

@@ -436,7 +436,7 @@ class Parts:
     def numbers_of_new(self, receiver: str) -> Numbers:
         """The first numbers of a new receiver: beyond what contexts and domains know of a removed one with its id."""
         entered = max((thread.queue.entered.get(receiver, 0) for thread in self.contexts.values()), default=0)
-        detectors = list(self.writer.detectors.values()) if self.writer is not None else []
+        detectors = list(self.writer.domains.detectors.values()) if self.writer is not None else []
         batch = max((detector.last_batch(receiver) for detector in detectors), default=0)
         return Numbers(next_number=entered + 1, next_batch=batch + 1, confirmed_batch=batch)
 

@@ -18,8 +18,9 @@ from correlator.runtime.clock import Clock
 from correlator.runtime.logs import get_logger
 from correlator.runtime.mapper import Mapper
 from correlator.runtime.reconnection import Reconnection, ReconnectionPolicy
+from correlator.runtime.requests import Accepted, ReceiveRequest
 from correlator.runtime.statuses import Statuses
-from correlator.runtime.writer import Accepted, ReceiveRequest, Writer
+from correlator.runtime.writer import Writer
 from correlator.settings import ReceiverSettings
 
 LONGEST_WAIT_S = 0.2

@@ -8,7 +8,8 @@ from correlator.core.commit import RegistryCommit
 from correlator.runtime.actor import Actor
 from correlator.runtime.checkpointer import Checkpointer
 from correlator.runtime.parts import Parts
-from correlator.runtime.writer import RegistryRequest, Writer
+from correlator.runtime.requests import RegistryRequest
+from correlator.runtime.writer import Writer
 
 LOOK_AGAIN_S = 0.02
 

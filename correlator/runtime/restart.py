@@ -350,7 +350,7 @@ class Restart:
             if segment.batch > sure.get(receiver, 0):
                 ids = sum(len(run.ids) for run in segment.runs)
                 self._unconfirmed_ids[receiver] = self._unconfirmed_ids.get(receiver, 0) + ids
-            writer.detector(segment.domain).restore([segment], sure)
+            writer.domains.detector(segment.domain).restore([segment], sure)
             for run in segment.runs:
                 self._parts.engine_time.catch_up(run.time)
 

@@ -120,7 +120,7 @@ def start(directory: Path) -> None:
     ready = time.perf_counter() - begin
     install(None)
     peak = peak_memory_mb()
-    detectors = restarted.writer.detectors if restarted.writer else {}
+    detectors = restarted.writer.domains.detectors if restarted.writer else {}
     ids = sum(len(detector) for detector in detectors.values())
     print(f"ids {ids:,}, outbound {restarted.senders['out'].outbox.outstanding:,}")
     for name, seconds in marks.items():

@@ -286,7 +286,7 @@ def test_ids_of_the_queue_that_an_alias_has_left_are_not_held_for_ever(world, sc
     world.wait(lambda: script.of("Hears") == ["m1"])
     world.crash(engine)
     with world.engine(orders, monitors=[Hears], destinations=MOVED) as engine:
-        assert not engine.writer.detectors["memory:queue:A"]._pinned
+        assert not engine.writer.domains.detectors["memory:queue:A"]._pinned
 
 
 def test_a_stored_send_goes_where_its_logical_destination_led_when_it_was_stored(world, script):

@@ -14,7 +14,7 @@ from connectors.embedded import EmbeddedConnection
 from correlator import Message, Monitor, StateTable, event, match, on
 from correlator.core.state import StateTable as Table
 from correlator.errors import ConfigError, RecoveryRefused, StateError, UsageError
-from correlator.runtime.writer import RegistryRequest
+from correlator.runtime.requests import RegistryRequest
 from correlator.settings import ConnectionSettings
 from correlator.storage import inspect
 from correlator.testing.clock import ManualClock

@@ -360,13 +360,13 @@ def test_a1_16_ids_of_a_removed_receiver_are_held_for_nobody(any_world, script):
         any_world.wait(lambda: script.of("Keeps") == ["a"])
         any_world.publish("b", to="queue:stays")
         any_world.wait(lambda: script.of("Keeps") == ["a", "b"])
-        assert "a" in engine.writer.detectors["shared"]
+        assert "a" in engine.writer.domains.detectors["shared"]
         engine.remove("goes")
         any_world.wait(lambda: engine.removed("goes"))
-        assert "a" not in engine.writer.detectors["shared"]
+        assert "a" not in engine.writer.domains.detectors["shared"]
         any_world.crash(engine)
     with any_world.engine(parts, monitors=[Keeps], duplicate_detection=nothing) as engine:
-        assert "a" not in engine.writer.detectors["shared"]
+        assert "a" not in engine.writer.domains.detectors["shared"]
         engine.add_receiver(goes)
         any_world.publish("a", to="queue:goes")
         any_world.wait(lambda: script.of("Keeps") == ["a", "b", "a"])

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from correlator.runtime.writer import RegistryRequest
+from correlator.runtime.requests import RegistryRequest
 from tests.runtime.flows import Hears
 from tests.runtime.world import receiver, sender
 

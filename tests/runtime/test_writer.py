@@ -13,7 +13,8 @@ from correlator.core.registry import endpoint_of
 from correlator.errors import CommitUnknown, StoreBusy
 from correlator.runtime import writer as writers
 from correlator.runtime.engine import Engine
-from correlator.runtime.writer import Accepted, ReceiveRequest, RegistryRequest, Request, Writer
+from correlator.runtime.requests import Accepted, ReceiveRequest, RegistryRequest, Request
+from correlator.runtime.writer import Writer
 from correlator.settings import DuplicateDetectionSettings, EngineSettings
 from correlator.testing.memory import MemoryBroker
 from correlator.testing.store import Disk, ModelStore
@@ -160,7 +161,7 @@ def test_a_store_that_is_busy_while_a_checkpoint_is_planned_leaves_nothing_in_do
     """It is read to clean old segments of the state; nothing was sent to it yet."""
 
     class Reads(Request[None]):
-        def plan(self, writer, group):
+        def plan(self, group):
             raise StoreBusy("E3102", "store", "is busy")
 
     world = World()

@@ -59,7 +59,7 @@ class Doubts:
             if receiver is None or receiver.intake.domain is None:
                 continue
             if receiver.intake.domain not in kept:
-                kept[receiver.intake.domain] = _kept(engine, writer.detector(receiver.intake.domain))
+                kept[receiver.intake.domain] = _kept(engine, writer.domains.detector(receiver.intake.domain))
             if doubt.uid not in kept[receiver.intake.domain]:
                 lost.append((doubt.receiver, key[1], doubt.uid))
                 del self._open[key]

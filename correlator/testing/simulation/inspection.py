@@ -144,7 +144,7 @@ def remembered_ids(engine: Engine, disk: Disk) -> dict[str, tuple[int, int, int]
         stored[segment.domain] = stored.get(segment.domain, 0) + sum(len(run.ids) for run in segment.runs)
     return {
         domain: (len(detector), _bound(detector, engine.settings.duplicate_detection), stored.get(domain, 0))
-        for domain, detector in engine.writer.detectors.items()
+        for domain, detector in engine.writer.domains.detectors.items()
     }
 
 
@@ -155,7 +155,7 @@ def known_ids(engine: Engine | None) -> dict[str, tuple[str, ...]]:
     windows = (EntryPlace.WINDOW, EntryPlace.TIME_QUEUE)
     return {
         domain: tuple(sorted(one.id for one in detector._entries.values() if one.place in windows))
-        for domain, detector in engine.writer.detectors.items()
+        for domain, detector in engine.writer.domains.detectors.items()
     }
 
 

@@ -15,8 +15,8 @@ from correlator.core.redeliveries import Redeliveries
 from correlator.reliability import RECEIVING, Receiving, Reliability
 from correlator.runtime import parts
 from correlator.runtime.receiver import Receiver
+from correlator.runtime.requests import ReceiveRequest
 from correlator.runtime.restart import Restart
-from correlator.runtime.writer import ReceiveRequest
 from correlator.testing import memory
 from correlator.testing.invariants.facts import NEVER
 from tests.harness.mutants.catalogue import Patches, mutant
@@ -41,8 +41,8 @@ def memory_before_commit(patches: Patches) -> None:
     """If the commit fails, the redelivered messages are taken for duplicates and lost."""
 
     def make(original: Any) -> Any:
-        def plan(self: Any, writer: Any, group: Any) -> Any:
-            planned = original(self, writer, group)
+        def plan(self: Any, group: Any) -> Any:
+            planned = original(self, group)
             planned.apply()
             return planned._replace(apply=lambda: None)
 
@@ -85,9 +85,10 @@ def ids_in_another_commit(patches: Patches) -> None:
     """If the engine dies between the two commits, redelivered messages are handled again."""
 
     def make(original: Any) -> Any:
-        def plan(self: Any, writer: Any, group: Any) -> Any:
-            planned = original(self, writer, group)
-            late, writer.late = getattr(writer, "late", None), planned.write.ids
+        def plan(self: Any, group: Any) -> Any:
+            planned = original(self, group)
+            domains = group.domains
+            late, domains.late = getattr(domains, "late", None), planned.write.ids
             return planned._replace(write=msgspec.structs.replace(planned.write, ids=late))
 
         return plan
@@ -529,8 +530,8 @@ def _at(run: IdRun, positions: list[int]) -> IdRun:
 
 def _change_write(patches: Patches, **fields: Any) -> None:
     def make(original: Any) -> Any:
-        def plan(self: Any, writer: Any, group: Any) -> Any:
-            planned = original(self, writer, group)
+        def plan(self: Any, group: Any) -> Any:
+            planned = original(self, group)
             return planned._replace(write=msgspec.structs.replace(planned.write, **fields))
 
         return plan

@@ -13,7 +13,8 @@ from correlator.core.state import StateTable
 from correlator.core.statelog import StateLog
 from correlator.errors import StoreBusy
 from correlator.runtime.checkpointer import Checkpointer
-from correlator.runtime.writer import CheckpointRequest, Writer
+from correlator.runtime.requests import CheckpointRequest
+from correlator.runtime.writer import Writer
 from correlator.testing.store import ModelStore
 from tests.harness.mutants.catalogue import Patches, mutant
 
@@ -23,19 +24,19 @@ def released_before_commit(patches: Patches) -> None:
     """If the commit fails, messages have left that the next life does not know."""
 
     def make(original: Any) -> Any:
-        def plan(self: Any, writer: Any, group: Any) -> Any:
-            if getattr(writer, "released", None) is not self:
-                writer.released = self
+        def plan(self: Any, group: Any) -> Any:
+            if getattr(group.domains, "released", None) is not self:
+                group.domains.released = self
                 self.cut.release()
-                for sender in writer.wake_senders():
+                for sender in group.domains.open_senders():
                     sender.step()
-            return original(self, writer, group)
+            return original(self, group)
 
         return plan
 
     def begin(original: Any) -> Any:
         def begun(self: Any) -> Any:
-            self._writer.wake_senders = lambda: [
+            self._writer.domains.open_senders = lambda: [
                 actor for actor in self._released.__self__.senders.values() if actor.is_open
             ]
             return original(self)

@@ -1,0 +1,217 @@
+"""What the engine commits: requests as values, each of which plans what a transaction writes for it.
+
+The store writer plans the requests of one transaction as a group, against what is committed and what earlier requests
+of the group have planned.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import msgspec
+
+from correlator.core.acknowledgements import Sure
+from correlator.core.checkpoint import Cut
+from correlator.core.commit import ReceiveCommit, ReceiveSegment, RegistryCommit, SuspectCommit, Write
+from correlator.core.dedup import Candidates, DetectionPlan
+from correlator.core.domains import Domains
+from correlator.core.faults import point
+from correlator.core.mapping import Mapped
+from correlator.core.statelog import StateLog
+from correlator.events import DeadLetter, Message
+from correlator.ports import Store
+
+R = TypeVar("R")
+
+
+class Planned(NamedTuple, Generic[R]):
+    """A request as it goes into a transaction.
+
+    Attributes:
+        write: what the transaction writes for it.
+        apply: lets memory follow; called once the transaction is committed.
+        result: what has become of the request, true once the transaction is committed.
+    """
+
+    write: Write
+    apply: Callable[[], None]
+    result: R
+
+
+class Group:
+    """The requests of one transaction as far as they are planned, and what they are planned against.
+
+    Args:
+        engine_time: seconds of engine time at which the transaction begins.
+        domains: the duplicate detectors.
+        state_log: where the store has the state of the contexts.
+        store: to read state that must move.
+    """
+
+    def __init__(self, engine_time: float, domains: Domains, state_log: StateLog, store: Store) -> None:
+        self.engine_time = engine_time
+        self.domains = domains
+        self.state_log = state_log
+        self.store = store
+        self.detections: dict[str, list[DetectionPlan]] = {}
+
+
+class Request(Generic[R]):
+    """What is to be committed: a value that nobody changes."""
+
+    __slots__ = ()
+
+    def prepare(self, domains: Domains) -> None:
+        """Tell the detectors facts that need no commit, before any request of the transaction is planned."""
+
+    def plan(self, group: Group) -> Planned[R]:
+        """What to write; changes nothing but the group."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """What has become of a received batch.
+
+    Attributes:
+        segment: the messages that are in the receive log now; `None` when there are none.
+        events: parallel to its messages.
+        dead_letters: what could not be mapped and is no duplicate.
+        duplicates: places of duplicates among the ids of the batch.
+        conflicts: places of duplicates whose body is another one than before.
+        began: engine time at which the transaction began.
+    """
+
+    segment: ReceiveSegment | None
+    events: Sequence[Any]
+    dead_letters: Sequence[DeadLetter]
+    duplicates: Sequence[int]
+    conflicts: Sequence[int]
+    began: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiveRequest(Request[Accepted]):
+    """A received batch to be committed.
+
+    Attributes:
+        mapped: the batch; not changed any more.
+        receiver: its receiver.
+        batch: the receiver's count of batches.
+        first: number that its first new message gets.
+        domain: duplicate detection domain; `None` keeps duplicates.
+        sure: which of the receiver's batches are surely acknowledged.
+        keep: whether the messages go to the receive log (not for dead letters alone).
+    """
+
+    mapped: Mapped
+    receiver: str
+    batch: int
+    first: int
+    domain: str | None
+    sure: Sure
+    keep: bool
+
+    def prepare(self, domains: Domains) -> None:
+        """Release ids that surely do not come again, so that this very transaction removes them."""
+        if self.domain is not None:
+            detector = domains.detector(self.domain)
+            detector.confirm(self.receiver, self.sure.through)
+            detector.doubt(self.receiver, self.sure.doubtful_through)
+            if self.sure.beyond > self.sure.doubtful_through:
+                detector.confirm(self.receiver, self.sure.beyond, after=self.sure.doubtful_through)
+
+    def plan(self, group: Group) -> Planned[Accepted]:
+        """Recognise duplicates, number the other messages."""
+        if self.domain is None:
+            mapped = self.mapped
+            return self._planned(group, mapped.messages, mapped.events, mapped.dead_letters)
+        return self._deduplicated(self.domain, group)
+
+    def _deduplicated(self, domain: str, group: Group) -> Planned[Accepted]:
+        point("rx.dedup.lookup")
+        mapped, earlier, domains = self.mapped, group.detections.setdefault(domain, []), group.domains
+        candidates = Candidates(self.receiver, self.batch, mapped.ids, mapped.sources, mapped.digests)
+        plan = domains.detector(domain).plan(candidates, group.engine_time, earlier)
+        earlier.append(plan)
+        kept = mapped.messages, mapped.events, mapped.dead_letters
+        if plan.duplicates:
+            kept = mapped.without(set(plan.duplicates))
+        planned = self._planned(group, *kept, plan.duplicates, plan.conflicts)
+        write = msgspec.structs.replace(
+            planned.write,
+            ids=plan.segment,
+            rewritten=plan.rewritten,
+            forgotten=[(domain, number) for number in plan.forgotten],
+        )
+        return planned._replace(write=write, apply=lambda: domains.detector(domain).apply(plan))
+
+    def _planned(
+        self,
+        group: Group,
+        messages: list[Message],
+        events: Sequence[Any],
+        letters: Sequence[DeadLetter],
+        duplicates: Sequence[int] = (),
+        conflicts: Sequence[int] = (),
+    ) -> Planned[Accepted]:
+        segment = ReceiveSegment(self.receiver, self.first, messages) if messages and self.keep else None
+        write = ReceiveCommit(
+            receiver=self.receiver,
+            segment=segment,
+            ids=None,
+            dead_letters=letters,
+            confirmed_batch=self.sure.through,
+        )
+        accepted = Accepted(segment, events, letters, duplicates, conflicts, group.engine_time)
+        return Planned(write, _nothing_to_apply, accepted)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRequest(Request[None]):
+    """A cut to be committed."""
+
+    cut: Cut
+
+    def plan(self, group: Group) -> Planned[None]:
+        """Place the changed state."""
+        log = group.state_log
+        numbers = log.to_clean(len(self.cut.changes))
+        cleaned = group.store.read_state(numbers) if numbers else ()
+        plan = log.plan(self.cut.changes, cleaned)
+        write = msgspec.structs.replace(self.cut.commit, state=plan.segments, state_dropped=plan.dropped)
+        return Planned(write, lambda: log.apply(plan), None)
+
+
+@dataclass(frozen=True, slots=True)
+class SuspectRequest(Request[None]):
+    """A note about what a start is about to handle."""
+
+    commit: SuspectCommit
+
+    def plan(self, group: Group) -> Planned[None]:
+        """Written as it is."""
+        del group
+        return Planned(self.commit, _nothing_to_apply, None)
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryRequest(Request[None]):
+    """Receivers and senders to be recorded or removed."""
+
+    registry: RegistryCommit
+
+    def plan(self, group: Group) -> Planned[None]:
+        """Written as it is; then the duplicate detectors follow the receivers of each domain."""
+        domains = group.domains
+
+        def follow() -> None:
+            domains.note_receivers(self.registry.put)
+            for part in self.registry.removed:
+                domains.forget_receiver(part)
+
+        return Planned(self.registry, follow, None)
+
+
+def _nothing_to_apply() -> None:
+    """For a write that memory does not follow."""

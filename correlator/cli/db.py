@@ -16,6 +16,7 @@ from correlator.storage import checking, migrate
 from correlator.storage.database import copy_while_running, location, parse, reading
 from correlator.storage.forget import forget, holds
 from correlator.storage.inspect import exists
+from correlator.storage.owned import no_store
 from correlator.storage.reset import Contents, contents, reset
 from correlator.storage.witness import witness_of
 
@@ -127,7 +128,7 @@ def backup(
         todo = "Use pg_dump, which gives a copy of one moment as well"
         raise UsageError("E2026", location(url), "is a PostgreSQL database", "Only SQLite stores are copied", todo)
     if not exists(url):
-        raise StoreError("E3010", location(url), "holds no store", "", "Start the engine once, or name another store")
+        raise no_store(location(url))
     if copy.exists():
         raise UsageError("E2025", str(copy), "exists already", "A backup never replaces a file", "Name another one")
     try:

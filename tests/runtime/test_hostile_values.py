@@ -111,7 +111,8 @@ HASHABLE = [
 ]
 UNHASHABLE = [[], [1], [SURROGATE], [object()], {}, {"a": 1}, {"a": object()}, {1: 2}, {1}, bytearray(b"x")]
 OTHERS = [Decimal("sNaN"), endless(), local_event(), local_event()(), local_monitor(), lambda: None, Message(b"x")]
-values = st.sampled_from([*HASHABLE, *UNHASHABLE, *OTHERS]) | st.recursive(
+NAMED = [*HASHABLE, *UNHASHABLE, *OTHERS]
+values = st.sampled_from(NAMED) | st.recursive(
     st.none() | st.integers() | st.floats() | st.text(st.characters(), max_size=3) | st.binary(max_size=3),
     lambda below: st.lists(below, max_size=2) | st.dictionaries(st.text(max_size=2), below, max_size=2),
     max_leaves=3,
@@ -283,15 +284,20 @@ def encoded(one: Any) -> bytes:
     return bytes(codec.encode(codec.decode(codec.encode(one.attributes()))))
 
 
+def checkpointed(engine: Engine, rounds: int = 12) -> None:
+    """Let the parts work, then take a checkpoint."""
+    work(engine, rounds)
+    engine.checkpointer.ask()
+    work(engine, rounds)
+    assert engine.checkpointer.answered(engine.checkpointer._orders.placed)
+
+
 def goes_on(engine: Engine, broker: MemoryBroker) -> int:
     """A good event is handled and becomes part of a checkpoint; returns how many were handled in all."""
     before = the_monitor(engine).handled
     broker.publish("queue:go", [Message(b'{"number": 1}')])
     engine.receivers["go"].grant(10**6)
-    work(engine, 12)
-    engine.checkpointer.ask()
-    work(engine, 12)
-    assert engine.checkpointer.answered(engine.checkpointer._orders.placed)
+    checkpointed(engine)
     assert the_monitor(engine).handled == before + 1
     return before + 1
 
@@ -334,6 +340,25 @@ def asked(ask: Ask, value: Any, policy: str, deliver: Callable[[MemoryBroker], N
     again = life(disk, broker, policy)
     assert encoded(the_monitor(again)) == encoded(the_monitor(engine))
     goes_on(again, broker)
+
+
+@pytest.mark.parametrize("policy", ["skip", "dead_letter"])
+def test_no_way_to_ask_fails_later_with_any_of_the_named_values(policy):
+    """Every pair, each in a checkpoint of its own; the pairs of one way to ask follow one another in one life."""
+    for ask in ASKS:
+        disk, broker = Disk(), MemoryBroker()
+        engine = life(disk, broker, policy)
+        goes_on(engine, broker)
+        for value in NAMED:
+            DOING.action = lambda one, ask=ask, value=value: ask(one, value)
+            engine.receivers["go"].grant(10**6)
+            broker.publish("queue:go", [Message(b"{}")])
+            checkpointed(engine, rounds=4)
+        DOING.action = None
+        goes_on(engine, broker)
+        again = life(disk, broker, policy)
+        assert encoded(the_monitor(again)) == encoded(the_monitor(engine))
+        goes_on(again, broker)
 
 
 @pytest.mark.parametrize("policy", ["stop", "skip", "dead_letter"])

@@ -342,6 +342,7 @@ def asked(ask: Ask, value: Any, policy: str, deliver: Callable[[MemoryBroker], N
     goes_on(again, broker)
 
 
+@pytest.mark.usefixtures("logs")
 @pytest.mark.parametrize("policy", ["skip", "dead_letter"])
 def test_no_way_to_ask_fails_later_with_any_of_the_named_values(policy):
     """Every pair, each in a checkpoint of its own; the pairs of one way to ask follow one another in one life."""

@@ -138,6 +138,31 @@ def test_another_context_is_given_what_comes_from_then_on(done, planned):
     assert status == 0
 
 
+def test_a_context_that_has_not_handled_all_stays(place, planned, monkeypatch, capsys):
+    """Given a context whose monitor fails at the first trade, when it is taken from the file, then no start is possible."""
+    monkeypatch.chdir(place)
+    monitors = '  - {type: "positions:Positions"}'
+    fails = """
+
+class Fails(Monitor):
+    @on(Trade)
+    def trade(self, trade: Trade) -> None:
+        raise ValueError(trade.number)
+"""
+    rewrite(place, (monitors, f'{monitors}\n  - {{type: "positions:Fails", context: b}}'), monitor=MONITOR + fails)
+    assert run("run", "engine.yaml", cwd=place).returncode == 1
+    parts, status, _ = planned()
+    assert (parts["delivery trades to b"]["verdict"], status) == ("unchanged", 0)
+    rewrite(place)
+    parts, status, err = planned()
+    assert parts["delivery trades to b"]["verdict"] == "refused"
+    (refusal,) = parts["delivery trades to b"]["refusals"]
+    assert (refusal["code"], status) == ("E4315", 6)
+    assert "has not handled 10 messages of receiver 'trades', and the configuration has no such context" in err
+    assert main.execute(["run", "engine.yaml"]) == 6
+    assert set(capsys.readouterr().err.strip().splitlines()) <= set(err.strip().splitlines())
+
+
 def test_letters_of_what_nobody_handles_begin_now(done, planned):
     parts, status, _ = planned("--set=receivers[0].unhandled=dead_letter")
     assert parts["receiver trades"]["note"].startswith("of what is received from now on, what no monitor listens for")

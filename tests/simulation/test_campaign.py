@@ -1,5 +1,6 @@
 """What the simulation promises about itself: equal seeds, small failures. The quick campaign is in test_points.py."""
 
+import itertools
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pytest
 from correlator.testing.schedule import CUT_AGAIN, KILL, LOST_BESIDE, draw_rates, is_doubtful
 from tests.harness import mutants
 from tests.harness.simulation import campaign
+from tests.harness.simulation.scenario import draw
 
 
 def test_swarms_hold_controls_and_kills_alone() -> None:
@@ -26,6 +28,21 @@ def test_lines_are_lost_again_before_a_loss_is_settled_and_on_both_sides_of_a_qu
             struck.update(fault.kind for fault in campaign.run_seed(seed).faults)
     assert struck[CUT_AGAIN] > 20
     assert struck[LOST_BESIDE] > 2
+
+
+def test_lives_begin_with_other_configurations_of_which_starts_refuse_some() -> None:
+    """Counted in what engines did: changes that nothing refuses, or that nothing accepts, would find nothing."""
+    refused: Counter[str] = Counter()
+    accepted = 0
+    with campaign.small_world():
+        for seed in (seed for seed in range(1, 120) if draw(seed)[1].first is not None):
+            history = campaign.run_seed(seed).history
+            refused.update(record.who for _, record in history.of("declined"))
+            lives = {record.life: record.data for _, record in history.of("configured")}
+            began = [lives[record.life] for _, record in history.of("began")]
+            accepted += sum(one != other for one, other in itertools.pairwise(began))
+    assert accepted > 50
+    assert min(refused[code] for code in ("E4301", "E4315", "E4316", "E4331")) > 2, refused
 
 
 @pytest.mark.parametrize("seed", [3, 17, 42])

@@ -236,6 +236,25 @@ def test_z7_a_letter_keeps_a_destination_that_is_not_the_senders(any_world, scri
         any_world.wait_for("m1", at="queue:other")
 
 
+def test_z7_a_letter_whose_logical_destination_has_moved(any_world, script):
+    """It names the place that it was stored for, unless that was the sender's own: then the sender's place counts."""
+    script.message = lambda one, told: [
+        one.send(told.body, to="out"),
+        one.send(Message(told.body, destination="notes"), to="out"),
+    ]
+    parts = [receiver(), sender(destination="bills")], [Keeps]
+    any_world.broker.faults = Refuses(b"m1", times=3)
+    with any_world.engine(*parts[0], monitors=parts[1], destinations={"bills": "queue:A", "notes": "queue:N"}):
+        any_world.publish("m1")
+        any_world.wait(lambda: len(any_world.dead_letters()) == 2)
+    assert deadletters.replay(any_world.store, ALL) == 2
+    moved = {"bills": "queue:B", "notes": "queue:M"}
+    with any_world.engine(*parts[0], monitors=parts[1], destinations=moved):
+        any_world.wait_for("m1", at="queue:B")
+        any_world.wait_for("m1", at="queue:N")
+    assert any_world.sent("queue:A") == any_world.sent("queue:M") == []
+
+
 # --- what dies on the way ---
 
 

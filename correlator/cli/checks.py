@@ -73,7 +73,9 @@ def _hint_windows(path: str, settings: PipelineFile, findings: Findings) -> None
         f"recognises a repeat within the last {windows.per_source_window_size} ids of a source and "
         f"{windows.expiry_time:g} s of ids beyond them"
     )
-    findings.warn("I1411", f"{path}.reliability", what, "AT_LEAST_ONCE with consumers that can repeat needs no sizing")
+    findings.warn(
+        "I1411", f"{path}.reliability", what, "AT_LEAST_ONCE needs no windows, but its consumers must tolerate repeats"
+    )
 
 
 def _hint_selection(path: str, receiver: ReceiverSettings, settings: PipelineFile, findings: Findings) -> None:
@@ -86,7 +88,7 @@ def _hint_selection(path: str, receiver: ReceiverSettings, settings: PipelineFil
 def _hint_repeats(path: str, sender: SenderSettings, settings: PipelineFile, findings: Findings) -> None:
     broker = settings.connections[sender.connection].type
     what = f"after a crash repeats go out with the same id, and {broker} does not drop them"
-    allowed = f"Whoever receives must deduplicate by the property '{sender.unique_message_id_property}'"
+    allowed = f"The consumer must deduplicate by the property '{sender.unique_message_id_property}'"
     findings.warn("W1410", f"{path}.reliability", what, allowed, "Or use AT_LEAST_ONCE")
 
 

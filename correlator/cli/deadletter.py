@@ -44,7 +44,7 @@ OfOrigin = Annotated[
     typer.Option(
         "--origin",
         metavar="ID",
-        help="Only of the receiver, monitor, pipeline or sender with this id.",
+        help="Only of the receiver, monitor, context, pipeline or sender with this id.",
         show_default=False,
     ),
 ]

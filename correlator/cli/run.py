@@ -85,7 +85,7 @@ def run(
     """Run the engine of a configuration file.
 
     If every receiver has an end, such as a file that it does not follow, the command ends when all input is handled,
-    sent and confirmed. Otherwise it runs until SIGTERM, SIGINT (Ctrl-C) or SIGHUP. It then stops in order: it stops
+    sent and confirmed. Otherwise it runs until SIGTERM, SIGINT (Ctrl-C) or SIGHUP. It then stops orderly: it stops
     receiving, finishes what it has received, and exits with 143, 130 or 129. A second signal ends it at once, like a
     crash, and the next start recovers.
 

@@ -254,7 +254,7 @@ def _failure(monitor: Monitor, event: Any, error: Exception) -> CorrelatorError:
         f"monitor {monitor.state_name}",
         f"{shown} raised {storable(f'{type(error).__name__}: {_text_of(error)}')}",
         "",
-        "Mend the handler, or set on_error: dead_letter or skip",
+        "Correct the handler, or set on_error: dead_letter or skip",
     )
 
 

@@ -302,7 +302,7 @@ def _unfit(
     mark, keys = digest(stored.facts), _keys(stored)
     different = ", ".join(f"{one.field}: {one.before or 'nothing'} -> {one.after or 'nothing'}" for one in changes)
     what = f"the state of {keys} of '{source}' is of fingerprint {mark}, the step has {digest(step.facts)}"
-    allowed = "The state can mean nothing to a step of this kind"
+    allowed = "A step of this kind cannot use the state"
     todo = f"Put the step back. To delete the state, give the step state: {_DISCARD} {mark}"
     if fit is Fit.READABLE:
         allowed = "The state can be read, but whether it means the same only you know"

@@ -189,7 +189,7 @@ class KeyedSettings:
         if self.name is not None and ("/" in self.name or "#" in self.name):
             raise ConfigError("E1510", "name", f"{quoted(self.name)} has a '/' or '#' in it", "They are for places")
         if self.state is not None and not _DECISION.fullmatch(self.state):
-            allowed = "Write keep FINGERPRINT or discard FINGERPRINT, as the refused start tells it"
+            allowed = "Write keep FINGERPRINT or discard FINGERPRINT, as the error of the refused start shows it"
             raise ConfigError("E1510", "state", f"{quoted(self.state)} is no decision", allowed)
 
 

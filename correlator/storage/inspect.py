@@ -91,7 +91,7 @@ class Selection:
     Attributes:
         numbers: only these; empty for all.
         kind: only of this kind; "" for every kind.
-        origin: only of this receiver, monitor, pipeline or sender; "" for all.
+        origin: only of this receiver, monitor, context, pipeline or sender; "" for all.
     """
 
     numbers: Sequence[int] = ()

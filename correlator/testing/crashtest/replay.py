@@ -51,11 +51,11 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
         """
         now = _version()
         if self.correlator != now:
-            return f"recorded with {self.correlator}, running {now}: the schedule may not mean the same"
+            return f"recorded with {self.correlator}, running {now}: the faults may strike at other places"
         if self.config != _digest(config):
-            return f"recorded with another content of {config}: the schedule may not mean the same"
+            return f"recorded with another content of {config}: the faults may strike at other places"
         if self.test != test:
-            return f"recorded by {self.test}, this is {test}: the schedule may not mean the same"
+            return f"recorded by {self.test}, this is {test}: the faults may strike at other places"
         return ""
 
 

@@ -125,7 +125,7 @@ def nothing_is_invented(facts: Facts) -> Iterator[str]:
                 yield f"{name}.{attribute} holds '{one_id}', which nobody published"
 
 
-@invariant("G6", "every message that is given up has a record: a dead letter by mapping, handler or sender")
+@invariant("G6", "every message that is given up has a record: a dead letter, with the part that gave it up")
 def nothing_is_silent(facts: Facts) -> Iterator[str]:
     """Each flawed message has its dead letter; a failed handler of EXACTLY_ONCE input exactly one."""
     if facts.rest is None or not facts.rest.reached:
@@ -173,7 +173,7 @@ def it_comes_to_rest(facts: Facts) -> Iterator[str]:
         )
 
 
-@invariant("G11", "engine time goes on from the last checkpoint or receipt, and never back")
+@invariant("G11", "engine time goes on from the last checkpoint or stored batch, and never back")
 def engine_time_grows(facts: Facts) -> Iterator[str]:
     """As each life begins, and from checkpoint to checkpoint."""
     places = [at for at, _, _ in facts.checkpoints]
@@ -208,7 +208,7 @@ def time_is_kept(facts: Facts) -> Iterator[str]:
             yield f"life {record.life} died at {death.engine_time:.2f}, the next one began at {after:.2f}"
 
 
-@invariant("G13", "receipts and checkpoints carry the engine time that an independent clock counts")
+@invariant("G13", "stored batches and checkpoints carry the engine time that an independent clock counts")
 def engine_time_is_one_clock(facts: Facts) -> Iterator[str]:
     """At the commit of a receipt, and where contexts are parked for a cut."""
     for _, record in facts.history.of("received"):

@@ -358,7 +358,7 @@ def _acknowledged_without_id(facts: Facts) -> Iterator[str]:
         mine.clear()
 
 
-@invariant("E7", "ids remembered stay within windows and pins, ids stored within four times that")
+@invariant("E7", "ids in memory stay within the windows and what is unacknowledged, stored ids within four times that")
 def ids_are_bounded(facts: Facts) -> Iterator[str]:
     """At the end of the run."""
     for domain, (remembered, bound, stored) in (facts.rest.ids if facts.rest else {}).items():
@@ -390,7 +390,7 @@ def doubtful_is_kept(facts: Facts) -> Iterator[str]:
             yield f"life {record.life}: {receiver} awaits {awaited} messages, {lost} may come again (record {at})"
 
 
-@invariant("C1", "an APP_CONTROLLED batch is acknowledged only after the application said so")
+@invariant("C1", "an APP_CONTROLLED batch is acknowledged only after the application has acknowledged it")
 def acknowledged_by_the_application(facts: Facts) -> Iterator[str]:
     """Acknowledgements never outnumber the application's calls in a life; a batch of dead letters alone needs none."""
     for name in facts.of_mode(APP_CONTROLLED):

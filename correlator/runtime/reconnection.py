@@ -6,12 +6,7 @@ from typing import Any, NamedTuple
 
 from correlator.core.backoff import Backoff
 from correlator.runtime.clock import Clock
-
-STABLE_S = 60.0
-"""A connection that has held for so long resets the intervals between log lines. An outage that
-lasts so long after "connected again" is logged."""
-LONGEST_SILENCE_S = 3600.0
-"""Longest time between two log lines about the same outage."""
+from correlator.runtime.intervals import STABLE_S, LogIntervals
 
 
 class ReconnectionPolicy(NamedTuple):
@@ -56,8 +51,7 @@ class Reconnection:
         self._retry_at = 0.0
         self._failures = 0
         self._delay = 0.0
-        self._silence = policy.backoff.first
-        self._tell_at = float("-inf")
+        self._intervals = LogIntervals(policy.backoff.first)
         self._told = False
         self._longest_untold = math.inf
 
@@ -104,14 +98,12 @@ class Reconnection:
         if seconds > self._delay:
             self._failures = 0
         if seconds >= STABLE_S:
-            self._silence, self._tell_at = self._policy.backoff.first, float("-inf")
+            self._intervals.begin_anew()
 
     def _tell(self, error: Exception, now: float) -> None:
-        if now < min(self._tell_at, self._down_since + self._longest_untold):
+        if not self._intervals.due(now, self._down_since + self._longest_untold):
             return
         self._told, self._longest_untold = True, math.inf
-        self._tell_at = now + self._silence
-        self._silence = min(LONGEST_SILENCE_S, 2 * self._silence)
         self._log.warning(
             "no connection; trying again",
             error=error,

@@ -19,12 +19,15 @@ from correlator.core.statelog import StateLog
 from correlator.errors import CommitUnknown, StoreBusy, StoreError
 from correlator.ports import Store
 from correlator.runtime.actor import Actor
+from correlator.runtime.intervals import STABLE_S, LogIntervals
 from correlator.runtime.logs import get_logger
 from correlator.runtime.requests import Group, Planned, ReceiveRequest, Request
 from correlator.settings import DuplicateDetectionSettings
 
 R = TypeVar("R")
 RETRYING = Backoff(0.02, 2.0)
+FIRST_SILENCE_S = 1.0
+"""Seconds between the first two log lines about a store that takes no transaction."""
 LONGEST_DOUBT_S = 60.0
 """Seconds for which the writer looks up a commit whose answer was lost, before it stops the engine."""
 
@@ -66,6 +69,10 @@ class Writer(Actor):
         self._engine_time = engine_time
         self._waiting: deque[_Submitted[Any]] = deque()
         self._failures = 0
+        self._failing_since = 0.0
+        self._worked_since = 0.0
+        self._intervals = LogIntervals(FIRST_SILENCE_S)
+        self._told = False
         self._doubt_began: float | None = None
         self._full = False
         self._unknown: Sequence[_InTransaction] | None = None
@@ -94,32 +101,55 @@ class Writer(Actor):
             committed = self._settle_unknown() or self._commit_waiting()
         except (StoreBusy, CommitUnknown) as error:
             return self._retry_later(error)
-        self._failures, self._doubt_began = 0, None
+        if self._failures:
+            self._note_end_of_outage()
+        self._doubt_began = None
         for submitted, planned in committed:
             self._waiting.remove(submitted)  # nearly always the first
             submitted.done(planned.result)
         return 0
 
     def _retry_later(self, error: StoreError) -> float:
+        now = self._engine_time()
+        if not self._failures:
+            self._failing_since = now
+            if now - self._worked_since >= STABLE_S:
+                self._intervals.begin_anew()
         self._failures += 1
         self._full = error.code == "E3101"
         delay = RETRYING.delay(self._failures, 0.0)
         if isinstance(error, CommitUnknown):
-            now = self._engine_time()
             self._doubt_began = now if self._doubt_began is None else self._doubt_began
             if now - self._doubt_began > LONGEST_DOUBT_S:
                 raise error
         elif self._unknown is None:  # rolled back for sure: what was in doubt before is settled
             self._doubt_began = None
-        self._log.warning("the store cannot take a transaction now; trying again", error=error, delay_s=delay)
+        if self._intervals.due(now):
+            self._told = True
+            self._log.warning(
+                "the store cannot take a transaction now; trying again",
+                error=error,
+                delay_s=delay,
+                away_s=round(now - self._failing_since, 3),
+            )
         return delay
+
+    def _note_end_of_outage(self) -> None:
+        self._worked_since = self._engine_time()
+        if self._told:
+            away = round(self._worked_since - self._failing_since, 3)
+            self._log.warning("the store takes transactions again", away_s=away, tries=self._failures)
+        self._failures, self._told = 0, False
 
     def _confirm_lock(self) -> float | None:
         try:
-            return self.store.confirm_lock()
+            wait = self.store.confirm_lock()
         except (StoreBusy, CommitUnknown) as error:
             self._unknown = () if isinstance(error, CommitUnknown) else None
             return self._retry_later(error)
+        if self._failures:
+            self._note_end_of_outage()
+        return wait
 
     def finish(self) -> None:
         """Close the store."""

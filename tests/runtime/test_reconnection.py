@@ -6,8 +6,9 @@ import pytest
 
 from correlator.core.backoff import Backoff
 from correlator.errors import ConnectionLost
+from correlator.runtime.intervals import LONGEST_SILENCE_S
 from correlator.runtime.logs import get_logger
-from correlator.runtime.reconnection import LONGEST_SILENCE_S, Reconnection, ReconnectionPolicy
+from correlator.runtime.reconnection import Reconnection, ReconnectionPolicy
 from correlator.testing.clock import ManualClock
 
 LOST = ConnectionLost("E7001", "in", "the line was cut")

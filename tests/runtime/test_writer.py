@@ -115,6 +115,57 @@ def test_t2_a_transaction_that_was_rolled_back_is_tried_again():
     assert (world.done, world.tried) == (["a"], [1, 1, 1])
 
 
+def outage(world: World, name: str) -> None:
+    """Let time pass until a request is committed."""
+    world.submit(name)
+    while name not in world.done:
+        world.time += world.writer.step() or 0.0
+
+
+def test_an_outage_of_the_store_is_told_at_doubling_intervals_and_so_is_its_end(logs):
+    """A disk that is full for a day is no reason to fill it with lines."""
+    world = World(*["busy"] * 43_200)
+    outage(world, "a")
+    assert world.time > 23 * 3600
+    told, (end,) = (
+        [line for line in logs if "trying again" in line["event"]],
+        [line for line in logs if "tries" in line],
+    )
+    assert len(told) < 12 + 24
+    assert [line["away_s"] for line in told[:4]] == [0.0, pytest.approx(1.26), pytest.approx(4.54), pytest.approx(8.54)]
+    assert (end["event"], end["tries"], end["log_level"]) == ("the store takes transactions again", 43_200, "warning")
+    assert end["away_s"] == pytest.approx(world.time, abs=0.001)
+
+
+def test_a_store_that_is_busy_again_and_again_is_told_at_doubling_intervals_too(logs):
+    world = World()
+    for number in range(1000):
+        world.faults = ["busy"]
+        outage(world, str(number))
+        world.time += 1.0
+    assert len([line for line in logs if "trying again" in line["event"]]) < 12
+    world.time += 60.0
+    logs.clear()
+    world.faults = ["busy"]
+    outage(world, "after a minute")
+    assert len(logs) == 2
+
+
+def test_an_outage_ends_when_an_idle_engine_is_answered_again(logs):
+    """It asks the server who has the lock, and nothing is to be committed."""
+    answers = [StoreBusy("E3103", "store", "was rolled back")] * 2
+
+    def confirm_lock() -> float | None:
+        if answers:
+            raise answers.pop()
+        return 5.0
+
+    world = World()
+    world.store.confirm_lock = confirm_lock
+    assert [world.writer.step() for _ in range(3)] == [pytest.approx(0.02), pytest.approx(0.04), 5.0]
+    assert [line.get("tries") for line in logs] == [None, 2]
+
+
 def test_t2_a_start_waits_between_its_tries():
     """The registry is written before any thread runs."""
     disk, faults = Disk(), ["busy"] * 3

@@ -19,6 +19,7 @@ from correlator.testing.invariants.history import (
     Received,
     ReceiverFacts,
     Sent,
+    Unmapped,
 )
 from tests.simulation.histories import Story
 
@@ -572,7 +573,7 @@ def billed(story: Story, *bills: Bill, life: int = 1, first: int = 1) -> Story:
 
 
 def bill(pid: str, total: int, pipeline: str = "tap", version: int = 0) -> Bill:
-    return Bill(pipeline, "left", pid, total, version)
+    return Bill(pipeline, "left", pid, total, version, number=int(pid.removeprefix("la")) + 1)
 
 
 RENAMED = (configured(), configured(to="copy"))
@@ -664,6 +665,18 @@ case(
     lambda: billed(billed(changing(*LIVES), bill("la0", 1)), bill("la1", 2, version=1), life=3),
     lambda: billed(billed(changing(*LIVES), bill("la0", 1)), bill("la1", 1, version=1), life=3),
 )
+
+
+def unmapped_in(*checkpoints: int) -> Story:
+    """The first of two messages, of which a pipeline has handled the first in the first life."""
+    story = billed(changing(*LIVES).received("left", 1, "la0", "la1"), bill("la0", 1))
+    for one in checkpoints:
+        story.add("unmapped", "left", Unmapped(1, one))
+    return billed(story, bill("la1", 2), life=3).rest()
+
+
+case("K7", lambda: unmapped_in(2, 3), lambda: unmapped_in(2))
+case("K7", lambda: unmapped_in(1), lambda: unmapped_in(2))
 
 
 @pytest.mark.parametrize(("name", "bad", "good"), BAD, ids=[f"{name}-{at}" for at, (name, _, _) in enumerate(BAD)])

@@ -16,11 +16,16 @@ TAKES_ORDERS = ("orders", "orders_too", "others")
     "K1", "a pipeline handles every message that its receivers took in while they delivered to it, once and in order"
 )
 def pipelines_handle_what_was_theirs(facts: Facts) -> Iterator[str]:
-    """By the configuration of the life that committed a message, and the bills that checkpoints have released."""
+    """By the configuration of the life that committed a message, and the bills that checkpoints have released.
+
+    A message that became a dead letter since a start could not map it may have been handled before.
+    """
     configured = _configured(facts)
     if not configured or facts.rest is None or not facts.rest.reached:
         return
     condemned = {(one.who, one.data.receiver, one.data.number) for _, one in facts.history.of("condemned")}
+    unmapped = {(one.who, one.data.number) for _, one in facts.history.of("unmapped")}
+    handled = {(bill.pipeline, bill.receiver, bill.number) for _, bill in _bills(facts)}
     expected: dict[tuple[str, str], list[str]] = {}
     for receiver in ("left", "right", "direct"):
         for _, life, received in facts.streams[receiver].segments if receiver in facts.streams else ():
@@ -29,6 +34,7 @@ def pipelines_handle_what_was_theirs(facts: Facts) -> Iterator[str]:
                     pid
                     for number, pid in enumerate(received.pids, received.first)
                     if (pipeline, receiver, number) not in condemned
+                    if (receiver, number) not in unmapped or (pipeline, receiver, number) in handled
                 ]
                 expected.setdefault((pipeline, receiver), []).extend(theirs)
     found: dict[tuple[str, str], list[str]] = {}
@@ -128,6 +134,21 @@ def contexts_are_given_what_was_theirs(facts: Facts) -> Iterator[str]:
     }
     if never or strange:
         yield f"the passer-by never heard {sorted(never)}, and heard what came before it was there: {sorted(strange)}"
+
+
+@invariant("K7", "a stored message that no longer maps is one dead letter, and no pipeline handles it afterwards")
+def unmapped_are_letters_once(facts: Facts) -> Iterator[str]:
+    """By the checkpoint that holds the dead letter, and the bills that this checkpoint and later ones have released."""
+    told: dict[tuple[str, int], int] = {}
+    for _, record in facts.history.of("unmapped") if _configured(facts) else ():
+        if (record.who, record.data.number) in told:
+            yield f"message {record.data.number} of {record.who} is a dead letter again in life {record.life}"
+        told.setdefault((record.who, record.data.number), record.data.checkpoint)
+    for _, life, checkpoint in facts.checkpoints if told else ():
+        for body in checkpoint.outbound.get("bills", (0, ()))[1]:
+            bill = msgspec.json.decode(body, type=Bill)
+            if told.get((bill.receiver, bill.number), checkpoint.number + 1) <= checkpoint.number:
+                yield f"{bill} in life {life} is about a message that was a dead letter before"
 
 
 def _bills(facts: Facts) -> Iterator[tuple[int, Bill]]:

@@ -23,6 +23,7 @@ Kind = Literal[
     "checkpoint",  # data: Checkpointed, a part of the transaction
     "noted",  # data: (contexts, suspects), a transaction that notes what is handled next
     "condemned",  # who: context, data: Condemned, a part of a checkpoint
+    "unmapped",  # who: receiver, data: Unmapped, a stored message became a dead letter, a part of a checkpoint
     "configured",  # data: Configured, what the engine is started with
     "declined",  # who: code, data: Declined, the start was refused
     "heard",  # data: id, by a monitor without lasting state that is not always there
@@ -130,6 +131,13 @@ class Condemned(NamedTuple):
     body: bytes
 
 
+class Unmapped(NamedTuple):
+    """A stored message that a start could not map: its number, and the checkpoint that holds its dead letter."""
+
+    number: int
+    checkpoint: int
+
+
 class Checkpointed(NamedTuple):
     """A committed checkpoint.
 
@@ -175,13 +183,17 @@ class Configured(NamedTuple):
 
 
 class Bill(NamedTuple):
-    """What a pipeline sends for a message: who handled it, the total that its step keeps, the version of that step."""
+    """What a pipeline sends for a message: who handled it, the total that its step keeps, the version of that step.
+
+    `number` is that of the message within its receiver.
+    """
 
     pipeline: str
     receiver: str
     pid: str
     total: int
     version: int
+    number: int
 
 
 class Declined(NamedTuple):

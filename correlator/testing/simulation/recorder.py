@@ -6,7 +6,7 @@ from correlator.connector import Features
 from correlator.core.commit import CheckpointCommit, ReceiveCommit, SuspectCommit, Write
 from correlator.errors import ConnectionLost
 from correlator.events import DeadLetter, Message, Outgoing
-from correlator.testing.invariants.history import Checkpointed, Condemned, Kind, Received
+from correlator.testing.invariants.history import Checkpointed, Condemned, Kind, Received, Unmapped
 from correlator.testing.memory import Faults
 from correlator.testing.schedule import AWAY_BESIDE, CUT_AGAIN, LATE, LOST_BESIDE, PART, Schedule
 
@@ -38,6 +38,9 @@ class DiskRecorder:
                 self._record("checkpoint", "", _checkpointed(write))
                 for context, condemned in _condemned(write):
                     self._record("condemned", context, condemned)
+                for letter in write.dead_letters:
+                    if letter.kind == "mapping":
+                        self._record("unmapped", letter.receiver, Unmapped(letter.number, write.number))
             elif isinstance(write, SuspectCommit):
                 self._record("noted", "", (tuple(write.contexts), tuple(write.suspects)))
 

@@ -10,6 +10,7 @@ from correlator.core.commit import OutboundSegment
 from correlator.core.differences import Verdict
 from correlator.core.outbox import Outbox
 from correlator.core.queue import InputQueue
+from correlator.core.unmapped import Unmapped
 from correlator.runtime import engine, restart
 from correlator.runtime.engine import Engine
 from tests.harness.mutants.catalogue import Patches, mutant
@@ -96,6 +97,14 @@ def written_before_compared(patches: Patches) -> None:
         return self._restart(recovered)
 
     patches.replace(Engine, "_open_store", lambda _: open_store)
+
+
+@mutant(
+    "letter_of_each_start", "a stored message that no longer maps is a dead letter of every start", "K7", budget=400
+)
+def letter_of_each_start(patches: Patches) -> None:
+    """The checkpoint with the dead letter lacks the note that there is one."""
+    patches.replace(Unmapped, "_changes", lambda _: lambda self, consumed: [])
 
 
 @mutant("settings_of_code_unchecked", "code adds a receiver with settings that no start accepts", "G8", "K4")

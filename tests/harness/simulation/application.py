@@ -73,6 +73,14 @@ class Passed:
 
 
 @event
+class Counted:
+    """The event class of the same receiver in other lives: only some of its messages have `n`."""
+
+    id: str
+    n: int
+
+
+@event
 class Note:
     """From `Ledger` to `Audit`, by a channel."""
 

@@ -2,7 +2,7 @@
 
 The changes concern pipelines and their receivers, logical destinations, windows, event types, receivers and monitors. A
 start is either refused and leaves the store unchanged, or the engine runs. Like the parts of `churn`, these parts are
-not in the `Setup` of the history; the invariants K1 to K6 check them.
+not in the `Setup` of the history; the invariants K1 to K7 check them.
 """
 
 import dataclasses
@@ -36,8 +36,11 @@ SENDER = "bills"
 STEP = "count"
 COUNT = b"all"
 NAMES = ("copy", "tap", "log")
+EVENTS = ("", "Counted", "Passed")
 READ = ("left", "right", "direct")
 MOST = 12
+COUNTED = {f"ri{n}" for n in range(0, MOST, 2)}
+"""The messages of `RIGHT` that fit every event class."""
 MAX_ROWS = 3
 
 
@@ -50,7 +53,7 @@ class Configuration:
         left: the destination of the logical destination that the receiver `left` names.
         bills: the destination of the logical destination that the sender names.
         direct: whether there is a receiver `direct` that names the queue `LEFT` itself.
-        typed: whether the messages of `right` become events.
+        event: the class of the events that the messages of `right` become; "" for none. Not all become `Counted`.
         passing: the context of a monitor without lasting state; "" if there is none.
         counting: the context of a persistent monitor; "" if there is none.
         windows: the windows of all duplicate detectors; `None` for those of the scenario.
@@ -63,7 +66,7 @@ class Configuration:
     left: str = LEFT
     bills: str = BILLS[0]
     direct: bool = False
-    typed: bool = False
+    event: str = ""
     passing: str = ""
     counting: str = ""
     windows: DuplicateDetectionSettings | None = None
@@ -113,7 +116,7 @@ class Configuration:
         )
 
     def _receivers(self) -> list[ReceiverSettings]:
-        event = f"{application.__name__}:Passed" if self.typed else None
+        event = f"{application.__name__}:{self.event}" if self.event else None
         made = [
             _receiver("left", "left_in", Reliability.EXACTLY_ONCE, None),
             _receiver("right", RIGHT, Reliability.AT_LEAST_ONCE, event),
@@ -174,7 +177,7 @@ class Tap:
         owner = f"step:{self.name}/{STEP}"
         before = int(state.get(owner, COUNT) or 0)
         bills = [
-            Bill(self.name, one.receiver, _pid(one.message), count, self._version)
+            Bill(self.name, one.receiver, _pid(one.message), count, self._version, one.number)
             for count, one in enumerate(batch, before + 1)
         ]
         entry = StateEntry(owner, COUNT, str(before + len(bills)).encode())
@@ -235,7 +238,8 @@ def workload(seed: int) -> dict[str, list[Published]]:
 def message(one: Published) -> Message:
     """The message as the broker carries it."""
     properties = {"uniqueMessageId": one.uid, "messageSourceId": one.source} if one.uid else {}
-    return Message(msgspec.json.encode({"id": one.id}), dict(properties), headers=Headers(message_id=one.pid))
+    counted = {"n": 1} if one.id in COUNTED else {}
+    return Message(msgspec.json.encode({"id": one.id} | counted), dict(properties), headers=Headers(message_id=one.pid))
 
 
 def change(before: Configuration, other: DuplicateDetectionSettings, rng: random.Random) -> Configuration:
@@ -326,7 +330,7 @@ def _lacks(before: Configuration, _: Any, rng: random.Random) -> Configuration:
 
 def _typed(before: Configuration, _: Any, rng: random.Random) -> Configuration:
     del rng
-    return dataclasses.replace(before, typed=not before.typed)
+    return dataclasses.replace(before, event=EVENTS[(EVENTS.index(before.event) + 1) % len(EVENTS)])
 
 
 def _passing(before: Configuration, _: Any, rng: random.Random) -> Configuration:

@@ -100,11 +100,25 @@ def written_before_compared(patches: Patches) -> None:
 
 
 @mutant(
-    "letter_of_each_start", "a stored message that no longer maps is a dead letter of every start", "K7", budget=400
+    "letter_of_each_context",
+    "a stored message that no longer maps is a dead letter of each context",
+    "K7",
+    budget=2500,
+    seed=2142,
 )
-def letter_of_each_start(patches: Patches) -> None:
-    """The checkpoint with the dead letter lacks the note that there is one."""
-    patches.replace(Unmapped, "_changes", lambda _: lambda self, consumed: [])
+def letter_of_each_context(patches: Patches) -> None:
+    """A dead letter is kept until all contexts have passed its message, and each writes it."""
+
+    def make(original: Any) -> Any:
+        def cut(self: Any, queues: Any, consumed: Any) -> Any:
+            letters = dict(self._letters)
+            done = original(self, queues, consumed)
+            self._letters.update(letters)
+            return done
+
+        return cut
+
+    patches.replace(Unmapped, "cut", make)
 
 
 @mutant("settings_of_code_unchecked", "code adds a receiver with settings that no start accepts", "G8", "K4")

@@ -1,11 +1,14 @@
 """A working directory with engines that need no server."""
 
+import functools
+import shutil
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import write
+from tests.cli.commands import run, write
 
 ENGINE = """
 name: trades
@@ -65,11 +68,36 @@ def signals_reach_commands():
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
     """`engine.yaml` reads a file of ten trades, one of them twice, and sends them to an embedded broker."""
-    write(tmp_path / "engine.yaml", [ENGINE])
-    write(tmp_path / "endless.yaml", [ENDLESS])
-    write(tmp_path / "stuck.yaml", [STUCK])
-    write(tmp_path / "positions.py", [MONITOR])
-    (tmp_path / "data").mkdir()
-    (tmp_path / "store").mkdir(mode=0o700)
-    write(tmp_path / "data" / "trades.jsonl", [*(trade(number) for number in range(10)), trade(3)])
-    return tmp_path
+    return fill(tmp_path)
+
+
+@pytest.fixture
+def after_a_run(runs: Callable[[bytes], Path], tmp_path: Path) -> Callable[[bytes], Path]:
+    """Makes `place` as a run leaves it that has read these lines behind the trades."""
+    return lambda lines: shutil.copytree(runs(lines), tmp_path, dirs_exist_ok=True)
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[bytes], Path]:
+    """Runs the engine once for all tests with the same lines; each of them works in a copy of the directory."""
+
+    @functools.cache
+    def ran(lines: bytes) -> Path:
+        place = fill(tmp_path_factory.mktemp("run"))
+        with (place / "data" / "trades.jsonl").open("ab") as file:
+            file.write(lines)
+        assert run("run", "engine.yaml", cwd=place).returncode == 0
+        return place
+
+    return ran
+
+
+def fill(place: Path) -> Path:
+    write(place / "engine.yaml", [ENGINE])
+    write(place / "endless.yaml", [ENDLESS])
+    write(place / "stuck.yaml", [STUCK])
+    write(place / "positions.py", [MONITOR])
+    (place / "data").mkdir()
+    (place / "store").mkdir(mode=0o700)
+    write(place / "data" / "trades.jsonl", [*(trade(number) for number in range(10)), trade(3)])
+    return place

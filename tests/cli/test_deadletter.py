@@ -10,11 +10,9 @@ from tests.cli.conftest import ENGINE, trade
 
 
 @pytest.fixture
-def done(place, monkeypatch):
+def done(after_a_run, monkeypatch):
     """Two lines that are no JSON among ten trades."""
-    with (place / "data" / "trades.jsonl").open("ab") as file:
-        file.write(b"\x1b[31mno json\n\xff\xfe\n")
-    assert run("run", "engine.yaml", cwd=place).returncode == 0
+    place = after_a_run(b"\x1b[31mno json\n\xff\xfe\n")
     monkeypatch.chdir(place)
     return place
 

@@ -10,9 +10,9 @@ from tests.cli.conftest import ENGINE
 
 
 @pytest.fixture
-def done(place, monkeypatch):
+def done(after_a_run, monkeypatch):
     """After ten trades; the third came twice."""
-    assert run("run", "engine.yaml", cwd=place).returncode == 0
+    place = after_a_run(b"")
     monkeypatch.chdir(place)
     return place
 

@@ -15,9 +15,9 @@ from tests.cli.conftest import ENGINE, MONITOR
 
 
 @pytest.fixture
-def done(place, monkeypatch):
+def done(after_a_run, monkeypatch):
     """After a first run."""
-    assert run("run", "engine.yaml", cwd=place).returncode == 0
+    place = after_a_run(b"")
     monkeypatch.chdir(place)
     return place
 

@@ -15,12 +15,9 @@ from tests.cli.conftest import ENGINE, trade
 
 
 @pytest.fixture
-def done(place):
+def done(after_a_run):
     """The directory after a run with ten trades: one came twice, one was no JSON."""
-    with (place / "data" / "trades.jsonl").open("a") as file:
-        file.write("\x1b[31mno json\n")
-    assert run("run", "engine.yaml", cwd=place).returncode == 0
-    return place
+    return after_a_run(b"\x1b[31mno json\n")
 
 
 def inspected(part, place, target="engine.yaml"):

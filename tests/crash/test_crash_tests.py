@@ -10,12 +10,26 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from correlator.cli.main import execute
+from correlator.testing.crashtest import replay, report
+from correlator.testing.crashtest.campaign import campaign, repeated
 from tests.cli.commands import run, write
-from tests.crash.projects import ENGINE, FORGETFUL, INSTALLED, TEST, TOTALS, project, run_pytest, screen
+from tests.crash.projects import (
+    ENGINE,
+    FORGETFUL,
+    INSTALLED,
+    PATIENCE_S,
+    TEST,
+    TOTALS,
+    project,
+    run_pytest,
+    screen,
+    simulated,
+)
 from tests.docs.test_pages import ROOT
 
 EXAMPLE = ROOT / "config" / "crash-tests"
@@ -27,6 +41,35 @@ def reproduced(place: Path, lines: list[str], root: Path, **environment: str):
     shown = shlex.split(lines[1].partition("reproduce: ")[2])
     assert shown[0] == "pytest"
     return run_pytest(place, *shown[1:], root=root, **environment)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """A project whose monitor forgets, after a test of it has failed; and its configuration, where `MONITOR` may be
+    the mended one. Another test is in the file as well."""
+    engine = ENGINE.replace("app:Totals", "${MONITOR:app:Totals}")
+    code = FORGETFUL + TOTALS.replace("class Totals(Monitor", "class Mended(Monitor")
+    other = TEST.split("\n\n\n")[1].replace("test_orders", "test_others")
+    place = project(tmp_path_factory.mktemp("found"), code, engine, test_orders=TEST + other)
+    result = run_pytest(place, "-k", "test_orders[", "--crash-report=report.json")
+    return Found(place, engine, screen(result.stdout))
+
+
+class Found(NamedTuple):
+    """A failure that was found in a project.
+
+    Attributes:
+        place: the directory of the project, which no test changes.
+        engine: the configuration.
+        lines: what the failure shows.
+    """
+
+    place: Path
+    engine: str
+    lines: list[str]
+
+    def copy(self, to: Path) -> None:
+        shutil.copytree(self.place, to, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
 
 
 # --- the decorator ---
@@ -68,12 +111,10 @@ def test_u8_the_command_that_is_shown_is_for_the_directory_where_one_is(tmp_path
     assert screen(reproduced(tmp_path / "elsewhere", lines, tmp_path).stdout)[:3] == lines[:3]
 
 
-def test_u8_t62_replay_files_are_private_and_a_directory_that_cannot_be_written_hides_no_failure(tmp_path):
-    project(tmp_path, FORGETFUL, test_orders=TEST)
-    run_pytest(tmp_path)
-    (kept,) = (tmp_path / ".crash").iterdir()
+def test_u8_t62_replay_files_are_private_and_a_directory_that_cannot_be_written_hides_no_failure(found, tmp_path):
+    (kept,) = (found.place / ".crash").iterdir()
     assert (kept.stat().st_mode & 0o777, kept.parent.stat().st_mode & 0o777) == (0o600, 0o700)
-    shutil.rmtree(tmp_path / ".crash")
+    project(tmp_path, FORGETFUL, test_orders=TEST)
     (tmp_path / ".crash").write_text("not a directory")
     lines = screen(run_pytest(tmp_path).stdout)
     assert "reproduce: E2424 " in lines[1]
@@ -96,24 +137,20 @@ def test_u8_a_right_monitor_passes_and_the_summary_says_what_was_tried(tmp_path)
     assert singles > 100
 
 
-def test_u8_a_replay_passes_when_the_bug_is_gone_and_warns_when_the_file_has_changed(tmp_path):
-    engine = ENGINE.replace("app:Totals", "${MONITOR:app:Totals}")
-    code = FORGETFUL + TOTALS.replace("class Totals(Monitor", "class Mended(Monitor").replace("=True)", "=True)")
-    project(tmp_path, code, engine, test_orders=TEST)
-    lines = screen(run_pytest(tmp_path).stdout)
-    mended = reproduced(tmp_path, lines, tmp_path, MONITOR="app:Mended")
+def test_u8_a_replay_passes_when_the_bug_is_gone_and_warns_when_the_file_has_changed(found, tmp_path):
+    found.copy(tmp_path)
+    mended = reproduced(tmp_path, found.lines, tmp_path, MONITOR="app:Mended")
     assert (mended.returncode, "Warning" in mended.stdout) == (0, False), mended.stdout
-    write(tmp_path / "engine.yaml", [engine, "# changed"])
-    changed = reproduced(tmp_path, lines, tmp_path)
+    write(tmp_path / "engine.yaml", [found.engine, "# changed"])
+    changed = reproduced(tmp_path, found.lines, tmp_path)
     text = "recorded with another content of .*engine.yaml: the faults may strike at other places"
     assert re.search(rf"CrashReplayWarning: {text}", changed.stdout)
 
 
-def test_u8_a_replay_for_another_test_warns(tmp_path):
-    project(tmp_path, FORGETFUL, test_orders=TEST + TEST.split("\n\n\n")[1].replace("test_orders", "test_others"))
-    lines = screen(run_pytest(tmp_path, "-k", "test_orders[").stdout)
-    replay = lines[1].partition("--crash-replay=")[2]
-    result = run_pytest(tmp_path, f"--crash-replay={replay}", "-k", "test_others")
+def test_u8_a_replay_for_another_test_warns(found, tmp_path):
+    found.copy(tmp_path)
+    file = found.lines[1].partition("--crash-replay=")[2]
+    result = run_pytest(tmp_path, f"--crash-replay={file}", "-k", "test_others")
     assert "recorded by test_orders.py::test_orders[sim], this is test_orders.py::test_others[sim]" in result.stdout
 
 
@@ -381,13 +418,12 @@ def test_u8_levels_points_seeds_and_reports(tmp_path):
     assert sum(figures["passed"].values()) == figures["singles"]
 
 
-def test_u8_a_report_tells_what_was_found_and_where_it_cannot_be_written_that_is_said(tmp_path):
-    project(tmp_path, FORGETFUL, test_orders=TEST)
-    run_pytest(tmp_path, "--crash-report=report.json")
-    (figures,) = json.loads((tmp_path / "report.json").read_text()).values()
+def test_u8_a_report_tells_what_was_found_and_where_it_cannot_be_written_that_is_said(found, tmp_path):
+    (figures,) = json.loads((found.place / "report.json").read_text()).values()
     assert figures["violations"] == 1
     assert figures["violated"].startswith("test violated (what the test asserts)")
     assert [kind for kind, _ in figures["faults_needed"]] == ["kill"]
+    project(tmp_path, FORGETFUL, test_orders=TEST)
     result = run_pytest(tmp_path, "--crash-report=nowhere/report.json")
     assert "E2424 'nowhere/report.json': cannot be written" in result.stdout
 
@@ -416,19 +452,34 @@ class Totals(Monitor, persistent=True):
 """
 
 
+def orders(world):
+    """The body of `TEST`."""
+    world.publish("queue:orders", [{"id": n} for n in range(20)])
+    world.run_until_quiet()
+    world.check()
+    assert world.sent("bills").values("total") == list(range(1, 21))
+
+
+def test_u8_what_a_process_holds_and_the_next_one_does_not_is_found_and_found_again(tmp_path):
+    with simulated(tmp_path, TABLE_OF_A_MODULE) as level:
+        result = campaign(level, orders, budget_s=PATIENCE_S, seed=1)
+        kept = replay.write(tmp_path, tmp_path / "engine.yaml", "test", level.name, result.shrunk)
+        again = repeated(level, orders, replay.read(kept).plan)
+    lines, others = (report.failure(one, "").splitlines() for one in (result, again))
+    assert lines[0].startswith("G7 violated")
+    assert any("KeyError: 'each'" in line for line in lines)
+    assert others[:-1] == lines[:-1]
+
+
 @pytest.mark.kill9
-def test_u8_what_a_process_holds_and_the_next_one_does_not_is_found_at_each_level(tmp_path):
+def test_u8_what_a_process_holds_and_the_next_one_does_not_is_found_in_real_processes(tmp_path):
     test = TEST.replace('budget="10s"', 'budget="60s", levels=["sim", "kill9"]')
     project(tmp_path, TABLE_OF_A_MODULE, test_orders=test)
-    simulated = run_pytest(tmp_path, "--crash-level=sim", "--crash-budget=2s")
     real = run_pytest(tmp_path, "--crash-level=kill9", TMPDIR=str(tmp_path))  # where it keeps what failed
-    for result in (simulated, real):
-        assert result.returncode == 1, result.stdout
-        lines = screen(result.stdout)
-        assert lines[0].startswith("G7 violated")
-        assert any("KeyError: 'each'" in line for line in lines)
-    again = reproduced(tmp_path, screen(simulated.stdout), tmp_path)
-    assert screen(again.stdout)[:-1] == screen(simulated.stdout)[:-1]
+    assert real.returncode == 1, real.stdout
+    lines = screen(real.stdout)
+    assert lines[0].startswith("G7 violated")
+    assert any("KeyError: 'each'" in line for line in lines)
 
 
 # --- the example ---

@@ -1,5 +1,6 @@
 """The registry of fault points, and that our own suite kills an engine at every one of them."""
 
+import itertools
 import re
 from collections import Counter
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from correlator.core import faults
 from correlator.errors import UsageError
 from correlator.testing import points
+from correlator.testing.simulation.small_world import small_world
 from tests.harness.simulation import campaign
 from tests.runtime.test_killed import POINTS as KILLED_WHILE_RUNNING
 from tests.storage import victim
@@ -22,8 +24,11 @@ KILLED_ELSEWHERE = {
     "dl.tx.commit.after": "tests/runtime/test_dead_letters.py",
 }
 """Points that only a pipeline, or a command, passes."""
-CRASHES = 12_000
-"""A message that a broker refused is tried again at one kill of some 2,500."""
+RARE_SEEDS = {100_286: "tx.retry", 100_377: "rx.map.error", 100_533: "ac.ack", 100_363: "rx.flow.wait"}
+"""They kill where few kills strike: at the first point one of some 4,000, where a message that a broker refused is tried
+again; at the second and third one of some 1,700; at the last one of some 850."""
+CRASHES, MOST_CRASHES = 3_000, 12_000
+"""The second only if those seeds no longer kill there, because the simulation draws otherwise: then name others."""
 
 
 def names() -> set[str]:
@@ -134,11 +139,17 @@ def test_those_elsewhere_are_named_there():
 @pytest.mark.campaign
 def test_the_simulation_violates_no_invariant_and_our_tests_kill_at_every_point(tmp_path):
     """The quick campaign: its model of the store has the points of the real one, and what it lacks others kill at."""
-    totals = campaign.campaign(100_000, crashes=CRASHES)
+    running = {point for stage in KILLED_WHILE_RUNNING.values() for point in stage}
+    simulated = names() - running - killed_in_storage(tmp_path) - set(KILLED_ELSEWHERE)
+    totals = campaign.SimulationFigures()
+    with small_world():
+        for seed in itertools.chain(RARE_SEEDS, itertools.count(100_000)):
+            totals.add(campaign.run_seed(seed))
+            missing = simulated - totals.killed_at.keys()
+            if totals.failures or totals.crashes >= (MOST_CRASHES if missing else CRASHES):
+                break
     assert not totals.failures, "\n".join(
         campaign.report(failure, campaign.shrink(failure)) for failure in totals.failures
     )
-    killed_at = set(totals.killed_at)
-    assert killed_at - names() == set()
-    running = {point for stage in KILLED_WHILE_RUNNING.values() for point in stage}
-    assert names() - running - killed_at - killed_in_storage(tmp_path) - set(KILLED_ELSEWHERE) == set()
+    assert totals.killed_at.keys() - names() == set()
+    assert missing == set()

@@ -1,6 +1,5 @@
 """Level broker: real processes over a real PostgreSQL that is cut off, delayed, and ends their sessions."""
 
-import re
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from correlator.storage.store import SqlStore
 from correlator.testing.crashtest import replay
 from correlator.testing.crashtest.campaign import repeated
 from correlator.testing.crashtest.configured import Configured
+from correlator.testing.crashtest.levels import opened
 from correlator.testing.crashtest.runs import Outcome, RunPlan
 from correlator.testing.crashtest.served import Broker, on_this_machine
 from correlator.testing.kill9 import disturbances
@@ -137,35 +137,36 @@ def gives_up(life: Any) -> None:
     del life
 
 
-@pytest.mark.parametrize(
-    ("mutant", "fault", "found"),
-    [
-        (taken_for_done, "commit.lost_request", "E3202"),
-        (taken_for_failed, "commit.lost_reply", "E3202"),
-        (gives_up, disturbances.BACKEND, "given up"),
-    ],
-)
-def test_a_store_that_guesses_or_gives_up_is_found_and_found_again(
-    tmp_path: Path, database: str, mutant: Any, fault: str, found: str
-):
-    n = 3 if fault == disturbances.BACKEND else STARTED + 2
-    with level_of(tmp_path, database, [f"{__name__}:{mutant.__name__}"]) as level:
-        outcome = level.run(body, RunPlan(1, (Fault(fault, n),)))
-        kept = replay.write(tmp_path, level.configured.file, "test", level.name, outcome)
-        again = repeated(level, body, replay.read(kept).plan).found
-    for one in (outcome, again):
-        assert one is not None
-        assert found in str(one.violated)
-        assert kinds(one) == {fault}
-        assert one.kept is not None
-        shutil.rmtree(one.kept)
+MISTAKES = {
+    taken_for_done: (Fault("commit.lost_request", STARTED + 2), "E3202"),
+    taken_for_failed: (Fault("commit.lost_reply", STARTED + 2), "E3202"),
+    gives_up: (Fault(disturbances.BACKEND, 3), "given up"),
+}
+
+
+def test_a_store_that_guesses_or_gives_up_is_found_and_found_again(tmp_path: Path, database: str):
+    """One level, whose server imports this module, forks the processes of all three."""
+    names = [f"{__name__}:{mistake.__name__}" for mistake in MISTAKES]
+    with level_of(tmp_path, database, names) as level:
+        for name, (fault, found) in zip(names, MISTAKES.values(), strict=True):
+            level._prepare = [name]
+            outcome = level.run(body, RunPlan(1, (fault,)))
+            kept = replay.write(tmp_path, level.configured.file, "test", level.name, outcome)
+            again = repeated(level, body, replay.read(kept).plan).found
+            for one in (outcome, again):
+                assert one is not None, name
+                assert found in str(one.violated), name
+                assert kinds(one) == {fault.kind}, name
+                assert one.kept is not None
+                shutil.rmtree(one.kept)
 
 
 def test_u8_the_user_names_a_database_and_a_failure_is_repeated(tmp_path: Path, database: str):
     test = TEST.replace('budget="10s"', 'levels=["broker"]').replace("range(1, 21)", "range(20)")
-    project(tmp_path, test_orders=test)
-    nowhere = run_pytest(tmp_path, CORRELATOR_CRASH_STORE="")
-    assert re.search(r"^E2434 level broker: needs a PostgreSQL database", nowhere.stdout, re.MULTILINE)
+    place = project(tmp_path, test_orders=test)
+    nowhere = pytest.raises(UsageError, match="^E2434 level broker: needs a PostgreSQL database")
+    with nowhere, opened("broker", place / "engine.yaml", ""):
+        pass
     result = run_pytest(tmp_path, f"--crash-store={database}", TMPDIR=str(tmp_path))
     lines = screen(result.stdout)
     assert lines[0].startswith("test violated (what the test asserts)")

@@ -40,9 +40,9 @@ PATIENCE_S = 600.0
 BATCH = 20
 LATE = 5
 """So many batches of the shop wait for their other halves."""
-AHEAD = 400
+AHEAD = 120
 """The shop is at most so many orders before the warehouse, so that there is always something under way."""
-UNDISTURBED = 200
+UNDISTURBED = 60
 """So many shipments come through before each fault."""
 
 

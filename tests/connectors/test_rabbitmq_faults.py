@@ -174,20 +174,43 @@ def test_without_duplicate_detection_they_do_double(rabbit: RabbitServer, tmp_pa
     assert max(seen.values()) > 1
 
 
-def test_a_server_that_is_killed_under_load_loses_and_doubles_nothing(rabbit: RabbitServer, tmp_path):
+def test_180_a_server_killed_under_load_loses_and_doubles_nothing_and_a_queue_that_it_forgets_is_told(
+    rabbit: RabbitServer, tmp_path
+):
     queues = rabbit.queue(), rabbit.queue()
     with pipeline(rabbit.connection(), tmp_path, queues, Reliability.EXACTLY_ONCE):
         for kill in range(2):
             AT_A_QUARTER.clear()
             GO_ON.clear()  # however quick the engines are, most is before them when the server dies
             feed(rabbit, queues[0], kill * MESSAGES, (kill + 1) * MESSAGES)
-            assert AT_A_QUARTER.wait(LONG_S)
-            assert len(SEEN.counts) < kill * MESSAGES + QUARTER
-            rabbit.write_definitions()  # else the killed server may not have the queues that it has just declared
-            GO_ON.set()
-            rabbit.restart()
+            with queue_that_is_forgotten(rabbit):
+                assert AT_A_QUARTER.wait(LONG_S)
+                assert len(SEEN.counts) < kill * MESSAGES + QUARTER
+                rabbit.write_definitions()  # else the killed server may not have the queues that it has just declared
+                GO_ON.set()
+                rabbit.restart()
             SEEN.wait_for((kill + 1) * MESSAGES)
     assert SEEN.counts == {b"%d" % number: 1 for number in range(2 * MESSAGES)}
+
+
+@contextlib.contextmanager
+def queue_that_is_forgotten(rabbit):
+    """A queue that does not survive the server, which is killed within the block: source and sink are told."""
+    queue = rabbit.queue()
+    with (
+        opened(rabbit.connection().source(receiver(queue, durable=False))) as source,
+        opened(rabbit.connection().sink(sender(queue, durable=False))) as sink,
+    ):
+        assert codes(sink.send(outgoing(queue, b"lost"))) == [None]
+        assert bodies(take(source, 1)) == [b"lost"]
+        yield
+        assert lost_by(source).code == "E7001"
+        assert lost(source.connect).code == "W7020"
+        source.connect()
+        assert lost(lambda: sink.send(outgoing(queue, b"kept"))).code == "E7001"
+        sink.connect()
+        assert codes(sink.send(outgoing(queue, b"kept"))) == [None]
+        assert bodies(take(source, 1)) == [b"kept"]
 
 
 def test_184_the_whole_backlog_comes_again(rabbit: RabbitServer, tmp_path):
@@ -202,24 +225,6 @@ def test_184_the_whole_backlog_comes_again(rabbit: RabbitServer, tmp_path):
         SEEN.wait_for(MESSAGES + 1)
         assert again.receivers["counting-in"].counters.duplicates == MESSAGES
     assert SEEN.counts == {b"%d" % number: 1 for number in range(MESSAGES + 1)}
-
-
-def test_180_a_queue_that_did_not_survive_the_server_is_told(rabbit: RabbitServer):
-    queue = rabbit.queue()
-    with (
-        opened(rabbit.connection().source(receiver(queue, durable=False))) as source,
-        opened(rabbit.connection().sink(sender(queue, durable=False))) as sink,
-    ):
-        assert codes(sink.send(outgoing(queue, b"lost"))) == [None]
-        assert bodies(take(source, 1)) == [b"lost"]
-        rabbit.restart()
-        assert lost_by(source).code == "E7001"
-        assert lost(source.connect).code == "W7020"
-        source.connect()
-        assert lost(lambda: sink.send(outgoing(queue, b"kept"))).code == "E7001"
-        sink.connect()
-        assert codes(sink.send(outgoing(queue, b"kept"))) == [None]
-        assert bodies(take(source, 1)) == [b"kept"]
 
 
 # --- sources and sinks alone ---

@@ -23,7 +23,7 @@ from typing import Any
 from connectors.pulsar import PulsarConnection
 from correlator.settings import ConnectionSettings
 from tests.rabbit_server import make_certificates
-from tests.servers import free_port, install_java
+from tests.servers import free_port, install_java, suspend
 
 START_TIMEOUT_S = 300
 """A machine that is busy with other things starts it ten times as slowly."""
@@ -160,7 +160,7 @@ class PulsarServer:
     def frozen(self) -> Iterator[None]:
         """It is there, and does nothing."""
         assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
+        suspend(self._process.pid)
         try:
             yield
         finally:

@@ -21,7 +21,7 @@ import pika
 from connectors.rabbitmq import RabbitConnection
 from connectors.rabbitmq_stream import StreamConnection
 from correlator.settings import ConnectionSettings
-from tests.servers import free_port, install_packages
+from tests.servers import free_port, install_packages, suspend
 
 START_TIMEOUT_S = 120
 _PACKAGE = "rabbitmq-server"
@@ -123,7 +123,7 @@ class RabbitServer:
     def frozen(self) -> Iterator[None]:
         """It is there, and does nothing."""
         assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
+        suspend(self._process.pid)
         try:
             yield
         finally:

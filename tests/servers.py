@@ -83,11 +83,11 @@ class PostgresServer:
         postmaster = self._process.pid
         pids = [postmaster]
         try:
-            os.kill(postmaster, signal.SIGSTOP)  # first: it starts no other process from now on
+            suspend(postmaster)  # first: it starts no other process from now on
             pids += _children(postmaster)
-            for pid in pids:
+            for pid in pids[1:]:
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGSTOP)
+                    suspend(pid)
             yield
         finally:
             for pid in pids:
@@ -339,6 +339,22 @@ def install_packages(*names: str) -> None:
         subprocess.run(["apt-get", "update", "-q"], check=True, env=environment)
         options = ["--no-install-recommends", "-o", "Dpkg::Options::=--force-confold"]
         subprocess.run(["apt-get", "install", "-y", "-q", *options, *names], check=True, env=environment)
+
+
+def suspend(pid: int) -> None:
+    """Stop a process, and wait until each of its threads has stopped: one that runs on would still answer.
+
+    Raises `ProcessLookupError` for a process that is gone.
+    """
+    os.kill(pid, signal.SIGSTOP)
+    while set(_states(pid)) - {"T", "t", "Z", "X"}:
+        os.sched_yield()
+
+
+def _states(pid: int) -> Iterator[str]:
+    for thread in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            yield thread.read_text().rpartition(")")[2].split()[0]
 
 
 def _children(pid: int) -> list[int]:

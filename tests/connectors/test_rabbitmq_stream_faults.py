@@ -188,7 +188,10 @@ def test_a_server_that_does_not_answer(rabbit: RabbitServer):
         source.connect()
         sink.connect()
         assert not any(sink.send(outgoing(stream, b"1", b"2", b"3")))
-        assert bodies(take(source, 2))[-1] == b"3"
+        rest = bodies(take(source, 2))
+        if rest == [b"1", b"2"]:  # the first acknowledgement was lost with its connection
+            rest = [b"2", *bodies(take(source, 1))]
+        assert rest == [b"2", b"3"]
 
 
 def test_a_server_that_falls_silent_is_given_up(rabbit: RabbitServer):

@@ -23,7 +23,8 @@ from connectors.rabbitmq_stream import StreamConnection
 from correlator.settings import ConnectionSettings
 from tests.servers import free_port, install_packages, suspend
 
-START_TIMEOUT_S = 120
+START_TIMEOUT_S = 300
+_LOOK_AGAIN_S = 0.1
 _PACKAGE = "rabbitmq-server"
 _BINARIES = Path("/usr/lib/rabbitmq/bin")
 _CONFIG = """
@@ -96,7 +97,7 @@ class RabbitServer:
             )
         deadline = time.monotonic() + START_TIMEOUT_S
         while not self._speaks():
-            if self._process.poll() is not None or time.monotonic() > deadline:
+            if self._ends_within(_LOOK_AGAIN_S) or time.monotonic() > deadline:
                 raise RuntimeError(f"RabbitMQ did not start: {(self.directory / 'output').read_text()[-4000:]}")
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
@@ -235,6 +236,14 @@ class RabbitServer:
         (here / "advanced.config").write_text(_ADVANCED.format_map(vars(self)))
         (here / "rabbitmq.conf").write_text(_CONFIG.format_map({**vars(self), "user": self.user}))
         make_certificates(here)
+
+    def _ends_within(self, seconds: float) -> bool:
+        assert self._process is not None
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
 
     def _speaks(self) -> bool:
         try:

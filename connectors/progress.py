@@ -5,8 +5,10 @@ uses some offsets itself.
 """
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+from correlator.connector import Held
 
 
 class Ordered(Protocol):
@@ -25,10 +27,6 @@ class Span(NamedTuple, Generic[P]):
     end: P
 
 
-_tokens = itertools.count(1)
-"""Counts tokens of the whole process, so that a token never means another chunk after a reconnect (trap T41)."""
-
-
 class ReadProgress(Generic[P]):
     """The progress of one receiver since it connected. Owned by the receiver's thread.
 
@@ -39,14 +37,14 @@ class ReadProgress(Generic[P]):
     def __init__(self, position: P, done: Sequence[Span[P]] = ()) -> None:
         self.position = position
         self.done = sorted(done)
-        self._held: dict[int, tuple[Span[P], int]] = {}
+        self._held: Held[Span[P]] = Held()
         self._returned = list(_gaps(position, self.done))
         self._frontier = self.done[-1].end if self.done else position
 
     @property
     def held(self) -> int:
         """Number of held messages."""
-        return sum(count for _, count in self._held.values())
+        return len(self._held)
 
     def next(self) -> tuple[P, P | None]:
         """The position to read from, and the position where to stop at the latest; `None` for no limit."""
@@ -54,34 +52,40 @@ class ReadProgress(Generic[P]):
             return self._returned[0]
         return self._frontier, None
 
-    def take(self, end: P, count: int) -> int:
-        """Hold `count` messages, from the position that `next` returned up to `end`; returns their token."""
-        if self._returned:
-            span = self._returned.pop(0)
-            if end < span.end:
-                self._returned.insert(0, Span(end, span.end))
-            taken = Span(span.start, end)
-        else:
-            taken = Span(self._frontier, end)
+    def take(self, ends: Sequence[P]) -> Sequence[int]:
+        """Hold the messages that end at these positions, the first of which begins at the position of `next`.
+
+        Returns their tokens.
+        """
+        begin, until = self.next()
+        end = ends[-1]
+        if until is not None:
+            self._returned[:1] = [Span(end, until)] if end < until else []
         self._frontier = max(self._frontier, end)
-        token = next(_tokens)
-        self._held[token] = taken, count
-        return token
+        return self._held.hold([Span(*span) for span in itertools.pairwise((begin, *ends))])
 
     def acknowledge(self, tokens: Sequence[int]) -> bool:
         """Acknowledge messages; ignore unknown tokens. Returns whether `position` has moved."""
         before = self.position
-        self.done = sorted([*self.done, *self._released(tokens)])
-        while self.done and self.done[0].start == self.position:
+        self.done = _joined([*self.done, *self._held.release(tokens)])
+        if self.done and self.done[0].start == before:
             self.position = self.done.pop(0).end
         return self.position != before
 
     def reject(self, tokens: Sequence[int]) -> None:
         """Give messages back; they are read again, the oldest first."""
-        self._returned = sorted([*self._returned, *self._released(tokens)])
+        self._returned = _joined([*self._returned, *self._held.release(tokens)])
 
-    def _released(self, tokens: Sequence[int]) -> list[Span[P]]:
-        return [self._held.pop(token)[0] for token in tokens if token in self._held]
+
+def _joined(spans: Iterable[Span[P]]) -> list[Span[P]]:
+    """The spans in order; those that touch each other are one."""
+    joined: list[Span[P]] = []
+    for span in sorted(spans):
+        if joined and joined[-1].end == span.start:
+            joined[-1] = Span(joined[-1].start, span.end)
+        else:
+            joined.append(span)
+    return joined
 
 
 def _gaps(position: P, done: Sequence[Span[P]]) -> Iterator[Span[P]]:

@@ -17,10 +17,11 @@ Forks. A forked child must not use a connection that its parent has opened. In t
 raises `UsageError` E2050 (`correlator.processes.Maker`), and `close` leaves the connection of the parent open.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -37,6 +38,8 @@ full for example. The sender has the status BLOCKED until `connect` succeeds."""
 SIMPLE = frozenset({type(None), bool, int, float, str, bytes})
 """The types that the value of a property may have. Subclasses of these types are not allowed."""
 _LONGEST_REASON = 300
+_next_token = itertools.count(1)
+T = TypeVar("T")
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(tuple[dict[str, Any], str | None, Headers | None]).decode
 
@@ -103,16 +106,54 @@ class Chunk(NamedTuple):
 
     Attributes:
         messages: in the order of the broker; empty if none came in time.
-        token: stands for exactly these messages in `acknowledge` and `reject`, until the source connects again. It may
-            be any object: the engine does not look into it, and never passes back the token of an empty chunk.
+        tokens: one for each message, in the same order. A token stands for its message in `acknowledge` and `reject`,
+            until the source connects again. It may be any object: nobody but the source looks into it. `Held` makes
+            tokens.
         ended: no further message will come, as behind the end of a file. The receiver ends then.
         unselected: number of messages that the source has skipped because the receiver's `selector` does not match.
     """
 
     messages: Sequence[Message]
-    token: Any
+    tokens: Sequence[Any]
     ended: bool = False
     unselected: int = 0
+
+
+NOTHING = Chunk((), ())
+"""The chunk of a source that got no message in time."""
+
+
+class Held(Generic[T]):
+    """What a source has to know of each message that it has returned and that is not settled, by token. For sources.
+
+    A token is never used twice in a process, so one from before a reconnect stands for nothing. One thread at a time
+    uses the object.
+    """
+
+    def __init__(self) -> None:
+        self._of: dict[int, T] = {}
+
+    def __len__(self) -> int:
+        """Number of messages."""
+        return len(self._of)
+
+    def __iter__(self) -> Iterator[T]:
+        """The items, in the order in which they came."""
+        return iter(self._of.values())
+
+    def hold(self, items: Sequence[T]) -> Sequence[int]:
+        """Hold an item for each message of a chunk; returns their tokens in the same order."""
+        tokens = list(itertools.islice(_next_token, len(items)))
+        self._of.update(zip(tokens, items, strict=True))
+        return tokens
+
+    def release(self, tokens: Iterable[int]) -> list[T]:
+        """Let go of the items of these tokens; returns them in the order of the tokens, without unknown ones."""
+        return [self._of.pop(token) for token in tokens if token in self._of]
+
+    def clear(self) -> None:
+        """Let go of all items, as at a reconnect."""
+        self._of.clear()
 
 
 class Source(Protocol):
@@ -148,16 +189,17 @@ class Source(Protocol):
         ...
 
     def acknowledge(self, tokens: Sequence[Any]) -> None:
-        """Acknowledge exactly the messages of these chunks; ignore a token from before the last `connect`.
+        """Acknowledge exactly these messages, of one or more chunks, in any order.
 
-        If this raises `ConnectionLost`, the messages may come again.
+        Ignores the token of a message that is settled already, and one from before the last `connect`. If this raises
+        `ConnectionLost`, the messages may come again.
         """
         ...
 
     def reject(self, tokens: Sequence[Any]) -> None:
-        """Give the messages of these chunks back: the broker redelivers them to this or another consumer.
+        """Give exactly these messages back: the broker redelivers them to this or another consumer.
 
-        Ignores a token from before the last `connect`. Raises `ConnectionLost`: the messages come again nevertheless.
+        Ignores tokens as `acknowledge` does. Raises `ConnectionLost`: the messages come again nevertheless.
         """
         ...
 

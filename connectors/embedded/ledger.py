@@ -62,12 +62,16 @@ class QueuedMessage(NamedTuple):
     stored: StoredMessage
 
 
-class Claim(NamedTuple):
-    """The messages that a consumer took in one step; acknowledges them."""
+class Holder(NamedTuple):
+    """A registered consumer of a subscription."""
 
     subscription: int
     consumer: int
-    number: int
+
+
+class HeldRun(NamedTuple):
+    """All messages between two numbers that a consumer holds."""
+
     first: int
     last: int
     total: int
@@ -244,7 +248,7 @@ def retire(connection: Connection, subscription: int, consumer: int) -> None:
             messages.c.number <= claimed_through,
             messages.c.consumer == consumer,
         )
-        .values(consumer=0, claim=0)
+        .values(consumer=0)
     )
     connection.execute(delete(consumers).where(consumers.c.id == consumer))
 
@@ -256,41 +260,35 @@ class Bounds(NamedTuple):
     bytes: int
 
 
-def claim(
-    connection: Connection, subscription: int, consumer: int, number: int, bounds: Bounds
-) -> tuple[Claim, Sequence[StoredMessage]] | None:
-    """Give the oldest waiting messages within the bounds to the consumer, at least one; `None` if none waits.
+def claim(connection: Connection, holder: Holder, bounds: Bounds) -> Sequence[StoredMessage]:
+    """Give the oldest waiting messages within the bounds to the consumer, at least one; none if none waits.
 
-    Called under the lock on the subscription. `number`: of the claim, unique for the consumer.
+    Called under the lock on the subscription.
     """
-    waiting = connection.execute(_waiting(subscription).limit(bounds.messages)).all()
+    waiting = connection.execute(_waiting(holder.subscription).limit(bounds.messages)).all()
     if not waiting:
-        return None
+        return ()
     within = sum(1 for total in accumulate(row.size for row in waiting) if total <= bounds.bytes)
     taken = waiting[: max(1, within)]
-    token = Claim(subscription, consumer, number, taken[0].number, taken[-1].number, len(taken))
-    rows = connection.execute(_take(token)).all()
-    _note_claim(connection, token)
-    return token, sorted(StoredMessage(*row) for row in rows)
+    rows = connection.execute(_take(holder, taken[0].number, taken[-1].number)).all()
+    return _claimed(connection, holder, rows)
 
 
-def claim_chosen(
-    connection: Connection, subscription: int, consumer: int, number: int, chosen: Sequence[int]
-) -> tuple[Claim, Sequence[StoredMessage]]:
+def claim_chosen(connection: Connection, holder: Holder, chosen: Sequence[int]) -> Sequence[StoredMessage]:
     """Give these waiting messages, at least one, to the consumer, as `claim` does."""
-    token = Claim(subscription, consumer, number, chosen[0], chosen[-1], len(chosen))
-    taken = [_take(token).where(messages.c.number.in_(page)) for page in pages(chosen)]
-    rows = [row for one in taken for row in connection.execute(one)]
-    _note_claim(connection, token)
-    return token, sorted(StoredMessage(*row) for row in rows)
+    all_chosen = _take(holder, chosen[0], chosen[-1])
+    taken = [all_chosen.where(messages.c.number.in_(page)) for page in pages(chosen)]
+    return _claimed(connection, holder, [row for one in taken for row in connection.execute(one)])
 
 
-def _note_claim(connection: Connection, token: Claim) -> None:
+def _claimed(connection: Connection, holder: Holder, rows: Sequence[Any]) -> Sequence[StoredMessage]:
+    claimed = sorted(StoredMessage(*row) for row in rows)
     connection.execute(
         update(consumers)
-        .where(consumers.c.id == token.consumer, consumers.c.claimed_through < token.last)
-        .values(claimed_through=token.last)
+        .where(consumers.c.id == holder.consumer, consumers.c.claimed_through < claimed[-1].number)
+        .values(claimed_through=claimed[-1].number)
     )
+    return claimed
 
 
 PAGE = 500
@@ -329,15 +327,15 @@ def _lying(connection: Connection, subscription: int, condition: Any) -> Sequenc
     return [QueuedMessage(consumer, size, StoredMessage(*stored)) for consumer, size, *stored in rows]
 
 
-def _take(token: Claim) -> Any:
+def _take(holder: Holder, first: int, last: int) -> Any:
     return (
         update(messages)
         .where(
-            messages.c.subscription == token.subscription,
-            messages.c.number.between(token.first, token.last),
+            messages.c.subscription == holder.subscription,
+            messages.c.number.between(first, last),
             messages.c.consumer == 0,
         )
-        .values(consumer=token.consumer, claim=token.number, deliveries=messages.c.deliveries + 1)
+        .values(consumer=holder.consumer, deliveries=messages.c.deliveries + 1)
         .returning(messages.c.number, messages.c.deliveries, messages.c.sent_at, messages.c.content)
     )
 
@@ -350,23 +348,22 @@ def _waiting(subscription: int) -> Any:
     )
 
 
-def _held(token: Claim) -> tuple[Any, ...]:
+def _held(holder: Holder, run: HeldRun) -> tuple[Any, ...]:
     return (
-        messages.c.subscription == token.subscription,
-        messages.c.number.between(token.first, token.last),
-        messages.c.consumer == token.consumer,
-        messages.c.claim == token.number,
+        messages.c.subscription == holder.subscription,
+        messages.c.number.between(run.first, run.last),
+        messages.c.consumer == holder.consumer,
     )
 
 
-def settle(connection: Connection, token: Claim) -> bool:
+def settle(connection: Connection, holder: Holder, run: HeldRun) -> bool:
     """Delete acknowledged messages; false if the consumer did not hold all of them any more."""
-    return bool(connection.execute(delete(messages).where(*_held(token))).rowcount == token.total)
+    return bool(connection.execute(delete(messages).where(*_held(holder, run))).rowcount == run.total)
 
 
-def give_back(connection: Connection, token: Claim) -> None:
+def give_back(connection: Connection, holder: Holder, run: HeldRun) -> None:
     """Let rejected messages wait again, in their old order."""
-    connection.execute(update(messages).where(*_held(token)).values(consumer=0, claim=0))
+    connection.execute(update(messages).where(*_held(holder, run)).values(consumer=0))
 
 
 def browse(connection: Connection, destination: str, limit: int) -> Sequence[StoredMessage]:

@@ -1,9 +1,9 @@
 """The source of the embedded broker: one consumer on one queue or durable subscription."""
 
 import time
+from bisect import bisect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
 
 from sqlalchemy import Connection
 
@@ -12,7 +12,7 @@ from connectors.embedded.content import decode
 from connectors.embedded.link import DatabaseLink, open_link, translated
 from connectors.embedded.neighbours import neighbours
 from connectors.embedded.scan import Scan
-from correlator.connector import Chunk
+from correlator.connector import NOTHING, Chunk, Held
 from correlator.errors import ConnectionLost
 from correlator.events import Message
 from correlator.selector import Selector
@@ -35,12 +35,10 @@ class EmbeddedSource:
         self._receiver = receiver
         self._neighbours = neighbours(store)
         self._link: DatabaseLink | None = None
-        self._subscription = 0
-        self._consumer = 0
-        self._claims: dict[int, ledger.Claim] = {}
+        self._holder = ledger.Holder(0, 0)
+        self._held: Held[int] = Held()
         self._selector = selector
         self._scan: Scan | None = None
-        self._next_token = 1
         self._next_check = 0.0
 
     def connect(self) -> None:
@@ -51,14 +49,14 @@ class EmbeddedSource:
             self._link = open_link(self._store)
         with self._transaction() as (link, connection):
             name = self._receiver.subscription if self._receiver.destination.startswith("topic:") else ""
-            self._subscription = ledger.subscribe(connection, self._receiver.destination, name)
-            self._consumer = ledger.register(connection, self._subscription)
-            link.announce(self._consumer)
+            subscription = ledger.subscribe(connection, self._receiver.destination, name)
+            self._holder = ledger.Holder(subscription, ledger.register(connection, subscription))
+            link.announce(self._holder.consumer)
             self._strike_off_the_dead(link, connection)
 
     def receive(self, max_messages: int, timeout_s: float) -> Chunk:
         """Claim the oldest messages that nobody holds."""
-        limit = min(max_messages, self._receiver.max_batch_size - sum(claim.total for claim in self._claims.values()))
+        limit = min(max_messages, self._receiver.max_batch_size - len(self._held))
         deadline = time.monotonic() + timeout_s
         pause_s = _FIRST_PAUSE_S
         while True:
@@ -68,36 +66,31 @@ class EmbeddedSource:
                 return chunk
             remaining_s = deadline - time.monotonic()
             if remaining_s <= 0:
-                return Chunk((), None)
+                return NOTHING
             if limit <= 0 or self._scan is None or not self._scan.behind:
                 self._neighbours.wait(rung, min(pause_s, remaining_s))
                 pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
-    def acknowledge(self, tokens: Sequence[Any]) -> None:
-        """Delete the messages of these claims in one transaction.
-
-        A token from before a reconnect acknowledges nothing.
-        """
-        claims = [self._claims[token] for token in tokens if token in self._claims]
+    def acknowledge(self, tokens: Sequence[int]) -> None:
+        """Delete these messages in one transaction. A token from before a reconnect acknowledges nothing."""
+        runs = self._released(tokens)
         with self._transaction() as (_, connection):
-            held = [ledger.settle(connection, claim) for claim in claims]
-        self._forget(tokens)
+            held = [ledger.settle(connection, self._holder, run) for run in runs]
         if not all(held):
             self._disconnect()
             raise ConnectionLost(
                 "E7021", self._where, "messages that were to be acknowledged had been given to another consumer"
             )
 
-    def reject(self, tokens: Sequence[Any]) -> None:
-        """Let the messages of these claims wait again, in their old order."""
-        claims = [self._claims[token] for token in tokens if token in self._claims]
+    def reject(self, tokens: Sequence[int]) -> None:
+        """Let these messages wait again, in their old order."""
+        runs = self._released(tokens)
         with self._transaction() as (_, connection):
-            ledger.lock_subscription(connection, self._subscription)
-            for claim in claims:
-                ledger.give_back(connection, claim)
+            ledger.lock_subscription(connection, self._holder.subscription)
+            for run in runs:
+                ledger.give_back(connection, self._holder, run)
         if self._scan is not None:
             self._scan.start_again()
-        self._forget(tokens)
         self._neighbours.ring()
 
     def close(self) -> None:
@@ -105,8 +98,8 @@ class EmbeddedSource:
         if self._link is None or self._link.maker.is_another_process:
             return
         with suppress(ConnectionLost), self._transaction() as (_, connection):
-            ledger.lock_subscription(connection, self._subscription)
-            ledger.retire(connection, self._subscription, self._consumer)
+            ledger.lock_subscription(connection, self._holder.subscription)
+            ledger.retire(connection, *self._holder)
         self._disconnect()
         self._neighbours.ring()
 
@@ -127,48 +120,50 @@ class EmbeddedSource:
         if self._link is not None:
             self._link.close()
         self._link = None
-        self._claims.clear()
+        self._held.clear()
 
     def _claim(self, limit: int) -> Chunk | None:
         with self._transaction() as (link, connection):
-            ledger.lock_subscription(connection, self._subscription)
+            ledger.lock_subscription(connection, self._holder.subscription)
             claimed = self._claim_in(connection, limit)
-            if claimed is None and time.monotonic() >= self._next_check:
+            if not claimed and time.monotonic() >= self._next_check:
                 self._strike_off_the_dead(link, connection)
                 claimed = self._claim_in(connection, limit)
-        if claimed is None:
+        if not claimed:
             return None
-        claim, rows = claimed
-        token = self._next_token
-        self._next_token += 1
-        self._claims[token] = claim
-        return Chunk([message_of(row, self._receiver.destination) for row in rows], token)
+        tokens = self._held.hold([row.number for row in claimed])
+        return Chunk([message_of(row, self._receiver.destination) for row in claimed], tokens)
 
-    def _claim_in(
-        self, connection: Connection, limit: int
-    ) -> tuple[ledger.Claim, Sequence[ledger.StoredMessage]] | None:
+    def _claim_in(self, connection: Connection, limit: int) -> Sequence[ledger.StoredMessage]:
         bounds = ledger.Bounds(limit, self._receiver.max_batch_bytes)
         if self._scan is None:
-            return ledger.claim(connection, self._subscription, self._consumer, self._next_token, bounds)
-        chosen = self._scan.choose(connection, self._subscription, bounds)
-        if not chosen:
-            return None
-        return ledger.claim_chosen(connection, self._subscription, self._consumer, self._next_token, chosen)
+            return ledger.claim(connection, self._holder, bounds)
+        chosen = self._scan.choose(connection, self._holder.subscription, bounds)
+        return ledger.claim_chosen(connection, self._holder, chosen) if chosen else ()
 
     def _is_wanted(self, row: ledger.StoredMessage) -> bool:
         assert self._selector is not None
         return self._selector.matches(message_of(row, self._receiver.destination))
 
     def _strike_off_the_dead(self, link: DatabaseLink, connection: Connection) -> None:
-        ledger.lock_subscription(connection, self._subscription)
-        for consumer in ledger.other_consumers(connection, self._subscription, self._consumer):
+        subscription = self._holder.subscription
+        ledger.lock_subscription(connection, subscription)
+        for consumer in ledger.other_consumers(connection, *self._holder):
             if link.is_dead(consumer):
-                ledger.retire(connection, self._subscription, consumer)
+                ledger.retire(connection, subscription, consumer)
         self._next_check = time.monotonic() + _DEAD_CONSUMER_CHECK_S
 
-    def _forget(self, tokens: Sequence[Any]) -> None:
-        for token in tokens:
-            self._claims.pop(token, None)
+    def _released(self, tokens: Sequence[int]) -> list[ledger.HeldRun]:
+        """Let go of these messages: runs of numbers between which this consumer holds nothing else."""
+        released = self._held.release(tokens)
+        runs: list[ledger.HeldRun] = []
+        kept = sorted(self._held) if len(released) > 1 else []
+        for number in sorted(released):
+            if runs and bisect(kept, runs[-1].last) == bisect(kept, number):
+                runs[-1] = ledger.HeldRun(runs[-1].first, number, runs[-1].total + 1)
+            else:
+                runs.append(ledger.HeldRun(number, number, 1))
+        return runs
 
 
 def message_of(row: ledger.StoredMessage, destination: str) -> Message:

@@ -116,8 +116,8 @@ class OpenedFile:
             self._progress = ReadProgress(beginning)
         return self._progress is not None
 
-    def take(self, limit: int) -> tuple[Records, int] | None:
-        """The next records, and the token for their acknowledgement; `None` if there are none yet."""
+    def take(self, limit: int) -> tuple[Records, Sequence[int]] | None:
+        """The next records, and their tokens; `None` if there are none yet."""
         if not self.begin():
             return None
         assert self._progress is not None
@@ -128,7 +128,7 @@ class OpenedFile:
         records = self._reader.take(limit, self._options.receiver.max_batch_bytes, end, final=is_final)
         if not records.bodies:
             return None
-        return records, self._progress.take(records.ends[-1], len(records.bodies))
+        return records, self._progress.take(records.ends)
 
     def acknowledge(self, tokens: Sequence[int]) -> None:
         """Acknowledge the records of these tokens; ignore tokens of other files."""

@@ -20,7 +20,7 @@ from connectors.file.paths import Directory, lock
 from connectors.file.position import Kept, PositionFile
 from connectors.file.records import Records
 from connectors.file.rotation import find, following, identity_of, is_made_from
-from correlator.connector import NO_SUCH_DESTINATION, Chunk, readable
+from correlator.connector import NO_SUCH_DESTINATION, NOTHING, Chunk, readable
 from correlator.errors import ConnectionLost
 from correlator.events import CUT_FROM, Headers, Message, PropertyValue
 from correlator.processes import LockFile, Maker
@@ -98,10 +98,10 @@ class FileSource:
             if chunk is not None:
                 return chunk
             if limit > 0 and not self._options.follow:
-                return Chunk((), None, ended=True)
+                return NOTHING._replace(ended=True)
             remaining_s = deadline - time.monotonic()
             if remaining_s <= 0:
-                return Chunk((), None)
+                return NOTHING
             time.sleep(min(_LOOK_AGAIN_S, remaining_s))
 
     def acknowledge(self, tokens: Sequence[Any]) -> None:
@@ -256,8 +256,8 @@ class FileSource:
             for file in self._files:
                 taken = file.take(limit)
                 if taken is not None:
-                    records, token = taken
-                    return Chunk(self._messages(file, records), token)
+                    records, tokens = taken
+                    return Chunk(self._messages(file, records), tokens)
             if not self._go_on():
                 return None
 

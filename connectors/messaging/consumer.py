@@ -93,10 +93,10 @@ class Consumer:
         while True:
             remaining_s = max(0.0, deadline - time.monotonic())
             chunk = self._intake.receive(min(remaining_s, _LONGEST_WAIT_S))
-            for message in map(self._read, chunk.messages):
+            for message, token in zip(map(self._read, chunk.messages), chunk.tokens, strict=True):
                 if message is not None:
-                    return self._delivered(message, chunk.token)
-                self._intake.acknowledge([chunk.token])
+                    return self._delivered(message, token)
+                self._intake.acknowledge([token])
             if chunk.ended or (time.monotonic() >= deadline and (timeout_s > 0 or not chunk.messages)):
                 return None
 
@@ -125,11 +125,11 @@ class Consumer:
         """Pass at most one message to the listener; see `Listened`. Called by the thread of the listeners."""
         chunk = self._intake.receive(timeout_s)
         self._ended = chunk.ended
-        for message in map(self._read, chunk.messages):
+        for message, token in zip(map(self._read, chunk.messages), chunk.tokens, strict=True):
             if message is not None:
-                self._give(message, chunk.token)
+                self._give(message, token)
             else:
-                self._intake.acknowledge([chunk.token])
+                self._intake.acknowledge([token])
         return bool(chunk.messages)
 
     def close(self) -> None:

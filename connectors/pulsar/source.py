@@ -17,7 +17,7 @@ from connectors.pulsar.priorities import PriorityBuffer
 from connectors.pulsar.received import decoded, position_of
 from connectors.pulsar.schemas import Schemas
 from connectors.pulsar.unsettled import Arrival, PulsarPosition, Unsettled
-from correlator.connector import Chunk
+from correlator.connector import NOTHING, Chunk, Held
 from correlator.errors import ConnectionLost
 from correlator.events import Headers, Message
 from correlator.selector import Selector
@@ -28,8 +28,6 @@ LONGEST_WAIT_S = 1.0
 MOST_LEFT_OUT = 1000
 """Messages that one call of `receive` skips at most, so that it returns even if no message matches the selector."""
 _MOST_AHEAD = 1000
-_tokens = itertools.count(1)
-"""Of the whole process: a token never means another chunk after a reconnect (trap T41)."""
 
 
 class _Unacknowledged(msgspec.Struct, frozen=True, gc=False):
@@ -108,30 +106,29 @@ class PulsarSource:
     def receive(self, max_messages: int, timeout_s: float) -> Chunk:
         """The next messages; messages that were given back come first."""
         self._unselected = 0
-        room = min(max_messages, self._most - sum(map(len, self._held.values())))
+        room = min(max_messages, self._most - len(self._held))
         with self._speaking() as consumer:
             taken = self._again(room) or self._foremost(consumer, room, timeout_s)
         if not taken:
-            return Chunk((), None, unselected=self._unselected)
-        token = next(_tokens)
-        self._held[token] = taken
-        return Chunk([one.message for one in taken], token, unselected=self._unselected)
+            return NOTHING._replace(unselected=self._unselected)
+        tokens = self._held.hold(taken)
+        return Chunk([one.message for one in taken], tokens, unselected=self._unselected)
 
     def acknowledge(self, tokens: Sequence[int]) -> None:
-        """Acknowledge the messages of these chunks; the client sends the acknowledgements a moment later."""
+        """Acknowledge these messages; the client sends the acknowledgements a moment later."""
         with self._speaking() as consumer:
-            for taken in self._released(tokens):
+            for taken in self._held.release(tokens):
                 consumer.acknowledge(self._unsettled.acknowledged(taken.at))
             self._give_back(consumer)
 
     def reject(self, tokens: Sequence[int]) -> None:
-        """Give the messages of these chunks back.
+        """Give these messages back.
 
         If the subscription is not shared, the source itself returns them again, before others: the broker would
         redeliver all unacknowledged messages.
         """
         with self._speaking() as consumer:
-            released = self._released(tokens)
+            released = self._held.release(tokens)
             if not self._subscription.is_shared:
                 self._returned += [_delivered_again(taken) for taken in released]
                 self._returned.sort(key=lambda taken: taken.number)
@@ -149,7 +146,7 @@ class PulsarSource:
 
     def _forget(self) -> None:
         self._numbers = itertools.count()
-        self._held: dict[int, list[_Unacknowledged]] = {}
+        self._held: Held[_Unacknowledged] = Held()
         self._returned: list[_Unacknowledged] = []
         self._waiting = None
         self._unsettled: Unsettled[object] = Unsettled(taken_back=self._broker.ack_timeout_s is not None)
@@ -173,9 +170,6 @@ class PulsarSource:
         except pulsar.PulsarException as error:
             raise lost(self._where, of_name(error), self._subscription.topic, self._broker) from error
 
-    def _released(self, tokens: Sequence[int]) -> list[_Unacknowledged]:
-        return [taken for token in tokens for taken in self._held.pop(token, ())]
-
     def _again(self, room: int) -> list[_Unacknowledged]:
         again = self._returned[: max(0, room)]
         del self._returned[: len(again)]
@@ -193,7 +187,7 @@ class PulsarSource:
         if waiting is None:
             return list(self._next(consumer, room, timeout_s))
         if room > 0:
-            places = waiting.room - sum(map(len, self._held.values()))
+            places = waiting.room - len(self._held)
             for taken in self._next(consumer, places, 0.0 if len(waiting) else timeout_s, waiting.size):
                 waiting.add(taken, _priority(taken.message), len(taken.message.body))
         foremost = waiting.take(room, self._most_bytes)

@@ -2,22 +2,10 @@
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from connectors.rabbitmq.frames import RabbitDelivery
-
-
-class ChunkToken(NamedTuple):
-    """The token of a chunk: its delivery tags, and the number of their channel.
-
-    Each channel numbers its deliveries anew. Without the number of the channel, a token of a lost connection would
-    acknowledge other messages of the new one.
-    """
-
-    generation: int
-    first: int
-    last: int
 
 
 class Settlement(NamedTuple):
@@ -28,32 +16,46 @@ class Settlement(NamedTuple):
 
 
 class UnsettledTags:
-    """The unsettled delivery tags of one channel: a cumulative frame must never settle more than the given chunks.
+    """The unsettled delivery tags of one channel: a cumulative frame must never settle more than the given messages.
 
-    The deliveries of a channel have the tags 1, 2, 3 and so on. Owned by the receiver's thread.
+    The deliveries of a channel have the tags 1, 2, 3 and so on. Each channel numbers its deliveries anew, so a token is
+    the tag plus the number of deliveries on earlier channels. Else a token of a lost connection would settle another
+    message of the new one. Owned by the receiver's thread.
+
+    Args:
+        earlier: number of deliveries on earlier channels of the source.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, earlier: int = 0) -> None:
+        self.delivered = earlier
+        self._earlier = earlier
         self._lowest = 1
-        self._settled_later: dict[int, int] = {}
+        self._settled_later: set[int] = set()
 
-    def settle(self, tokens: Sequence[ChunkToken]) -> list[Settlement]:
-        """The fewest frames that settle exactly these chunks."""
+    def tokens(self, first: int, last: int) -> Sequence[int]:
+        """The tokens of the deliveries with these tags and all between."""
+        self.delivered = self._earlier + last
+        return range(self._earlier + first, self.delivered + 1)
+
+    def settle(self, tokens: Iterable[int]) -> list[Settlement]:
+        """The fewest frames that settle exactly these messages, without those of earlier channels."""
+        tags = sorted({token - self._earlier for token in tokens if token > self._earlier})
         single: list[Settlement] = []
         through = 0
-        for token in sorted(tokens):
-            if token.first == self._lowest:
-                through = token.last
-                self._lowest = token.last + 1
+        for tag in tags:
+            if tag == self._lowest:
+                through = tag
+                self._lowest += 1
                 self._skip_settled()
-            elif token.first > self._lowest and token.first not in self._settled_later:
-                single += [Settlement(tag, multiple=False) for tag in range(token.first, token.last + 1)]
-                self._settled_later[token.first] = token.last
+            elif tag > self._lowest and tag not in self._settled_later:
+                single.append(Settlement(tag, multiple=False))
+                self._settled_later.add(tag)
         return [Settlement(through, multiple=True), *single] if through else single
 
     def _skip_settled(self) -> None:
         while self._lowest in self._settled_later:
-            self._lowest = self._settled_later.pop(self._lowest) + 1
+            self._settled_later.remove(self._lowest)
+            self._lowest += 1
 
 
 class Inbox:

@@ -6,10 +6,10 @@ from typing import Any
 
 from connectors.rabbitmq.broker import RabbitBroker
 from connectors.rabbitmq.content import decode
-from connectors.rabbitmq.deliveries import ChunkToken, Inbox, Settlement, UnsettledTags
+from connectors.rabbitmq.deliveries import Inbox, UnsettledTags
 from connectors.rabbitmq.destinations import RabbitDestination
 from connectors.rabbitmq.link import RabbitLink
-from correlator.connector import NO_SUCH_DESTINATION, Chunk
+from correlator.connector import NO_SUCH_DESTINATION, NOTHING, Chunk
 from correlator.errors import ConnectionLost
 from correlator.settings import ReceiverSettings
 
@@ -22,24 +22,19 @@ class RabbitSource:
 
     When the consumer, the channel or the connection has ended, the next call raises `ConnectionLost`. The source drops
     deliveries that it has not returned by then, since the server redelivers them.
-
-    Attributes:
-        stale: number of tokens of an earlier channel that `acknowledge` and `reject` have ignored.
     """
 
     def __init__(
         self, where: str, broker: RabbitBroker, destination: RabbitDestination, receiver: ReceiverSettings
     ) -> None:
-        self.stale = 0
         self._where = where
         self._broker = broker
         self._destination = destination
         self._prefetch = min(receiver.max_batch_size, _MOST_PREFETCHED)
         self._most_bytes = receiver.max_batch_bytes
-        self._generation = 0
         self._link: RabbitLink | None = None
         self._inbox = Inbox()
-        self._ledger = UnsettledTags()
+        self._unsettled = UnsettledTags()
         self._proof: Future[Any] | None = None
         self._was_there = False
 
@@ -50,8 +45,7 @@ class RabbitSource:
         W7020, so that the loss of its messages is reported.
         """
         self.close()
-        self._inbox, self._ledger = Inbox(), UnsettledTags()
-        self._generation += 1
+        self._inbox, self._unsettled = Inbox(), UnsettledTags(self._unsettled.delivered)
         self._link = link = RabbitLink(self._where, self._broker, self._inbox.stir, self._inbox.put)
         try:
             link.open()
@@ -66,12 +60,12 @@ class RabbitSource:
         self._connected()
         deliveries = self._inbox.take(max_messages, self._most_bytes, timeout_s)
         if not deliveries:
-            return Chunk((), None)
-        token = ChunkToken(self._generation, deliveries[0].tag, deliveries[-1].tag)
-        return Chunk([decode(one.properties, one.body, redelivered=one.redelivered) for one in deliveries], token)
+            return NOTHING
+        tokens = self._unsettled.tokens(deliveries[0].tag, deliveries[-1].tag)
+        return Chunk([decode(one.properties, one.body, redelivered=one.redelivered) for one in deliveries], tokens)
 
-    def acknowledge(self, tokens: Sequence[ChunkToken]) -> None:
-        """Acknowledge the chunks; with one cumulative frame if they are the oldest ones.
+    def acknowledge(self, tokens: Sequence[int]) -> None:
+        """Acknowledge the messages; with one cumulative frame if they are the oldest ones.
 
         The server does not answer an acknowledgement. So the source sends a request behind it, and the next call waits
         for the answer: it shows that the server has read the acknowledgement.
@@ -79,14 +73,14 @@ class RabbitSource:
         link = self._connected()
         if self._proof is not None:
             link.finish(self._proof)
-        settlements = self._settle(tokens)
+        settlements = self._unsettled.settle(tokens)
         link.tell(lambda channel: [channel.basic_ack(tag, multiple) for tag, multiple in settlements])
         self._proof = link.begin(self._destination.queue_declaration(passive=True))
 
-    def reject(self, tokens: Sequence[ChunkToken]) -> None:
-        """Give the chunks back; a quorum queue redelivers them behind prefetched messages, or behind all messages."""
+    def reject(self, tokens: Sequence[int]) -> None:
+        """Give the messages back; a quorum queue redelivers them behind prefetched messages, or behind all messages."""
         link = self._connected()
-        settlements = self._settle(tokens)
+        settlements = self._unsettled.settle(tokens)
         link.tell(lambda channel: [channel.basic_nack(tag, multiple, requeue=True) for tag, multiple in settlements])
 
     def close(self) -> None:
@@ -101,11 +95,6 @@ class RabbitSource:
             raise ConnectionLost("E7001", self._where, "not connected")
         self._link.check()
         return self._link
-
-    def _settle(self, tokens: Sequence[ChunkToken]) -> list[Settlement]:
-        present = [token for token in tokens if token.generation == self._generation]
-        self.stale += len(tokens) - len(present)
-        return self._ledger.settle(present)
 
     def _declare(self, link: RabbitLink) -> None:
         lost = self._was_there and self._destination.declare and not self._is_there(link)

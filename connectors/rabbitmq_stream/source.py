@@ -16,7 +16,7 @@ from connectors.rabbitmq_stream.content import SOURCE_ID, UNIQUE_ID, EntryOffset
 from connectors.rabbitmq_stream.destinations import StartOffset, StreamDestination
 from connectors.rabbitmq_stream.feed import EntryRun, Feed, PackedRun
 from connectors.rabbitmq_stream.link import StreamLink, Utf8, Wire
-from correlator.connector import Chunk
+from correlator.connector import NOTHING, Chunk
 from correlator.errors import ConnectionLost
 from correlator.events import Message
 from correlator.settings import ReceiverSettings
@@ -106,11 +106,11 @@ class StreamSource:
         if self._unreadable is not None and self._feed.empty:
             raise self._unreadable.error(self._where)
         if reached and until is not None:  # what was given back is not in the stream any more
-            progress.acknowledge([progress.take(until, 0)])
-        return Chunk((), None)
+            progress.acknowledge(progress.take([until]))
+        return NOTHING
 
     def acknowledge(self, tokens: Sequence[int]) -> None:
-        """Store the acknowledged position if these chunks move it.
+        """Store the acknowledged position if these messages move it.
 
         The server does not answer a stored offset. So the source asks for the offset behind it, and the next call waits
         for the answer: it shows that the server has stored the offset.
@@ -121,7 +121,7 @@ class StreamSource:
             self._proof = self._store(link, self._progress.position)
 
     def reject(self, tokens: Sequence[int]) -> None:
-        """Return the messages of these chunks again, before any new message. Other consumers are not concerned."""
+        """Return these messages again, before any new message. Other consumers are not concerned."""
         self._connected()
         self._progress.reject(tokens)
 
@@ -263,11 +263,14 @@ class StreamSource:
 
     def _chunk(self, runs: Sequence[EntryRun]) -> Chunk:
         messages: list[Message] = []
+        ends: list[int] = []
         for first, timestamp, entries in runs:
             for offset, entry in enumerate(entries, first):
                 at = EntryOffset(self._destination.stream, offset, timestamp)
                 messages.append(decode(entry, at, wants_id=self._wants_id, wants_source=self._wants_source))
-        return Chunk(messages, self._progress.take(runs[-1].end, len(messages)))
+                ends.append(offset + 1)
+        ends[-1] = runs[-1].end
+        return Chunk(messages, self._progress.take(ends))
 
 
 def _runs(chunk: schema.Deliver) -> list[EntryRun | PackedRun]:

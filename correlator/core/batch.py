@@ -26,12 +26,12 @@ class ReceiveBatch:
         self.tokens: list[Any] = []
         self.size = 0
 
-    def add(self, messages: Sequence[Message], token: Any, now: float) -> None:
+    def add(self, messages: Sequence[Message], tokens: Sequence[Any], now: float) -> None:
         """Add a chunk of at most `room` messages, received at `now` (monotonic seconds)."""
         if not self.messages:
             self._opened = now
         self.messages.extend(messages)
-        self.tokens.append(token)
+        self.tokens.extend(tokens)
         self.size += sum([len(message.body) for message in messages])
 
     @property

@@ -274,7 +274,7 @@ class Intake:
         self._source_ended = chunk.ended
         if not chunk.messages:
             return ()
-        self.batch.add(chunk.messages, chunk.token, now)
+        self.batch.add(chunk.messages, chunk.tokens, now)
         return self._wanted(chunk.messages, wall_s * 1000)
 
     def complete(self, now: float) -> bool:

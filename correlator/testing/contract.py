@@ -267,7 +267,7 @@ def bodies(chunks: Sequence[Chunk]) -> list[bytes]:
 
 def tokens(chunks: Sequence[Chunk]) -> list[Any]:
     """The tokens of these chunks, for `acknowledge` and `reject`."""
-    return [chunk.token for chunk in chunks]
+    return [token for chunk in chunks for token in chunk.tokens]
 
 
 def _bodies(world: ContractWorld, number: int, label: str = "m") -> list[bytes]:
@@ -537,6 +537,24 @@ def check_exactly_these_are_acknowledged(world: ContractWorld) -> None:
         _nothing_comes(source)
 
 
+@_check("receives", "redelivers", "acknowledges_surely")
+def check_messages_of_a_chunk_are_acknowledged_one_by_one(world: ContractWorld) -> None:
+    """If every third message of what came is acknowledged, the newest first, the others are redelivered, in order."""
+    destination, published = _publish(world, 30)
+    with _Ends(world) as ends:
+        source = ends.source(destination)
+        acknowledged = tokens(take(source, 30))[::3]
+        for token in reversed(acknowledged):
+            source.acknowledge([token])
+        source.acknowledge(acknowledged)  # once more: nothing is left of them
+    with _Ends(world) as ends:
+        source = ends.source(destination)
+        again = take(source, 20)
+        assert bodies(again) == [body for at, body in enumerate(published) if at % 3]
+        source.acknowledge(tokens(again))
+        _nothing_comes(source)
+
+
 @_check("receives", "acknowledges_surely")
 def check_acknowledged_messages_never_come_again(world: ContractWorld) -> None:
     """An acknowledged message is not redelivered to this receiver, even after a restart of the broker."""
@@ -581,6 +599,20 @@ def check_rejected_messages_come_again(world: ContractWorld) -> None:
         again = take(source, 10)
         assert sorted(bodies(again)) == published[:10]
         source.acknowledge(tokens(second) + tokens(again))
+        _nothing_comes(source)
+
+
+@_check("receives", "redelivers")
+def check_messages_of_a_chunk_are_rejected_one_by_one(world: ContractWorld) -> None:
+    """Rejecting every third message of what came gives back these; the others stay with the source."""
+    destination, published = _publish(world, 30)
+    with _Ends(world) as ends:
+        source = ends.source(destination)
+        first = tokens(take(source, 30))
+        source.reject(first[::3])
+        again = take(source, 10)
+        assert sorted(bodies(again)) == published[::3]
+        source.acknowledge([*first, *tokens(again)])
         _nothing_comes(source)
 
 

@@ -9,14 +9,14 @@ broker reports to `on_event` what happens, so that an oracle outside the engine 
 # ruff: noqa: ARG002 - the hooks of `Faults` ignore their arguments
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import monotonic
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import msgspec
 
-from correlator.connector import Chunk, Features, Order
+from correlator.connector import NOTHING, Chunk, Features, Order
 from correlator.errors import ConfigError, ConnectionLost, SendRejected, UsageError, quoted
 from correlator.events import Headers, Message, Outgoing
 from correlator.selector import Selector
@@ -366,13 +366,13 @@ class MemorySource:
         self._selector = Selector.optional(receiver.selector, receiver.id) if shared else None
         self._max_held = receiver.max_batch_size
         self._subscription: _Subscription | None = None
-        self._held: dict[int, _Range] = {}
-        self._token = 0
+        self._held: dict[int, _HeldMessage] = {}
+        self._next_token = 1
 
     @property
     def held_count(self) -> int:
         """How many unacknowledged messages this source holds."""
-        return sum(r.stop - r.start for r in self._held.values())
+        return len(self._held)
 
     def connect(self) -> None:
         """Subscribe; messages that this source held are redelivered.
@@ -408,15 +408,15 @@ class MemorySource:
                     return self._deliver(taken, max_messages)
                 remaining = deadline - monotonic() if timeout_s else 0.0
                 if remaining <= 0:
-                    return Chunk((), None)
+                    return NOTHING
                 broker.changed.wait(min(remaining, next_notice))
 
     def acknowledge(self, tokens: Sequence[Any]) -> None:
-        """Acknowledge the messages of these chunks. A token from before a reconnect acknowledges nothing."""
+        """Acknowledge these messages. A token from before a reconnect acknowledges nothing."""
         broker = self._broker
         with broker.changed:
             self._connected()
-            messages = self._messages(tokens)
+            messages = self._messages(self._held_of(tokens))
             broker.faults.before_acknowledge(self._id, messages)
             if broker.faults.loses_acknowledgement(self._id, messages):
                 return
@@ -427,7 +427,7 @@ class MemorySource:
             broker.faults.after_acknowledge(self._id, messages)
 
     def reject(self, tokens: Sequence[Any]) -> None:
-        """Give back the messages of these chunks."""
+        """Give back these messages."""
         with self._broker.changed:
             self._connected()
             self._give_back(tokens)
@@ -454,32 +454,61 @@ class MemorySource:
         return self._subscription
 
     def _deliver(self, taken: _Range, most: int) -> Chunk:
-        self._token += 1
-        self._held[self._token] = taken
+        positions = range(taken.start, taken.stop)
+        tokens = list(range(self._next_token, self._next_token + len(positions)))
+        self._next_token += len(tokens)
+        self._held.update((token, _HeldMessage(at, taken)) for token, at in zip(tokens, positions, strict=True))
         messages = self._there().log[taken.start : taken.stop]
         if taken.deliveries > 1 and self._broker.features.flags_redelivery:
             messages = [_redelivered(message, taken.deliveries) for message in messages]
         if self._order is Order.ANY:
-            repeated = self._broker.faults.repeated(self._id, messages)
-            messages.extend([messages[position] for position in repeated][: most - len(messages)])
+            repeated = self._broker.faults.repeated(self._id, messages)[: most - len(messages)]
+            messages.extend([messages[position] for position in repeated])
+            tokens.extend([tokens[position] for position in repeated])
         self._broker.on_event("delivered", self._id, self.destination, messages)
         self._broker.changed.notify_all()
-        return Chunk(messages, self._token)
+        return Chunk(messages, tokens)
 
-    def _messages(self, tokens: Sequence[Any]) -> list[Message]:
+    def _held_of(self, tokens: Sequence[Any]) -> list["_HeldMessage"]:
+        """The held messages of these tokens, each once: a duplicate has the token of its original."""
+        return [self._held[token] for token in dict.fromkeys(tokens) if token in self._held]
+
+    def _messages(self, held: Sequence["_HeldMessage"]) -> list[Message]:
         log = self._there().log
-        ranges = [self._held[token] for token in tokens if token in self._held]
-        return [message for r in ranges for message in log[r.start : r.stop]]
+        return [log[one.position] for one in held]
 
     def _give_back(self, tokens: Sequence[Any]) -> None:
-        messages = self._messages(tokens)
-        ranges = [self._held.pop(token) for token in tokens if token in self._held]
+        held = self._held_of(tokens)
+        messages = self._messages(held)
+        ranges = _ranges(held)
+        for token in tokens:
+            self._held.pop(token, None)
         if ranges and self._subscription is not None:
             late = self._broker.faults.noticed_after(self._id, messages) if self._order is Order.ANY else 0.0
             now = self._broker.clock()
             self._subscription.give_back(ranges, now + late, now)
             self._broker.on_event("returned", self._id, self.destination, messages)
             self._broker.changed.notify_all()
+
+
+class _HeldMessage(NamedTuple):
+    """A message that a source holds, and the range with which it got the message."""
+
+    position: int
+    taken: _Range
+
+
+def _ranges(held: Iterable[_HeldMessage]) -> list[_Range]:
+    """The messages as ranges: consecutive ones of a chunk together."""
+    ranges: list[_Range] = []
+    last: _HeldMessage | None = None
+    for one in sorted(held):
+        if last is not None and one.taken is last.taken and one.position == last.position + 1:
+            ranges[-1] = ranges[-1]._replace(stop=one.position + 1)
+        else:
+            ranges.append(_Range(one.position, one.position + 1, one.taken.deliveries))
+        last = one
+    return ranges
 
 
 def _redelivered(message: Message, deliveries: int) -> Message:

@@ -69,7 +69,7 @@ def drained(source, different):
         if not chunk.messages and len(set(received)) >= different:
             break
         received += bodies([chunk])
-        source.acknowledge([chunk.token] if chunk.messages else [])
+        source.acknowledge(chunk.tokens)
     return received
 
 

@@ -49,7 +49,7 @@ def test_browsing_takes_nothing(connection) -> None:
     held = take(source, 1)
     assert [m.body for m in connection.browse("queue:a", 2)] == [b"1", b"2"]
     assert [m.body for m in connection.browse("queue:a", 10)] == [b"1", b"2", b"3"]
-    source.acknowledge([held[0].token])
+    source.acknowledge(held[0].tokens)
     assert [m.body for m in connection.browse("queue:a", 10)] == [b"2", b"3"]
     source.close()
     assert connection.browse("queue:nobody knows", 10) == []
@@ -128,7 +128,7 @@ def test_stored_content_that_is_no_message_comes_as_a_body(connection, tmp_path,
     (chunk,) = take(source, 3)
     assert [m.body for m in chunk.messages] == [b"1", content, b"3"]
     assert chunk.messages[1].headers.message_id == "queue:a:2"
-    source.acknowledge([chunk.token])
+    source.acknowledge(chunk.tokens)
     source.close()
     mapping = ReceiveMapping("r", int, "", "", deduplicated=False, max_message_bytes=1000)
     mapped = mapping.map(chunk.messages, 0.0)
@@ -148,7 +148,7 @@ def test_bytes_bound_a_claim(connection) -> None:
     sizes = []
     while (chunk := source.receive(100, 0.0)).messages:
         sizes.append(len(chunk.messages))
-        source.acknowledge([chunk.token])
+        source.acknowledge(chunk.tokens)
     source.close()
     assert sizes == [3, 3, 3, 1, 1]
 
@@ -188,7 +188,7 @@ def test_a_waiting_source_hears_of_another_process(connection, tmp_path) -> None
     """A connection that wakes no waiting source of this process stands for another process."""
     send(connection, b"1")
     source = connected_source(connection)
-    source.acknowledge([take(source, 1)[0].token])
+    source.acknowledge(take(source, 1)[0].tokens)
     connection._store = connection._store.replace("broker.db", "./broker.db")
     send(connection, b"2")
     assert bodies([source.receive(1, 5.0)]) == [b"2"]

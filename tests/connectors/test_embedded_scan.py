@@ -53,24 +53,24 @@ def test_s4_3_every_message_is_taken_by_who_selects_it(tmp_path, monkeypatch, pa
             assert all(one.takes(message.properties["n"]) for message in chunk.messages)
             assert [int(m.body) for m in chunk.messages] == sorted(int(m.body) for m in chunk.messages)
             if chunk.messages:
-                one.held.append((chunk.token, [int(message.body) for message in chunk.messages]))
+                one.held.append((chunk.tokens, [int(message.body) for message in chunk.messages]))
         elif action == "acknowledge" and one.held:
-            token, numbers = one.held.pop(0)
-            one.source.acknowledge([token])
+            tokens, numbers = one.held.pop(0)
+            one.source.acknowledge(tokens)
             done.update(numbers)
         elif action == "reject" and one.held:
-            one.source.reject([one.held.pop()[0]])
+            one.source.reject(one.held.pop()[0])
         elif action == "reconnect":
             one.source.connect()
             one.held.clear()
     for one in consumers[:2] + consumers[3:]:
         one.source.close()
     rest = consumers[2]
-    for token, numbers in rest.held:
-        rest.source.acknowledge([token])
+    for tokens, numbers in rest.held:
+        rest.source.acknowledge(tokens)
         done.update(numbers)
     while (chunk := rest.source.receive(7, 0.0)).messages:
-        rest.source.acknowledge([chunk.token])
+        rest.source.acknowledge(chunk.tokens)
         done.update(int(message.body) for message in chunk.messages)
     rest.source.close()
     sink.close()

@@ -41,7 +41,7 @@ def read_all(source, size=1000):
     messages = []
     while not (chunk := source.receive(size, 0.0)).ended:
         messages += chunk.messages
-        source.acknowledge([chunk.token])
+        source.acknowledge(chunk.tokens)
     source.close()
     return messages
 
@@ -378,7 +378,7 @@ def test_reading_goes_on_where_it_was_acknowledged(files, tmp_path) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes(b"h\n" + b"".join(b"%d\n" % n for n in range(5000)))
     source = source_of(files, "a.csv")
-    source.acknowledge([source.receive(1000, 0.0).token])
+    source.acknowledge(source.receive(1000, 0.0).tokens)
     source.receive(1000, 0.0)
     source.close()
     position = tmp_path / ".positions" / "a.csv.r.position"
@@ -533,6 +533,6 @@ def test_acknowledging_before_there_is_a_header_moves_nothing(files, tmp_path) -
     path = tmp_path / "a.csv"
     path.write_bytes(b"")
     source = source_of(files, "a.csv", follow=True)
-    source.acknowledge([source.receive(1, 0.0).token])
+    source.acknowledge(source.receive(1, 0.0).tokens)
     path.write_bytes(b"h\na\n")
     assert [m.body for m in source.receive(10, 0.0).messages] == [b"a"]

@@ -43,7 +43,7 @@ class Seen:
         bodies: list[bytes] = []
         for _ in range(4):  # a file that was renamed is looked at again before the next one is begun
             while (chunk := source.receive(100, 0.0)).messages:
-                source.acknowledge([chunk.token])
+                source.acknowledge(chunk.tokens)
                 bodies += [message.body for message in chunk.messages]
                 self.bodies += [message.body for message in chunk.messages]
                 self.ids += [message.properties["uniqueMessageId"] for message in chunk.messages]
@@ -171,10 +171,10 @@ def test_the_old_file_is_left_when_all_of_it_is_acknowledged(path: Path) -> None
     rotate(path)
     write(path, "2")
     assert not source.receive(100, 0.0).messages
-    source.reject([first.token])
+    source.reject(first.tokens)
     again = source.receive(100, 0.0)
     assert [message.body for message in again.messages] == [b"1"]
-    source.acknowledge([again.token])
+    source.acknowledge(again.tokens)
     assert [message.body for message in source.receive(100, 0.0).messages] == [b"2"]
 
 
@@ -205,7 +205,7 @@ def test_files_that_are_renamed_faster_than_they_are_read(path: Path, seen: Seen
         rotate(path)
         write(path, str(number))
         assert not source.receive(100, 0.0).messages
-    source.acknowledge([held.token])
+    source.acknowledge(held.tokens)
     assert seen.read(source) == [b"2", b"3", b"4"]
 
 
@@ -220,7 +220,7 @@ def test_files_that_are_renamed_and_compressed_while_a_batch_is_held(path: Path,
         write(path, str(number))
         assert not source.receive(100, 0.0).messages
         compress(path.with_name(name))
-    source.acknowledge([held.token])
+    source.acknowledge(held.tokens)
     bodies = seen.read(source) + seen.read(source)
     assert bodies == [b"2", b"3", b"4", b"5"]
     assert len(set(seen.ids)) == 4
@@ -234,7 +234,7 @@ def test_a_file_that_is_read_for_long_does_not_keep_others_from_being_seen(path:
         rotate(path)
         write(path, str(number))
         chunk = source.receive(1, 0.0)
-        source.acknowledge([chunk.token])
+        source.acknowledge(chunk.tokens)
         compress(path.with_name("a.jsonl.1"))
     assert seen.read(source) == [b"3", b"4", b"5"]
 
@@ -258,7 +258,7 @@ def test_as_many_files_as_are_held_open_are_bounded_and_the_others_are_found_by_
     assert open_descriptors() == before
     held = source.receive(100, 0.0)
     assert open_descriptors() == before + MOST_SUCCESSORS
-    source.acknowledge([held.token])
+    source.acknowledge(held.tokens)
     bodies = []
     while chunk := seen.read(source):
         bodies += chunk
@@ -278,7 +278,7 @@ def test_what_is_missing_is_told_when_everything_before_it_is_read(path: Path, s
     rotate(path, "a.jsonl.2")
     write(path, "4")  # a.jsonl.1 was there and was removed between two looks
     assert not source.receive(100, 0.0).messages
-    source.acknowledge([held.token])
+    source.acknowledge(held.tokens)
     with pytest.raises(ConnectionLost, match=r"E7030 .*a.jsonl.1 is missing"):
         seen.read(source)
     assert seen.bodies == [b"2"]
@@ -632,7 +632,7 @@ def test_a_file_whose_second_line_is_acknowledged_is_known_by_its_content(path: 
     write(path, "1", "2")
     source = source_of(path)
     source.receive(1, 0.0)
-    source.acknowledge([source.receive(1, 0.0).token])
+    source.acknowledge(source.receive(1, 0.0).tokens)
     source.close()
     rotate(path, "whatever")
     write(path, "3")
@@ -744,7 +744,7 @@ def test_a_file_that_is_removed_is_read_to_its_end_first(path: Path, seen: Seen)
     held = source.receive(100, 0.0)
     assert [message.body for message in held.messages] == [b"2"]
     assert not source.receive(100, 0.0).messages
-    source.acknowledge([held.token])
+    source.acknowledge(held.tokens)
     with pytest.raises(ConnectionLost, match=r"E7011 .*was removed"):
         source.receive(100, 0.0)
 

@@ -313,7 +313,7 @@ def orders_in(source, least):
     while True:
         chunk = source.receive(1000, 1.0)
         orders += [int(json.loads(message.body)["order"]) for message in chunk.messages]
-        source.acknowledge([chunk.token] if chunk.messages else [])
+        source.acknowledge(chunk.tokens)
         if not chunk.messages and len(orders) >= least:
             return sorted(orders)
         assert time.monotonic() < deadline, f"{len(orders)} of {least}"

@@ -77,7 +77,7 @@ def messages_of(connection, queue, count, patience_s=START_TIMEOUT_S):
             assert time.monotonic() < deadline, f"{sum(map(len, chunks))} of {count}"
             chunk = source.receive(1000, 1.0)
             chunks.append(chunk.messages)
-            source.acknowledge([chunk.token] if chunk.messages else [])
+            source.acknowledge(chunk.tokens)
     return [message for messages in chunks for message in messages]
 
 
@@ -197,7 +197,7 @@ def taken(source, count):
             chunk = source.receive(100, 1.0)
             if not chunk.messages:
                 break
-            source.acknowledge([chunk.token])
+            source.acknowledge(chunk.tokens)
         except ConnectionLost:
             connected(source)
             continue

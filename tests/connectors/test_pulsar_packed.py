@@ -161,9 +161,9 @@ def check(monkeypatch, seed, selector=None):
 
     def settle(chunk, *, gives_back):
         if gives_back:
-            one.reject([chunk.token])
+            one.reject(chunk.tokens)
         else:
-            one.acknowledge([chunk.token])
+            one.acknowledge(chunk.tokens)
             done.update(message.body for message in chunk.messages)
 
     for _ in range(STEPS):

@@ -32,7 +32,7 @@ def given_back(source, count):
     for _ in range(count):
         (chunk,) = take(source, 1)
         deliveries.append((time.monotonic(), chunk.messages[0].headers))
-        source.reject([chunk.token])
+        source.reject(chunk.tokens)
     return deliveries
 
 

@@ -46,7 +46,7 @@ def received(source, count):
         if not chunk.messages and len(messages) >= count:
             break
         messages += chunk.messages
-        source.acknowledge([chunk.token] if chunk.messages else [])
+        source.acknowledge(chunk.tokens)
     return messages, unselected
 
 

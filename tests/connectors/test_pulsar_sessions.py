@@ -159,7 +159,7 @@ def test_browse_looks_at_the_subscription_that_the_file_names(pulsar: PulsarServ
         assert not any(sink.send([Outgoing(at, "", f"queue:{topic}", Message(b"%d" % at)) for at in (1, 2)]))
     receiver = ReceiverSettings(id="r", connection="broker", destination=f"queue:{topic}", options=mine)
     with opened(pulsar.connection().source(receiver)) as source:
-        source.acknowledge([source.receive(1, PATIENCE_S).token])
+        source.acknowledge(source.receive(1, PATIENCE_S).tokens)
         drained(pulsar, topic, "mine", 1)
     assert main.execute(["browse", str(file), "broker", "orders", "--json"]) == 0
     assert [one["body"] for one in json.loads(capsys.readouterr().out)] == ["2"]

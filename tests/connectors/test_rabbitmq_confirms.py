@@ -4,7 +4,7 @@ import pytest
 
 from connectors.rabbitmq import confirms
 from connectors.rabbitmq.confirms import BatchInFlight, RabbitPublication
-from connectors.rabbitmq.deliveries import ChunkToken, Inbox, Settlement, UnsettledTags
+from connectors.rabbitmq.deliveries import Inbox, Settlement, UnsettledTags
 from connectors.rabbitmq.destinations import Route
 from connectors.rabbitmq.frames import RabbitDelivery
 from correlator.errors import SendRejected
@@ -162,28 +162,40 @@ def test_t43_a_late_confirm_of_a_closed_channel_settles_nothing():
 # --- acknowledgements ---
 
 
-def token(first, last):
-    return ChunkToken(1, first, last)
+def run(first, last):
+    return list(range(first, last + 1))
 
 
+@pytest.mark.parametrize("earlier", [0, 1000])
 @pytest.mark.parametrize(
     ("calls", "frames"),
     [
-        ([[token(1, 10)]], [[(10, True)]]),
-        ([[token(1, 10), token(11, 15), token(16, 16)]], [[(16, True)]]),
-        ([[token(11, 12), token(1, 10)]], [[(12, True)]]),
-        ([[token(11, 12)], [token(1, 10)], [token(13, 13)]], [[(11, False), (12, False)], [(10, True)], [(13, True)]]),
-        ([[token(1, 2), token(5, 6)], [token(3, 4)]], [[(2, True), (5, False), (6, False)], [(4, True)]]),
-        ([[token(1, 2)], [token(1, 2)]], [[(2, True)], []]),
-        ([[token(3, 4)], [token(3, 4)]], [[(3, False), (4, False)], []]),
+        ([run(1, 10)], [[(10, True)]]),
+        ([run(1, 10) + run(11, 15) + run(16, 16)], [[(16, True)]]),
+        ([run(11, 12) + run(1, 10)], [[(12, True)]]),
+        ([run(11, 12), run(1, 10), run(13, 13)], [[(11, False), (12, False)], [(10, True)], [(13, True)]]),
+        ([run(1, 2) + run(5, 6), run(3, 4)], [[(2, True), (5, False), (6, False)], [(4, True)]]),
+        ([[2], [1, 4], [3]], [[(2, False)], [(1, True), (4, False)], [(3, True)]]),
+        ([run(1, 2), run(1, 2)], [[(2, True)], []]),
+        ([run(3, 4), run(3, 4)], [[(3, False), (4, False)], []]),
         ([[]], [[]]),
     ],
 )
-def test_a_cumulative_acknowledgement_covers_what_was_asked_for_and_no_more(calls, frames):
-    ledger = UnsettledTags()
-    assert [ledger.settle(tokens) for tokens in calls] == [
+def test_a_cumulative_acknowledgement_covers_what_was_asked_for_and_no_more(calls, frames, earlier):
+    unsettled = UnsettledTags(earlier)
+    tokens = unsettled.tokens(1, 16)
+    assert [unsettled.settle([tokens[tag - 1] for tag in tags]) for tags in calls] == [
         [Settlement(tag, multiple) for tag, multiple in frame] for frame in frames
     ]
+
+
+def test_a_token_of_an_earlier_channel_settles_nothing():
+    before = UnsettledTags()
+    stale = before.tokens(1, 3)
+    after = UnsettledTags(before.delivered)
+    fresh = after.tokens(1, 2)
+    assert after.settle(stale) == []
+    assert after.settle([*stale, *fresh]) == [Settlement(2, multiple=True)]
 
 
 def test_the_inbox_keeps_the_order_and_the_bounds():

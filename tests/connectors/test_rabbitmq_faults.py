@@ -268,7 +268,7 @@ def test_185_what_is_acknowledged_before_an_orderly_close_never_comes_again(rabb
     while len(acknowledged) < 1000:
         with opened(rabbit.connection().source(receiver(queue))) as source:
             chunk = source.receive(37, LONG_S)
-            source.acknowledge([chunk.token])
+            source.acknowledge(chunk.tokens)
             acknowledged += bodies([chunk])
             source.receive(10, 1.0)
     assert acknowledged == [b"%d" % number for number in range(1000)]

@@ -165,19 +165,21 @@ def test_what_cannot_be_carried(message):
 
 def test_positions_move_over_what_is_acknowledged_in_any_order():
     progress = ReadProgress(10)
-    one, two, three = progress.take(12, 2), progress.take(20, 5), progress.take(21, 1)
-    assert not progress.acknowledge([two, three])
-    assert (progress.position, progress.held) == (10, 2)
-    progress.reject([one])
+    one, two, three = progress.take([11, 12]), progress.take([14, 17, 20]), progress.take([21])
+    assert not progress.acknowledge([*two[1:], *three])
+    assert (progress.position, progress.held, progress.done) == (10, 3, [(14, 21)])
+    progress.reject(one)
     assert progress.next() == (10, 12)
-    again = progress.take(11, 1)
+    again = progress.take([11])
     assert progress.next() == (11, 12)
-    rest = progress.take(12, 1)
+    rest = progress.take([12])
     assert progress.next() == (21, None)
-    assert progress.acknowledge([again])
+    assert progress.acknowledge(again)
     assert progress.position == 11
-    assert progress.acknowledge([rest, one])
-    assert progress.position == 21
+    assert progress.acknowledge([*rest, *one])
+    assert (progress.position, progress.done) == (12, [(14, 21)])
+    assert progress.acknowledge(two)
+    assert (progress.position, progress.held, progress.done) == (21, 0, [])
 
 
 def test_credits_are_given_for_what_fits():

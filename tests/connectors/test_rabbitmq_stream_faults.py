@@ -85,7 +85,7 @@ def everything(rabbit, stream, wanted):
         while set(stored) != wanted:
             assert time.monotonic() < deadline, len(set(stored))
             chunk = source.receive(1000, 1.0)
-            source.acknowledge([chunk.token])
+            source.acknowledge(chunk.tokens)
             stored += contents(chunk.messages)
     return stored
 
@@ -182,8 +182,8 @@ def test_a_server_that_does_not_answer(rabbit: RabbitServer):
         assert not any(sink.send(outgoing(stream, b"1", b"2")))
         one, two = source.receive(1, PATIENCE_S), source.receive(1, PATIENCE_S)
         with rabbit.frozen():
-            source.acknowledge([one.token])
-            assert lost(lambda: source.acknowledge([two.token])).code == "E7023"
+            source.acknowledge(one.tokens)
+            assert lost(lambda: source.acknowledge(two.tokens)).code == "E7023"
             assert lost(lambda: sink.send(outgoing(stream, b"1", b"2", b"3"))).code == "E7023"
         source.connect()
         sink.connect()
@@ -257,12 +257,12 @@ def test_two_receivers_of_one_name_are_told(rabbit: RabbitServer):
         first, second = one.receive(1, PATIENCE_S), one.receive(1, PATIENCE_S)
         ahead = other.receive(3, PATIENCE_S)
 
-        one.acknowledge([first.token])
+        one.acknowledge(first.tokens)
         one._link.finish(one._proof[1])  # two connections have no order among each other
-        other.acknowledge([ahead.token])
+        other.acknowledge(ahead.tokens)
         other.connect()
         one._proof = (one._proof[0], one._link.begin(lambda wire: wire.query_offset(stream, "r"), stream))
-        assert lost(lambda: one.acknowledge([second.token])).code == "E7027"
+        assert lost(lambda: one.acknowledge(second.tokens)).code == "E7027"
 
 
 def test_a_batch_that_cannot_be_unpacked_is_passed(rabbit: RabbitServer):

@@ -130,11 +130,11 @@ def test_acknowledged_in_another_order_only_the_beginning_counts(rabbit: RabbitS
     send(rabbit, stream, b"1", b"2", b"3", b"4")
     with opened(rabbit.stream_connection().source(receiver(stream))) as source:
         one, two, three = (source.receive(1, PATIENCE_S) for _ in range(3))
-        source.acknowledge([three.token])
-        source.acknowledge([one.token])
+        source.acknowledge(three.tokens)
+        source.acknowledge(one.tokens)
         source.connect()
         assert bodies(take(source, 3)) == [b"2", b"3", b"4"]
-        source.acknowledge([two.token, three.token])  # of the connection before: nothing
+        source.acknowledge([*two.tokens, *three.tokens])  # of the connection before: nothing
     assert contents(read(rabbit, stream, 3)) == [b"2", b"3", b"4"]
 
 
@@ -147,10 +147,10 @@ def test_what_is_given_back_comes_before_anything_new(rabbit: RabbitServer):
     with opened(rabbit.stream_connection().source(receiver(stream, max_batch_size=4))) as source:
         chunks = [source.receive(1, PATIENCE_S) for _ in range(4)]
         assert not source.receive(1, 0.1).messages  # as many are held as may be
-        source.reject([chunks[2].token, chunks[0].token])
+        source.reject([*chunks[2].tokens, *chunks[0].tokens])
         again = [source.receive(5, PATIENCE_S) for _ in range(2)]
         assert [contents(chunk.messages) for chunk in again] == [[b"0"], [b"2"]]
-        source.acknowledge([chunks[1].token, chunks[3].token, *tokens(again)])
+        source.acknowledge([*chunks[1].tokens, *chunks[3].tokens, *tokens(again)])
         assert bodies(take(source, 2)) == [b"4", b"5"]
 
 
@@ -190,7 +190,7 @@ def test_a_slow_receiver_bounds_what_waits(rabbit: RabbitServer):
         while received < count:
             chunk = source.receive(100, PATIENCE_S)
             assert chunk.messages
-            source.acknowledge([chunk.token])
+            source.acknowledge(chunk.tokens)
             received += len(chunk.messages)
             most = max(most, source.waiting_bytes)
     largest_chunk = 1000 * (size + 200)  # the sink had no more under way

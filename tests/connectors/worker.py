@@ -45,7 +45,7 @@ def receive(connection, destination, first):
         if chunk.ended:
             break
         print("got", *(message.body.decode() for message in chunk.messages), flush=True)
-        source.acknowledge([chunk.token])
+        source.acknowledge(chunk.tokens)
         print("acked", flush=True)
         if chunk.messages:
             last = int(chunk.messages[-1].body[5:-1])

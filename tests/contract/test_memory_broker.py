@@ -38,7 +38,7 @@ def test_an_acknowledgement_that_never_arrives() -> None:
     broker.publish("queue:a", [Message(b"1")])
     source = connected_source(broker)
     with pytest.raises(ConnectionLost):
-        source.acknowledge([source.receive(1, 0.0).token])
+        source.acknowledge(source.receive(1, 0.0).tokens)
     assert broker.unacknowledged("queue:a") == 1
     source.connect()
     assert contents(source.receive(1, 0.0).messages) == [b"1"]
@@ -52,7 +52,7 @@ def test_an_acknowledgement_that_is_lost_without_a_word() -> None:
     broker = MemoryBroker(faults=Lost())
     broker.publish("queue:a", [Message(b"1")])
     source = connected_source(broker)
-    source.acknowledge([source.receive(1, 0.0).token])
+    source.acknowledge(source.receive(1, 0.0).tokens)
     broker.drop_connections()
     with pytest.raises(ConnectionLost):
         source.receive(1, 0.0)
@@ -69,7 +69,7 @@ def test_an_answer_to_an_acknowledgement_that_is_lost() -> None:
     broker.publish("queue:a", [Message(b"1")])
     source = connected_source(broker)
     with pytest.raises(ConnectionLost):
-        source.acknowledge([source.receive(1, 0.0).token])
+        source.acknowledge(source.receive(1, 0.0).tokens)
     source.connect()
     assert not source.receive(1, 0.0).messages
     assert broker.waiting("queue:a") == broker.unacknowledged("queue:a") == 0
@@ -184,8 +184,8 @@ def test_the_history() -> None:
     source, sink = connected_source(broker), connected_sink(broker)
     sink.send(outgoing("queue:a", [b"1", b"2"], "life"))
     broker.publish("queue:a", [Message(b"3")])
-    source.reject([source.receive(1, 0.0).token])
-    source.acknowledge([source.receive(1, 0.0).token, source.receive(5, 0.0).token])
+    source.reject(source.receive(1, 0.0).tokens)
+    source.acknowledge([*source.receive(1, 0.0).tokens, *source.receive(5, 0.0).tokens])
     assert events == [
         ("accepted", "giver", "queue:a", 2),
         ("published", "", "queue:a", 1),

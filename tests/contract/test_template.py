@@ -289,7 +289,7 @@ def test_a_source_that_finds_nothing_keeps_nothing(connection):
     source = connected_source(connection)
     for _ in range(3):
         assert source.receive(10, 0.0).messages == []
-    assert source._held == {}
+    assert not source._held
 
 
 def test_headers_that_a_broker_sets_are_new(connection):
@@ -372,7 +372,7 @@ def test_a_source_that_dies_anywhere_gets_what_it_did_not_acknowledge(monkeypatc
         chunk = source.receive(3, 0.0)
         try:
             with dying(monkeypatch, at):
-                source.acknowledge([chunk.token])
+                source.acknowledge(chunk.tokens)
         except Died:
             source.close()
             left = [message.body for message in waiting(connection)]
@@ -394,5 +394,5 @@ def test_what_is_confirmed_or_acknowledged_is_on_disk(connection, monkeypatch):
     assert ordered == ["fsync", "fsync", "replace", "fsync", "replace", "fsync"]
     chunk = source.receive(10, 0.0)
     with dying(monkeypatch, at=0) as made:
-        source.acknowledge([chunk.token])
+        source.acknowledge(chunk.tokens)
     assert [name for name in made if name != "open"] == ["unlink", "unlink", "unlink", "fsync"]

@@ -118,7 +118,7 @@ def test_expired_unselected_and_own_messages_are_not_mapped():
         Message(b"own", {"n": 1, "source": "mine"}),
         Message(b"wanted", {"n": 1, "source": "another"}),
     ]
-    wanted = one.take(Chunk(messages, 1, unselected=5), 0.0, 2.0)
+    wanted = one.take(Chunk(messages, range(4), unselected=5), 0.0, 2.0)
     assert [message.body for message in wanted] == [b"wanted"]
     one.hand_on(2.0, lambda message: message.body.decode())
     counters = one.counters
@@ -128,7 +128,7 @@ def test_expired_unselected_and_own_messages_are_not_mapped():
 
 def test_own_messages_are_taken_where_they_are_asked_for():
     one = intake(own={"source": frozenset({"mine"})})
-    assert len(one.take(Chunk([Message(b"", {"source": "mine"})], 1), 0.0, 0.0)) == 1
+    assert len(one.take(Chunk([Message(b"", {"source": "mine"})], [1]), 0.0, 0.0)) == 1
     assert said(one) == ["W5406"]
 
 
@@ -136,7 +136,7 @@ def test_unreadable_and_redelivered_messages_are_counted_and_told_of_once():
     one = intake()
     for _ in range(2):
         headers = Headers(redelivered=True, timestamp=1_000)
-        one.take(Chunk([Message(b"", {UNREADABLE: "why"}, headers=headers)], 1), 0.0, 0.0)
+        one.take(Chunk([Message(b"", {UNREADABLE: "why"}, headers=headers)], [1]), 0.0, 0.0)
         one.hand_on(5.0, str)
         one.lost()
         one.connected(0.0)

@@ -103,22 +103,22 @@ def a_batch(*, messages: int = 3, size: int = 1000, interval: float = 1.0) -> Re
 @pytest.mark.parametrize(("count", "closed"), [(2, False), (3, True)])
 def test_a3_11_a_batch_closes_at_its_size(count, closed):
     batch = a_batch()
-    batch.add([Message(b"")] * count, "token", 0.0)
+    batch.add([Message(b"")] * count, range(count), 0.0)
     assert (batch.closed(0.0), batch.room) == (closed, 3 - count)
 
 
 @pytest.mark.parametrize(("size", "closed"), [(999, False), (1000, True), (1001, True)])
 def test_a_batch_closes_at_its_bytes(size, closed):
     batch = a_batch()
-    batch.add([Message(b"x" * size)], "token", 0.0)
+    batch.add([Message(b"x" * size)], [1], 0.0)
     assert batch.closed(0.0) is closed
 
 
 @pytest.mark.parametrize(("now", "closed"), [(5.9, False), (6.0, True), (6.1, True)])
 def test_a3_12_a_batch_closes_its_interval_after_the_first_message(now, closed):
     batch = a_batch()
-    batch.add([Message(b"")], 1, 5.0)
-    batch.add([Message(b"")], 2, 5.5)
+    batch.add([Message(b"")], [1], 5.0)
+    batch.add([Message(b"")], [2], 5.5)
     assert batch.closed(now) is closed
     assert batch.remaining(5.5) == 0.5
 
@@ -129,6 +129,6 @@ def test_a4_3_an_empty_batch_never_closes():
 
 def test_a_batch_keeps_what_acknowledges_it():
     batch = a_batch()
-    batch.add([Message(b"a")], "one", 0.0)
-    batch.add([Message(b"b")], "two", 0.0)
+    batch.add([Message(b"a")], ["one"], 0.0)
+    batch.add([Message(b"b")], ["two"], 0.0)
     assert (batch.tokens, [message.body for message in batch.messages]) == (["one", "two"], [b"a", b"b"])

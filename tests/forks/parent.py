@@ -59,8 +59,8 @@ def open_source(kind: str, destination: str, *options: str) -> Uses:
     assert chunk.messages
     return [
         lambda: source.receive(10, 0.0),
-        lambda: source.acknowledge([chunk.token]),
-        lambda: source.reject([chunk.token]),
+        lambda: source.acknowledge(chunk.tokens),
+        lambda: source.reject(chunk.tokens),
         source.close,
         *([source.connect, source.close] if kind in ("file", "spool") else []),
     ]

@@ -55,7 +55,7 @@ def take(kind: str, destination: str, options: list[str], timeout_s: float) -> l
     source = connection_of(kind, options).source(ReceiverSettings(id="r", connection="c", destination=destination))
     source.connect()
     chunk = source.receive(10, timeout_s)
-    source.acknowledge([chunk.token])
+    source.acknowledge(chunk.tokens)
     source.close()
     return [message.body for message in chunk.messages]
 

@@ -348,12 +348,12 @@ def seen(
     settings = bridge(places, tmp_path_factory.mktemp("bridge"))
     with (
         holding_one(connection, places.given_back) as (giver, given_back),
-        holding_one(connection, places.returned) as (taker, token),
+        holding_one(connection, places.returned) as (taker, returned),
         Engine(settings, connections={"pulsar": connection}),
     ):
         for queue in (places.given_back, places.returned):
             wait_until_two_are_held(pulsar, namespace, queue)
-        giver.reject([given_back])
+        giver.reject(given_back)
         lines = java.run(
             f"receive {places.given_back} 1",
             f"return {places.returned}",
@@ -362,7 +362,7 @@ def seen(
             f"receive {places.answered} 1 {SUBSCRIPTION}",
             f"receive {places.told} {len(OF_JAVA) - len(told)} {SUBSCRIPTION}",
         )
-        taker.acknowledge([token])
+        taker.acknowledge(returned)
         return Seen(by_destination(lines), rest(taker, len(OF_JAVA) - 1))
 
 
@@ -404,7 +404,7 @@ def holding_one(connection: PulsarConnection, queue: str) -> Iterator[tuple[Puls
     """A source that has taken one message, and whose client takes one more: then the broker gives them nothing."""
     with opened(source(connection, queue, 1)) as holder:
         (chunk,) = take(holder, 1)
-        yield holder, chunk.token
+        yield holder, chunk.tokens
 
 
 def wait_until_two_are_held(pulsar: PulsarServer, namespace: str, queue: str) -> None:
@@ -419,7 +419,7 @@ def rest(holder: PulsarSource, wanted: int) -> dict[str, Message]:
     messages = {}
     for _ in range(wanted):
         (chunk,) = take(holder, 1)
-        holder.acknowledge([chunk.token])
+        holder.acknowledge(chunk.tokens)
         messages[str(chunk.messages[0].properties["name"])] = chunk.messages[0]
     return messages
 

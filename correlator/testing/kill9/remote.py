@@ -21,7 +21,7 @@ from correlator.testing.kill9 import wire
 ORPHANED = 75
 """Exit status of a child whose oracle is gone."""
 _heard = msgspec.msgpack.Decoder(wire.Heard)
-_chunk = msgspec.msgpack.Decoder(tuple[list[Message], int | None])
+_chunk = msgspec.msgpack.Decoder(tuple[list[Message], list[int]])
 _results = msgspec.msgpack.Decoder(list[wire.Error | None])
 _boolean = msgspec.msgpack.Decoder(bool)
 
@@ -138,11 +138,11 @@ class RemoteSource:
         return Chunk(*_chunk.decode(answer))
 
     def acknowledge(self, tokens: Sequence[Any]) -> None:
-        """Forget these chunks."""
+        """Acknowledge these messages."""
         self._link.call(lambda call: wire.Settle(call, self._part, list(tokens), acknowledged=True))
 
     def reject(self, tokens: Sequence[Any]) -> None:
-        """Give these chunks back."""
+        """Give these messages back."""
         self._link.call(lambda call: wire.Settle(call, self._part, list(tokens), acknowledged=False))
 
     def close(self) -> None:

@@ -131,7 +131,7 @@ class Session:
         """Answer when there is something, or when the time is over."""
         chunk = self._sources[call.part].receive(call.most, 0.0)
         if chunk.messages or self._stopping or time.monotonic() >= due:
-            self._answer(call.call, (chunk.messages, chunk.token))
+            self._answer(call.call, (chunk.messages, chunk.tokens))
         else:
             self._waiting.append((due, call))
 

@@ -1,6 +1,5 @@
 """The template of a connector (docs/connectors.md): its broker, `spool`, is a directory and needs no server."""
 
-import itertools
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -9,7 +8,7 @@ from pathlib import Path
 import msgspec
 from spool import NAME, Queue
 
-from correlator.connector import Chunk, Features, Order, readable
+from correlator.connector import Chunk, Features, Held, Order, readable
 from correlator.errors import ConfigError, ConnectionLost, SendRejected, quoted
 from correlator.events import CUT_FROM, Headers, Message, Outgoing
 from correlator.options import check_destination, check_options, text_option
@@ -45,8 +44,7 @@ class SpoolSource:
     def __init__(self, where: str, queue: Queue, receiver: ReceiverSettings) -> None:
         self._where, self._queue, self._receiver, self._maker = where, queue, receiver, Maker()
         self._lock: LockFile | None = None
-        self._held: dict[int, list[int]] = {}  # the messages of a chunk by its token
-        self._tokens = itertools.count(1)  # goes on after a reconnect: an old token never means a new chunk
+        self._held: Held[int] = Held()  # the numbers of the messages that are not settled
 
     def connect(self) -> None:
         self.close()
@@ -55,23 +53,18 @@ class SpoolSource:
 
     def receive(self, max_messages: int, timeout_s: float) -> Chunk:
         with _using(self._where, self._maker, connected=self._lock):
-            held = set(itertools.chain.from_iterable(self._held.values()))
-            room = min(max_messages, self._receiver.max_batch_size - len(held))
-            numbers = self._queue.oldest(room, self._receiver.max_batch_bytes, held, timeout_s)
+            room = min(max_messages, self._receiver.max_batch_size - len(self._held))
+            numbers = self._queue.oldest(room, self._receiver.max_batch_bytes, set(self._held), timeout_s)
             messages = [_read(self._queue, number, self._receiver.max_message_bytes) for number in numbers]
-            token = next(self._tokens)
-            if messages:
-                self._held[token] = numbers
-            return Chunk(messages, token)
+            return Chunk(messages, self._held.hold(numbers))
 
     def acknowledge(self, tokens: Sequence[int]) -> None:
         with _using(self._where, self._maker, connected=self._lock):
-            self._queue.delete([number for token in tokens for number in self._held.pop(token, ())])
+            self._queue.delete(self._held.release(tokens))
 
     def reject(self, tokens: Sequence[int]) -> None:
         with _using(self._where, self._maker, connected=self._lock):
-            for token in tokens:
-                self._held.pop(token, None)
+            self._held.release(tokens)
 
     def close(self) -> None:
         self._held.clear()

@@ -147,7 +147,7 @@ def consume(connection: PulsarConnection, name: str, count: int, batch_size: int
     while left:
         chunk = source.receive(min(left, batch_size), 10.0)
         assert chunk.messages
-        source.acknowledge([chunk.token])
+        source.acknowledge(chunk.tokens)
         left -= len(chunk.messages)
     result = stopwatch.result(count)
     source.close()

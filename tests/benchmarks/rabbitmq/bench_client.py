@@ -142,7 +142,7 @@ def consume(connection: RabbitConnection, queue: str, count: int) -> Result:
         while missing:
             chunk = source.receive(missing, 10.0)
             assert chunk.messages
-            tokens.append(chunk.token)
+            tokens.extend(chunk.tokens)
             missing -= len(chunk.messages)
         source.acknowledge(tokens)
     result = stopwatch.result(count)

@@ -115,7 +115,7 @@ class Queues(NamedTuple):
                 for message in chunk.messages:
                     same(message, wanted)
                     wanted += 1
-                source.acknowledge([chunk.token])
+                source.acknowledge(chunk.tokens)
         with self.server.channel() as channel:
             assert channel.queue_delete(self.target).method.message_count == 0, "more than was published"
             assert channel.queue_delete(self.source).method.message_count == 0, "not all was taken"

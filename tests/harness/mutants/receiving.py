@@ -402,7 +402,7 @@ def receives_while_suspended(patches: Patches) -> None:
             if self.intake.suspended() is not None and batch.room:
                 chunk = self._source.receive(batch.room, 0.0)
                 if chunk.messages:
-                    batch.add(chunk.messages, chunk.token, self._clock.monotonic())
+                    batch.add(chunk.messages, chunk.tokens, self._clock.monotonic())
             return original(self)
 
         return act

@@ -98,7 +98,7 @@ class FileSource:
             if chunk is not None:
                 return chunk
             if limit > 0 and not self._options.follow:
-                return NOTHING._replace(ended=True)
+                return Chunk((), (), ended=True)
             remaining_s = deadline - time.monotonic()
             if remaining_s <= 0:
                 return NOTHING

@@ -17,7 +17,7 @@ from connectors.pulsar.priorities import PriorityBuffer
 from connectors.pulsar.received import decoded, position_of
 from connectors.pulsar.schemas import Schemas
 from connectors.pulsar.unsettled import Arrival, PulsarPosition, Unsettled
-from correlator.connector import NOTHING, Chunk, Held
+from correlator.connector import Chunk, Held
 from correlator.errors import ConnectionLost
 from correlator.events import Headers, Message
 from correlator.selector import Selector
@@ -110,7 +110,7 @@ class PulsarSource:
         with self._speaking() as consumer:
             taken = self._again(room) or self._foremost(consumer, room, timeout_s)
         if not taken:
-            return NOTHING._replace(unselected=self._unselected)
+            return Chunk((), (), unselected=self._unselected)
         tokens = self._held.hold(taken)
         return Chunk([one.message for one in taken], tokens, unselected=self._unselected)
 

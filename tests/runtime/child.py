@@ -54,6 +54,7 @@ class Order(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         input_log: where inputs are recorded.
         on_error: of both.
         event: what bodies become; "" leaves messages as they are.
+        patience: after so many seconds without them the run has failed.
     """
 
     store: str
@@ -72,7 +73,7 @@ class Order(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     input_log: str = ""
     on_error: Literal["stop", "dead_letter"] = "stop"
     event: str = ""
-    patience: float = 30.0
+    patience: float = 120.0
 
 
 def main() -> None:
@@ -159,8 +160,10 @@ def _run(order: Order, schedule: _Schedule) -> None:
         for name in order.add:
             engine.add_receiver(ReceiverSettings(id=name, connection=CONNECTION, destination=f"queue:{name}"))
         deadline = time.monotonic() + order.patience
-        while _inputs_that_left(order) < order.wanted and time.monotonic() < deadline:
+        while (left := _inputs_that_left(order)) < order.wanted:
             engine.raise_failure()
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{left} of {order.wanted} inputs left in {order.patience} s: {engine.status()}")
             engine._supervisor.wait(0.01)
     engine.raise_failure()
 

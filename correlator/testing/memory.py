@@ -366,7 +366,7 @@ class MemorySource:
         self._selector = Selector.optional(receiver.selector, receiver.id) if shared else None
         self._max_held = receiver.max_batch_size
         self._subscription: _Subscription | None = None
-        self._held: dict[int, _HeldMessage] = {}
+        self._held: dict[int, _Delivery] = {}
         self._next_token = 1
 
     @property
@@ -416,7 +416,7 @@ class MemorySource:
         broker = self._broker
         with broker.changed:
             self._connected()
-            messages = self._messages(self._held_of(tokens))
+            messages = self._messages(tokens)
             broker.faults.before_acknowledge(self._id, messages)
             if broker.faults.loses_acknowledgement(self._id, messages):
                 return
@@ -454,10 +454,9 @@ class MemorySource:
         return self._subscription
 
     def _deliver(self, taken: _Range, most: int) -> Chunk:
-        positions = range(taken.start, taken.stop)
-        tokens = list(range(self._next_token, self._next_token + len(positions)))
+        tokens = list(range(self._next_token, self._next_token + taken.stop - taken.start))
         self._next_token += len(tokens)
-        self._held.update((token, _HeldMessage(at, taken)) for token, at in zip(tokens, positions, strict=True))
+        self._held.update(dict.fromkeys(tokens, _Delivery(tokens[0], taken)))
         messages = self._there().log[taken.start : taken.stop]
         if taken.deliveries > 1 and self._broker.features.flags_redelivery:
             messages = [_redelivered(message, taken.deliveries) for message in messages]
@@ -469,17 +468,14 @@ class MemorySource:
         self._broker.changed.notify_all()
         return Chunk(messages, tokens)
 
-    def _held_of(self, tokens: Sequence[Any]) -> list["_HeldMessage"]:
+    def _messages(self, tokens: Sequence[Any]) -> list[Message]:
         """The held messages of these tokens, each once: a duplicate has the token of its original."""
-        return [self._held[token] for token in dict.fromkeys(tokens) if token in self._held]
-
-    def _messages(self, held: Sequence["_HeldMessage"]) -> list[Message]:
-        log = self._there().log
-        return [log[one.position] for one in held]
+        log, held = self._there().log, self._held
+        return [log[held[token].position(token)] for token in dict.fromkeys(tokens) if token in held]
 
     def _give_back(self, tokens: Sequence[Any]) -> None:
-        held = self._held_of(tokens)
-        messages = self._messages(held)
+        messages = self._messages(tokens)
+        held = [self._held[token].held(token) for token in dict.fromkeys(tokens) if token in self._held]
         ranges = _ranges(held)
         for token in tokens:
             self._held.pop(token, None)
@@ -496,6 +492,21 @@ class _HeldMessage(NamedTuple):
 
     position: int
     taken: _Range
+
+
+class _Delivery(NamedTuple):
+    """The messages of one chunk; their tokens are consecutive. One object for all of them: a token costs little."""
+
+    first_token: int
+    taken: _Range
+
+    def position(self, token: int) -> int:
+        """Where the message of this token is in the list of its destination."""
+        return self.taken.start + token - self.first_token
+
+    def held(self, token: int) -> _HeldMessage:
+        """The message of this token."""
+        return _HeldMessage(self.position(token), self.taken)
 
 
 def _ranges(held: Iterable[_HeldMessage]) -> list[_Range]:

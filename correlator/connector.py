@@ -77,6 +77,7 @@ class Features:
         deduplicates_sends: the broker stores a pair of (source, sequence) only once. If it refuses a message, it has to
             refuse it at every attempt: the engine makes only one attempt, since the broker would take a later attempt
             with a sequence below the last stored one for a repeat, and confirm it without storing it.
+        delays: a sink honours the header `delivery_delay_ms`. Otherwise it refuses a message with such a header.
         selects: a source of a queue takes only messages that match the receiver's `selector`, and leaves the others to
             other consumers. Otherwise a selector on a queue is an error (E1220). A selector on a topic is always
             allowed: the subscription belongs to the receiver, and the engine drops what does not match.
@@ -95,6 +96,7 @@ class Features:
     acknowledges_surely: bool = False
     acknowledgements_written_within_s: float = 0.0
     deduplicates_sends: bool = False
+    delays: bool = False
     selects: bool = False
     shares: bool = True
     holds_for_s: float | None = None
@@ -165,8 +167,9 @@ class Source(Protocol):
     `ConnectionLost`.
 
     A message has the headers that the broker has set. The engine drops a message whose header `expiration` has passed.
-    `receiver` and `destination` of a message are `None`. A message may have any content, since any program can send it:
-    so every source decodes through `readable`. If a body is larger than `max_message_bytes`, its first
+    `receiver` and `destination` of a message are `None`. So is its header `delivery_delay_ms`: the delay does not begin
+    anew when the message is sent on. A message may have any content, since any program can send it: so every source
+    decodes through `readable`. If a body is larger than `max_message_bytes`, its first
     `max_message_bytes + 1` bytes are enough, with the property `CUT_FROM`: the message becomes a dead letter.
     """
 
@@ -234,9 +237,10 @@ class Sink(Protocol):
         Raises `ConnectionLost` for a problem that does not concern a single message: the engine connects again and
         sends the unconfirmed messages again, with the same sequences and bytes, perhaps in other batches.
 
-        The broker sets the headers `message_id`, `timestamp`, `expiration`, `redelivered` and `delivery_count`. The
-        sink ignores the values that a message has, since an earlier broker set them. `time_to_live_ms` begins at this
-        call.
+        The broker sets the headers `message_id`, `timestamp`, `expiration`, `redelivered`, `delivery_count` and
+        `delivery_time`. The sink ignores the values that a message has, since an earlier broker set them. If
+        `Outgoing.message_id` is not empty, the consumer gets it as `message_id`, as far as the broker can carry it.
+        `time_to_live_ms` and `delivery_delay_ms` begin at this call.
         """
         ...
 
@@ -346,6 +350,157 @@ class Deletable(Protocol):
 
         Raises `UsageError` E7513 while it has a consumer; `ConnectionLost` if the broker cannot be reached or does not
         allow it.
+        """
+        ...
+
+
+class Subscriber(NamedTuple):
+    """How a consumer of a session reads a topic: one of the four kinds of subscriptions of JMS 2.0.
+
+    Attributes:
+        name: name of the subscription; "" for one that is neither durable nor shared.
+        durable: the broker keeps messages while the subscription has no consumer. Otherwise the subscription ends with
+            its last consumer.
+        shared: several consumers share the messages of the subscription. Otherwise the broker refuses a second consumer
+            (`UsageError` E7516).
+    """
+
+    name: str
+    durable: bool
+    shared: bool
+
+
+class Work(NamedTuple):
+    """What one transaction of a session does.
+
+    Attributes:
+        acknowledged: sources with the tokens of messages to acknowledge.
+        sends: messages to send, in order.
+    """
+
+    acknowledged: Sequence[tuple[Source, Sequence[Any]]]
+    sends: Sequence[Outgoing]
+
+
+@runtime_checkable
+class Prefetching(Protocol):
+    """A source that knows which messages its consumer has only fetched ahead, and which the program has seen."""
+
+    def release(self, tokens: Sequence[Any]) -> None:
+        """Give back messages that the program has not seen: as `reject`, but their delivery count does not rise.
+
+        Raises `ConnectionLost`: the messages come again nevertheless.
+        """
+        ...
+
+    def cancel(self) -> None:
+        """Take no more messages. The ones that it holds stay its own until they are settled or `close` is called.
+
+        Afterwards `receive` returns an empty chunk. Raises `ConnectionLost`.
+        """
+        ...
+
+
+class ServiceSession(Connection, Protocol):
+    """The part of a session in a message service: a connection for one thread, whose sources and sinks share a link.
+
+    If the link is lost, all of its sources and sinks have lost their connection, and each connects again as usual.
+    """
+
+    def subscriber(self, receiver: ReceiverSettings, subscriber: Subscriber) -> Source:
+        """Make a source for a topic, without connecting.
+
+        Raises `ConfigError` as `Connection.source`. `Source.connect` raises `UsageError` E7516 if the kind of the
+        subscription does not allow this consumer, and E7517 if its consumers use another selector.
+        """
+        ...
+
+    def settle(self, work: Work) -> None:
+        """Acknowledge and send in one transaction of the broker. When this returns, it is on disk.
+
+        Raises `SendRejected` if the broker refuses one of the messages, and `ConnectionLost`; then nothing of the work
+        has happened. The held messages stay held after `SendRejected`; after `ConnectionLost` they come again.
+
+        If the answer to the commit is lost, this looks up what became of the commit before it raises. Only if that
+        fails, too, it raises `ConnectionLost` E7518: the work may have happened.
+        """
+        ...
+
+    def prepare(self, name: str, work: Work) -> None:
+        """Store the work durably under a name without carrying it out: the first phase of a commit in two phases.
+
+        The sends stay invisible. The acknowledged messages belong to the prepared transaction, whatever happens to
+        their consumers, until `resolve`, or an administrator, ends it. Raises as `settle`, and `UsageError` E7519 if a
+        transaction of this name is prepared or was resolved within the last day.
+        """
+        ...
+
+    def resolve(self, name: str, *, commit: bool) -> None:
+        """Carry out a prepared transaction, or undo it; its messages come again then, marked as redelivered.
+
+        The same outcome again does nothing. Raises `UsageError` E7520 if there is no such transaction, or if it has the
+        other outcome; `ConnectionLost`.
+        """
+        ...
+
+    def look(self) -> int:
+        """A number to hand to `wait`. Read it before `Source.receive` with a timeout of 0 finds no message."""
+        ...
+
+    def wait(self, seen: int, timeout_s: float) -> None:
+        """Wait until one of the sources may have messages that came after `look` returned `seen`, or until `wake`.
+
+        May return earlier.
+        """
+        ...
+
+    def wake(self) -> None:
+        """End the present and the next `wait`. Any thread may call it."""
+        ...
+
+
+class ServiceClient(Protocol):
+    """The registration of one connection of a program with a message service. Any thread may call its methods."""
+
+    def session(self) -> ServiceSession:
+        """Make the part of a session, without connecting."""
+        ...
+
+    def create_temporary(self, kind: str) -> str:
+        """Make a temporary destination, and return its name. Only sources of this client may consume from it.
+
+        It ends with the client: `close` deletes it, and the service deletes it when the process has died. Raises
+        `ConnectionLost`.
+
+        Args:
+            kind: `queue` or `topic`.
+        """
+        ...
+
+    def delete_temporary(self, destination: str) -> None:
+        """Delete a temporary destination of this client with its messages.
+
+        Raises `UsageError` E7513 while it has a consumer, `ConnectionLost`.
+        """
+        ...
+
+    def close(self) -> None:
+        """End the registration, after all sessions are closed. Never raises; may be called again."""
+        ...
+
+
+@runtime_checkable
+class MessageService(Protocol):
+    """A connection to a broker that has all that sessions offer: transactions, client ids, kinds of subscriptions.
+
+    Sessions use it instead of `source` and `sink` of the connection.
+    """
+
+    def attach(self, client_id: str | None) -> ServiceClient:
+        """Register a connection of a program. Without a client id nothing is opened before it is needed.
+
+        Raises `UsageError` E7515 if another living client has this client id, `ConnectionLost` if the broker cannot be
+        reached.
         """
         ...
 

@@ -26,13 +26,14 @@ UNREADABLE = "correlator_unreadable"
 
 
 LONGEST_LIFE_MS = 2**53
-"""Largest `time_to_live_ms`, some 285,000 years: the time of expiry must fit into 64 bits."""
+"""Largest `time_to_live_ms` and `delivery_delay_ms`, some 285,000 years: the resulting time must fit into 64 bits."""
 
 
 class Headers(msgspec.Struct, frozen=True, kw_only=True, gc=False, array_like=True):
     """The standard headers of a message (docs/mapping.md). `None` means the broker's default, or that there is none.
 
-    Only brokers set `message_id`, `timestamp`, `expiration`, `redelivered` and `delivery_count`; senders ignore them.
+    Only brokers set `message_id`, `timestamp`, `expiration`, `redelivered`, `delivery_count` and `delivery_time`;
+    senders ignore them.
 
     Attributes:
         message_id: the broker's id of the message.
@@ -46,6 +47,9 @@ class Headers(msgspec.Struct, frozen=True, kw_only=True, gc=False, array_like=Tr
         timestamp: when it was sent, in milliseconds since the epoch.
         redelivered: whether the broker delivers the message again.
         delivery_count: how often the broker has delivered it, this time included.
+        group_sequence: number of the message within the group that `Message.key` names.
+        delivery_delay_ms: how long the broker keeps the message from consumers after it was sent, in milliseconds.
+        delivery_time: when consumers may get it at the earliest, in milliseconds since the epoch.
     """
 
     message_id: str | None = None
@@ -59,6 +63,9 @@ class Headers(msgspec.Struct, frozen=True, kw_only=True, gc=False, array_like=Tr
     timestamp: int | None = None
     redelivered: bool = False
     delivery_count: int = 1
+    group_sequence: int | None = None
+    delivery_delay_ms: int | None = None
+    delivery_time: int | None = None
 
 
 class Message(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -99,12 +106,14 @@ class Outgoing(msgspec.Struct, frozen=True, gc=False):
         source: the source id of the sender (`messageSourceId`); "" for a producer of a session.
         destination: `queue:NAME` or `topic:NAME`.
         message: the message. In the modes EXACTLY_ONCE and BEST_EFFORT its properties hold the unique id.
+        message_id: the header `message_id` that the consumer is to see; "" lets the sink choose one.
     """
 
     sequence: int
     source: str
     destination: str
     message: Message
+    message_id: str = ""
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -19,7 +19,7 @@ import msgspec
 from correlator.errors import ConfigError, MappingError, quoted
 from correlator.events import LONGEST_LIFE_MS, Headers, Message
 
-RECEIVE_ONLY_HEADERS = ("message_id", "expiration", "timestamp", "redelivered", "delivery_count")
+RECEIVE_ONLY_HEADERS = ("message_id", "expiration", "timestamp", "redelivered", "delivery_count", "delivery_time")
 """Headers that brokers set: a receiver may read them, a sender may not write them."""
 WRITABLE_HEADERS: dict[str, Any] = {
     "correlation_id": str,
@@ -28,10 +28,13 @@ WRITABLE_HEADERS: dict[str, Any] = {
     "priority": int,
     "persistent": bool,
     "time_to_live_ms": int,
+    "group_sequence": int,
+    "delivery_delay_ms": int,
 }
 """Headers that a sender may write, with their types."""
 
 _HIGHEST_PRIORITY = 9
+_SPANS = ("time_to_live_ms", "delivery_delay_ms")
 _SOURCE = re.compile(r"\$\{(?:(property|header|body)\.([^}]+)|(properties|headers|body|key))\}")
 _OF_EVENT = re.compile(r"\$\{event(?:\.(\w+))?\}")
 _SOURCES = "Sources: ${header.NAME}, ${headers}, ${property.NAME}, ${properties}, ${key}, ${body}, ${body.NAME}"
@@ -250,8 +253,8 @@ class SendMapping:
             raise self._cannot(f"header.{name}", f"{quoted(value)}: {error}") from error
         if name == "priority" and not 0 <= fitting <= _HIGHEST_PRIORITY:
             raise self._cannot("header.priority", f"{fitting} is not in 0..{_HIGHEST_PRIORITY}")
-        if name == "time_to_live_ms" and not 0 <= fitting <= LONGEST_LIFE_MS:
-            raise self._cannot("header.time_to_live_ms", f"{fitting} is not in 0..{LONGEST_LIFE_MS}")
+        if name in _SPANS and not 0 <= fitting <= LONGEST_LIFE_MS:
+            raise self._cannot(f"header.{name}", f"{fitting} is not in 0..{LONGEST_LIFE_MS}")
         return fitting
 
     def _cannot(self, target: str, what: str) -> MappingError:

@@ -64,7 +64,8 @@ def checked(message: Message) -> Message:
         _encode(carried)
         if headers is not None:
             _headers.decode(_encode(headers))
-            allowed &= headers.time_to_live_ms is None or 0 <= headers.time_to_live_ms <= LONGEST_LIFE_MS
+            spans = (headers.time_to_live_ms, headers.delivery_delay_ms)
+            allowed &= all(span is None or 0 <= span <= LONGEST_LIFE_MS for span in spans)
     except (TypeError, ValueError, OverflowError):  # an integer of more than 64 bits, half a surrogate pair
         allowed = False
     for name, value in properties.items():
@@ -76,7 +77,7 @@ def checked(message: Message) -> Message:
             "send",
             f"properties, key, destination or headers cannot travel: {quoted((*carried, headers))}",
             "Allowed: text for names, key and destination; None, bool, int of 64 bits, float, str, bytes for values; "
-            f"0..{LONGEST_LIFE_MS} for time_to_live_ms",
+            f"0..{LONGEST_LIFE_MS} for time_to_live_ms and delivery_delay_ms",
         )
     if not properties and message.receiver is None:
         return message

@@ -73,7 +73,9 @@ HEADERS: Final[dict[str, Value]] = {
     "JMSTimestamp": _header("timestamp"),
     "JMSCorrelationID": _header("correlation_id"),
     "JMSType": _header("type"),
+    "JMSDeliveryTime": _header("delivery_time"),
     "JMSXGroupID": lambda message: message.key,
+    "JMSXGroupSeq": _header("group_sequence"),
 }
 PER_DELIVERY = ("JMSXDeliveryCount", "JMSRedelivered")
 

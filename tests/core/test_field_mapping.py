@@ -22,6 +22,9 @@ HEADERS = Headers(
     timestamp=1_700_000_000_000,
     redelivered=True,
     delivery_count=3,
+    group_sequence=2,
+    delivery_delay_ms=250,
+    delivery_time=1_700_000_000_250,
 )
 BODY = b'{"id": 5, "deep": {"x": 1}, "text": "T"}'
 MESSAGE = Message(BODY, {"n": 3, "price": "2.5", "flag": "true", "raw": b"\x00"}, "K", None, HEADERS)
@@ -99,6 +102,9 @@ READ = [
     ("${header.timestamp}", OneInt, 1_700_000_000_000),
     ("${header.redelivered}", OneBool, True),
     ("${header.delivery_count}", OneInt, 3),
+    ("${header.group_sequence}", OneInt, 2),
+    ("${header.delivery_delay_ms}", OneInt, 250),
+    ("${header.delivery_time}", OneInt, 1_700_000_000_250),
     ("${header.destination}", OneText, "queue:in"),
     ("${headers}", OneMap, msgspec.structs.asdict(HEADERS)),
     ("${property.n}", OneInt, 3),
@@ -224,6 +230,8 @@ WRITE = [
     ({"header.priority": "${event.number}"}, Message(b"", headers=Headers(priority=4))),
     ({"header.persistent": "${event.flag}"}, Message(b"", headers=Headers(persistent=True))),
     ({"header.time_to_live_ms": "${event.id}"}, Message(b"", headers=Headers(time_to_live_ms=9))),
+    ({"header.delivery_delay_ms": "${event.id}"}, Message(b"", headers=Headers(delivery_delay_ms=9))),
+    ({"header.group_sequence": "${event.id}"}, Message(b"", headers=Headers(group_sequence=9))),
     ({"header.type": "${event.none}"}, Message(b"", headers=Headers())),
     ({"property.p": "${event.price}"}, Message(b"", {"p": 2.5})),
     ({"property.p": "${event.none}"}, Message(b"")),
@@ -319,9 +327,10 @@ def test_a9_19_a_part_that_cannot_travel_is_refused_where_it_is_sent(mapping, re
 
 
 @pytest.mark.parametrize("life", [-1, LONGEST_LIFE_MS + 1, 2**64 - 1, 2**64])
-def test_101_a_life_out_of_range_cannot_be_sent(life):
-    with pytest.raises(MappingError, match=f"E5202 s.header.time_to_live_ms: {life} is not in 0..{LONGEST_LIFE_MS}"):
-        SendMapping({"header.time_to_live_ms": "${event.id}"}, "s").message(Sent(id=life), None, None)
+@pytest.mark.parametrize("name", ["time_to_live_ms", "delivery_delay_ms"])
+def test_101_a_life_or_delay_out_of_range_cannot_be_sent(name, life):
+    with pytest.raises(MappingError, match=f"E5202 s.header.{name}: {life} is not in 0..{LONGEST_LIFE_MS}"):
+        SendMapping({f"header.{name}": "${event.id}"}, "s").message(Sent(id=life), None, None)
 
 
 @pytest.mark.parametrize("priority", [255, -1, 10])

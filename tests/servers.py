@@ -50,6 +50,12 @@ class PostgresServer:
         else:
             self._make_cluster()
 
+    @property
+    def pid(self) -> int:
+        """The postmaster."""
+        assert self._process is not None
+        return self._process.pid
+
     def start(self) -> None:
         """Start and wait until it accepts connections; tries again while children of a killed one still live."""
         for _ in range(50):

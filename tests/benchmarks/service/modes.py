@@ -1,0 +1,59 @@
+"""Rates by delivery mode, acknowledgement mode and batch."""
+
+from collections.abc import Sequence
+from itertools import product
+from typing import NamedTuple
+
+from connectors.messaging import AcknowledgeMode
+from tests.benchmarks.service.peer import BrokerPeer
+from tests.benchmarks.service.report import Row, Spread, Table, spread
+from tests.benchmarks.service.session_client import SETTLED_BY_PROGRAM
+
+_BATCHES = (1, 100)
+_DELIVERIES = ("persistent", "non_persistent")
+
+
+class _Case(NamedTuple):
+    mode: str
+    batch: int
+    delivery: str
+
+
+def measure(peers: Sequence[BrokerPeer], messages: int, rounds: int) -> Table:
+    """Each session sends in its own mode, and receives in it what was sent. Modes that are not offered have no figures.
+
+    In modes in which the session settles by itself, a batch matters for sending only.
+    """
+    cases = [_Case(*case) for case in product(AcknowledgeMode, _BATCHES, _DELIVERIES)]
+    found: dict[tuple[_Case, str], list[tuple[float, float]]] = {}
+    for number in range(rounds):
+        for case in cases if number % 2 else reversed(cases):
+            for peer in peers:
+                if peer.call("offers", case.mode)[0]:
+                    found.setdefault((case, peer.name), []).append(_rates(peer, case, messages))
+    columns = [f"{peer.name}, {what}" for peer in peers for what in ("send/s", "receive/s")]
+    rows = [
+        Row(_name(case), [cell for peer in peers for cell in _cells(case, found.get((case, peer.name)))])
+        for case in cases
+    ]
+    title = f"by mode, batch and delivery mode, medians of {rounds} rounds of {messages} messages, ten times as many in batches"
+    return Table(title, columns, rows)
+
+
+def _rates(peer: BrokerPeer, case: _Case, messages: int) -> tuple[float, float]:
+    count = messages if case.batch == 1 else messages * 10
+    sent = peer.span("produce_in", count, case.batch, case.mode, case.delivery)
+    received = peer.span("consume_in", count, case.batch, case.mode)
+    return count / sent.seconds, count / received.seconds
+
+
+def _cells(case: _Case, rates: Sequence[tuple[float, float]] | None) -> Sequence[Spread | None]:
+    if rates is None:
+        return None, None
+    sends, receives = (spread(values) for values in zip(*rates, strict=True))
+    return sends, receives
+
+
+def _name(case: _Case) -> str:
+    settles = "" if case.batch == 1 or case.mode in SETTLED_BY_PROGRAM else " (sends)"
+    return f"{case.mode}, {case.batch}{settles}, {case.delivery}"

@@ -12,7 +12,9 @@ import argparse
 import json
 import os
 import platform
+import signal
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -39,8 +41,8 @@ _LISTENERS = 10
 _LISTENING_S = 5.0
 
 
-def main() -> None:
-    """Print each table as soon as it is complete."""
+def main(words: Sequence[str] | None = None) -> None:
+    """Print each table as soon as it is complete. `words` stand for those of the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.service")
     parser.add_argument("--only", type=_names(tuple(_MEASUREMENTS)), default=tuple(_MEASUREMENTS))
     parser.add_argument("--peers", type=_names(tuple(_PEERS)), default=tuple(_PEERS))
@@ -48,7 +50,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--depth", type=int, default=1_000_000)
     parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     found: dict[str, object] = {"machine": machine()}
     print(found["machine"])
     with ExitStack() as stack:
@@ -145,4 +147,5 @@ _MEASUREMENTS: dict[str, Callable[[Sequence[BrokerPeer], argparse.Namespace], It
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends the servers, too
     main()

@@ -69,7 +69,7 @@ class Table(NamedTuple):
         return {"name": row.name, **dict(zip(self.columns, cells, strict=True))}
 
 
-_WIDTH = 22
+_WIDTH = 26
 
 
 def _line(cells: Sequence[str], first: int) -> str:

@@ -17,7 +17,7 @@ from tests.benchmarks.service.report import Row, Spread, Table, ratios, spread
 SPIN = "import time\nwhile time.process_time() < 0.3: pass\nprint(flush=True)\ninput()"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def peer():
     one = sqlite()
     try:
@@ -64,9 +64,13 @@ def test_each_message_has_its_delay(peer):
     assert min(delays) > 0
 
 
-def test_a_client_that_ends_is_an_error(peer):
-    with pytest.raises(RuntimeError, match="exit code 1"):
-        peer.call("no_such_command", 1)
+def test_a_client_that_ends_is_an_error():
+    client = Client([sys.executable, "-c", "input(); raise SystemExit(3)"])
+    try:
+        with pytest.raises(RuntimeError, match="exit code"):
+            client.call("produce", 1, 1)
+    finally:
+        client.close()
 
 
 def test_an_answer_that_does_not_come_is_an_error():

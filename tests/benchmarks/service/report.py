@@ -18,8 +18,13 @@ def spread(values: Sequence[float]) -> Spread:
     return Spread(statistics.median(values), min(values), max(values))
 
 
-def ratios(ours: Sequence[float], others: Sequence[float]) -> Spread:
-    """Of the values of each round, one to the other: what slows a whole round down does not change them."""
+def ratios(ours: Sequence[float], others: Sequence[float]) -> Spread | None:
+    """Of the values of each round, one to the other: what slows a whole round down does not change them.
+
+    `None` if one to divide by is 0: a processor time of less than one tick of its clock.
+    """
+    if not all(others):
+        return None
     return spread([one / other for one, other in zip(ours, others, strict=True)])
 
 

@@ -93,6 +93,7 @@ def test_processor_time_includes_descendants():
 
 def test_ratios_are_those_of_each_round():
     assert ratios([2.0, 20.0, 300.0], [1.0, 10.0, 100.0]) == Spread(2.0, 2.0, 3.0)
+    assert ratios([2.0, 3.0], [1.0, 0.0]) is None
 
 
 def test_a_table_says_what_was_not_measured():

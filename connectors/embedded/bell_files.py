@@ -1,0 +1,154 @@
+"""Wakes the consumers of other processes by touching files beside a SQLite database: `FILE.bells/NUMBER`.
+
+A bell rings when its modification time changes. Whoever touches a file leaves a number of its own process as the access
+time, so that a process can ignore its own rings. A consumer makes the file before it listens. So if there is no file,
+nobody listens.
+
+The files are touched after the commit. An event of the write-ahead log would come too early: SQLite writes and syncs
+the log before the commit becomes visible.
+"""
+
+import os
+import secrets
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from sqlalchemy import Connection
+
+from connectors.embedded.inotify import OVERFLOW, Inotify
+from correlator.durable import PRIVATE_DIRECTORY, PRIVATE_FILE
+
+
+class BellFiles:
+    """The channel of the processes that use one SQLite database.
+
+    Args:
+        database: the path of the database; its directory must exist when somebody listens.
+    """
+
+    def __init__(self, database: str) -> None:
+        self._directory = Path(f"{database}.bells")
+        self.token_ns = secrets.randbits(60)  # a time before 2007 that any file system can hold
+
+    def notify(self, bells: set[int], _: Connection) -> None:
+        """Touch the files. Raises `OSError`."""
+        for bell in bells:
+            with suppress(FileNotFoundError):  # nobody has ever listened
+                os.utime(self.path(bell), ns=(self.token_ns, time.time_ns()), follow_symlinks=False)
+
+    def listener(self) -> "FileListener":
+        """Listen by inotify. Raises `OSError` where there is none or its limits are reached."""
+        return FileListener(self)
+
+    def poller(self) -> "FilePoller":
+        """Look at the files again and again."""
+        return FilePoller(self)
+
+    def path(self, bell: int) -> str:
+        """The file of a bell."""
+        return f"{self._directory}/{bell}"
+
+    def make(self, bell: int) -> None:
+        """Make the file if there is none. Raises `OSError`."""
+        with suppress(FileExistsError):
+            self._directory.mkdir(PRIVATE_DIRECTORY)
+        os.close(os.open(self.path(bell), os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, PRIVATE_FILE))
+
+
+class FileListener:
+    """Watches the files by inotify."""
+
+    interval_s: float | None = None
+    settles_after_s = 0.0
+
+    def __init__(self, files: BellFiles) -> None:
+        self._files = files
+        self._watches: dict[int, int] = {}  # by bell
+        self._inotify = Inotify()
+
+    def fileno(self) -> int:
+        """The descriptor of inotify."""
+        return self._inotify.fileno()
+
+    def listen(self, bells: set[int]) -> None:
+        """Watch the files of these bells. Raises `OSError`."""
+        for bell in self._watches.keys() - bells:
+            self._inotify.unwatch(self._watches.pop(bell))
+        for bell in bells - self._watches.keys():
+            self._watch(bell)
+
+    def heard(self) -> set[int]:
+        """The bells that were rung, or whose files were removed or replaced. Raises `OSError`."""
+        changed = self._inotify.read()
+        bells = set(self._watches) if OVERFLOW in changed else self._bells_of(changed)
+        return {bell for bell in bells if self._is_heard(bell)}
+
+    def close(self) -> None:
+        """End all watches."""
+        self._inotify.close()
+
+    def _bells_of(self, watches: set[int]) -> set[int]:
+        return {bell for bell, watch in self._watches.items() if watch in watches}
+
+    def _is_heard(self, bell: int) -> bool:
+        """Whether another process has rung the bell, or may have: by a file that this listener did not watch."""
+        if self._watch(bell):
+            return True
+        try:
+            return os.lstat(self._files.path(bell)).st_atime_ns != self._files.token_ns
+        except FileNotFoundError:  # the next event tells of the removal
+            return True
+
+    def _watch(self, bell: int) -> bool:
+        """Watch the file that has the name of the bell now, and make a missing one. Returns whether it is a new one."""
+        try:
+            watch = self._inotify.watch(self._files.path(bell))
+        except FileNotFoundError:
+            self._files.make(bell)
+            watch = self._inotify.watch(self._files.path(bell))
+        before = self._watches.get(bell)
+        if before == watch:
+            return False
+        if before is not None:
+            self._inotify.unwatch(before)
+        self._watches[bell] = watch
+        return True
+
+
+class FilePoller:
+    """Looks at the times of the files every 10 ms. Never raises."""
+
+    interval_s: float | None = 0.01
+    settles_after_s = 0.0
+
+    def __init__(self, files: BellFiles) -> None:
+        self._files = files
+        self._stamps: dict[int, tuple[int, ...]] = {}
+
+    def fileno(self) -> int:
+        """There is no descriptor."""
+        return -1
+
+    def listen(self, bells: set[int]) -> None:
+        """Look at the files of these bells; make missing ones."""
+        for bell in bells - self._stamps.keys():
+            with suppress(OSError):
+                self._files.make(bell)
+        self._stamps = {bell: self._stamp(bell) for bell in bells}
+
+    def heard(self) -> set[int]:
+        """The bells whose files were touched, except by this process, or have appeared or vanished."""
+        before, self._stamps = self._stamps, {bell: self._stamp(bell) for bell in self._stamps}
+        changed = {bell for bell, stamp in self._stamps.items() if stamp != before[bell]}
+        return {bell for bell in changed if self._files.token_ns not in self._stamps[bell]}
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+    def _stamp(self, bell: int) -> tuple[int, ...]:
+        try:
+            found = os.lstat(self._files.path(bell))
+        except OSError:
+            return ()
+        return found.st_ino, found.st_mtime_ns, found.st_atime_ns

@@ -1,0 +1,181 @@
+"""Wakes the consumers of other processes by LISTEN and NOTIFY of PostgreSQL.
+
+NOTIFY in the transaction that stores messages would make all senders commit one after another: the server holds a lock
+from NOTIFY until the commit is on disk. So a sender notifies after its commit, in a transaction that is not synced, and
+only if somebody waits. Whoever waits for a bell has a shared advisory lock on it; the sender tries to take the lock for
+itself. If nobody waits, the sender does not ask again for `_QUIET_S`. So whoever begins to wait must look for messages
+once more when that time has passed: this finds all messages of senders that did not ask.
+"""
+
+import contextlib
+import secrets
+import select
+import time
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import SQLAlchemyError
+
+from connectors.embedded.database import APPLICATION_ID, connect_postgres
+from correlator.storage.postgres import session_of
+
+with contextlib.suppress(ImportError):  # the driver is an extra; without it `connect_postgres` raises E3310
+    import psycopg
+    from psycopg import sql
+
+_QUIET_S = 0.02
+_SELF_TEST_S = 5.0
+_NOTIFY = """
+    SELECT bell, CASE WHEN pg_try_advisory_lock(key) THEN NOT pg_advisory_unlock(key)
+        ELSE (set_config('synchronous_commit', 'off', true), pg_notify('correlator_' || key, %(token)s)) IS NOT NULL END
+    FROM (
+        SELECT bell, hashtextextended(concat('correlator broker ', current_schema(), ' bell ', bell), %(kind)s) AS key
+        FROM unnest(%(bells)s::int[]) AS bell
+    ) AS keys
+"""
+_KEYS = """
+    SELECT bell, hashtextextended(concat('correlator broker ', current_schema(), ' bell ', bell), %(kind)s)
+    FROM generate_series(0, %(last)s) AS bell
+"""
+"""The locks of all bells. A key includes the schema, since the schemas of a database share locks and channels."""
+
+
+class Notices:
+    """The channel of the processes that use one schema of a PostgreSQL database."""
+
+    def __init__(self, store: str, bells: int) -> None:
+        self._store = store
+        self._token = secrets.token_hex(8)
+        self._quiet_until = [0.0] * bells
+
+    def notify(self, bells: set[int], connection: Connection) -> None:
+        """Notify the processes in which somebody waits. Raises `psycopg.Error`."""
+        now = time.monotonic()
+        asked = [bell for bell in bells if self._quiet_until[bell] <= now]
+        if not asked:
+            return
+        session = session_of(connection)
+        session.autocommit = True
+        try:
+            answers = session.execute(
+                _NOTIFY, {"kind": APPLICATION_ID, "token": self._token, "bells": asked}
+            ).fetchall()
+        finally:
+            session.autocommit = False
+        for bell, somebody_waits in answers:
+            if not somebody_waits:
+                self._quiet_until[bell] = now + _QUIET_S
+
+    def listener(self) -> "NoticeListener":
+        """Open a session that listens. Raises errors of the database, and `StoreError` as `connect_postgres`."""
+        return NoticeListener(self._store, self._token, len(self._quiet_until))
+
+    def poller(self) -> "Ticker":
+        """Let consumers look every 50 ms."""
+        return Ticker()
+
+
+class NoticeListener:
+    """A session of its own, never in a transaction: otherwise the server would keep notifications for it.
+
+    Raises:
+        TimeoutError: the server does not deliver notifications. Errors as `Notices.listener`.
+    """
+
+    interval_s: float | None = None
+    settles_after_s = _QUIET_S + 0.005
+
+    def __init__(self, store: str, token: str, bells: int) -> None:
+        self._token = token
+        self._heard: set[str] = set()
+        self._listened: set[int] = set()
+        self._connection = connect_postgres(store)
+        try:
+            self._session = session_of(self._connection)
+            self._session.autocommit = True
+            self._session.add_notify_handler(lambda notice: self._note(notice.channel, notice.payload))
+            self._keys = dict(self._session.execute(_KEYS, {"kind": APPLICATION_ID, "last": bells - 1}).fetchall())
+            self._bells = {_channel(key): bell for bell, key in self._keys.items()}
+            self._test()
+        except BaseException:
+            self.close()
+            raise
+
+    def fileno(self) -> int:
+        """The socket of the session."""
+        return self._session.fileno()
+
+    def listen(self, bells: set[int]) -> None:
+        """Listen to the channels, then take the locks that make senders notify. Raises `psycopg.Error`."""
+        added, removed = bells - self._listened, self._listened - bells
+        for bell in removed:
+            self._session.execute("SELECT pg_advisory_unlock_shared(%s)", (self._keys[bell],))
+            self._session.execute(sql.SQL("UNLISTEN {}").format(sql.Identifier(_channel(self._keys[bell]))))
+        for bell in added:
+            self._session.execute(sql.SQL("LISTEN {}").format(sql.Identifier(_channel(self._keys[bell]))))
+            self._session.execute("SELECT pg_advisory_lock_shared(%s)", (self._keys[bell],))
+        self._listened = bells
+
+    def heard(self) -> set[int]:
+        """The bells of the notifications that have come. Raises `psycopg.Error` if the session is lost."""
+        self._receive()
+        heard = {self._bells[channel] for channel in self._heard}  # also of bells that it has just ceased to listen to
+        self._heard.clear()
+        return heard & self._listened
+
+    def close(self) -> None:
+        """End the session."""
+        with contextlib.suppress(psycopg.Error, SQLAlchemyError):
+            self._connection.close()
+
+    def _test(self) -> None:
+        """Notify this session itself."""
+        channel = f"correlator_{self._token}"
+        self._session.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
+        self._session.execute("SELECT pg_notify(%s, '')", (channel,))
+        sockets = select.poll()
+        sockets.register(self, select.POLLIN)
+        deadline = time.monotonic() + _SELF_TEST_S
+        while channel not in self._heard:
+            if not sockets.poll(max(0.0, deadline - time.monotonic()) * 1000):
+                raise TimeoutError("the server does not deliver notifications to this session")
+            self._receive()
+        self._session.execute("UNLISTEN *")
+        self._heard.clear()
+
+    def _receive(self) -> None:
+        self._session.pgconn.consume_input()
+        while notice := self._session.pgconn.notifies():
+            self._note(notice.relname.decode(), notice.extra.decode())
+
+    def _note(self, channel: str, sender: str) -> None:
+        if sender != self._token:
+            self._heard.add(channel)
+
+
+class Ticker:
+    """Hears every bell every 50 ms."""
+
+    interval_s: float | None = 0.05
+    settles_after_s = 0.0
+
+    def __init__(self) -> None:
+        self._bells: set[int] = set()
+
+    def fileno(self) -> int:
+        """There is no descriptor."""
+        return -1
+
+    def listen(self, bells: set[int]) -> None:
+        """Hear these bells."""
+        self._bells = bells
+
+    def heard(self) -> set[int]:
+        """All of them."""
+        return self._bells
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+
+def _channel(key: int) -> str:
+    return f"correlator_{key}"

@@ -19,7 +19,6 @@ from connectors.embedded.database import APPLICATION_ID, connect_postgres
 from correlator.storage.postgres import session_of
 
 with contextlib.suppress(ImportError):  # the driver is an extra; without it `connect_postgres` raises E3310
-    import psycopg
     from psycopg import sql
 
 _QUIET_S = 0.02
@@ -124,7 +123,8 @@ class NoticeListener:
 
     def close(self) -> None:
         """End the session."""
-        with contextlib.suppress(psycopg.Error, SQLAlchemyError):
+        with contextlib.suppress(SQLAlchemyError):
+            self._connection.invalidate()  # a lost session cannot be rolled back
             self._connection.close()
 
     def _test(self) -> None:

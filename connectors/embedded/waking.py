@@ -54,7 +54,7 @@ class Listener(Protocol):
 
     Attributes:
         interval_s: seconds between two calls of `heard`; `None` if the descriptor becomes readable instead.
-        settles_after_s: seconds after `listen` until every ring is heard. Earlier rings may be missed.
+        settles_after_s: seconds after `listen` until every ring is heard; earlier ones may be missed. 0: at once.
     """
 
     interval_s: float | None
@@ -165,7 +165,7 @@ class Bells:
     def _tell(self, text: str, error: Exception) -> None:
         if text not in self._told:
             self._told.add(text)
-            _log.warning(text, error)
+            _log.warning(text, str(error).partition("\n")[0] or type(error).__name__)
 
     def _listen_anew(self) -> None:
         """Let the thread look for whom to listen to; start it if there is none. Called with the lock."""
@@ -222,8 +222,9 @@ class Bells:
             if wanted != listened:
                 listener.listen(wanted)
                 fresh, listened = wanted - listened, wanted
-                settling.append((time.monotonic() + listener.settles_after_s, fresh))
                 self._ring(fresh)
+                if listener.settles_after_s:
+                    settling.append((time.monotonic() + listener.settles_after_s, fresh))
             self._ring(listener.heard())
             while settling and (settles_in_s := settling[0][0] - time.monotonic()) <= 0:
                 self._ring(settling.pop(0)[1])

@@ -1,4 +1,4 @@
-"""QS60: consumers are woken by senders of other threads and processes; a lost wake-up only delays."""
+"""Consumers are woken by senders of other threads and processes; a lost wake-up only delays."""
 
 import contextlib
 import logging
@@ -511,13 +511,12 @@ def test_a_frozen_server_wakes_when_it_goes_on(server: PostgresServer) -> None:
     url = server.fresh_schema()
     ours = bells(url)
     listening(ours, url)
-    with closing_of(Process(url)) as another:
-        with Waiter(ours):
-            sender = threading.Thread(target=another.ring)
-            with server.frozen():
-                sender.start()
-                assert not ours.wait(DESTINATION, ours.rung(DESTINATION), NOT_S)
-            sender.join(SOON_S)
+    with closing_of(Process(url)) as another, Waiter(ours):
+        sender = threading.Thread(target=another.ring)
+        with server.frozen():
+            sender.start()
+            assert not ours.wait(DESTINATION, ours.rung(DESTINATION), NOT_S)
+        sender.join(SOON_S)
 
 
 @postgres

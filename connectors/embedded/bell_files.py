@@ -8,6 +8,7 @@ The files are touched after the commit. An event of the write-ahead log would co
 the log before the commit becomes visible.
 """
 
+import errno
 import os
 import secrets
 import time
@@ -19,6 +20,8 @@ from sqlalchemy import Connection
 from connectors.embedded.inotify import OVERFLOW, Inotify
 from correlator.durable import PRIVATE_DIRECTORY, PRIVATE_FILE
 
+_REMOVAL_TAKES_S = 3.0
+
 
 class BellFiles:
     """The channel of the processes that use one SQLite database.
@@ -28,7 +31,9 @@ class BellFiles:
     """
 
     def __init__(self, database: str) -> None:
+        self._database = Path(database)
         self._directory = Path(f"{database}.bells")
+        self._removed_at = float("-inf")
         self.token_ns = secrets.randbits(60)  # a time before 2007 that any file system can hold
 
     def notify(self, bells: set[int], _: Connection) -> None:
@@ -50,10 +55,22 @@ class BellFiles:
         return f"{self._directory}/{bell}"
 
     def make(self, bell: int) -> None:
-        """Make the file if there is none. Raises `OSError`."""
+        """Make the file if there is none.
+
+        Raises:
+            FileNotFoundError: there is no database, or files were removed a moment ago: whoever removes a directory
+                with all that is in it would find a new file there.
+            OSError: the file cannot be made.
+        """
+        if time.monotonic() < self._removed_at + _REMOVAL_TAKES_S or not self._database.exists():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.path(bell))
         with suppress(FileExistsError):
             self._directory.mkdir(PRIVATE_DIRECTORY)
         os.close(os.open(self.path(bell), os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, PRIVATE_FILE))
+
+    def note_removal(self) -> None:
+        """Make no files for a moment."""
+        self._removed_at = time.monotonic()
 
 
 class FileListener:
@@ -72,48 +89,44 @@ class FileListener:
         return self._inotify.fileno()
 
     def listen(self, bells: set[int]) -> None:
-        """Watch the files of these bells. Raises `OSError`."""
+        """Watch the files of these bells; make missing ones. Raises `OSError`."""
         for bell in self._watches.keys() - bells:
             self._inotify.unwatch(self._watches.pop(bell))
         for bell in bells - self._watches.keys():
-            self._watch(bell)
+            try:
+                self._watches[bell] = self._inotify.watch(self._files.path(bell))
+            except FileNotFoundError:
+                self._files.make(bell)
+                self._watches[bell] = self._inotify.watch(self._files.path(bell))
 
     def heard(self) -> set[int]:
-        """The bells that were rung, or whose files were removed or replaced. Raises `OSError`."""
+        """The bells that were rung, or whose files were replaced.
+
+        Raises:
+            FileNotFoundError: a file was removed.
+            OSError: the limits of inotify are reached.
+        """
         changed = self._inotify.read()
-        bells = set(self._watches) if OVERFLOW in changed else self._bells_of(changed)
-        return {bell for bell in bells if self._is_heard(bell)}
+        bells = {bell for bell, watch in self._watches.items() if watch in changed or OVERFLOW in changed}
+        try:
+            return {bell for bell in bells if self._is_heard(bell)}
+        except FileNotFoundError:
+            self._files.note_removal()
+            raise
 
     def close(self) -> None:
         """End all watches."""
         self._inotify.close()
 
-    def _bells_of(self, watches: set[int]) -> set[int]:
-        return {bell for bell, watch in self._watches.items() if watch in watches}
-
     def _is_heard(self, bell: int) -> bool:
-        """Whether another process has rung the bell, or may have: by a file that this listener did not watch."""
-        if self._watch(bell):
-            return True
-        try:
-            return os.lstat(self._files.path(bell)).st_atime_ns != self._files.token_ns
-        except FileNotFoundError:  # the next event tells of the removal
-            return True
-
-    def _watch(self, bell: int) -> bool:
-        """Watch the file that has the name of the bell now, and make a missing one. Returns whether it is a new one."""
-        try:
-            watch = self._inotify.watch(self._files.path(bell))
-        except FileNotFoundError:
-            self._files.make(bell)
-            watch = self._inotify.watch(self._files.path(bell))
-        before = self._watches.get(bell)
-        if before == watch:
-            return False
-        if before is not None:
+        """Whether another process has rung the bell, or may have: a new file was not watched until now."""
+        path = self._files.path(bell)
+        before, watch = self._watches[bell], self._inotify.watch(path)
+        if watch != before:
             self._inotify.unwatch(before)
-        self._watches[bell] = watch
-        return True
+            self._watches[bell] = watch
+            return True
+        return os.lstat(path).st_atime_ns != self._files.token_ns
 
 
 class FilePoller:

@@ -17,7 +17,7 @@ import psycopg
 import pytest
 from sqlalchemy import Connection
 
-from connectors.embedded import notices, waking
+from connectors.embedded import bell_files, notices, waking
 from connectors.embedded.bell_files import BellFiles, FileListener, FilePoller
 from connectors.embedded.database import connect_postgres, connect_sqlite
 from connectors.embedded.notices import NoticeListener, Notices
@@ -271,6 +271,7 @@ def test_a_process_without_a_free_descriptor_only_waits_longer(
 
 @pytest.fixture
 def files(tmp_path: Path) -> BellFiles:
+    (tmp_path / "broker.db").touch()
     return BellFiles(f"{tmp_path}/broker.db")
 
 
@@ -320,44 +321,76 @@ def test_events_that_the_system_drops_ring_every_bell(files: BellFiles, tmp_path
     assert heard == {1, 2, 3}
 
 
-@pytest.mark.parametrize("replace", ["removed", "replaced", "moved", "linked"])
-def test_files_that_are_removed_or_replaced_are_watched_anew(tmp_path: Path, replace: str) -> None:
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A listener comes back soon."""
+    monkeypatch.setattr(waking, "_RETRY_S", 0.1)
+    monkeypatch.setattr(bell_files, "_REMOVAL_TAKES_S", 0.05)
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_files_that_are_replaced_are_watched_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture, kept: bool) -> None:
+    store = f"sqlite:///{tmp_path}/broker.db"
+    with closing_of(Process(store)) as another:
+        ours = bells(store)
+        listening(ours, store)
+        (path,) = (tmp_path / "broker.db.bells").iterdir()
+        new = tmp_path / "new"
+        new.touch()
+        if kept:  # under another name
+            os.link(path, tmp_path / "old")
+        with Waiter(ours):
+            new.replace(path)
+        with Waiter(ours):
+            another.ring()
+    assert caplog.records == []
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("how", ["removed", "moved"])
+def test_files_that_vanish_are_made_again(tmp_path: Path, caplog: pytest.LogCaptureFixture, how: str) -> None:
     store = f"sqlite:///{tmp_path}/broker.db"
     directory = tmp_path / "broker.db.bells"
-    ours = bells(store)
-    listening(ours, store)
-    with Waiter(ours):
-        if replace == "linked":  # the file lives on under another name
-            os.link(directory / str(waking._bell_of(DESTINATION)), tmp_path / "copy")
-        elif replace != "removed":
-            shutil.copytree(directory, tmp_path / "copy")
-        if replace == "moved":
-            directory.rename(tmp_path / "away")
-        if replace in ("replaced", "moved"):
-            (tmp_path / "copy").rename(tmp_path / "new")
-        for path in directory.glob("*") if replace != "moved" else (tmp_path / "away").glob("*"):
-            path.unlink()
-    with closing_of(Process(store)) as another, Waiter(ours):
-        another.ring()
-
-
-def test_a_store_whose_directory_vanishes_is_polled_until_it_is_there_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(waking, "_RETRY_S", 0.05)
-    place = tmp_path / "place"
-    place.mkdir()
-    ours = bells(f"sqlite:///{place}/broker.db")
-    ours.wait(DESTINATION, 0, SOON_S)
-    with Waiter(ours):
-        shutil.rmtree(place)
-    place.mkdir()
-    with Waiter(ours):
-        pass  # it rings when it listens again
-    with closing_of(Process(f"sqlite:///{place}/broker.db")) as another, Waiter(ours):
-        another.ring()
+    with closing_of(Process(store)) as another:
+        ours = bells(store)
+        listening(ours, store)
+        with Waiter(ours):
+            if how == "removed":
+                shutil.rmtree(directory)
+            else:
+                directory.rename(tmp_path / "away")
+                for path in (tmp_path / "away").iterdir():
+                    path.touch()
+        until(
+            lambda: (
+                directory.exists()
+                and list(directory.iterdir())
+                and not ours.wait(DESTINATION, ours.rung(DESTINATION), 0.1)
+            )
+        )
+        with Waiter(ours):
+            another.ring()
     assert len(caplog.records) == 1
-    assert "polls for messages of other processes" in caplog.text
+    assert "polls for messages of other processes, since it cannot be told about them: [Errno 2]" in caplog.text
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + SOON_S
+    while not condition():
+        assert time.monotonic() < deadline
+
+
+def test_a_store_can_be_removed_while_consumers_wait(tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    for _ in range(20):
+        place.mkdir()
+        (place / "broker.db").touch()
+        ours = Bells(BellFiles(f"{place}/broker.db"))
+        for number in range(20):
+            ours.wait(f"queue:{number}", 0, SOON_S)
+        with Waiter(ours, "queue:1"):
+            shutil.rmtree(place)
+        assert not place.exists()
 
 
 @pytest.mark.parametrize("limit", ["max_inotify_instances", "max_inotify_watches"])
@@ -382,13 +415,14 @@ def test_where_the_limits_of_inotify_are_reached_the_files_are_polled(tmp_path: 
 
 def test_a_thousand_files_beside_the_database_wake_nobody(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/broker.db"
-    ours = bells(store)
-    rings = listening(ours, store)
-    with Waiter(ours), closing_of(Process(store)) as another:
-        for number in range(1000):
-            (tmp_path / f"broker.db.{number}").write_text("x")
-            (tmp_path / "broker.db.bells" / f"a{number}").write_text("x")
-        another.ring()
+    with closing_of(Process(store)) as another:
+        ours = bells(store)
+        rings = listening(ours, store)
+        with Waiter(ours):
+            for number in range(1000):
+                (tmp_path / f"broker.db.{number}").touch()
+                (tmp_path / "broker.db.bells" / f"a{number}").touch()
+            another.ring()
     assert ours.rung(DESTINATION) == rings + 1
 
 

@@ -504,6 +504,29 @@ def test_a_sender_asks_again_when_the_quiet_time_is_over(schema: str, monkeypatc
 
 
 @postgres
+def test_the_connection_of_a_sender_has_transactions_after_it_has_rung(schema: str) -> None:
+    with closing_of(Process(schema)) as sender:
+        sender.connection.exec_driver_sql("CREATE TABLE numbers (n integer)")
+        sender.connection.commit()
+        sender.ring()
+        sender.connection.exec_driver_sql("INSERT INTO numbers VALUES (1)")
+        sender.connection.rollback()
+        assert sender.connection.exec_driver_sql("SELECT count(*) FROM numbers").scalar_one() == 0
+
+
+@postgres
+def test_senders_ask_in_vain_when_nobody_waits_any_more(schema: str) -> None:
+    bell = waking._bell_of(DESTINATION)
+    with closing_of(Process(schema)) as sender, contextlib.closing(Notices(schema, BELLS).listener()) as listener:
+        listener.listen({bell})
+        sender.ring()
+        assert sender.bells._channel._quiet_until[bell] == 0.0
+        listener.listen(set())
+        sender.ring()
+        assert sender.bells._channel._quiet_until[bell] > 0.0
+
+
+@postgres
 def test_schemas_do_not_wake_each_other(schema: str, postgres_server: PostgresServer) -> None:
     ours = bells(schema)
     rings = listening(ours, schema)

@@ -149,6 +149,10 @@ class Held(Generic[T]):
         self._of.update(zip(tokens, items, strict=True))
         return tokens
 
+    def of(self, tokens: Iterable[int]) -> list[T]:
+        """The items of these tokens, in the order of the tokens, without unknown ones."""
+        return [self._of[token] for token in tokens if token in self._of]
+
     def release(self, tokens: Iterable[int]) -> list[T]:
         """Let go of the items of these tokens; returns them in the order of the tokens, without unknown ones."""
         return [self._of.pop(token) for token in tokens if token in self._of]

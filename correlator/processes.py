@@ -123,6 +123,13 @@ class LockFile:
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
         return True
 
+    def share(self) -> None:
+        """Hold the file together with others that share it, instead of alone. Wait while another one has locked it.
+
+        Not atomic: another opener may lock the file in between.
+        """
+        fcntl.flock(self._descriptor, fcntl.LOCK_SH)
+
     def unlock(self) -> None:
         """Release the lock."""
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)

@@ -72,7 +72,7 @@ ONLY_IN = {
     "pyspark": {"correlator/pipeline"},
     "pyarrow": {"correlator/pipeline"},
     "sqlalchemy": {"correlator/storage", "connectors/embedded", "correlator/testing/kill9/stores.py"},
-    "alembic": {"correlator/storage", "correlator/cli/db.py"},
+    "alembic": {"correlator/storage", "correlator/cli/db.py", "connectors/embedded"},
     "psycopg": {"correlator/storage", "connectors/embedded"},
     "pika": {"connectors/rabbitmq/"},
     "rstream": {"connectors/rabbitmq_stream"},

@@ -6,19 +6,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, inspect
+from sqlalchemy import Connection
 
-from connectors.embedded import ledger
-from connectors.embedded.link import translated
+from connectors.embedded import destinations, schema
+from connectors.embedded.access import Access
+from connectors.embedded.browsing import Browser
+from connectors.embedded.content import decode
+from connectors.embedded.link import open_link, translated
 from connectors.embedded.removal import delete_destination, delete_subscription
+from connectors.embedded.service import EmbeddedClient, make_sink, make_source
 from connectors.embedded.sink import EmbeddedSink
-from connectors.embedded.source import EmbeddedSource, message_of
-from connectors.embedded.tables import messages
+from connectors.embedded.source import EmbeddedSource
 from correlator.connector import Features, Order
 from correlator.errors import ConfigError, ConnectionLost, StoreError, UsageError
 from correlator.events import Message
 from correlator.options import check_destination, check_options, text_option
-from correlator.selector import Selector
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
 from correlator.storage.database import location, parse, reading
 from correlator.storage.sqlite import NO_DATABASE
@@ -40,6 +42,7 @@ class EmbeddedConnection:
         flags_redelivery=True,
         acknowledges_surely=True,
         deduplicates_sends=True,
+        delays=True,
         selects=True,
     )
 
@@ -57,19 +60,15 @@ class EmbeddedConnection:
         The selector applies to a queue. From a subscription the consumer takes every message, since the subscription is
         the receiver's own.
         """
-        where = f"receivers.{receiver.id}"
-        check_options(where, receiver.options, ())
-        kind = check_destination(where, receiver.destination).kind
-        selector = Selector.optional(receiver.selector, f"{where}.selector") if kind == "queue" else None
-        return EmbeddedSource(where, self._store, receiver, selector)
+        return make_source(Access(self._store), receiver)
 
     def sink(self, sender: SenderSettings) -> EmbeddedSink:
         """A producer."""
-        where = f"senders.{sender.id}"
-        check_options(where, sender.options, ())
-        if sender.destination is not None:
-            check_destination(where, sender.destination)
-        return EmbeddedSink(where, self._store, lasting=sender.reliability != "BEST_EFFORT")
+        return make_sink(Access(self._store), sender)
+
+    def attach(self, client_id: str | None) -> EmbeddedClient:
+        """Register a connection of a program; see `correlator.connector.MessageService`."""
+        return EmbeddedClient(f"connections.{self._name}", self._store, client_id, self.features)
 
     def browse(self, destination: str, limit: int, _options: Mapping[str, Any] = {}) -> Sequence[Message]:
         """Copies of the oldest messages of a queue, held ones included. Changes nothing.
@@ -79,23 +78,37 @@ class EmbeddedConnection:
         if check_destination(f"connections.{self._name}", destination).kind != "queue":
             raise UsageError("E2110", destination, "only queues can be browsed")
         with self._looking() as connection:
-            rows = ledger.browse(connection, destination, limit)
-        return [message_of(row, destination) for row in rows]
+            browser = Browser(connection, destination)
+            found = list(browser.page(connection, limit))
+        while browser.more and len(found) < limit:
+            with self._looking() as connection:
+                found += browser.page(connection, limit - len(found))
+        return [decode(stored) for stored in found]
 
     def queues(self) -> Sequence[str]:
         """All queues that were ever used. Raises `ConnectionLost` as `browse`."""
         with self._looking() as connection:
-            return ledger.queues(connection)
+            return destinations.queues(connection)
 
     @contextmanager
     def _looking(self) -> Iterator[Connection]:
-        """Open the database for reading. Raises `ConnectionLost` E7003, also if there is no broker yet."""
+        """Open the database for reading. Raises `ConnectionLost` E7003, also if there is no broker yet; E7006.
+
+        A broker of an older version is brought up to date first.
+        """
         where = f"connections.{self._name}"
         with translated(where):
             try:
                 with reading(self._store) as connection:
-                    if not inspect(connection).has_table(messages.name):
+                    found = schema.revision(connection)
+                    schema.refuse_newer(location(self._store), found)
+                    if not found:
                         raise _no_broker(where, f"{location(self._store)} holds no broker yet")
+                    if found == schema.HEAD:
+                        yield connection
+                        return
+                open_link(self._store).close()
+                with reading(self._store) as connection:
                     yield connection
             except StoreError as error:
                 if error.code != NO_DATABASE:
@@ -104,11 +117,11 @@ class EmbeddedConnection:
 
     def unsubscribe(self, topic: str, subscription: str) -> None:
         """Delete a subscription; see `correlator.connector.Unsubscribable`."""
-        delete_subscription(f"connections.{self._name}", self._store, topic, subscription)
+        delete_subscription(f"connections.{self._name}", Access(self._store), topic, subscription)
 
     def delete(self, destination: str) -> None:
         """Delete a destination; see `correlator.connector.Deletable`."""
-        delete_destination(f"connections.{self._name}", self._store, destination)
+        delete_destination(f"connections.{self._name}", Access(self._store), destination)
 
     def close(self) -> None:
         """Do nothing: sources and sinks share nothing."""

@@ -1,4 +1,6 @@
-"""Encodes a message as the content of its row, and decodes it for the consumer that gets it."""
+"""Encodes a message as its stored content, and decodes it for the consumer that gets it."""
+
+from typing import NamedTuple
 
 import msgspec
 
@@ -13,6 +15,27 @@ It is less than what both databases can hold, so the sink refuses a message that
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Message)
+
+
+class Stored(NamedTuple):
+    """A stored message, as one delivery of it is to be read.
+
+    Attributes:
+        number: its place in the broker.
+        message_id, sent_at: its headers; milliseconds since the epoch.
+        due: when consumers may get it at the earliest; 0 if it has no delay.
+        content: what `encode` has made.
+        deliveries: how often it was delivered, this time included.
+        redelivered: whether a program may have seen it before.
+    """
+
+    number: int
+    message_id: str
+    sent_at: int
+    due: int
+    content: bytes
+    deliveries: int
+    redelivered: bool
 
 
 def encode(message: Message) -> bytes:
@@ -36,36 +59,44 @@ def _of_sender(headers: Headers | None) -> Headers | None:
     if headers is None:
         return None
     return msgspec.structs.replace(
-        headers, message_id=None, expiration=None, timestamp=None, redelivered=False, delivery_count=1
+        headers,
+        message_id=None,
+        expiration=None,
+        timestamp=None,
+        redelivered=False,
+        delivery_count=1,
+        delivery_time=None,
     )
 
 
-def decode(content: bytes, *, destination: str, number: int, sent_at: int, deliveries: int) -> Message:
+def decode(stored: Stored) -> Message:
     """Decode a message, and add the headers that the broker sets.
 
     Content that cannot be decoded becomes the body of a marked message: a receiver of events makes a dead letter of it
     (E5101), and goes on with the messages behind it.
     """
-    message = readable(lambda: _read(content), lambda: Message(content, {}), "content")
+    message = readable(lambda: read_message(stored.content), lambda: Message(stored.content, {}), "content")
     sent = message.headers or Headers()
     lives = sent.time_to_live_ms
     headers = Headers(
-        message_id=f"{destination}:{number}",
+        message_id=stored.message_id,
         correlation_id=sent.correlation_id,
         reply_to=sent.reply_to,
         type=sent.type,
         priority=sent.priority,
         persistent=sent.persistent,
         time_to_live_ms=lives,
-        expiration=sent_at + lives if lives else None,
-        timestamp=sent_at,
-        redelivered=deliveries > 1,
-        delivery_count=deliveries,
+        expiration=stored.sent_at + lives if lives else None,
+        timestamp=stored.sent_at,
+        redelivered=stored.redelivered,
+        delivery_count=stored.deliveries,
+        group_sequence=sent.group_sequence,
+        delivery_time=stored.due or None,
     )
     return Message(message.body, message.properties, message.key, None, headers)
 
 
-def _read(content: bytes) -> Message:
+def read_message(content: bytes) -> Message:
     """Decode the content. A time to live that is too long is shortened, so that the message can be sent on."""
     message = _decoder.decode(content)
     headers = message.headers

@@ -1,4 +1,4 @@
-"""Opens database connections of the embedded broker: every commit is durable, and transactions begin explicitly.
+"""Opens database connections of the embedded broker: commits are durable, and transactions begin explicitly.
 
 The store of an engine has one owner (`correlator.storage.database.connect`). A broker has many users at the same time:
 each opens a connection of its own here, without the lock of the database.
@@ -7,16 +7,18 @@ each opens a connection of its own here, without the lock of the database.
 import sqlite3
 from pathlib import Path
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, NullPool, create_engine, event
 
 from correlator.errors import ConnectionLost, StoreError
 from correlator.storage import files
 from correlator.storage.database import location, parse
 from correlator.storage.postgres import connect_server, postgres_engine
-from correlator.storage.sqlite import open_durable, read_pragma, writing_engine
+from correlator.storage.sqlite import open_durable, read_pragma
 
 APPLICATION_ID = 0x636F7262
 """Marks a SQLite file as a broker: "corb", in its header."""
+READING = "reading"
+"""Key in `Connection.info` of a SQLite connection: whether its next transaction only reads."""
 
 
 def connect_sqlite(path: Path) -> Connection:
@@ -28,7 +30,14 @@ def connect_sqlite(path: Path) -> Connection:
         sqlalchemy.exc.DBAPIError, sqlite3.Error, OSError: the file cannot be used.
     """
     files.make_private_file(path)
-    return writing_engine(lambda: _dial(path)).connect()
+    engine = create_engine("sqlite://", creator=lambda: _dial(path), poolclass=NullPool)
+    event.listen(engine, "begin", _begin)
+    return engine.connect()
+
+
+def _begin(connection: Connection) -> None:
+    """A transaction that writes takes the lock at once: later it would fail if another one wrote after its reads."""
+    connection.exec_driver_sql("BEGIN" if connection.info.get(READING) else "BEGIN IMMEDIATE")
 
 
 def _dial(path: Path) -> sqlite3.Connection:
@@ -42,6 +51,13 @@ def _dial(path: Path) -> sqlite3.Connection:
     except BaseException:
         raw.close()
         raise
+    return raw
+
+
+def raw_sqlite(connection: Connection) -> sqlite3.Connection:
+    """The driver's connection below a connection."""
+    raw = connection.connection.driver_connection
+    assert isinstance(raw, sqlite3.Connection)
     return raw
 
 

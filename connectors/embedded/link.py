@@ -4,9 +4,12 @@ SQLite: each writer first takes the gate, a lock among the threads of the proces
 So no writer polls a busy database, and no two connections write or checkpoint the write-ahead log at the same time
 (versions of SQLite before 3.51.3 can damage the file if they do). PostgreSQL needs no gate.
 
-Other consumers must notice at once, without heartbeats, that the process of a consumer was killed. So each consumer
-holds a lock: with SQLite on a file of its own, with PostgreSQL an advisory lock of its session. The operating system or
-the server frees the lock when the process ends.
+Others must notice at once, without heartbeats, that the process of a consumer or client was killed. So each of them
+holds a lock (its life): with SQLite on a file of its own, with PostgreSQL an advisory lock of its session. The
+operating system or the server frees the lock when the process ends.
+
+Each link also holds a lock together with all other links. Whoever gets this lock alone is the first user of the broker:
+the broker starts.
 """
 
 import sqlite3
@@ -14,44 +17,75 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from sqlalchemy import ColumnElement, Connection, func, select
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
-from connectors.embedded import ledger
-from connectors.embedded.database import APPLICATION_ID, connect_postgres, connect_sqlite
+from connectors.embedded import schema
+from connectors.embedded.database import APPLICATION_ID, READING, connect_postgres, connect_sqlite, raw_sqlite
 from connectors.embedded.neighbours import neighbours
-from connectors.embedded.tables import SCHEMA_VERSION
+from connectors.embedded.starting import start
 from correlator.durable import PRIVATE_DIRECTORY
 from correlator.errors import ConnectionLost, StoreError
 from correlator.processes import LockFile, Maker, never_finalize
 from correlator.storage import files
+from correlator.storage.database import copy_while_running, location
 
 GATE_TIMEOUT_S = 10.0
 
 
 class DatabaseLink(Protocol):
-    """An open connection. Used by one thread at a time of the process that made it."""
+    """An open connection. Used by one thread at a time of the process that made it.
+
+    Attributes:
+        boot: identifies the start of the host (SQLite) or of the server (PostgreSQL). After another start, commits that
+            did not wait for the disk may be lost.
+    """
 
     connection: Connection
     maker: Maker
+    boot: str
 
-    def transaction(self) -> AbstractContextManager[Connection]:
-        """A writing transaction: commits at the end, rolls back after an exception."""
+    def transaction(self, *, synced: bool = True) -> AbstractContextManager[Connection]:
+        """A writing transaction: commits at the end, rolls back after an exception.
+
+        Without `synced` the commit does not wait for the disk. With PostgreSQL the statements of such a transaction
+        ask for that themselves, which saves a round trip.
+        """
         ...
 
-    def lock_schema(self) -> None:
-        """Keep other connections from making tables until the transaction ends."""
+    def reading(self) -> AbstractContextManager[Connection]:
+        """A transaction that only reads, and waits for nobody."""
         ...
 
-    def announce(self, consumer: int) -> None:
-        """Take the lock that shows that the consumer lives. Called in the transaction that registers the consumer."""
+    def opening(self) -> AbstractContextManager[None]:
+        """Keep other processes from opening the broker within the block, in which there may be transactions."""
         ...
 
-    def is_dead(self, consumer: int) -> bool:
-        """Whether the process or session of a consumer is gone. Called in a transaction."""
+    def back_up(self, suffix: str) -> None:
+        """Copy a SQLite file beside itself; with PostgreSQL do nothing: backups are made with the server's tools."""
+        ...
+
+    def is_first(self) -> bool:
+        """Whether no other link is open, in any process. Called while opening; `stay` follows."""
+        ...
+
+    def stay(self) -> None:
+        """Show others that the broker is open, until the link is closed."""
+        ...
+
+    def live(self, name: str) -> None:
+        """Take the lock that shows that a consumer or client lives. Called in the transaction that registers it."""
+        ...
+
+    def die(self, name: str) -> None:
+        """Release the lock. Called outside a transaction; never raises."""
+        ...
+
+    def is_dead(self, name: str) -> bool:
+        """Whether the process or session of a consumer or client is gone. Called in a transaction that writes."""
         ...
 
     def close(self) -> None:
@@ -70,24 +104,27 @@ def translated(where: str) -> Iterator[None]:
 
 
 def open_link(store: str) -> DatabaseLink:
-    """Connect, and make missing tables. Raises errors that `translated` turns into `ConnectionLost`."""
+    """Connect, bring the schema up to date, and start the broker if nobody else has it open.
+
+    Raises errors that `translated` turns into `ConnectionLost`, and `ConnectionLost` E7006.
+    """
     link: DatabaseLink = SqliteLink(store) if is_sqlite(store) else PostgresLink(store)
     try:
-        with link.transaction() as connection:
-            link.lock_schema()
-            version = ledger.create(connection)
+        with link.opening():
+            with link.reading() as connection:
+                found = schema.revision(connection)
+            if found != schema.HEAD:
+                schema.refuse_newer(location(store), found)
+                if found:
+                    link.back_up(f".backup-{found}")
+                schema.upgrade(link.connection, found)
+            if link.is_first():
+                with link.transaction() as connection:
+                    start(connection, link)
+            link.stay()
     except BaseException:
         link.close()
         raise
-    if version > SCHEMA_VERSION:
-        link.close()
-        raise ConnectionLost(
-            "E7006",
-            store,
-            f"written by a newer version (schema {version}, this is {SCHEMA_VERSION})",
-            "",
-            "Upgrade first",
-        )
     return link
 
 
@@ -102,37 +139,74 @@ def sqlite_path(store: str) -> Path:
 
 
 class SqliteLink:
-    """A connection to a SQLite file. Beside it lie `FILE.gate` and the directory `FILE.consumers`."""
+    """A connection to a SQLite file. Beside it lie `FILE.gate`, `FILE.users` and the directory `FILE.consumers`."""
 
     def __init__(self, store: str) -> None:
-        path = sqlite_path(store)
+        self._path = path = sqlite_path(store)
         self.maker = Maker()
-        self._life: LockFile | None = None
+        self.boot = _boot_of_host()
+        self._own: dict[str, LockFile] = {}
         self._lives = Path(f"{path}.consumers")
         self._neighbours = neighbours(store)
+        self._inside = False
         files.refuse_network(path)
         path.parent.mkdir(PRIVATE_DIRECTORY, exist_ok=True)  # not its parents: a disk may not be mounted
         self._gate = LockFile(Path(f"{path}.gate"))
+        self._users = LockFile(Path(f"{path}.users"))
         try:
             with self._alone():
                 self.connection = connect_sqlite(path)
             never_finalize(self.connection)
+            self._raw = raw_sqlite(self.connection)
             self._place = files.OpenFiles(path)
         except BaseException:
             self._gate.close()
+            self._users.close()
             raise
 
     @contextmanager
-    def transaction(self) -> Iterator[Connection]:
-        """BEGIN IMMEDIATE to COMMIT, with the checkpoint of the log that may follow, while holding the gate."""
+    def transaction(self, *, synced: bool = True) -> Iterator[Connection]:
+        """BEGIN IMMEDIATE to COMMIT, with the checkpoint of the log that may follow, while holding the gate.
+
+        A later commit that is synced takes the ones before it to the disk, too, since they share one log.
+        """
         with self._alone():
+            if not synced:
+                self._raw.execute("PRAGMA synchronous = NORMAL")
+            try:
+                with self.connection.begin():
+                    yield self.connection
+            finally:
+                if not synced:
+                    self._raw.execute("PRAGMA synchronous = FULL")
+            self._place.check()
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """BEGIN to COMMIT, without the gate."""
+        self.connection.info[READING] = True
+        try:
             with self.connection.begin():
                 yield self.connection
-            self._place.check()
+        finally:
+            self.connection.info[READING] = False
+
+    @contextmanager
+    def opening(self) -> Iterator[None]:
+        """Hold the gate."""
+        with self._alone():
+            self._inside = True
+            try:
+                yield
+            finally:
+                self._inside = False
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """Hold the gate, against other threads and processes. Raises `TimeoutError`."""
+        if self._inside:
+            yield
+            return
         deadline = time.monotonic() + GATE_TIMEOUT_S
         if not self._neighbours.gate.acquire(timeout=GATE_TIMEOUT_S):
             raise TimeoutError(f"no turn to write within {GATE_TIMEOUT_S:g} s")
@@ -146,19 +220,35 @@ class SqliteLink:
         finally:
             self._neighbours.gate.release()
 
-    def lock_schema(self) -> None:
-        """Do nothing: the gate keeps others out."""
+    def back_up(self, suffix: str) -> None:
+        """Let SQLite copy itself. The copy appears only when it is complete and durable."""
+        copy_while_running(f"sqlite:///{self._path}", files.beside(self._path, suffix))
 
-    def announce(self, consumer: int) -> None:
-        """Lock the consumer's file. The gate keeps others from finding the file before it is locked."""
+    def is_first(self) -> bool:
+        """Whether nobody shares the lock on the file of the users."""
+        return self._users.try_lock()
+
+    def stay(self) -> None:
+        """Share the lock on the file of the users. The gate keeps others from locking it in between."""
+        self._users.share()
+
+    def live(self, name: str) -> None:
+        """Lock a file. The gate keeps others from finding the file before it is locked."""
         self._lives.mkdir(mode=0o700, exist_ok=True)
-        self._life = LockFile(self._lives / str(consumer))
-        self._life.try_lock()
+        life = self._own[name] = LockFile(self._lives / name)
+        life.try_lock()
 
-    def is_dead(self, consumer: int) -> bool:
-        """Whether nobody holds the lock on the consumer's file; removes the file of a dead consumer."""
+    def die(self, name: str) -> None:
+        """Remove the file."""
+        life = self._own.pop(name, None)
+        if life is not None:
+            life.path.unlink(missing_ok=True)
+            life.close()
+
+    def is_dead(self, name: str) -> bool:
+        """Whether nobody holds the lock on the file; removes the file then."""
         try:
-            life = LockFile(self._lives / str(consumer), 0)
+            life = LockFile(self._lives / name, 0)
         except FileNotFoundError:
             return True
         try:
@@ -176,11 +266,16 @@ class SqliteLink:
         # The last connection to close checkpoints the log, so it goes through the gate like every writer.
         with suppress(SQLAlchemyError, OSError), self._alone():
             self.connection.close()
-        if self._life is not None:
-            self._life.path.unlink(missing_ok=True)
-            self._life.close()
-            self._life = None
+        for name in list(self._own):
+            self.die(name)
+        self._users.close()
         self._gate.close()
+
+
+def _boot_of_host() -> str:
+    with suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return ""
 
 
 class PostgresLink:
@@ -188,25 +283,67 @@ class PostgresLink:
 
     def __init__(self, store: str) -> None:
         self.maker = Maker()
+        self._own: set[str] = set()
+        self._first = False
         self.connection = connect_postgres(store)
+        with self.transaction() as connection:
+            self.boot = str(connection.exec_driver_sql("SELECT pg_postmaster_start_time()::text").scalar_one())
 
     @contextmanager
-    def transaction(self) -> Iterator[Connection]:
+    def transaction(self, *, synced: bool = True) -> Iterator[Connection]:  # noqa: ARG002
         """BEGIN to COMMIT."""
         with self.connection.begin():
             yield self.connection
 
-    def lock_schema(self) -> None:
-        """Take a lock: if two sessions made the same missing table, one would fail."""
-        self.connection.execute(select(func.pg_advisory_xact_lock(_lock_of("tables"))))
+    def reading(self) -> AbstractContextManager[Connection]:
+        """BEGIN to COMMIT."""
+        return self.transaction()
 
-    def announce(self, consumer: int) -> None:
-        """Take the consumer's lock; it outlives the transaction and ends with the session."""
-        self.connection.execute(select(func.pg_advisory_lock(_lock_of(consumer))))
+    @contextmanager
+    def opening(self) -> Iterator[None]:
+        """Hold a lock over the transactions of the block."""
+        self._do(func.pg_advisory_lock(_lock_of("tables")))
+        try:
+            yield
+        finally:
+            if not self.connection.invalidated:
+                self._do(func.pg_advisory_unlock(_lock_of("tables")))
 
-    def is_dead(self, consumer: int) -> bool:
-        """Whether no session holds the consumer's lock."""
-        return bool(self.connection.execute(select(func.pg_try_advisory_xact_lock(_lock_of(consumer)))).scalar())
+    def _do(self, call: ColumnElement[Any]) -> Any:
+        with self.transaction() as connection:
+            return connection.execute(select(call)).scalar()
+
+    def back_up(self, suffix: str) -> None:
+        """Do nothing."""
+
+    def is_first(self) -> bool:
+        """Whether nobody shares the lock of the users."""
+        self._first = bool(self._do(func.pg_try_advisory_lock(_lock_of("users"))))
+        return self._first
+
+    def stay(self) -> None:
+        """Share the lock of the users, then release the one that `is_first` may have taken."""
+        self._do(func.pg_advisory_lock_shared(_lock_of("users")))
+        if self._first:
+            self._do(func.pg_advisory_unlock(_lock_of("users")))
+
+    def live(self, name: str) -> None:
+        """Take a lock that outlives the transaction and ends with the session."""
+        self.connection.execute(select(func.pg_advisory_lock(_lock_of(name))))
+        self._own.add(name)
+
+    def die(self, name: str) -> None:
+        """Release the lock."""
+        if name in self._own:
+            self._own.discard(name)
+            with suppress(SQLAlchemyError):
+                self._do(func.pg_advisory_unlock(_lock_of(name)))
+
+    def is_dead(self, name: str) -> bool:
+        """Whether no session holds the lock. This session could take its own locks once more."""
+        if name in self._own:
+            return False
+        return bool(self.connection.execute(select(func.pg_try_advisory_xact_lock(_lock_of(name)))).scalar())
 
     def close(self) -> None:
         """End the session."""
@@ -216,7 +353,7 @@ class PostgresLink:
             self.connection.close()
 
 
-def _lock_of(what: int | str) -> ColumnElement[int]:
+def _lock_of(what: str) -> ColumnElement[int]:
     """The key of an advisory lock. Its name includes the schema, since all schemas of a database share the keys."""
-    name = func.concat("correlator broker ", func.current_schema(), " ", str(what))
+    name = func.concat("correlator broker ", func.current_schema(), " ", what)
     return func.hashtextextended(name, APPLICATION_ID)

@@ -1,50 +1,60 @@
 """Deletes subscriptions and destinations without consumers."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-
 from sqlalchemy import Connection
 
-from connectors.embedded import ledger
-from connectors.embedded.link import DatabaseLink, open_link, translated
+from connectors.embedded import consumers, destinations
+from connectors.embedded.access import Access
+from connectors.embedded.consumers import Lives
+from connectors.embedded.destinations import Destination
 from correlator.errors import UsageError, quoted
 
 
-def delete_subscription(where: str, store: str, topic: str, name: str) -> None:
+def delete_subscription(where: str, access: Access, topic: str, name: str, client_id: str = "") -> None:
     """Delete a subscription; see `correlator.connector.Unsubscribable`."""
-    with _transaction(where, store) as (link, connection):
-        subscription = ledger.subscriptions_of(connection, topic).get(name)
-        if subscription is None:
-            raise UsageError("E7512", topic, f"it has no subscription {quoted(name)}")
-        _strike_off(link, connection, topic, [subscription])
-        ledger.delete_subscription(connection, subscription)
+    link = access.connect(where)
+    try:
+        with access.transaction(where, link) as connection:
+            destinations.lock_registry(connection)
+            there = destinations.find(connection, topic)
+            found = [
+                one.id
+                for one in (destinations.subscriptions(connection, there.id) if there else ())
+                if (one.client_id, one.name) == (client_id, name)
+            ]
+            if not found:
+                raise UsageError("E7512", topic, f"it has no subscription {quoted(name)}")
+            refuse_users(connection, topic, found[0], link)
+            destinations.delete_subscription(connection, found[0])
+    finally:
+        access.leave()
 
 
-def delete_destination(where: str, store: str, destination: str) -> None:
+def delete_destination(where: str, access: Access, name: str) -> None:
     """Delete a destination; see `correlator.connector.Deletable`."""
-    with _transaction(where, store) as (link, connection):
-        subscriptions = ledger.subscriptions_of(connection, destination).values()
-        _strike_off(link, connection, destination, list(subscriptions))
-        for subscription in subscriptions:
-            ledger.delete_subscription(connection, subscription)
-        ledger.delete_destination(connection, destination)
+    link = access.connect(where)
+    try:
+        with access.transaction(where, link) as connection:
+            destinations.lock_registry(connection)
+            there = destinations.find(connection, name)
+            if there is not None:
+                delete_unused(connection, there, name, link)
+    finally:
+        access.leave()
 
 
-@contextmanager
-def _transaction(where: str, store: str) -> Iterator[tuple[DatabaseLink, Connection]]:
-    with translated(where):
-        link = open_link(store)
-        try:
-            with link.transaction() as connection:
-                yield link, connection
-        finally:
-            link.close()
+def delete_unused(connection: Connection, there: Destination, name: str, lives: Lives) -> None:
+    """Delete a destination. Raises `UsageError` E7513 if somebody uses it. Called under the lock of the registry."""
+    destinations.lock_against_sends(connection, name)
+    for subscription in destinations.subscriptions(connection, there.id):
+        refuse_users(connection, name, subscription.id, lives)
+        destinations.delete_subscription(connection, subscription.id)
+    destinations.delete(connection, there.id)
 
 
-def _strike_off(link: DatabaseLink, connection: Connection, destination: str, subscriptions: Sequence[int]) -> None:
-    """Remove consumers whose process is gone. Raises `UsageError` E7513 if there are other consumers."""
-    for subscription in subscriptions:
-        for consumer in ledger.other_consumers(connection, subscription, 0):
-            if not link.is_dead(consumer):
-                raise UsageError("E7513", destination, "somebody consumes from it", "", "Close the consumer first")
-            ledger.retire(connection, subscription, consumer)
+def refuse_users(connection: Connection, name: str, subscription: int, lives: Lives) -> None:
+    """Strike off consumers whose process is gone. Raises `UsageError` E7513 if there are others."""
+    if consumers.living(connection, subscription, lives):
+        raise UsageError("E7513", name, "somebody consumes from it", "", "Close the consumer first")
+    if destinations.has_prepared(connection, subscription):
+        what = "a prepared transaction has acknowledged messages of it"
+        raise UsageError("E7513", name, what, "", "End that transaction first")

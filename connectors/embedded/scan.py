@@ -1,23 +1,57 @@
-"""Finds the messages that match the selector of a consumer.
+"""Finds the messages of a queue that match the selector of a consumer.
 
 Message and selector never change, so a message that did not match once never will: the scan looks at each message once,
-however many stay in the queue for other consumers. A message that another consumer held at that moment may wait again
-later, so the scan remembers its number. Other consumers bound how many these are.
+however many stay in the queue for other consumers. It remembers the numbers of those that match and that this consumer
+does not hold, since others may hold them and give them back.
+
+With PostgreSQL a message may become visible after one with a higher number. So the scan passes over a number for good
+only when every transaction has ended that may have drawn a lower one. A sender's transaction has an id before it draws
+numbers: so whoever drew a number below those that a snapshot shows has an id below the `xmax` of that snapshot, and has
+ended when the `xmin` of a later snapshot has reached it.
 """
 
-from collections.abc import Callable, Iterator
+from bisect import bisect_left, insort
+from collections.abc import Callable, Sequence
 
 from sqlalchemy import Connection
 
-from connectors.embedded import ledger
-from connectors.embedded.ledger import Bounds, QueuedMessage, StoredMessage
+from connectors.embedded.claiming import Bounds, Claimed, Ready
+from connectors.embedded.content import Stored
+from connectors.embedded.sql import DELAYED, READY, Sql
 
-_PAGES = 10
-"""Most pages that one transaction looks at, since other consumers wait for its end."""
+PAGE = 500
+"""Most messages that one statement reads or names."""
+PAGES = 10
+"""Most pages of new messages that the scan looks at in one transaction."""
+MOST_MATCHING = 10_000
+"""Most matching messages that the scan remembers before it looks further."""
+
+_NUMBERS = Sql(
+    "SELECT number FROM broker_delivery WHERE subscription = :subscription AND number > :above AND number <= :through"
+    " ORDER BY number"
+)
+_NEXT = Sql(
+    "SELECT number FROM broker_delivery WHERE subscription = :subscription AND number > :above"
+    " ORDER BY number LIMIT :page"
+)
+_CONTENT = Sql(
+    "SELECT d.number, c.message_id, c.sent_at, d.due, c.content, d.deliveries, d.rank"
+    " FROM broker_delivery d JOIN broker_content c ON c.number = d.number"
+    " WHERE d.subscription = :subscription AND d.number IN :numbers"
+)
+_STATES = Sql(
+    "SELECT number, size, suspect, state, due, {now} FROM broker_delivery"
+    " WHERE subscription = :subscription AND number IN :numbers"
+)
+_SNAPSHOT = Sql(
+    "SELECT 0, 0",
+    "SELECT CAST(CAST(pg_snapshot_xmin(s) AS text) AS bigint), CAST(CAST(pg_snapshot_xmax(s) AS text) AS bigint)"
+    " FROM pg_current_snapshot() AS s",
+)
 
 
 class Scan:
-    """The progress of one consumer through its subscription. Used by its thread, under the lock on the subscription.
+    """The progress of one consumer through its queue. Used by its thread.
 
     Args:
         wanted: whether a message matches.
@@ -26,42 +60,95 @@ class Scan:
         behind: whether the last transaction ended before it had looked at all messages.
     """
 
-    def __init__(self, wanted: Callable[[StoredMessage], bool]) -> None:
+    def __init__(self, wanted: Callable[[Stored], bool]) -> None:
         self.behind = False
         self._wanted = wanted
-        self._through = 0
-        self._held: set[int] = set()
+        self._passed = 0  # no number up to this one will ever appear
+        self._through = 0  # the highest number that was seen
+        self._seen: set[int] = set()  # those between the two
+        self._waits: tuple[int, int] | None = None  # a number, and below which id all must end until it is passed
+        self._matching: list[tuple[int, int]] = []  # rank and number, in the order of claims
 
-    def choose(self, connection: Connection, subscription: int, bounds: Bounds) -> list[int]:
-        """The numbers of the oldest matching messages that nobody holds, within the bounds; goes on from last time."""
-        chosen: list[int] = []
-        room = bounds.bytes
-        for row in self._rows(connection, subscription):
-            if row.consumer:
-                self._held.add(row.stored.number)
-            elif self._wanted(row.stored):
-                if len(chosen) == bounds.messages or (chosen and row.size > room):
-                    return chosen
-                chosen.append(row.stored.number)
-                room -= row.size
-            if not row.consumer:
-                self._held.discard(row.stored.number)
-            self._through = max(self._through, row.stored.number)
+    def choose(self, connection: Connection, subscription: int, bounds: Bounds) -> list[Ready]:
+        """The first matching messages that nobody holds, at most as many as the bounds say."""
+        self._look_on(connection, subscription)
+        chosen: list[Ready] = []
+        for first in range(0, len(self._matching), PAGE):
+            chosen += self._ready_among(connection, subscription, self._matching[first : first + PAGE])
+            if len(chosen) >= bounds.messages:
+                break
         return chosen
 
-    def start_again(self) -> None:
-        """Look at all messages again, since chosen messages were given back."""
-        self._through = 0
-        self._held.clear()
+    def taken(self, claimed: Sequence[Claimed]) -> None:
+        """This consumer holds these messages now."""
+        for one in claimed:
+            self._forget((one.rank, one.stored.number))
 
-    def _rows(self, connection: Connection, subscription: int) -> Iterator[QueuedMessage]:
-        for page in ledger.pages(sorted(self._held)):
-            rows = ledger.rows_among(connection, subscription, page)
-            self._held.difference_update(set(page).difference(row.stored.number for row in rows))
-            yield from rows
-        for _ in range(_PAGES):
-            rows = ledger.rows_after(connection, subscription, self._through)
-            yield from rows
-            self.behind = len(rows) == ledger.PAGE
+    def given_back(self, places: Sequence[tuple[int, int]]) -> None:
+        """This consumer has given back messages with these ranks and numbers."""
+        for place in places:
+            insort(self._matching, place)
+
+    def _forget(self, place: tuple[int, int]) -> None:
+        at = bisect_left(self._matching, place)
+        if self._matching[at : at + 1] == [place]:
+            del self._matching[at]
+
+    def _ready_among(self, connection: Connection, subscription: int, places: Sequence[tuple[int, int]]) -> list[Ready]:
+        numbers = [number for _, number in places]
+        rows = {row[0]: row for row in _STATES.rows(connection, subscription=subscription, numbers=numbers)}
+        ready = []
+        for place in places:
+            row = rows.get(place[1])
+            if row is None:
+                self._forget(place)
+                continue
+            number, size, suspect, state, due, now = row
+            if state == READY or (state == DELAYED and due <= now):
+                ready.append(Ready(number, size, suspect))
+        return ready
+
+    def _look_on(self, connection: Connection, subscription: int) -> None:
+        """Look at the messages that have appeared since the last time."""
+        on_postgres = connection.dialect.name == "postgresql"
+        ended_below = _SNAPSHOT.rows(connection)[0][0] if on_postgres else 0
+        self._look_at(connection, subscription, self._late(connection, subscription))
+        if self._waits is not None and ended_below >= self._waits[1]:
+            self._pass(self._waits[0])
+        self.behind = False
+        for _ in range(PAGES):
+            if len(self._matching) >= MOST_MATCHING:
+                break
+            rows = _NEXT.rows(connection, subscription=subscription, above=self._through, page=PAGE)
+            self._look_at(connection, subscription, [row[0] for row in rows])
+            self.behind = len(rows) == PAGE
             if not self.behind:
-                return
+                break
+        if not on_postgres:
+            self._pass(self._through)
+        elif self._waits is None and self._through > self._passed:
+            self._waits = self._through, _SNAPSHOT.rows(connection)[0][1]
+
+    def _pass(self, number: int) -> None:
+        self._passed, self._waits = number, None
+        self._seen = {seen for seen in self._seen if seen > number}
+
+    def _late(self, connection: Connection, subscription: int) -> list[int]:
+        """Numbers below the highest one that were not visible before."""
+        if self._passed == self._through:
+            return []
+        span = {"above": self._passed, "through": self._through}
+        rows = _NUMBERS.rows(connection, subscription=subscription, **span)
+        return [row[0] for row in rows if row[0] not in self._seen]
+
+    def _look_at(self, connection: Connection, subscription: int, numbers: list[int]) -> None:
+        for first in range(0, len(numbers), PAGE):
+            page = numbers[first : first + PAGE]
+            for number, message_id, sent_at, due, content, deliveries, rank in _CONTENT.rows(
+                connection, subscription=subscription, numbers=page
+            ):
+                message = Stored(number, message_id, sent_at, due, content, deliveries + 1, deliveries > 0)
+                if self._wanted(message):
+                    insort(self._matching, (rank, message.number))
+            self._seen.update(page)
+            self._through = max(self._through, page[-1])

@@ -1,92 +1,67 @@
 """The sink of the embedded broker: a batch is one transaction, and confirmed messages are on disk."""
 
-import time
 from collections.abc import Sequence
-from functools import lru_cache
 
-from connectors.embedded.content import encode
-from connectors.embedded.ledger import NewMessage, of_one_life, store
-from connectors.embedded.link import DatabaseLink, open_link, translated
+from connectors.embedded import sending
+from connectors.embedded.access import Access
+from connectors.embedded.composing import Composer
+from connectors.embedded.link import DatabaseLink
 from connectors.embedded.neighbours import neighbours
-from correlator.errors import ConnectionLost, SendRejected, quoted
+from connectors.embedded.sending import NewMessage, NoSuchDestination
+from correlator.errors import ConnectionLost, SendRejected
 from correlator.events import Outgoing
-from correlator.options import is_name, parse_destination
-
-
-@lru_cache(maxsize=256)
-def _is_destination(text: str) -> bool:
-    return parse_destination(text) is not None
-
-
-_is_source = lru_cache(maxsize=256)(is_name)
 
 
 class EmbeddedSink:
     """Refuses messages that no database could hold; stores each other message once by its (source, sequence).
 
-    The sink refuses a message before it looks at its sequence, so it never takes a later try for a repeat.
+    The sink refuses a message before it looks at its sequence, so it never takes a later try for a repeat. The commit
+    of a batch without persistent messages does not wait for the disk.
 
     Args:
         where: the sender, for messages.
-        store_url: the broker's database.
+        access: the way to the broker.
         lasting: whether the next life of the sender uses the same source.
     """
 
-    def __init__(self, where: str, store_url: str, *, lasting: bool) -> None:
-        self._lasting = lasting
+    def __init__(self, where: str, access: Access, *, lasting: bool) -> None:
         self._where = where
-        self._store = store_url
-        self._neighbours = neighbours(store_url)
+        self._access = access
+        self._neighbours = neighbours(access.store)
+        self._composer = Composer(where, lasting=lasting)
         self._link: DatabaseLink | None = None
 
     def connect(self) -> None:
         """Connect to the database."""
         self.close()
-        with translated(self._where):
-            self._link = open_link(self._store)
+        self._link = self._access.connect(self._where)
 
     def send(self, batch: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
         """Store the batch, except for refused messages."""
-        entries: dict[str, list[NewMessage]] = {}
-        results = [self._prepare(out, entries) for out in batch]
+        results: list[SendRejected | None] = [None] * len(batch)
+        wanted: dict[str, list[tuple[int, NewMessage]]] = {}
+        for at, out in enumerate(batch):
+            try:
+                wanted.setdefault(out.destination, []).append((at, self._composer.compose(out)))
+            except SendRejected as refused:
+                results[at] = refused
         if self._link is None:
             raise ConnectionLost("E7003", self._where, "not connected")
-        self._link.maker.check(self._where)
-        try:
-            self._store_all(self._link, entries)
-        except BaseException:
-            self.close()
-            raise
+        lazy = not any(entry.persistent for entries in wanted.values() for _, entry in entries)
+        with self._access.transaction(self._where, self._link, synced=not lazy) as connection:
+            # In the order of the names, so that two sinks never wait for each other's destinations.
+            for destination in sorted(name for name, entries in wanted.items() if entries):
+                places, entries = zip(*wanted[destination], strict=True)
+                try:
+                    sending.store(connection, destination, entries, lazy=lazy)
+                except NoSuchDestination:
+                    for at in places:
+                        results[at] = self._composer.gone(batch[at])
         self._neighbours.ring()
         return results
 
     def close(self) -> None:
         """Close the connection to the database."""
         if self._link is not None:
-            self._link.close()
-        self._link = None
-
-    def _prepare(self, out: Outgoing, entries: dict[str, list[NewMessage]]) -> SendRejected | None:
-        """Add the message to those of its destination; return the error if it is refused."""
-        if not _is_destination(out.destination):
-            what = f"{quoted(out.destination)} is not a destination"
-            return self._refused(out, "E8104", what, "Use queue:NAME or topic:NAME")
-        if out.source and not _is_source(out.source):
-            return self._refused(out, "E8105", f"{quoted(out.source)} cannot be stored as a source")
-        try:
-            content = encode(out.message)
-        except ValueError as error:
-            return self._refused(out, "E8110", f"the message cannot be stored: {error}")
-        source = out.source if self._lasting or not out.source else of_one_life(out.source)
-        entries.setdefault(out.destination, []).append(NewMessage(source, out.sequence, content))
-        return None
-
-    def _refused(self, out: Outgoing, code: str, what: str, allowed: str = "") -> SendRejected:
-        return SendRejected(code, f"{self._where} message {out.sequence}", what, allowed)
-
-    def _store_all(self, link: DatabaseLink, entries: dict[str, list[NewMessage]]) -> None:
-        now_ms = int(time.time() * 1000)
-        with translated(self._where), link.transaction() as connection:
-            # In the order of the names, so that two sinks never wait for each other's destinations.
-            for destination in sorted(entries):
-                store(connection, destination, entries[destination], now_ms)
+            self._link = None
+            self._access.leave()

@@ -1,20 +1,23 @@
-"""The source of the embedded broker: one consumer on one queue or durable subscription."""
+"""The source of the embedded broker: one consumer on one queue or subscription."""
 
 import time
-from bisect import bisect
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from sqlalchemy import Connection
 
-from connectors.embedded import ledger
-from connectors.embedded.content import decode
-from connectors.embedded.link import DatabaseLink, open_link, translated
+from connectors.embedded import claiming, consumers, destinations, settling, subscribing
+from connectors.embedded.access import Access
+from connectors.embedded.claiming import Bounds, Claimed, Holder, Ready
+from connectors.embedded.consumers import Consumer
+from connectors.embedded.content import Stored, decode
+from connectors.embedded.link import DatabaseLink
 from connectors.embedded.neighbours import neighbours
 from connectors.embedded.scan import Scan
+from connectors.embedded.sql import HELD
+from connectors.embedded.subscribing import Wanted
 from correlator.connector import NOTHING, Chunk, Held
 from correlator.errors import ConnectionLost
-from correlator.events import Message
 from correlator.selector import Selector
 from correlator.settings import ReceiverSettings
 
@@ -23,40 +26,66 @@ _LONGEST_PAUSE_S = 0.05
 _DEAD_CONSUMER_CHECK_S = 0.2
 
 
-class EmbeddedSource:
-    """Claims waiting messages in order. Acknowledging deletes them; giving them back lets them wait again.
+class HeldMessage(NamedTuple):
+    """What a source remembers of a message that it holds."""
 
-    The source polls for messages of other processes, at least every 50 ms. Senders of this process wake it.
+    number: int
+    rank: int
+
+
+class EmbeddedSource:
+    """Claims ready messages in order. Acknowledging deletes them; giving them back makes them ready again.
+
+    The source polls for messages of other processes, at least every 50 ms. Senders of this process wake it. After a
+    consumer has died, the messages that it held come one in a chunk (see `claiming`).
+
+    Args:
+        where: the receiver, for messages.
+        access: the way to the broker.
+        receiver: the settings.
+        wanted: the subscription.
+        selector: chooses messages of a queue.
     """
 
-    def __init__(self, where: str, store: str, receiver: ReceiverSettings, selector: Selector | None) -> None:
+    def __init__(
+        self, where: str, access: Access, receiver: ReceiverSettings, wanted: Wanted, selector: Selector | None
+    ) -> None:
         self._where = where
-        self._store = store
+        self._access = access
         self._receiver = receiver
-        self._neighbours = neighbours(store)
+        self._wanted = wanted
+        self._neighbours = neighbours(access.store)
         self._link: DatabaseLink | None = None
-        self._holder = ledger.Holder(0, 0)
-        self._held: Held[int] = Held()
+        self._holder = Holder(0, 0, 0, is_queue=True)
+        self._held: Held[HeldMessage] = Held()
         self._selector = selector
         self._scan: Scan | None = None
+        self._cancelled = False
         self._next_check = 0.0
 
     def connect(self) -> None:
-        """Register as a consumer, and remove consumers whose process is gone: their messages come again."""
+        """Register as a consumer, and strike off consumers whose process is gone: their messages come again.
+
+        Raises `ConnectionLost`, and `UsageError` as `ServiceSession.subscriber`.
+        """
         self.close()
         self._scan = Scan(self._is_wanted) if self._selector is not None else None
-        with translated(self._where):
-            self._link = open_link(self._store)
-        with self._transaction() as (link, connection):
-            name = self._receiver.subscription if self._receiver.destination.startswith("topic:") else ""
-            subscription = ledger.subscribe(connection, self._receiver.destination, name)
-            self._holder = ledger.Holder(subscription, ledger.register(connection, subscription))
-            link.announce(self._holder.consumer)
-            self._strike_off_the_dead(link, connection)
+        self._cancelled = False
+        link = self._access.connect(self._where)
+        try:
+            with self._access.transaction(self._where, link) as connection:
+                self._holder = subscribing.subscribe(connection, self._receiver.destination, self._wanted, link)
+                link.live(str(self._holder.consumer))
+        except BaseException:
+            self._access.leave()
+            raise
+        self._link = link
 
     def receive(self, max_messages: int, timeout_s: float) -> Chunk:
-        """Claim the oldest messages that nobody holds."""
-        limit = min(max_messages, self._receiver.max_batch_size - len(self._held))
+        """Claim the first messages that nobody holds."""
+        if self._link is None:
+            raise ConnectionLost("E7003", self._where, "not connected")
+        limit = 0 if self._cancelled else min(max_messages, self._receiver.max_batch_size - len(self._held))
         deadline = time.monotonic() + timeout_s
         pause_s = _FIRST_PAUSE_S
         while True:
@@ -73,101 +102,150 @@ class EmbeddedSource:
 
     def acknowledge(self, tokens: Sequence[int]) -> None:
         """Delete these messages in one transaction. A token from before a reconnect acknowledges nothing."""
-        runs = self._released(tokens)
-        with self._transaction() as (_, connection):
-            held = [ledger.settle(connection, self._holder, run) for run in runs]
-        if not all(held):
-            self._disconnect()
-            raise ConnectionLost(
-                "E7021", self._where, "messages that were to be acknowledged had been given to another consumer"
-            )
+        numbers = [message.number for message in self._held.release(tokens)]
+        with self._access.transaction(self._where, self._open_link()) as connection:
+            self.acknowledge_in(connection, numbers)
+
+    def acknowledge_in(self, connection: Connection, numbers: Sequence[int]) -> None:
+        """Delete these messages in a transaction. Raises `ConnectionLost` E7021 if another consumer got one of them."""
+        if not settling.acknowledge(connection, self._holder, numbers):
+            raise self._overtaken()
+
+    def prepare_in(self, connection: Connection, numbers: Sequence[int], tx: int) -> None:
+        """Let these messages belong to a prepared transaction. Raises as `acknowledge_in`."""
+        if not settling.prepare(connection, self._holder, numbers, tx):
+            raise self._overtaken()
+
+    def _overtaken(self) -> ConnectionLost:
+        what = "messages that were to be acknowledged had been given to another consumer"
+        return ConnectionLost("E7021", self._where, what)
+
+    def check_open(self) -> None:
+        """Raises `ConnectionLost` if the link is gone, and all that this consumer held."""
+        if self._open_link() is None:
+            raise ConnectionLost("E7003", self._where, "not connected")
+
+    def numbers(self, tokens: Sequence[int]) -> Sequence[int]:
+        """The numbers of the messages that these tokens stand for, which stay held."""
+        return [message.number for message in self._held.of(tokens)]
+
+    def let_go(self, tokens: Sequence[int]) -> None:
+        """Forget messages that a transaction has settled."""
+        self._held.release(tokens)
 
     def reject(self, tokens: Sequence[int]) -> None:
-        """Let these messages wait again, in their old order."""
-        runs = self._released(tokens)
-        with self._transaction() as (_, connection):
-            ledger.lock_subscription(connection, self._holder.subscription)
-            for run in runs:
-                ledger.give_back(connection, self._holder, run)
+        """Let these messages be ready again, in their place."""
+        self._give_back(tokens, settling.reject)
+
+    def release(self, tokens: Sequence[int]) -> None:
+        """Let these messages, which the program has not seen, be ready again, in their place."""
+        self._give_back(tokens, settling.release)
+
+    def _give_back(self, tokens: Sequence[int], how: Callable[[Connection, Holder, Sequence[int]], None]) -> None:
+        released = self._held.release(tokens)
+        with self._access.transaction(self._where, self._open_link()) as connection:
+            how(connection, self._holder, [message.number for message in released])
         if self._scan is not None:
-            self._scan.start_again()
+            self._scan.given_back([(message.rank, message.number) for message in released])
         self._neighbours.ring()
+
+    def cancel(self) -> None:
+        """Take no more messages."""
+        self._cancelled = True
 
     def close(self) -> None:
-        """Remove this consumer; the messages that it holds wait again."""
-        if self._link is None or self._link.maker.is_another_process:
+        """Remove this consumer; the messages that it holds are ready again."""
+        link = self._link
+        if link is None or link.maker.is_another_process:
             return
-        with suppress(ConnectionLost), self._transaction() as (_, connection):
-            ledger.lock_subscription(connection, self._holder.subscription)
-            ledger.retire(connection, *self._holder)
-        self._disconnect()
+        try:
+            with self._access.transaction(self._where, link) as connection:
+                destinations.lock_registry(connection)
+                consumers.close(connection, self._holder.subscription, self._holder.consumer)
+        except ConnectionLost:
+            pass  # others notice that the link is gone
+        else:
+            link.die(str(self._holder.consumer))
+        self._forget_link()
+        self._access.leave()
         self._neighbours.ring()
 
-    @contextmanager
-    def _transaction(self) -> Iterator[tuple[DatabaseLink, Connection]]:
-        """A transaction of the open link. If it fails, the link is closed, and all claims are void."""
-        if self._link is None:
-            raise ConnectionLost("E7003", self._where, "not connected")
-        self._link.maker.check(self._where)
-        try:
-            with translated(self._where), self._link.transaction() as connection:
-                yield self._link, connection
-        except BaseException:
-            self._disconnect()
-            raise
+    def _open_link(self) -> DatabaseLink | None:
+        """The link with which this consumer registered. If it is gone, so is all that the consumer held."""
+        if self._link is not None and not self._access.uses(self._link):
+            self._forget_link()
+        return self._link
 
-    def _disconnect(self) -> None:
-        if self._link is not None:
-            self._link.close()
+    def _forget_link(self) -> None:
         self._link = None
         self._held.clear()
 
     def _claim(self, limit: int) -> Chunk | None:
-        with self._transaction() as (link, connection):
-            ledger.lock_subscription(connection, self._holder.subscription)
-            claimed = self._claim_in(connection, limit)
-            if not claimed and time.monotonic() >= self._next_check:
-                self._strike_off_the_dead(link, connection)
-                claimed = self._claim_in(connection, limit)
-        if not claimed:
-            return None
-        tokens = self._held.hold([row.number for row in claimed])
-        return Chunk([message_of(row, self._receiver.destination) for row in claimed], tokens)
+        """A chunk of messages, or `None` if none is ready. Expired messages end here."""
+        bounds = Bounds(limit, self._receiver.max_batch_bytes)
+        while claimed := self._claim_some(bounds) or self._claim_of_the_dead(bounds):
+            if self._scan is not None:
+                self._scan.taken(claimed)
+            fresh = [one for one in claimed if not one.expired]
+            if fresh:
+                tokens = self._held.hold([HeldMessage(one.stored.number, one.rank) for one in fresh])
+                return Chunk([decode(one.stored) for one in fresh], tokens)
+        return None
 
-    def _claim_in(self, connection: Connection, limit: int) -> Sequence[ledger.StoredMessage]:
-        bounds = ledger.Bounds(limit, self._receiver.max_batch_bytes)
-        if self._scan is None:
-            return ledger.claim(connection, self._holder, bounds)
-        chosen = self._scan.choose(connection, self._holder.subscription, bounds)
-        return ledger.claim_chosen(connection, self._holder, chosen) if chosen else ()
-
-    def _is_wanted(self, row: ledger.StoredMessage) -> bool:
-        assert self._selector is not None
-        return self._selector.matches(message_of(row, self._receiver.destination))
-
-    def _strike_off_the_dead(self, link: DatabaseLink, connection: Connection) -> None:
-        subscription = self._holder.subscription
-        ledger.lock_subscription(connection, subscription)
-        for consumer in ledger.other_consumers(connection, *self._holder):
-            if link.is_dead(consumer):
-                ledger.retire(connection, subscription, consumer)
-        self._next_check = time.monotonic() + _DEAD_CONSUMER_CHECK_S
-
-    def _released(self, tokens: Sequence[int]) -> list[ledger.HeldRun]:
-        """Let go of these messages: runs of numbers between which this consumer holds nothing else."""
-        released = self._held.release(tokens)
-        runs: list[ledger.HeldRun] = []
-        kept = sorted(self._held) if len(released) > 1 else []
-        for number in sorted(released):
-            if runs and bisect(kept, runs[-1].last) == bisect(kept, number):
-                runs[-1] = ledger.HeldRun(runs[-1].first, number, runs[-1].total + 1)
+    def _claim_some(self, bounds: Bounds) -> Sequence[Claimed]:
+        link = self._open_link()
+        ready: Sequence[Ready]
+        if self._scan is not None:
+            with self._access.reading(self._where, link) as connection:
+                ready = self._scan.choose(connection, self._holder.subscription, bounds)
+        elif self._access.is_sqlite:
+            # Only a message is worth the write lock.
+            with self._access.reading(self._where, link) as connection:
+                ready = claiming.look(connection, self._holder.subscription, bounds.messages)
+        else:
+            return self._claim_at_once(bounds)
+        chosen = claiming.within(ready, bounds)
+        if not chosen:
+            return ()
+        suspects, numbers = bool(chosen[0].suspect), [one.number for one in chosen]
+        with self._access.transaction(self._where, link, synced=suspects) as connection:
+            if self._scan is None:
+                claimed = claiming.claim(connection, self._holder, bounds, suspects=suspects)
             else:
-                runs.append(ledger.HeldRun(number, number, 1))
-        return runs
+                claimed = claiming.claim_chosen(connection, self._holder, numbers, suspects=suspects)
+            self._end_expired(connection, claimed)
+        return claimed
 
+    def _claim_at_once(self, bounds: Bounds) -> Sequence[Claimed]:
+        """Claim without a look before: on a server a look costs as much as a claim."""
+        with self._access.transaction(self._where, self._open_link()) as connection:
+            claimed = claiming.claim(connection, self._holder, bounds, suspects=False)
+            if not claimed and claiming.look(connection, self._holder.subscription, 1):
+                claimed = claiming.claim(connection, self._holder, bounds, suspects=True)
+            self._end_expired(connection, claimed)
+        return claimed
 
-def message_of(row: ledger.StoredMessage, destination: str) -> Message:
-    """Decode a stored message."""
-    return decode(
-        row.content, destination=destination, number=row.number, sent_at=row.sent_at, deliveries=row.deliveries
-    )
+    def _end_expired(self, connection: Connection, claimed: Sequence[Claimed]) -> None:
+        settling.leave(connection, self._holder, [one.stored.number for one in claimed if one.expired], HELD)
+
+    def _is_wanted(self, stored: Stored) -> bool:
+        assert self._selector is not None
+        return self._selector.matches(decode(stored))
+
+    def _claim_of_the_dead(self, bounds: Bounds) -> Sequence[Claimed]:
+        """Look, now and then, for consumers whose process is gone; claim what they held."""
+        if time.monotonic() < self._next_check:
+            return ()
+        link = self._open_link()
+        with self._access.reading(self._where, link) as connection:
+            dead = self._dead(connection, link)
+        if dead:
+            with self._access.transaction(self._where, link) as connection:
+                for consumer in dead:
+                    consumers.strike_off(connection, self._holder.subscription, consumer, link.boot if link else "")
+        self._next_check = time.monotonic() + _DEAD_CONSUMER_CHECK_S
+        return self._claim_some(bounds) if dead else ()
+
+    def _dead(self, connection: Connection, link: DatabaseLink | None) -> Sequence[Consumer]:
+        others = consumers.of_subscription(connection, self._holder.subscription)
+        return [other for other in others if link and other.id != self._holder.consumer and link.is_dead(str(other.id))]

@@ -36,6 +36,10 @@ class Statement:
         parameters = [self._parameters(row) for row in rows]
         return connection.exec_driver_sql(self._sql, parameters if len(parameters) > 1 else parameters[0]).rowcount
 
+    def fetch(self, connection: Connection, values: Mapping[str, Any]) -> Sequence[Any]:
+        """Execute the statement once; return the rows of its result."""
+        return connection.exec_driver_sql(self._sql, self._parameters(values)).all()
+
     def _parameters(self, row: Mapping[str, Any]) -> Any:
         values = {**self._fixed, **row} if self._fixed else row
         return dict(values) if self._order is None else tuple(values[name] for name in self._order)

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from connectors.embedded import EmbeddedConnection, ledger, scan
+from connectors.embedded import EmbeddedConnection, scan
 from correlator.events import Message
 from correlator.settings import ConnectionSettings
 from correlator.testing.contract import outgoing, receiver, sender
@@ -31,8 +31,8 @@ class Consumer:
 @pytest.mark.parametrize("seed", range(4))
 def test_s4_3_every_message_is_taken_by_who_selects_it(tmp_path, monkeypatch, page, seed):
     """Four consumers take drawn steps. Others find what a consumer gives back or loses with its connection."""
-    monkeypatch.setattr(ledger, "PAGE", page)
-    monkeypatch.setattr(scan, "_PAGES", 2)
+    monkeypatch.setattr(scan, "PAGE", page)
+    monkeypatch.setattr(scan, "PAGES", 2)
     rng = random.Random(seed)
     connection = EmbeddedConnection(
         "local", ConnectionSettings(type="embedded", options={"store": f"sqlite:///{tmp_path}/broker.db"})

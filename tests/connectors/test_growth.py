@@ -9,10 +9,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from sqlalchemy import Connection, create_engine, func, select
+from sqlalchemy import Connection, text
 
-from connectors.embedded import EmbeddedConnection, ledger
-from connectors.embedded.tables import destinations, senders
+from connectors.embedded import EmbeddedConnection, sending
+from connectors.embedded.link import open_link
 from connectors.file.connection import FileConnection
 from connectors.file.journal import MOST_LIVES
 from correlator.events import Message, Outgoing
@@ -26,37 +26,36 @@ LIVES = int(os.environ.get("LIVES", "250"))
 @pytest.fixture
 def connection(tmp_path: Path) -> Iterator[Connection]:
     """The broker's database, without synchronous writes."""
-    engine = create_engine(f"sqlite:///{tmp_path / 'broker.db'}")
-    with engine.begin() as connection:
-        ledger.create(connection)
+    link = open_link(f"sqlite:///{tmp_path / 'broker.db'}")
+    with link.transaction() as connection:
         yield connection
-    engine.dispose()
+    link.close()
 
 
 def rows(connection: Connection) -> int:
-    return int(connection.execute(select(func.count()).select_from(senders)).scalar_one())
+    return int(connection.execute(text("SELECT count(*) FROM broker_sender")).scalar_one())
 
 
 def stored(connection: Connection, source: str, *sequences: int) -> int:
     """Store messages of a source; returns how many were new."""
-    ledger.subscribe(connection, "queue:out", "")
-    last = connection.execute(select(destinations.c.last_number)).scalar_one()
-    ledger.store(connection, "queue:out", [ledger.NewMessage(source, one, b"x") for one in sequences], 0)
-    return int(connection.execute(select(destinations.c.last_number)).scalar_one()) - int(last)
+    count = text("SELECT count(*) FROM broker_content")
+    before = connection.execute(count).scalar_one()
+    sending.store(connection, "queue:out", [sending.NewMessage(source, one, "ID:x", b"x") for one in sequences])
+    return int(connection.execute(count).scalar_one()) - int(before)
 
 
 def test_lives_leave_a_bounded_number_of_rows(connection):
-    ledger.store(connection, "topic:out", [ledger.NewMessage("steady", 7, b"x")], 0)
+    sending.store(connection, "topic:out", [sending.NewMessage("steady", 7, "ID:x", b"x")])
     for life in range(LIVES):
-        source = ledger.of_one_life(f"host:1:{life}:S01")
-        ledger.store(connection, "topic:out", [ledger.NewMessage(source, 1, b"x")], 0)
-        assert rows(connection) <= ledger.MOST_LIVES + 1
-    numbers = connection.execute(select(senders.c.source, senders.c.last_sequence)).all()
+        source = sending.of_one_life(f"host:1:{life}:S01")
+        sending.store(connection, "topic:out", [sending.NewMessage(source, 1, "ID:x", b"x")])
+        assert rows(connection) <= sending.MOST_LIVES + 1
+    numbers = connection.execute(text("SELECT source, last_sequence FROM broker_sender")).all()
     assert ("steady", 7) in [tuple(row) for row in numbers]
 
 
 def test_a_repeat_within_a_life_is_still_dropped(connection):
-    source = ledger.of_one_life("host:1:2:S01")
+    source = sending.of_one_life("host:1:2:S01")
     assert stored(connection, source, 1, 2) == 2
     assert stored(connection, source, 2, 3) == 1
 
@@ -88,7 +87,7 @@ def test_lives_over_the_embedded_broker(tmp_path):
     reliable(connection, "queue:out")
     assert len(connection.browse("queue:out", 10**9)) == LIVES + 1
     with reading(url) as looking:
-        assert rows(looking) <= ledger.MOST_LIVES + 1
+        assert rows(looking) <= sending.MOST_LIVES + 1
 
 
 def test_lives_over_a_file(tmp_path):

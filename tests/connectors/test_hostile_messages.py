@@ -154,7 +154,7 @@ def test_what_is_no_message_of_amqp_is_marked():
 )
 def test_content_of_the_embedded_broker(message):
     encoded = msgspec.msgpack.encode(message)
-    read = embedded.decode(encoded, destination="queue:q", number=1, sent_at=2**53, deliveries=1)
+    read = embedded.decode(embedded.Stored(1, "ID:1", 2**53, 0, encoded, 1, redelivered=False))
     assert stored(read) == read
     assert read.body == b"body" or (read.body == encoded and read.properties[UNREADABLE])
 

@@ -5,10 +5,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import MetaData, func, select
 
 from connectors.embedded import EmbeddedConnection
-from connectors.embedded.tables import metadata, schema
 from connectors.messaging import ConnectionFactory
 from correlator.errors import ConfigError, ConnectionLost, UsageError
 from correlator.events import Headers, Message, Outgoing
@@ -173,7 +172,14 @@ class Unreliable(Connector):
 def rows(store):
     """The number of rows in all tables of messages and destinations."""
     with reading(store) as connection:
-        counts = [select(func.count()).select_from(table) for table in metadata.sorted_tables if table is not schema]
+        metadata = MetaData()
+        metadata.reflect(connection)
+        tables = [
+            table
+            for name, table in metadata.tables.items()
+            if name not in ("broker_schema", "broker_version", "broker_store")
+        ]
+        counts = [select(func.count()).select_from(table) for table in tables]
         return sum(connection.execute(count).scalar_one() for count in counts)
 
 

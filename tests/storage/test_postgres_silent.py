@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from connectors.embedded import ledger
+from connectors.embedded import destinations
 from connectors.embedded import link as links
 from correlator.core.commit import RegistryCommit
 from correlator.errors import CommitUnknown, ConnectionLost, Fenced, StoreError
@@ -83,8 +83,8 @@ def test_an_embedded_broker_on_a_frozen_server_is_a_lost_connection(server: Post
     link = links.open_link(server.fresh_schema())
     with server.frozen():
         expected = pytest.raises(ConnectionLost, match="E7003 .*has said nothing")
-        with expected, links.translated("broker"), link.transaction():
-            link.lock_schema()
+        with expected, links.translated("broker"), link.transaction() as connection:
+            destinations.lock_registry(connection)
         link.close()
 
 
@@ -217,13 +217,13 @@ def test_two_embedded_brokers_in_one_database_share_nothing(server: PostgresServ
     """Their first consumers have the same number, and neither waits for the other."""
     here, there = (links.open_link(server.fresh_schema()) for _ in range(2))
     with here.transaction() as connection:
-        ledger.subscribe(connection, "queue:orders", "")
-        here.announce(1)
+        destinations.ensure(connection, "queue:orders")
+        here.live("1")
     with there.transaction() as connection:
         connection.exec_driver_sql("SET LOCAL lock_timeout = '5s'")
-        assert ledger.queues(connection) == []
-        assert there.is_dead(1)
-        there.announce(1)
+        assert destinations.queues(connection) == []
+        assert there.is_dead("1")
+        there.live("1")
     here.close()
     there.close()
 

@@ -1,13 +1,12 @@
 """Feeds of the embedded broker and of files: both are real, with content that no sender would have written."""
 
-import time
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import msgspec
 
-from connectors.embedded import EmbeddedConnection, ledger
+from connectors.embedded import EmbeddedConnection, sending
 from connectors.embedded.link import open_link
 from connectors.file import FileConnection
 from correlator.events import Headers, Message
@@ -40,8 +39,8 @@ class EmbeddedFeed:
         contents = [*(self._hostile() for _ in range(hostile)), _encode(Message(last))]
         link = open_link(self._store)
         with link.transaction() as connection:
-            entries = [ledger.NewMessage("", 0, content) for content in contents]
-            ledger.store(connection, self.destination, entries, time.time_ns() // 1_000_000)
+            entries = [sending.NewMessage("", 0, "ID:fuzz", content) for content in contents]
+            sending.store(connection, self.destination, entries)
         link.close()
         return len(contents)
 

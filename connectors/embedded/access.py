@@ -1,0 +1,90 @@
+"""The way of sources and sinks to the broker: a link of their own, or one that all of a session share."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sqlalchemy import Connection
+
+from connectors.embedded.link import DatabaseLink, is_sqlite, open_link, translated
+from correlator.errors import ConnectionLost, SendRejected, UsageError
+
+
+class Access:
+    """Opens a link, runs one transaction at a time on it, and closes it after a failure.
+
+    If the link of a session fails, all its sources and sinks have lost their connection: each holds the link that it
+    has connected with, and `transaction` refuses any other than the open one. Threads may share the object.
+
+    Args:
+        store: the broker's database.
+        shared: whether several sources and sinks use it, so that `leave` keeps the link open.
+
+    Attributes:
+        is_sqlite: whether the database is a file.
+    """
+
+    def __init__(self, store: str, *, shared: bool = False) -> None:
+        self.store = store
+        self.is_sqlite = is_sqlite(store)
+        self._shared = shared
+        self._turn = threading.RLock()
+        self._link: DatabaseLink | None = None
+
+    def connect(self, where: str) -> DatabaseLink:
+        """The open link; opens one if there is none. Raises `ConnectionLost`."""
+        with self._turn:
+            if self._link is None:
+                with translated(where):
+                    self._link = open_link(self.store)
+            self._link.maker.check(where)
+            return self._link
+
+    def uses(self, link: DatabaseLink) -> bool:
+        """Whether this link is the open one."""
+        return self._link is link
+
+    def leave(self) -> None:
+        """Close the link, unless others share it. Never raises."""
+        if not self._shared:
+            self.close()
+
+    def close(self) -> None:
+        """Close the link. Never raises."""
+        with self._turn:
+            if self._link is not None:
+                self._link.close()
+            self._link = None
+
+    @contextmanager
+    def transaction(self, where: str, link: DatabaseLink | None, *, synced: bool = True) -> Iterator[Connection]:
+        """A writing transaction on the link; see `DatabaseLink.transaction`.
+
+        Raises `ConnectionLost` E7003 after a failure and if the link is not the open one. The link stays open only
+        after `SendRejected` and `UsageError`.
+        """
+        with self._exclusively(where, link) as own, own.transaction(synced=synced) as connection:
+            yield connection
+
+    @contextmanager
+    def reading(self, where: str, link: DatabaseLink | None) -> Iterator[Connection]:
+        """A transaction that only reads. Raises as `transaction`."""
+        with self._exclusively(where, link) as own, own.reading() as connection:
+            yield connection
+
+    @contextmanager
+    def _exclusively(self, where: str, link: DatabaseLink | None) -> Iterator[DatabaseLink]:
+        if link is None:
+            raise ConnectionLost("E7003", where, "not connected")
+        link.maker.check(where)
+        with self._turn:
+            if link is not self._link:
+                raise ConnectionLost("E7003", where, "not connected")
+            try:
+                with translated(where):
+                    yield link
+            except (SendRejected, UsageError):
+                raise
+            except BaseException:
+                self.close()
+                raise

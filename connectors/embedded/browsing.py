@@ -1,0 +1,55 @@
+"""Reads the messages of a queue without changing anything."""
+
+from collections.abc import Iterator, Sequence
+
+from sqlalchemy import Connection
+
+from connectors.embedded.content import Stored
+from connectors.embedded.sql import Sql
+
+PAGE = 1000
+"""Most messages that one transaction reads: a long one would keep the database from removing old rows."""
+_FIRST = Sql(
+    "SELECT s.id, (SELECT max(number) FROM broker_delivery d WHERE d.subscription = s.id) FROM broker_subscription s"
+    " JOIN broker_destination n ON n.id = s.destination WHERE n.name = :name AND s.name = ''"
+)
+_NEXT = Sql(
+    "SELECT d.number, c.message_id, c.sent_at, d.due, c.content, d.deliveries, d.rank, d.expires,"
+    " {now} FROM broker_delivery d JOIN broker_content c ON c.number = d.number"
+    " WHERE d.subscription = :subscription AND d.state <> 3 AND d.number <= :last"
+    " AND (d.rank > :rank OR d.rank = :rank AND d.number > :number)"
+    " ORDER BY d.rank, d.number LIMIT :page"
+)
+
+
+class Browser:
+    """Walks through the messages that are in a queue when it begins, in the order of claims, held ones included.
+
+    Args:
+        connection: in a transaction.
+        name: the queue.
+    """
+
+    def __init__(self, connection: Connection, name: str) -> None:
+        rows = _FIRST.rows(connection, name=name)
+        self._subscription: int = rows[0][0] if rows else 0
+        self._last: int | None = rows[0][1] if rows else None
+        self._place = (-1, 0)
+        self.more = self._last is not None
+
+    def page(self, connection: Connection, most: int) -> Sequence[Stored]:
+        """The next messages, without expired ones. Sets `more` to false at the end."""
+        limit = min(most, PAGE)
+        rank, number = self._place
+        values = {"subscription": self._subscription, "last": self._last, "rank": rank, "number": number}
+        rows = _NEXT.rows(connection, **values, page=limit) if self.more else ()
+        self.more = len(rows) == limit
+        if rows:
+            self._place = (rows[-1].rank, rows[-1].number)
+        return list(self._stored(rows))
+
+    @staticmethod
+    def _stored(rows: Sequence[tuple[int, str, int, int, bytes, int, int, int, int]]) -> Iterator[Stored]:
+        for number, message_id, sent_at, due, content, deliveries, _rank, expires, now in rows:
+            if not 0 < expires <= now:
+                yield Stored(number, message_id, sent_at, due, content, deliveries + 1, deliveries > 0)

@@ -1,0 +1,173 @@
+"""Gives ready messages to a consumer, in the order of priority and number.
+
+A claim need not wait for the disk: if a power failure undoes it, the message is only ready again. A suspect, whose
+consumer died while it held the message, is different. It is claimed alone, and counted in the same commit, which waits
+for the disk. So the count of a message that kills its consumers rises each time, and that of its neighbours does not.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sqlalchemy import Connection
+
+from connectors.embedded.content import Stored
+from connectors.embedded.sql import Sql
+
+_HEAD = Sql(
+    "SELECT number, size, suspect FROM ("
+    "SELECT * FROM (SELECT number, rank, size, suspect FROM broker_delivery"
+    " WHERE subscription = :subscription AND state = 0 ORDER BY rank, number LIMIT :limit) AS ready"
+    " UNION ALL SELECT * FROM (SELECT number, rank, size, suspect FROM broker_delivery"
+    " WHERE subscription = :subscription AND state = 2 AND due <= {now} ORDER BY due LIMIT :limit) AS due"
+    ") AS found ORDER BY rank, number LIMIT :limit"
+)
+_TAKE = Sql(
+    "UPDATE broker_delivery SET state = 1, consumer = :consumer, deliveries = deliveries + :suspect"
+    " WHERE subscription = :subscription AND number IN :numbers"
+    " AND (state = 0 OR state = 2 AND due <= {now}) AND suspect = :suspect"
+)
+_TAKEN = Sql(
+    "SELECT d.number, c.message_id, c.sent_at, d.due, c.content, d.deliveries, d.suspect, d.rank, d.expires, {now}"
+    " FROM broker_delivery d JOIN broker_content c ON c.number = d.number"
+    " WHERE d.subscription = :subscription AND d.number IN :numbers AND d.state = 1 AND d.consumer = :consumer"
+    " ORDER BY d.rank, d.number"
+)
+_CLAIM_POSTGRES = Sql(
+    "SELECT 1",
+    "WITH ready AS MATERIALIZED (SELECT number, rank, size, suspect FROM broker_delivery"
+    " WHERE subscription = :subscription AND state = 0 ORDER BY rank, number LIMIT :limit FOR UPDATE SKIP LOCKED),"
+    " due AS MATERIALIZED (SELECT number, rank, size, suspect FROM broker_delivery"
+    " WHERE subscription = :subscription AND state = 2 AND due <= {now}"
+    " ORDER BY due LIMIT :limit FOR UPDATE SKIP LOCKED),"
+    " found AS (SELECT number, row_number() OVER place AS nth, sum(size) OVER place AS total,"
+    " sum(suspect) OVER place AS suspects FROM (SELECT * FROM ready UNION ALL SELECT * FROM due) AS both_kinds"
+    " WINDOW place AS (ORDER BY rank, number)),"
+    " chosen AS (SELECT number FROM found WHERE nth <= :limit AND suspects = :suspect"
+    " AND (nth = 1 OR :suspect = 0 AND total <= :bytes)),"
+    " taken AS (UPDATE broker_delivery d SET state = 1, consumer = :consumer, deliveries = d.deliveries + :suspect"
+    " FROM chosen CROSS JOIN"
+    " (SELECT set_config('synchronous_commit',"
+    " CASE WHEN :suspect = 0 THEN 'off' ELSE current_setting('synchronous_commit') END, true)) AS sync"
+    " WHERE d.subscription = :subscription AND d.number = chosen.number"
+    " RETURNING d.number, d.rank, d.due, d.deliveries, d.suspect, d.expires)"
+    " SELECT t.number, c.message_id, c.sent_at, t.due, c.content, t.deliveries, t.suspect, t.rank, t.expires, {now}"
+    " FROM taken t JOIN broker_content c ON c.number = t.number ORDER BY t.rank, t.number",
+)
+_TAKE_POSTGRES = Sql(
+    "SELECT 1",
+    "WITH chosen AS MATERIALIZED (SELECT number FROM broker_delivery"
+    " WHERE subscription = :subscription AND number IN :numbers AND suspect = :suspect"
+    " AND (state = 0 OR state = 2 AND due <= {now}) ORDER BY number FOR UPDATE SKIP LOCKED),"
+    " taken AS (UPDATE broker_delivery d SET state = 1, consumer = :consumer, deliveries = d.deliveries + :suspect"
+    " FROM chosen CROSS JOIN"
+    " (SELECT set_config('synchronous_commit',"
+    " CASE WHEN :suspect = 0 THEN 'off' ELSE current_setting('synchronous_commit') END, true)) AS sync"
+    " WHERE d.subscription = :subscription AND d.number = chosen.number"
+    " RETURNING d.number, d.rank, d.due, d.deliveries, d.suspect, d.expires)"
+    " SELECT t.number, c.message_id, c.sent_at, t.due, c.content, t.deliveries, t.suspect, t.rank, t.expires, {now}"
+    " FROM taken t JOIN broker_content c ON c.number = t.number ORDER BY t.rank, t.number",
+)
+
+
+class Holder(NamedTuple):
+    """A registered consumer.
+
+    Attributes:
+        destination, subscription, consumer: ids of their rows.
+        is_queue: whether each message of the destination has one subscription only.
+        suspect_through: ready messages up to this number may have been delivered before.
+    """
+
+    destination: int
+    subscription: int
+    consumer: int
+    is_queue: bool
+    suspect_through: int = 0
+
+
+class Bounds(NamedTuple):
+    """The most that one claim may take; it takes one message at least."""
+
+    messages: int
+    bytes: int
+
+
+class Claimed(NamedTuple):
+    """A claimed message.
+
+    Attributes:
+        stored: the message.
+        suspect: whether the claim has counted it already.
+        rank: 9 less its priority.
+        expired: whether it must not be handed over.
+    """
+
+    stored: Stored
+    suspect: bool
+    rank: int
+    expired: bool
+
+
+class Ready(NamedTuple):
+    """A message that a claim may take next."""
+
+    number: int
+    size: int
+    suspect: int
+
+
+def look(connection: Connection, subscription: int, limit: int) -> Sequence[Ready]:
+    """The first messages that nobody holds, in the order in which they are claimed."""
+    return [Ready(*row) for row in _HEAD.rows(connection, subscription=subscription, limit=limit)]
+
+
+def within(ready: Sequence[Ready], bounds: Bounds) -> Sequence[Ready]:
+    """The part of these messages that one claim takes: a suspect alone, others within the bounds."""
+    taken: list[Ready] = []
+    total = 0
+    for one in ready[: bounds.messages]:
+        total += one.size
+        if taken and (one.suspect or total > bounds.bytes):
+            break
+        taken.append(one)
+        if one.suspect:
+            break
+    return taken
+
+
+def claim(connection: Connection, holder: Holder, bounds: Bounds, *, suspects: bool) -> Sequence[Claimed]:
+    """Give the first ready messages within the bounds to the consumer: those before the first suspect.
+
+    With `suspects` it takes the first message if that is a suspect, and nothing else.
+    """
+    if connection.dialect.name == "sqlite":
+        ready = within(look(connection, holder.subscription, bounds.messages), bounds)
+        if not ready or bool(ready[0].suspect) is not suspects:
+            return ()
+        return claim_chosen(connection, holder, [one.number for one in ready], suspects=suspects)
+    values = {"subscription": holder.subscription, "consumer": holder.consumer, "suspect": int(suspects)}
+    limits = {"limit": bounds.messages, "bytes": bounds.bytes}
+    return _claimed(holder, _CLAIM_POSTGRES.rows(connection, **values, **limits))
+
+
+def claim_chosen(
+    connection: Connection, holder: Holder, numbers: Sequence[int], *, suspects: bool
+) -> Sequence[Claimed]:
+    """Give those of the messages to the consumer that are ready, and that are suspects or not."""
+    values = {"subscription": holder.subscription, "consumer": holder.consumer, "numbers": list(numbers)}
+    if connection.dialect.name == "sqlite":
+        _TAKE.run(connection, **values, suspect=int(suspects))
+        return _claimed(holder, _TAKEN.rows(connection, **values))
+    return _claimed(holder, _TAKE_POSTGRES.rows(connection, **values, suspect=int(suspects)))
+
+
+def _claimed(
+    holder: Holder, rows: Sequence[tuple[int, str, int, int, bytes, int, int, int, int, int]]
+) -> list[Claimed]:
+    claimed = []
+    for number, message_id, sent_at, due, content, deliveries, suspect, rank, expires, now in rows:
+        before = deliveries > suspect or bool(suspect) or number <= holder.suspect_through
+        count = deliveries if suspect else deliveries + 1
+        stored = Stored(number, message_id, sent_at, due, content, count, before)
+        claimed.append(Claimed(stored, bool(suspect), rank, 0 < expires <= now))
+    return claimed

@@ -1,0 +1,72 @@
+"""Clients: connections of programs, with their client ids and temporary destinations."""
+
+import os
+import socket
+import uuid
+from collections.abc import Sequence
+
+from sqlalchemy import Connection
+
+from connectors.embedded import consumers, destinations
+from connectors.embedded.consumers import Lives
+from connectors.embedded.sql import Sql
+from correlator.errors import UsageError, quoted
+
+_HOLDER = Sql("SELECT id, pid, host FROM broker_client WHERE client_id = :client_id")
+_REGISTER = Sql("INSERT INTO broker_client (client_id, pid, host) VALUES (:client_id, :pid, :host) RETURNING id")
+_ALL = Sql("SELECT id FROM broker_client ORDER BY id")
+_REMOVE = Sql("DELETE FROM broker_client WHERE id = :client")
+_TEMPORARY = Sql("SELECT id, name FROM broker_destination WHERE client = :client ORDER BY id")
+
+
+def name_of(client: int) -> str:
+    """The name of the lock that shows that a client lives."""
+    return f"client-{client}"
+
+
+def register(connection: Connection, client_id: str | None, lives: Lives) -> int:
+    """Register a client; returns its id. Called under the lock of the registry.
+
+    Raises `UsageError` E7515 if another living client has the client id.
+    """
+    if client_id is not None:
+        for client, pid, host in _HOLDER.rows(connection, client_id=client_id):
+            if not lives.is_dead(name_of(client)):
+                raise UsageError(
+                    "E7515",
+                    quoted(client_id),
+                    f"pid {pid} on host {host} is connected with this client id",
+                    "A client id is used by one connection at a time",
+                    "Close the other connection, or use another client id",
+                )
+            remove(connection, client)
+    return int(_REGISTER.one(connection, client_id=client_id, pid=os.getpid(), host=socket.gethostname()))
+
+
+def make_temporary(connection: Connection, client: int, kind: str) -> str:
+    """Make a temporary destination of a client; returns its name. Called under the lock of the registry."""
+    name = f"{kind}:{destinations.TEMPORARY}{uuid.uuid4().hex}"
+    destinations.make(connection, name, client)
+    return name
+
+
+def remove(connection: Connection, client: int) -> Sequence[str]:
+    """Remove a client with its temporary destinations, and whoever consumes from them. Called under that lock."""
+    names = []
+    for destination, name in _TEMPORARY.rows(connection, client=client):
+        destinations.lock_against_sends(connection, name)
+        for subscription in destinations.subscriptions(connection, destination):
+            for consumer in consumers.of_subscription(connection, subscription.id):
+                consumers.close(connection, subscription.id, consumer.id)
+            destinations.delete_subscription(connection, subscription.id)
+        destinations.delete(connection, destination)
+        names.append(name)
+    _REMOVE.run(connection, client=client)
+    return names
+
+
+def reap(connection: Connection, lives: Lives) -> None:
+    """Remove the clients whose process is gone. Called under that lock."""
+    for (client,) in _ALL.rows(connection):
+        if lives.is_dead(name_of(client)):
+            remove(connection, client)

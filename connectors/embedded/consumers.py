@@ -1,0 +1,116 @@
+"""Consumers: their registration, and the one place where dead ones are struck off."""
+
+import os
+import socket
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from sqlalchemy import Connection
+
+from connectors.embedded import destinations
+from connectors.embedded.sql import Sql
+
+_REGISTER = Sql(
+    "INSERT INTO broker_consumer (subscription, client, pid, host, boot)"
+    " VALUES (:subscription, :client, :pid, :host, :boot) RETURNING id"
+)
+_OF_SUBSCRIPTION = Sql("SELECT id, pid, host, boot FROM broker_consumer WHERE subscription = :subscription ORDER BY id")
+_ALL = Sql("SELECT subscription, id, pid, host, boot FROM broker_consumer ORDER BY id")
+_REMOVE = Sql("DELETE FROM broker_consumer WHERE id = :consumer")
+_REJECT_ALL = Sql(
+    "UPDATE broker_delivery SET state = 0, consumer = 0, deliveries = deliveries + 1 - suspect, suspect = 0"
+    " WHERE subscription = :subscription AND state = 1 AND consumer = :consumer AND consumer > 0"
+)
+_SUSPECT_ALL = Sql(
+    "UPDATE broker_delivery SET state = 0, consumer = 0, deliveries = deliveries + 1 - suspect, suspect = 1"
+    " WHERE subscription = :subscription AND state = 1 AND consumer = :consumer AND consumer > 0"
+)
+_SUSPECT_THROUGH = Sql(
+    "UPDATE broker_subscription SET suspect_through = (SELECT last_number FROM broker_store) WHERE id = :subscription",
+    "UPDATE broker_subscription SET suspect_through = (SELECT last_value FROM broker_number) WHERE id = :subscription",
+)
+_ENDS = Sql(
+    "SELECT 1 FROM broker_subscription s WHERE s.id = :subscription AND s.durable = 0"
+    " AND NOT EXISTS (SELECT 1 FROM broker_consumer c WHERE c.subscription = s.id)"
+)
+_ENDED = Sql(
+    "SELECT s.id FROM broker_subscription s WHERE s.durable = 0"
+    " AND NOT EXISTS (SELECT 1 FROM broker_consumer c WHERE c.subscription = s.id)"
+)
+
+
+class Lives(Protocol):
+    """Knows who is dead; see `link.DatabaseLink`."""
+
+    boot: str
+
+    def is_dead(self, name: str) -> bool:
+        """Whether the process or session of a consumer or client is gone."""
+        ...
+
+
+class Consumer(NamedTuple):
+    """A registered consumer, and the process that it is in."""
+
+    id: int
+    pid: int
+    host: str
+    boot: str
+
+    def __str__(self) -> str:
+        return f"pid {self.pid} on host {self.host}" if self.pid else "another process"
+
+
+def register(connection: Connection, subscription: int, client: int, boot: str) -> int:
+    """Register a consumer; returns its id, which is never used again. Registered later means a higher id."""
+    here = {"pid": os.getpid(), "host": socket.gethostname(), "boot": boot}
+    return int(_REGISTER.one(connection, subscription=subscription, client=client, **here))
+
+
+def of_subscription(connection: Connection, subscription: int) -> Sequence[Consumer]:
+    """The consumers of a subscription, in the order of their registration."""
+    return [Consumer(*row) for row in _OF_SUBSCRIPTION.rows(connection, subscription=subscription)]
+
+
+def living(connection: Connection, subscription: int, lives: Lives) -> Sequence[Consumer]:
+    """The consumers of a subscription that live. Strikes off the others."""
+    found = []
+    for consumer in of_subscription(connection, subscription):
+        if lives.is_dead(str(consumer.id)):
+            strike_off(connection, subscription, consumer, lives.boot)
+        else:
+            found.append(consumer)
+    return found
+
+
+def strike_off(connection: Connection, subscription: int, consumer: Consumer, boot: str) -> None:
+    """Remove a dead consumer: what it held is ready again, in its place, and suspect.
+
+    If host or server have started anew since, claims may be lost: so all that is ready may have been delivered before.
+    """
+    _SUSPECT_ALL.run(connection, subscription=subscription, consumer=consumer.id)
+    _REMOVE.run(connection, consumer=consumer.id)
+    if consumer.boot not in {"", boot}:  # "": of a version that waited for the disk at each claim
+        _SUSPECT_THROUGH.run(connection, subscription=subscription)
+
+
+def close(connection: Connection, subscription: int, consumer: int) -> None:
+    """Remove a consumer that closes: what it held is ready again, in its place.
+
+    With the last consumer a subscription ends that is not durable.
+
+    Called under the lock of the registry.
+    """
+    _REJECT_ALL.run(connection, subscription=subscription, consumer=consumer)
+    _REMOVE.run(connection, consumer=consumer)
+    if _ENDS.rows(connection, subscription=subscription):
+        destinations.delete_subscription(connection, subscription)
+
+
+def reap(connection: Connection, lives: Lives) -> None:
+    """Strike off all dead consumers, and end the subscriptions that ended with them. Called under that lock."""
+    for subscription, *consumer in _ALL.rows(connection):
+        if lives.is_dead(str(consumer[0])):
+            strike_off(connection, subscription, Consumer(*consumer), lives.boot)
+    for (subscription,) in _ENDED.rows(connection):
+        destinations.delete_subscription(connection, subscription)

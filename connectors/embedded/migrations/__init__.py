@@ -1,0 +1,1 @@
+"""The revisions of the schema of the embedded broker, run by Alembic."""

@@ -1,0 +1,1 @@
+"""One module for each revision; none is changed after its release."""

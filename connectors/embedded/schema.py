@@ -1,0 +1,82 @@
+"""The tables of the embedded broker and their changes: Alembic revisions, each in one transaction.
+
+Tables (all names begin with `broker_`):
+
+- `content`: each message once, as `content.encode` makes it. `refs_left` counts its rows in `delivery`; the row goes
+  with the last of them.
+- `delivery`: a message for one subscription. `rank` is 9 less the priority. `state`: 0 ready, 1 held by `consumer`,
+  2 delayed until `due`, 3 acknowledged by the prepared transaction `consumer`. `deliveries` counts how often a program
+  was given the message; while it is held, that time does not count yet, except for a `suspect`, whose consumer died
+  once. `expires` 0 means never. Times are milliseconds since the epoch.
+- `tally`: changes of the number of messages and bytes of a destination; their sum is what it holds.
+- `destination`, `subscription` (a queue has exactly one, named ""), `consumer`, `client`: who uses what. `client` of a
+  destination is the owner of a temporary one.
+- `sender`: the last sequence of each source, to recognise repeats.
+- `tx`, `tx_send`: prepared transactions, what they will send, and for a day how they ended.
+- `store`: one row, with the last number on SQLite (PostgreSQL has a sequence), and how often the broker has started.
+- `schema`: the number of the schema, for programs from before the revisions. They refuse a higher one.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection
+
+from connectors.embedded.sql import Sql
+from correlator.errors import ConnectionLost
+
+HEAD = "0002"
+SCRIPTS = Path(__file__).with_name("migrations")
+VERSION_TABLE = "broker_version"
+FIRST = "0001"
+_HAS_TABLE = Sql(
+    "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = :name",
+    "SELECT 1 FROM pg_tables WHERE schemaname = current_schema() AND tablename = :name",
+)
+_VERSION = Sql("SELECT version_num FROM broker_version")
+
+
+def revision(connection: Connection) -> str:
+    """The revision of the broker in this database; "" if there is none. Called in a transaction."""
+    if _HAS_TABLE.one(connection, name=VERSION_TABLE):
+        found = _VERSION.one(connection)
+        if found:
+            return str(found)
+    return FIRST if _HAS_TABLE.one(connection, name="broker_schema") else ""
+
+
+def refuse_newer(where: str, found: str) -> None:
+    """Raise `ConnectionLost` E7006 if a newer version wrote the broker."""
+    if found > HEAD:
+        what = f"written by a newer version (schema {int(found)}, this is {int(HEAD)})"
+        raise ConnectionLost("E7006", where, what, "", "Upgrade first")
+
+
+def upgrade(connection: Connection, found: str) -> None:
+    """Run the revisions after the one that was found, each in a transaction of its own.
+
+    Called outside a transaction, while no other process can change the schema.
+    """
+    config = Config(attributes={"connection": connection})
+    config.set_main_option("script_location", str(SCRIPTS).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    if found == FIRST:  # perhaps of a version from before the revisions
+        with connection.begin():
+            MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE}).stamp(
+                ScriptDirectory.from_config(config), FIRST
+            )
+    command.upgrade(config, HEAD)
+
+
+def settings(connection: Connection) -> dict[str, Any]:
+    """The arguments of `context.configure` that make each revision one transaction."""
+    return {
+        "connection": connection,
+        "version_table": VERSION_TABLE,
+        "transactional_ddl": True,
+        "transaction_per_migration": True,
+    }

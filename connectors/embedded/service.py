@@ -1,0 +1,286 @@
+"""The embedded broker as a message service: clients, and sessions whose sources and sinks share a link."""
+
+import threading
+import time
+import uuid
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import SQLAlchemyError
+
+from connectors.embedded import clients, destinations, removal, sending, starting, transactions
+from connectors.embedded.access import Access
+from connectors.embedded.composing import Composer
+from connectors.embedded.content import read_message
+from connectors.embedded.link import DatabaseLink
+from connectors.embedded.neighbours import neighbours
+from connectors.embedded.sending import NewMessage, NoSuchDestination
+from connectors.embedded.sink import EmbeddedSink
+from connectors.embedded.source import EmbeddedSource
+from connectors.embedded.sql import Sql
+from connectors.embedded.subscribing import Wanted
+from connectors.embedded.transactions import PreparedSend
+from correlator.connector import Features, Subscriber, Work
+from correlator.errors import ConnectionLost
+from correlator.events import Outgoing
+from correlator.options import check_destination, check_options
+from correlator.selector import Selector
+from correlator.settings import ReceiverSettings, SenderSettings
+
+_LONGEST_LOOK_S = 0.05
+_LOOK_UP_S = 5.0
+_TRANSACTION_ID = Sql("SELECT 0", "SELECT CAST(CAST(pg_current_xact_id() AS text) AS bigint)")
+_OUTCOME = Sql("SELECT 1", "SELECT pg_xact_status(CAST(CAST(:id AS text) AS xid8))")
+
+
+class EmbeddedClient:
+    """A connection of a program. Threads may share it.
+
+    Args:
+        where: the connection, for messages.
+        store: the broker's database.
+        client_id: its client id, if it has one.
+        features: those of the connection.
+    """
+
+    def __init__(self, where: str, store: str, client_id: str | None, features: Features) -> None:
+        self.where = where
+        self.store = store
+        self.client_id = client_id
+        self.features = features
+        self._access = Access(store, shared=True)
+        self._turn = threading.RLock()
+        self._link: DatabaseLink | None = None
+        self._id = 0
+        if client_id is not None:
+            self.registered()
+
+    def registered(self) -> int:
+        """The id of the client's row; registers the client if that was not needed before.
+
+        Raises `ConnectionLost`, and `UsageError` as `MessageService.attach`. If the link was lost, the client registers
+        anew, and its temporary destinations have ended.
+        """
+        with self._turn:
+            if self._link is not None and self._access.uses(self._link):
+                return self._id
+            self._link = link = self._access.connect(self.where)
+            with self._access.transaction(self.where, link) as connection:
+                destinations.lock_registry(connection)
+                starting.reap(connection, link)
+                self._id = clients.register(connection, self.client_id, link)
+                link.live(clients.name_of(self._id))
+            return self._id
+
+    @property
+    def id(self) -> int:
+        """The id of the client's row; 0 if it has not registered."""
+        return self._id
+
+    def session(self) -> "EmbeddedSession":
+        """Make the part of a session, without connecting."""
+        return EmbeddedSession(self)
+
+    def create_temporary(self, kind: str) -> str:
+        """Make a temporary destination; see `ServiceClient`."""
+        with self._turn:
+            client = self.registered()
+            with self._access.transaction(self.where, self._link) as connection:
+                destinations.lock_registry(connection)
+                return clients.make_temporary(connection, client, kind)
+
+    def delete_temporary(self, destination: str) -> None:
+        """Delete a temporary destination of this client; see `ServiceClient`."""
+        with self._turn:
+            client = self.registered()
+            assert self._link is not None
+            with self._access.transaction(self.where, self._link) as connection:
+                destinations.lock_registry(connection)
+                there = destinations.find(connection, destination)
+                if there is not None and there.client == client:
+                    removal.delete_unused(connection, there, destination, self._link)
+
+    def close(self) -> None:
+        """End the registration, with the temporary destinations."""
+        with self._turn:
+            link = self._link
+            if link is not None and not link.maker.is_another_process and self._access.uses(link):
+                with suppress(ConnectionLost):
+                    with self._access.transaction(self.where, link) as connection:
+                        destinations.lock_registry(connection)
+                        clients.remove(connection, self._id)
+                    link.die(clients.name_of(self._id))
+            self._link, self._id = None, 0
+            self._access.close()
+
+
+class EmbeddedSession:
+    """The part of a session: sources and sinks on one link. One thread uses it, and perhaps another one that sends."""
+
+    def __init__(self, client: EmbeddedClient) -> None:
+        self.features = client.features
+        self._client = client
+        self._where = client.where
+        self._access = Access(client.store, shared=True)
+        self._neighbours = neighbours(client.store)
+        self._composer = Composer(client.where, lasting=True)
+        self._woken = threading.Event()
+
+    def source(self, receiver: ReceiverSettings) -> EmbeddedSource:
+        """A consumer of a queue, or of a shared durable subscription of a topic that no client id owns."""
+        return make_source(self._access, receiver, client=self._client.id)
+
+    def subscriber(self, receiver: ReceiverSettings, subscriber: Subscriber) -> EmbeddedSource:
+        """A consumer of a topic; see `ServiceSession`."""
+        where = f"receivers.{receiver.id}"
+        check_options(where, receiver.options, ())
+        check_destination(where, receiver.destination)
+        Selector.optional(receiver.selector, f"{where}.selector")
+        wanted = Wanted(
+            # A subscription without a name has its own consumer only: it needs a name that no other one has.
+            name=subscriber.name or f"~{uuid.uuid4().hex}",
+            client_id=self._client.client_id or "",
+            durable=int(subscriber.durable),
+            shared=int(subscriber.shared),
+            selector=receiver.selector or None,
+            keeps_selector=False,
+            client=self._client.id,
+        )
+        return EmbeddedSource(where, self._access, receiver, wanted, None)
+
+    def sink(self, sender: SenderSettings) -> EmbeddedSink:
+        """A producer."""
+        return make_sink(self._access, sender)
+
+    def settle(self, work: Work) -> None:
+        """Acknowledge and send in one transaction; see `ServiceSession`."""
+        entries = [(out, self._composer.compose(out)) for out in work.sends]
+        lazy = not work.acknowledged and not any(entry.persistent for _, entry in entries)
+        link = self._access.connect(self._where)
+        settled = self._settled(work)
+        commit = _Commit()
+        try:
+            with self._access.transaction(self._where, link, synced=not lazy) as connection:
+                commit.id = int(_TRANSACTION_ID.one(connection))
+                for source, _, numbers in settled:
+                    source.acknowledge_in(connection, numbers)
+                self._send(connection, entries, lazy=lazy)
+                commit.begun = True
+        except ConnectionLost as error:
+            if not commit.begun or not self._has_committed(commit, error):
+                raise
+        for source, tokens, _ in settled:
+            source.let_go(tokens)
+        self._neighbours.ring()
+
+    def _settled(self, work: Work) -> list[tuple[EmbeddedSource, Sequence[Any], Sequence[int]]]:
+        """The sources with their tokens and numbers. Raises `ConnectionLost` if the link of one is gone."""
+        settled = []
+        for source, tokens in work.acknowledged:
+            assert isinstance(source, EmbeddedSource)
+            source.check_open()
+            settled.append((source, tokens, source.numbers(tokens)))
+        return settled
+
+    def _send(self, connection: Connection, entries: Sequence[tuple[Outgoing, NewMessage]], *, lazy: bool) -> None:
+        wanted: dict[str, list[NewMessage]] = {}
+        for out, entry in entries:
+            wanted.setdefault(out.destination, []).append(entry)
+        # In the order of the names, so that two sessions never wait for each other's destinations.
+        for destination in sorted(wanted):
+            try:
+                sending.store(connection, destination, wanted[destination], lazy=lazy)
+            except NoSuchDestination as error:
+                raise self._composer.gone(next(out for out, _ in entries if out.destination == destination)) from error
+
+    def _has_committed(self, commit: "_Commit", error: ConnectionLost) -> bool:
+        """Look up what became of a commit whose answer was lost. Raises `ConnectionLost` E7518 if that fails."""
+        if self._access.is_sqlite:
+            return False  # SQLite has no answer that could be lost
+        deadline = time.monotonic() + _LOOK_UP_S
+        while time.monotonic() < deadline:
+            try:
+                link = self._access.connect(self._where)
+                with self._access.reading(self._where, link) as connection:
+                    outcome = _OUTCOME.one(connection, id=commit.id)
+            except (ConnectionLost, SQLAlchemyError):
+                outcome = None
+            if outcome in ("committed", "aborted"):
+                return bool(outcome == "committed")
+            self._woken.wait(_LONGEST_LOOK_S)
+        raise ConnectionLost(
+            "E7518", self._where, "the answer to a commit was lost, and so it may have happened or not"
+        ) from error
+
+    def prepare(self, name: str, work: Work) -> None:
+        """Store the work under a name; see `ServiceSession`."""
+        entries = [(out, self._composer.compose(out)) for out in work.sends]
+        link = self._access.connect(self._where)
+        settled = self._settled(work)
+        with self._access.transaction(self._where, link) as connection:
+            sends = [PreparedSend(out.destination, entry.message_id, entry.content) for out, entry in entries]
+            tx = transactions.prepare(connection, name, sends)
+            for source, _, numbers in settled:
+                source.prepare_in(connection, numbers, tx)
+        for source, tokens, _ in settled:
+            source.let_go(tokens)
+
+    def resolve(self, name: str, *, commit: bool) -> None:
+        """Carry out a prepared transaction, or undo it; see `ServiceSession`."""
+        link = self._access.connect(self._where)
+        with self._access.transaction(self._where, link) as connection:
+            sends = transactions.resolve(connection, name, commit=commit)
+            self._send(connection, [self._again(send) for send in sends], lazy=False)
+        self._neighbours.ring()
+
+    def _again(self, send: PreparedSend) -> tuple[Outgoing, NewMessage]:
+        out = Outgoing(0, "", send.destination, read_message(send.content), send.message_id)
+        return out, self._composer.compose(out)
+
+    def look(self) -> int:
+        """See `ServiceSession`."""
+        return self._neighbours.rung()
+
+    def wait(self, seen: int, timeout_s: float) -> None:
+        """See `ServiceSession`. Returns after at most 50 ms, since other processes may have sent."""
+        if not self._woken.is_set():
+            self._neighbours.wait(seen, min(timeout_s, _LONGEST_LOOK_S))
+        self._woken.clear()
+
+    def wake(self) -> None:
+        """See `ServiceSession`."""
+        self._woken.set()
+        self._neighbours.ring()
+
+    def close(self) -> None:
+        """Close the link."""
+        self._access.close()
+
+
+class _Commit:
+    """What must be known to look up a commit."""
+
+    def __init__(self) -> None:
+        self.id = 0
+        self.begun = False
+
+
+def make_source(access: Access, receiver: ReceiverSettings, *, client: int = 0) -> EmbeddedSource:
+    """A consumer of a queue, or of a receiver's durable subscription. Raises `ConfigError`."""
+    where = f"receivers.{receiver.id}"
+    check_options(where, receiver.options, ())
+    kind = check_destination(where, receiver.destination).kind
+    selector = Selector.optional(receiver.selector, f"{where}.selector") if kind == "queue" else None
+    name = receiver.subscription if kind == "topic" else ""
+    return EmbeddedSource(where, access, receiver, Wanted(name, client=client), selector)
+
+
+def make_sink(access: Access, sender: SenderSettings) -> EmbeddedSink:
+    """A producer. Raises `ConfigError`."""
+    where = f"senders.{sender.id}"
+    check_options(where, sender.options, ())
+    if sender.destination is not None:
+        check_destination(where, sender.destination)
+    return EmbeddedSink(where, access, lasting=sender.reliability != "BEST_EFFORT")

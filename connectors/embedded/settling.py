@@ -1,0 +1,116 @@
+"""Ends or gives back what a consumer holds: every message leaves a subscription through `leave`."""
+
+from collections.abc import Sequence
+
+from sqlalchemy import Connection
+
+from connectors.embedded.claiming import Holder
+from connectors.embedded.sql import HELD, PREPARED, Sql
+
+_LEAVE = Sql(
+    "DELETE FROM broker_delivery WHERE subscription = :subscription AND number IN :numbers"
+    " AND state = :state AND consumer = :consumer"
+)
+_LEAVE_QUEUE_POSTGRES = Sql(
+    "SELECT 1",
+    "WITH gone AS (DELETE FROM broker_delivery WHERE subscription = :subscription AND number IN :numbers"
+    " AND state = :state AND consumer = :consumer RETURNING number),"
+    " content AS (DELETE FROM broker_content c USING gone WHERE c.number = gone.number"
+    " RETURNING length(c.content) AS size),"
+    " tally AS (INSERT INTO broker_tally (destination, messages, bytes)"
+    " SELECT :destination, -count(*), -coalesce(sum(size), 0) FROM content)"
+    " SELECT count(*) FROM gone",
+)
+_LOCK_CONTENT = Sql("SELECT 1", "SELECT 1 FROM broker_content WHERE number IN :numbers ORDER BY number FOR UPDATE")
+_LET_GO = Sql(
+    "UPDATE broker_content SET refs_left = refs_left - 1 WHERE number IN :numbers AND refs_left > 1 RETURNING number"
+)
+_DROP = Sql("DELETE FROM broker_content WHERE number IN :numbers RETURNING length(content)")
+_TALLY = Sql("INSERT INTO broker_tally (destination, messages, bytes) VALUES (:destination, :messages, :bytes)")
+_REJECT = Sql(
+    "UPDATE broker_delivery SET state = 0, consumer = 0, deliveries = deliveries + 1 - suspect, suspect = 0"
+    " WHERE subscription = :subscription AND number IN :numbers AND state = 1 AND consumer = :consumer"
+)
+_RELEASE = Sql(
+    "UPDATE broker_delivery SET state = 0, consumer = 0, deliveries = deliveries - suspect"
+    " WHERE subscription = :subscription AND number IN :numbers AND state = 1 AND consumer = :consumer"
+)
+_PREPARE = Sql(
+    "UPDATE broker_delivery SET state = 3, consumer = :tx"
+    " WHERE subscription = :subscription AND number IN :numbers AND state = 1 AND consumer = :consumer"
+)
+_ROLL_BACK = Sql(
+    "UPDATE broker_delivery SET state = 0, consumer = 0, deliveries = deliveries + 1 - suspect, suspect = 0"
+    " WHERE state = 3 AND consumer = :tx"
+)
+_PREPARED = Sql(
+    "SELECT s.destination, d.subscription, n.name, d.number FROM broker_delivery d"
+    " JOIN broker_subscription s ON s.id = d.subscription JOIN broker_destination n ON n.id = s.destination"
+    " WHERE d.state = 3 AND d.consumer = :tx ORDER BY d.subscription, d.number"
+)
+
+
+def acknowledge(connection: Connection, holder: Holder, numbers: Sequence[int]) -> bool:
+    """Delete acknowledged messages; false if the consumer did not hold all of them any more."""
+    return leave(connection, holder, numbers, HELD)
+
+
+def leave(connection: Connection, holder: Holder, numbers: Sequence[int], state: int) -> bool:
+    """Delete messages that are in this state for this holder; their content goes with the last subscription.
+
+    Returns whether all of them were there.
+    """
+    if not numbers:
+        return True
+    values = {"subscription": holder.subscription, "consumer": holder.consumer, "state": state, "numbers": numbers}
+    if holder.is_queue and connection.dialect.name == "postgresql":
+        gone = _LEAVE_QUEUE_POSTGRES.one(connection, **values, destination=holder.destination)
+        return bool(gone == len(numbers))
+    gone = _LEAVE.run(connection, **values)
+    if gone != len(numbers):
+        return False
+    if not holder.is_queue:
+        _LOCK_CONTENT.rows(
+            connection, numbers=numbers
+        )  # in one order, so that two consumers do not wait for each other
+        kept = {row[0] for row in _LET_GO.rows(connection, numbers=numbers)}
+        numbers = [number for number in numbers if number not in kept]
+    if numbers:
+        sizes = [row[0] for row in _DROP.rows(connection, numbers=numbers)]
+        _TALLY.run(connection, destination=holder.destination, messages=-len(sizes), bytes=-sum(sizes))
+    return True
+
+
+def reject(connection: Connection, holder: Holder, numbers: Sequence[int]) -> None:
+    """Let messages that the program has seen be ready again, in their place."""
+    _give_back(connection, _REJECT, holder, numbers)
+
+
+def release(connection: Connection, holder: Holder, numbers: Sequence[int]) -> None:
+    """Let messages that the program has not seen be ready again, in their place."""
+    _give_back(connection, _RELEASE, holder, numbers)
+
+
+def _give_back(connection: Connection, how: Sql, holder: Holder, numbers: Sequence[int]) -> None:
+    if numbers:
+        how.run(connection, subscription=holder.subscription, consumer=holder.consumer, numbers=numbers)
+
+
+def prepare(connection: Connection, holder: Holder, numbers: Sequence[int], tx: int) -> bool:
+    """Let messages belong to a prepared transaction; false if the consumer did not hold all of them any more."""
+    values = {"subscription": holder.subscription, "consumer": holder.consumer, "numbers": numbers, "tx": tx}
+    return not numbers or _PREPARE.run(connection, **values) == len(numbers)
+
+
+def leave_prepared(connection: Connection, tx: int) -> None:
+    """Delete the messages that a prepared transaction has acknowledged."""
+    found: dict[Holder, list[int]] = {}
+    for destination, subscription, name, number in _PREPARED.rows(connection, tx=tx):
+        found.setdefault(Holder(destination, subscription, tx, name.startswith("queue:")), []).append(number)
+    for holder, numbers in found.items():
+        leave(connection, holder, numbers, PREPARED)
+
+
+def return_prepared(connection: Connection, tx: int) -> None:
+    """Let the messages that a prepared transaction has acknowledged be ready again, in their place."""
+    _ROLL_BACK.run(connection, tx=tx)

@@ -1,0 +1,85 @@
+"""Statements of the embedded broker: fixed texts, one for each database where they differ, compiled at first use.
+
+A text may hold `IN :numbers`, for a list of numbers, and `{now}`, the clock of the database: of the server with
+PostgreSQL, of this host with SQLite.
+"""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Dialect, text
+from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
+from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
+
+from correlator.storage.dialects import Statement
+
+READY, HELD, DELAYED, PREPARED = range(4)
+"""Values of `delivery.state`."""
+_KINDS: Mapping[str, type[Dialect]] = {"sqlite": SQLiteDialect_pysqlite, "postgresql": PGDialect_psycopg}
+_FORMS = {
+    "sqlite": {"IN :numbers": "IN (SELECT value FROM json_each(:numbers))", "{now}": ":now", "{lock}": ""},
+    "postgresql": {
+        "IN :numbers": "= ANY(:numbers)",
+        "{now}": "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)",
+        "{lock}": " FOR UPDATE",
+    },
+}
+
+
+class Sql:
+    """A statement for both databases.
+
+    Args:
+        sqlite: the text; of both if there is no other one.
+        postgresql: the text for PostgreSQL.
+    """
+
+    def __init__(self, sqlite: str, postgresql: str | None = None) -> None:
+        self._texts = {"sqlite": sqlite, "postgresql": postgresql or sqlite}
+        self._compiled: dict[str, Statement] = {}
+
+    def run(self, connection: Connection, **values: Any) -> int:
+        """Execute; returns the number of rows that matched."""
+        return self._of(connection).run(connection, [_values(connection, values)])
+
+    def run_all(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Execute with the values of each row, if there is one."""
+        if rows:
+            self._of(connection).run(connection, rows)
+
+    def rows(self, connection: Connection, **values: Any) -> Sequence[Any]:
+        """Execute; returns the rows of the result."""
+        return self._of(connection).fetch(connection, _values(connection, values))
+
+    def one(self, connection: Connection, **values: Any) -> Any:
+        """The first column of the first row, or `None` if there is no row."""
+        rows = self.rows(connection, **values)
+        return rows[0][0] if rows else None
+
+    def _of(self, connection: Connection) -> Statement:
+        dialect = connection.dialect.name
+        found = self._compiled.get(dialect)
+        if found is None:
+            written = self._texts[dialect]
+            for form, meaning in _FORMS[dialect].items():
+                written = written.replace(form, meaning)
+            found = self._compiled[dialect] = Statement(_KINDS[dialect](), text(written))
+        return found
+
+
+def _values(connection: Connection, values: dict[str, Any]) -> dict[str, Any]:
+    if connection.dialect.name == "sqlite":
+        values.setdefault("now", time.time_ns() // 1_000_000)
+        if "numbers" in values:
+            values["numbers"] = json.dumps(values["numbers"])
+    return values
+
+
+_NOW = Sql("SELECT {now}")
+
+
+def now_ms(connection: Connection) -> int:
+    """The time of the database, in milliseconds since the epoch."""
+    return int(_NOW.one(connection))

@@ -1,0 +1,37 @@
+"""The start of the broker, by whoever opens it while nobody else has it open.
+
+What ends with the broker ends here: consumers, clients with their temporary destinations, subscriptions that are not
+durable, messages that are not persistent. Prepared transactions stay.
+"""
+
+from sqlalchemy import Connection
+
+from connectors.embedded import clients, consumers, destinations
+from connectors.embedded.consumers import Lives
+from connectors.embedded.sql import Sql
+
+_COUNT = Sql("UPDATE broker_store SET starts = starts + 1")
+_TALLY = Sql(
+    "INSERT INTO broker_tally (destination, messages, bytes)"
+    " SELECT destination, -count(*), -sum(length(content)) FROM broker_content WHERE persistent = 0"
+    " GROUP BY destination"
+)
+_DELIVERIES = Sql(
+    "DELETE FROM broker_delivery WHERE number IN (SELECT number FROM broker_content WHERE persistent = 0)"
+)
+_CONTENT = Sql("DELETE FROM broker_content WHERE persistent = 0")
+
+
+def start(connection: Connection, lives: Lives) -> None:
+    """Start the broker, in one transaction."""
+    destinations.lock_registry(connection)
+    _COUNT.run(connection)
+    reap(connection, lives)
+    for statement in (_TALLY, _DELIVERIES, _CONTENT):
+        statement.run(connection)
+
+
+def reap(connection: Connection, lives: Lives) -> None:
+    """Remove what dead processes have left behind. Called under the lock of the registry."""
+    consumers.reap(connection, lives)
+    clients.reap(connection, lives)

@@ -1,0 +1,141 @@
+"""Registers a consumer on a queue or subscription, as the kind of the subscription allows."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sqlalchemy import Connection
+
+from connectors.embedded import consumers, destinations
+from connectors.embedded.claiming import Holder
+from connectors.embedded.consumers import Consumer, Lives
+from connectors.embedded.destinations import Destination, Subscription
+from correlator.connector import NO_SUCH_DESTINATION
+from correlator.errors import ConnectionLost, UsageError, quoted
+
+
+class Wanted(NamedTuple):
+    """What a consumer asks for.
+
+    Attributes:
+        name: name of the subscription; "" for a queue.
+        client_id: the client id that the name belongs to; "" if it belongs to the topic.
+        durable: 1 if the subscription lasts while it has no consumer.
+        shared: 1 if it may have several consumers.
+        selector: what the broker keeps for the subscription of a topic; `None` for all messages.
+        keeps_selector: whether an existing subscription keeps its own selector.
+        client: the id of the row of the client; 0 for none.
+    """
+
+    name: str
+    client_id: str = ""
+    durable: int = 1
+    shared: int = 1
+    selector: str | None = None
+    keeps_selector: bool = True
+    client: int = 0
+
+
+def subscribe(connection: Connection, name: str, wanted: Wanted, lives: Lives) -> Holder:
+    """Register a consumer; makes destination and subscription if they are new.
+
+    Raises:
+        ConnectionLost: `NO_SUCH_DESTINATION`, a temporary destination is gone.
+        UsageError: E7516, E7517 as `ServiceSession.subscriber`; E7521, a temporary destination of another client.
+    """
+    destinations.lock_registry(connection)
+    there = destinations.find(connection, name)
+    if there is None:
+        if destinations.is_temporary(name):
+            raise ConnectionLost(NO_SUCH_DESTINATION, name, "this temporary destination has ended")
+        there = destinations.make(connection, name, None)
+    elif there.client is not None and there.client != wanted.client:
+        raise UsageError(
+            "E7521",
+            name,
+            "another connection has made this temporary destination",
+            "Only consumers of that connection may use it",
+        )
+    subscription = _subscription(connection, name, there, wanted, lives)
+    consumer = consumers.register(connection, subscription.id, wanted.client, lives.boot)
+    is_queue = name.startswith("queue:")
+    return Holder(there.id, subscription.id, consumer, is_queue, subscription.suspect_through)
+
+
+def _subscription(connection: Connection, name: str, there: Destination, wanted: Wanted, lives: Lives) -> Subscription:
+    new = Subscription(0, wanted.client_id, wanted.name, wanted.durable, wanted.shared, wanted.selector, 0)
+    if wanted.client_id and wanted.durable:
+        _move_here(connection, new, there, lives)
+    found = next(
+        (
+            one
+            for one in destinations.subscriptions(connection, there.id)
+            if (one.client_id, one.name) == (wanted.client_id, wanted.name)
+        ),
+        None,
+    )
+    if found is None:
+        return destinations.make_subscription(connection, there.id, new)
+    living = consumers.living(connection, found.id, lives)
+    # Striking off may have marked what is ready.
+    found = next(one for one in destinations.subscriptions(connection, there.id) if one.id == found.id)
+    if not found.durable and not living:
+        destinations.delete_subscription(connection, found.id)
+        return destinations.make_subscription(connection, there.id, new)
+    _check_kind(name, found, wanted, living)
+    if wanted.keeps_selector or found.selector == wanted.selector:
+        return found
+    if living:
+        raise UsageError(
+            "E7517",
+            name,
+            f"the subscription {quoted(found.name)} has the selector {quoted(found.selector or '')},"
+            f" and {living[0]} consumes from it",
+            "All its consumers use one selector",
+            "Close them first, or use the same selector",
+        )
+    destinations.delete_subscription(connection, found.id)
+    return destinations.make_subscription(connection, there.id, new)
+
+
+def _check_kind(name: str, found: Subscription, wanted: Wanted, living: Sequence[Consumer]) -> None:
+    if (found.durable, found.shared) != (wanted.durable, wanted.shared):
+        raise UsageError(
+            "E7516",
+            name,
+            f"the subscription {quoted(found.name)} is {_kind(found.durable, found.shared)},"
+            f" not {_kind(wanted.durable, wanted.shared)}",
+            "Kinds of subscriptions do not share names",
+            "Use another name, or unsubscribe first",
+        )
+    if living and not found.shared:
+        raise UsageError(
+            "E7516",
+            name,
+            f"{living[0]} consumes from the subscription {quoted(found.name)}",
+            "A subscription that is not shared has one consumer",
+            "Close that consumer first, or share the subscription",
+        )
+
+
+def _kind(durable: int, shared: int) -> str:
+    return f"{'shared' if shared else 'unshared'} {'durable' if durable else 'non-durable'}"
+
+
+def _move_here(connection: Connection, wanted: Subscription, there: Destination, lives: Lives) -> None:
+    """Delete the subscription of this name that the client has to another topic.
+
+    Raises `UsageError` E7516 if somebody consumes from it.
+    """
+    found = destinations.elsewhere(connection, wanted, there.id)
+    if found is None:
+        return
+    subscription, topic = found
+    for consumer in consumers.living(connection, subscription, lives):
+        raise UsageError(
+            "E7516",
+            topic,
+            f"{consumer} consumes from the subscription {quoted(wanted.name)} of this topic",
+            "A durable subscription of a client has one topic",
+            "Close that consumer first, or use another name",
+        )
+    destinations.delete_subscription(connection, subscription)

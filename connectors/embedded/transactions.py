@@ -1,0 +1,68 @@
+"""Prepared transactions: what they will do is stored; how they ended is remembered for a day."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sqlalchemy import Connection
+
+from connectors.embedded import settling
+from connectors.embedded.sql import Sql, now_ms
+from correlator.errors import UsageError, quoted
+
+OUTCOMES_KEPT_MS = 24 * 3600 * 1000
+_FIND = Sql("SELECT id, state FROM broker_tx WHERE name = :name{lock}")
+_FORGET = Sql("DELETE FROM broker_tx WHERE state <> 'PREPARED' AND at < :before")
+_MAKE = Sql(
+    "INSERT INTO broker_tx (name, state, at) VALUES (:name, 'PREPARED', :at) ON CONFLICT DO NOTHING RETURNING id"
+)
+_END = Sql("UPDATE broker_tx SET state = :state, at = :at WHERE id = :tx")
+_SEND = Sql(
+    "INSERT INTO broker_tx_send (tx, position, destination, message_id, content)"
+    " VALUES (:tx, :position, :destination, :message_id, :content)"
+)
+_SENDS = Sql("SELECT destination, message_id, content FROM broker_tx_send WHERE tx = :tx ORDER BY position")
+_FORGET_SENDS = Sql("DELETE FROM broker_tx_send WHERE tx = :tx")
+
+
+class PreparedSend(NamedTuple):
+    """A message that a prepared transaction will send."""
+
+    destination: str
+    message_id: str
+    content: bytes
+
+
+def prepare(connection: Connection, name: str, sends: Sequence[PreparedSend]) -> int:
+    """Store a prepared transaction; returns its id. Raises `UsageError` E7519 if the name is taken."""
+    at = now_ms(connection)
+    _FORGET.run(connection, before=at - OUTCOMES_KEPT_MS)
+    tx = _MAKE.one(connection, name=name, at=at)
+    if tx is None:
+        what = "a transaction of this name is prepared, or was resolved within the last day"
+        raise UsageError("E7519", f"transaction {quoted(name)}", what, "", "Use a new name for each transaction")
+    rows = [{"tx": tx, "position": at, **send._asdict()} for at, send in enumerate(sends)]
+    _SEND.run_all(connection, rows)
+    return int(tx)
+
+
+def resolve(connection: Connection, name: str, *, commit: bool) -> Sequence[PreparedSend]:
+    """End a prepared transaction; returns what it sends. Raises `UsageError` E7520 as `ServiceSession.resolve`."""
+    at = now_ms(connection)
+    _FORGET.run(connection, before=at - OUTCOMES_KEPT_MS)
+    rows = _FIND.rows(connection, name=name)
+    if not rows:
+        raise UsageError("E7520", f"transaction {quoted(name)}", "there is no prepared transaction of this name")
+    tx, state = rows[0]
+    wanted = "COMMITTED" if commit else "ROLLEDBACK"
+    if state == wanted:
+        return ()
+    if state != "PREPARED":
+        raise UsageError("E7520", f"transaction {quoted(name)}", f"it is {state} already")
+    sends = [PreparedSend(*row) for row in _SENDS.rows(connection, tx=tx)] if commit else []
+    if commit:
+        settling.leave_prepared(connection, tx)
+    else:
+        settling.return_prepared(connection, tx)
+    _FORGET_SENDS.run(connection, tx=tx)
+    _END.run(connection, tx=tx, state=wanted, at=at)
+    return sends

@@ -1,0 +1,645 @@
+"""The embedded broker as a message service: order, counts, times, kinds of subscriptions, clients, transactions."""
+
+import threading
+import time
+
+import pytest
+from psycopg import OperationalError
+
+from connectors.embedded import EmbeddedConnection, settling, sql
+from connectors.embedded.link import open_link
+from correlator.connector import MessageService, Prefetching, Subscriber, Work
+from correlator.errors import ConnectionLost, SendRejected, UsageError
+from correlator.events import Headers, Message, Outgoing
+from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
+
+QUEUE = "queue:work"
+TOPIC = "topic:news"
+DURABLE = Subscriber("s", durable=True, shared=False)
+SHARED_DURABLE = Subscriber("s", durable=True, shared=True)
+SHARED = Subscriber("s", durable=False, shared=True)
+OWN = Subscriber("", durable=False, shared=False)
+
+
+class Broker:
+    """A broker with clients; `kill` ends the links of a client as the death of its process would."""
+
+    def __init__(self, store):
+        self.store = store
+        self.connection = EmbeddedConnection("c", ConnectionSettings(type="embedded", options={"store": store}))
+        self._open = []
+
+    def client(self, client_id=None):
+        client = self.connection.attach(client_id)
+        self._open.append(client)
+        return client
+
+    def session(self, client_id=None):
+        return self.opened(self.client(client_id).session())
+
+    def opened(self, one):
+        self._open.append(one)
+        return one
+
+    def source(self, session, destination=QUEUE, **settings):
+        return connected(self.opened(session.source(receiver(destination, **settings))))
+
+    def subscriber(self, session, kind, destination=TOPIC, **settings):
+        return connected(self.opened(session.subscriber(receiver(destination, **settings), kind)))
+
+    def plain(self, destination=QUEUE, **settings):
+        return connected(self.opened(self.connection.source(receiver(destination, **settings))))
+
+    def send(self, *messages, destination=QUEUE, source=""):
+        sink = self.connection.sink(SenderSettings(id="s", connection="c", destination=destination))
+        sink.connect()
+        results = sink.send(outgoing(*messages, destination=destination, source=source))
+        sink.close()
+        return results
+
+    def count(self, query="SELECT count(*) FROM broker_content"):
+        link = open_link(self.store)
+        with link.reading() as connection:
+            found = connection.exec_driver_sql(query).scalar()
+        link.close()
+        return int(found or 0)
+
+    def tally(self):
+        return (
+            self.count("SELECT sum(messages) FROM broker_tally"),
+            self.count(
+                "SELECT sum(bytes) - (SELECT coalesce(sum(length(content)), 0) FROM broker_content) FROM broker_tally"
+            ),
+        )
+
+    def close(self):
+        for one in reversed(self._open):
+            one.close()
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def broker(request, tmp_path):
+    on_file = request.param == "sqlite"
+    broker = Broker(f"sqlite:///{tmp_path}/broker.db" if on_file else request.getfixturevalue("postgres")())
+    yield broker
+    broker.close()
+
+
+def receiver(destination, name="r", **settings):
+    return ReceiverSettings(id=name, connection="c", destination=destination, **settings)
+
+
+def connected(source):
+    source.connect()
+    return source
+
+
+def message(body, properties=None, **headers):
+    return Message(body.encode(), properties or {}, None, None, Headers(**headers))
+
+
+def outgoing(*messages, destination=QUEUE, source=""):
+    made = [message(one) if isinstance(one, str) else one for one in messages]
+    return [Outgoing(number, source, destination, one) for number, one in enumerate(made, 1)]
+
+
+def bodies(*chunks):
+    return [message.body.decode() for chunk in chunks for message in chunk.messages]
+
+
+def counts(*chunks):
+    return [(m.headers.redelivered, m.headers.delivery_count) for chunk in chunks for m in chunk.messages]
+
+
+def kill(source):
+    """End the link of a source as the death of its process would: the locks are free, the rows stay."""
+    source._access._link.close()
+    source._access._link = None
+
+
+# --- the order of deliveries ---
+
+
+def test_priority_then_number_and_what_is_returned_keeps_its_place(broker):
+    broker.send(message("a", priority=4), message("b", priority=9), message("c", priority=4))
+    source = broker.plain()
+    held = source.receive(2, 0.0)
+    assert bodies(held) == ["b", "a"]
+    source.reject(held.tokens)
+    assert bodies(source.receive(9, 0.0)) == ["b", "a", "c"]
+
+
+def test_a_selector_keeps_the_order_of_priorities(broker):
+    broker.send(*(message(f"{p}", {"n": p}, priority=p) for p in (1, 5, 9, 3)))
+    source = broker.plain(selector="n > 1")
+    chunk = source.receive(2, 0.0)
+    assert bodies(chunk) == ["9", "5"]
+    source.reject(chunk.tokens[1:])
+    assert bodies(source.receive(9, 0.0)) == ["5", "3"]
+
+
+def test_rejected_counts_and_released_does_not(broker):
+    broker.send("a", "b")
+    source = broker.plain()
+    assert isinstance(source, Prefetching)
+    held = source.receive(2, 0.0)
+    source.reject(held.tokens[:1])
+    source.release(held.tokens[1:])
+    assert counts(source.receive(2, 0.0)) == [(True, 2), (False, 1)]
+
+
+def test_a_cancelled_source_takes_nothing_and_settles_what_it_holds(broker):
+    broker.send("a", "b")
+    source = broker.plain()
+    held = source.receive(1, 0.0)
+    source.cancel()
+    assert source.receive(1, 0.0).messages == ()
+    source.acknowledge(held.tokens)
+    source.close()
+    assert bodies(broker.plain().receive(9, 0.0)) == ["b"]
+
+
+# --- the dead ---
+
+
+def test_suspects_come_one_by_one_and_only_the_poison_counts_on(broker):
+    broker.send(*"abcd")
+    held = None
+    for life in range(3):
+        source = broker.plain()
+        if life == 0:
+            held = source.receive(9, 0.0)
+            assert bodies(held) == ["a", "b", "c", "d"]
+            source.acknowledge(held.tokens[:1])
+        else:
+            held = source.receive(9, 0.0)
+            assert (bodies(held), counts(held)) == (["b"], [(True, life + 1)])
+        kill(source)
+    last = broker.plain()
+    chunks = [last.receive(9, 0.0) for _ in range(3)]
+    assert [bodies(chunk) for chunk in chunks] == [["b"], ["c"], ["d"]]
+    assert counts(*chunks) == [(True, 4), (True, 2), (True, 2)]
+    assert last.receive(9, 0.0).messages == ()
+
+
+def test_a_suspect_is_counted_in_the_commit_that_claims_it(broker):
+    broker.send("a")
+    for stored in (0, 2):
+        source = broker.plain()
+        source.receive(1, 0.0)
+        assert broker.count("SELECT deliveries FROM broker_delivery") == stored
+        kill(source)
+    source = broker.plain()
+    (token,) = source.receive(1, 0.0).tokens
+    assert broker.count("SELECT deliveries FROM broker_delivery") == 3
+    source.release([token])
+    assert counts(source.receive(1, 0.0)) == [(True, 3)]
+
+
+def test_a_living_consumer_finds_what_a_dead_one_held(broker):
+    broker.send("a")
+    one, other = broker.plain(), broker.plain()
+    one.receive(1, 0.0)
+    assert other.receive(1, 0.0).messages == ()
+    kill(one)
+    assert counts(other.receive(1, 5.0)) == [(True, 2)]
+
+
+def test_who_was_struck_off_settles_nothing(broker):
+    broker.send("a")
+    session = broker.session()
+    source = broker.source(session)
+    held = source.receive(1, 0.0)
+    link = open_link(broker.store)
+    with link.transaction() as connection:
+        connection.exec_driver_sql("UPDATE broker_delivery SET state = 0, consumer = 0")
+    link.close()
+    with pytest.raises(ConnectionLost, match="^E7021"):
+        session.settle(Work([(source, held.tokens)], outgoing("x", destination="queue:out")))
+    assert broker.connection.browse("queue:out", 9) == []
+    assert broker.count("SELECT count(*) FROM broker_delivery") == 1
+
+
+def test_after_another_boot_all_that_is_ready_may_have_been_seen(broker):
+    """Claims that did not wait for the disk may be lost with the power."""
+    broker.send("a", "b")
+    source = broker.plain()
+    source.receive(1, 0.0)
+    link = open_link(broker.store)
+    with link.transaction() as connection:
+        connection.exec_driver_sql("UPDATE broker_consumer SET boot = 'another'")
+        connection.exec_driver_sql("UPDATE broker_delivery SET state = 0, consumer = 0")  # the claim is lost
+    link.close()
+    kill(source)
+    broker.send("c")
+    again = broker.plain()
+    broker.send("d")
+    assert counts(again.receive(9, 0.0)) == [(True, 1), (True, 1), (False, 1), (False, 1)]
+
+
+# --- times ---
+
+
+def test_an_expired_message_is_never_handed_over(broker):
+    broker.send(message("gone", time_to_live_ms=1), message("stays", time_to_live_ms=600_000))
+    wait_until(lambda: len(broker.connection.browse(QUEUE, 9)) == 1)
+    assert [m.body for m in broker.connection.browse(QUEUE, 9)] == [b"stays"]
+    source = broker.plain()
+    held = source.receive(9, 0.0)
+    assert bodies(held) == ["stays"]
+    assert broker.count() == 1
+    source.acknowledge(held.tokens)
+    assert broker.tally() == (0, 0)
+
+
+def test_a_delayed_message_comes_in_its_place_when_it_is_due(broker):
+    broker.send(message("late", delivery_delay_ms=300, priority=9), "soon")
+    source = broker.plain()
+    first = source.receive(9, 0.0)
+    assert bodies(first) == ["soon"]
+    source.reject(first.tokens)
+    (late, _) = wait_until(lambda: two(source))
+    assert (late.body, late.headers.delivery_time) == (b"late", late.headers.timestamp + 300)
+    assert late.headers.delivery_delay_ms is None
+    assert not late.headers.redelivered
+
+
+def two(source):
+    chunk = source.receive(9, 0.0)
+    if len(chunk.messages) == 2:
+        return chunk.messages
+    source.release(chunk.tokens)
+    return None
+
+
+def test_a_delay_beyond_the_life_is_refused(broker):
+    (result,) = broker.send(message("x", delivery_delay_ms=1000, time_to_live_ms=1000))
+    assert result.code == "E8110"
+    assert broker.count() == 0
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + 20
+    while not (found := condition()):
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.02)
+    return found
+
+
+# --- what ends with the broker ---
+
+
+def test_what_is_not_persistent_ends_when_nobody_has_the_broker_open(broker):
+    broker.send(message("passing", persistent=False), "stays")
+    assert [m.body for m in broker.connection.browse(QUEUE, 9)] == [b"passing", b"stays"]
+    keeper = broker.plain("queue:other")
+    broker.send(message("kept", persistent=False))
+    broker.plain("queue:more").close()
+    bodies_now = [m.body for m in broker.connection.browse(QUEUE, 9)]
+    assert bodies_now == [b"stays", b"kept"]  # "passing" ended when the keeper opened the broker alone
+    starts = broker.count("SELECT starts FROM broker_store")
+    keeper.close()
+    broker.send("x")
+    assert [m.body for m in broker.connection.browse(QUEUE, 9)] == [b"stays", b"x"]
+    assert broker.count("SELECT starts FROM broker_store") == starts + 2  # the sink, and the link of the count
+    assert broker.count("SELECT sum(messages) FROM broker_tally") == 2
+
+
+def test_eight_openers_at_once_are_one_start(broker):
+    broker.send("x")
+    before = broker.count("SELECT starts FROM broker_store")
+    barrier, links = threading.Barrier(8), []
+
+    def open_one():
+        barrier.wait()
+        links.append(open_link(broker.store))
+
+    threads = [threading.Thread(target=open_one) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(links) == 8
+    assert broker.count("SELECT starts FROM broker_store") == before + 1
+    for link in links:
+        link.close()
+
+
+# --- topics ---
+
+
+def test_content_is_stored_once_and_goes_with_the_last_reference(broker):
+    session = broker.session("me")
+    sources = [broker.subscriber(session, DURABLE._replace(name=f"s{n}")) for n in range(3)]
+    broker.send("x", destination=TOPIC)
+    assert broker.count() == 1
+    for left, source in zip((1, 1, 0), sources, strict=True):
+        source.acknowledge(source.receive(1, 0.0).tokens)
+        assert broker.count() == left
+    assert broker.tally() == (0, 0)
+
+
+def test_what_no_subscription_wants_is_not_stored(broker):
+    broker.send("x", destination=TOPIC)
+    assert broker.count() == 0
+
+
+def test_a_selector_applies_when_a_message_is_routed_and_unknown_is_no_match(broker):
+    session = broker.session("me")
+    red = broker.subscriber(session, DURABLE, selector="color = 'red'")
+    everything = broker.subscriber(session, DURABLE._replace(name="all"))
+    broker.send(message("1", {"color": "red"}), message("2"), message("3", {"color": 5}), destination=TOPIC)
+    assert broker.count("SELECT count(*) FROM broker_delivery") == 4
+    assert bodies(red.receive(9, 0.0)) == ["1"]
+    assert bodies(everything.receive(9, 0.0)) == ["1", "2", "3"]
+
+
+def test_another_selector_makes_the_subscription_anew_or_is_refused(broker):
+    session = broker.session("me")
+    one = broker.subscriber(session, SHARED_DURABLE, selector="n = 1")
+    with pytest.raises(UsageError, match="^E7517"):
+        broker.subscriber(session, SHARED_DURABLE, selector="n = 2")
+    one.close()
+    broker.send(message("old", {"n": 1}), destination=TOPIC)
+    again = broker.subscriber(session, SHARED_DURABLE, selector="n = 2")
+    broker.send(message("new", {"n": 2}), destination=TOPIC)
+    assert bodies(again.receive(9, 0.0)) == ["new"]
+    assert broker.count() == 1
+
+
+def test_an_unshared_subscription_has_one_consumer(broker):
+    session = broker.session("me")
+    one = broker.subscriber(session, DURABLE)
+    with pytest.raises(UsageError, match=r"^E7516 .*pid \d+ on host"):
+        broker.subscriber(session, DURABLE)
+    one.close()
+    broker.subscriber(session, DURABLE)
+
+
+def test_a_shared_subscription_is_shared_and_kinds_are_not_mixed(broker):
+    session = broker.session("me")
+    one, other = broker.subscriber(session, SHARED_DURABLE), broker.subscriber(session, SHARED_DURABLE)
+    broker.send("1", "2", destination=TOPIC)
+    assert sorted(bodies(one.receive(1, 0.0), other.receive(9, 0.0))) == ["1", "2"]
+    for kind in (DURABLE, SHARED):
+        with pytest.raises(UsageError, match="^E7516 .*Kinds of subscriptions do not share names"):
+            broker.subscriber(session, kind)
+
+
+def test_a_name_belongs_to_its_client_id(broker):
+    mine, yours = (broker.subscriber(broker.session(one), DURABLE) for one in ("me", "you"))
+    broker.send("x", destination=TOPIC)
+    assert bodies(mine.receive(9, 0.0)) == bodies(yours.receive(9, 0.0)) == ["x"]
+
+
+def test_a_durable_subscription_of_a_client_moves_to_another_topic(broker):
+    session = broker.session("me")
+    broker.subscriber(session, DURABLE).close()
+    broker.send("old", destination=TOPIC)
+    moved = broker.subscriber(session, DURABLE, "topic:else")
+    assert broker.count() == 0
+    with pytest.raises(UsageError, match="^E7516"):
+        broker.subscriber(session, DURABLE, TOPIC)
+    moved.close()
+
+
+@pytest.mark.parametrize("kind", [SHARED, OWN])
+@pytest.mark.parametrize("killed", [False, True])
+def test_what_is_not_durable_ends_with_its_last_consumer(broker, kind, killed):
+    keeper = broker.plain("queue:other")
+    sessions = [broker.session() for _ in range(2 if kind is SHARED else 1)]
+    sources = [broker.subscriber(session, kind) for session in sessions]
+    broker.send("x", destination=TOPIC)
+    for source in sources:
+        assert broker.count() == 1
+        kill(source) if killed else source.close()
+    broker.client("reaper")
+    assert broker.count() == 0
+    assert broker.count("SELECT count(*) FROM broker_subscription WHERE durable = 0") == 0
+    assert broker.tally() == (0, 0)
+    keeper.close()
+
+
+# --- clients ---
+
+
+def test_the_embedded_broker_is_a_message_service(broker):
+    assert isinstance(broker.connection, MessageService)
+
+
+def test_a_client_id_is_used_by_one_living_client(broker):
+    first = broker.client("me")
+    with pytest.raises(UsageError, match=r"^E7515 .*pid \d+ on host"):
+        broker.client("me")
+    kill(first)
+    second = broker.client("me")
+    second.close()
+    broker.client("me")
+
+
+def test_a_temporary_queue_is_its_clients_own_and_ends_with_it(broker):
+    keeper = broker.plain("queue:other")
+    client = broker.client()
+    queue = client.create_temporary("queue")
+    source = broker.source(client.session(), queue)
+    assert broker.send("reply", destination=queue) == [None]
+    assert bodies(source.receive(9, 0.0)) == ["reply"]
+    with pytest.raises(UsageError, match="^E7521"):
+        broker.source(broker.session(), queue)
+    with pytest.raises(UsageError, match="^E7513"):
+        client.delete_temporary(queue)
+    source.close()
+    client.close()
+    assert broker.count() == 0
+    (late,) = broker.send("late", destination=queue)
+    assert late.code == "E8101"
+    with pytest.raises(ConnectionLost, match="^E7010"):
+        broker.plain(queue)
+    keeper.close()
+
+
+def test_a_temporary_queue_of_a_killed_client_is_reaped(broker):
+    client = broker.client()
+    queue = client.create_temporary("queue")
+    broker.send("x", destination=queue)
+    kill(client)
+    broker.client("reaper")
+    assert broker.count() == 0
+    assert broker.connection.queues() == []
+
+
+def test_message_ids_are_given_or_made_and_never_the_same(broker):
+    sink = broker.opened(broker.connection.sink(SenderSettings(id="s", connection="c", destination=QUEUE)))
+    for _ in range(2):
+        sink.connect()
+        sink.send(outgoing("a", "b"))
+    other = broker.opened(broker.connection.sink(SenderSettings(id="s", connection="c", destination=QUEUE)))
+    other.connect()
+    other.send([*outgoing("c"), replace_id(outgoing("d")[0], "ID:mine")])
+    ids = [m.headers.message_id for m in broker.connection.browse(QUEUE, 9)]
+    assert len(set(ids)) == 6
+    assert all(one.startswith("ID:") for one in ids)
+    assert ids[-1] == "ID:mine"
+
+
+def replace_id(out, message_id):
+    return Outgoing(out.sequence, out.source, out.destination, out.message, message_id)
+
+
+# --- transactions ---
+
+
+def test_settle_acknowledges_and_sends_at_once(broker):
+    broker.send("a", "b")
+    broker.send("c", destination="queue:more")
+    session = broker.session()
+    one, more = broker.source(session), broker.source(session, "queue:more")
+    held, other = one.receive(1, 0.0), more.receive(1, 0.0)
+    sends = [*outgoing("x", destination="queue:out"), *outgoing("y", destination="queue:out2")]
+    session.settle(Work([(one, held.tokens), (more, other.tokens)], sends))
+    one.close()
+    more.close()
+    left = [bodies_of(broker, name) for name in (QUEUE, "queue:more", "queue:out", "queue:out2")]
+    assert left == [["b"], [], ["x"], ["y"]]
+
+
+def bodies_of(broker, queue):
+    return [m.body.decode() for m in broker.connection.browse(queue, 99)]
+
+
+def test_a_refused_message_undoes_the_whole_work_and_what_is_held_stays_held(broker):
+    broker.send("a")
+    client = broker.client()
+    session = broker.opened(client.session())
+    source = broker.source(session)
+    held = source.receive(1, 0.0)
+    temporary = client.create_temporary("queue")
+    client.delete_temporary(temporary)
+    for refused in (temporary, "nonsense"):
+        sends = [*outgoing("x", destination="queue:out"), *outgoing("y", destination=refused)]
+        with pytest.raises(SendRejected):
+            session.settle(Work([(source, held.tokens)], sends))
+    assert bodies_of(broker, "queue:out") == []
+    session.settle(Work([(source, held.tokens)], []))
+    assert broker.count() == 0
+
+
+@pytest.mark.parametrize("failing", ["_LEAVE", "_DROP", "_LEAVE_QUEUE_POSTGRES"])
+def test_a_failure_in_the_middle_undoes_all(broker, failing, monkeypatch):
+    broker.send("a")
+    session = broker.session()
+    source = broker.source(session)
+    held = source.receive(1, 0.0)
+    if (failing == "_LEAVE_QUEUE_POSTGRES") is broker.store.startswith("sqlite"):
+        failing = "_TALLY"  # both databases, or the other one, have no such statement here
+    monkeypatch.setattr(settling, failing, sql.Sql("SELECT 1 FROM nowhere"))
+    if not broker.store.startswith("sqlite"):
+        monkeypatch.setattr(settling, "_LEAVE_QUEUE_POSTGRES", sql.Sql("SELECT 1 FROM nowhere"))
+    with pytest.raises(ConnectionLost, match="^E7003"):
+        session.settle(Work([(source, held.tokens)], outgoing("x", destination="queue:out")))
+    monkeypatch.undo()
+    assert bodies_of(broker, "queue:out") == []
+    source.connect()
+    assert bodies(source.receive(9, 0.0)) == ["a"]
+
+
+def test_sources_of_a_session_share_its_link(broker):
+    broker.send("a")
+    session = broker.session()
+    one, other = broker.source(session), broker.source(session, "queue:other")
+    held = one.receive(1, 0.0)
+    kill(one)
+    for call in (lambda: one.acknowledge(held.tokens), lambda: other.receive(1, 0.0)):
+        with pytest.raises(ConnectionLost, match="^E7003"):
+            call()
+    one.connect()
+    other.connect()
+    assert one._link is other._link
+    assert counts(one.receive(1, 0.0)) == [(True, 2)]
+
+
+def test_a_prepared_transaction_is_invisible_and_outlives_consumers_and_the_broker(broker):
+    broker.send("a", "b")
+    session = broker.session()
+    source = broker.source(session)
+    held = source.receive(1, 0.0)
+    session.prepare("t", Work([(source, held.tokens)], outgoing("x", "y", destination="queue:out")))
+    assert bodies_of(broker, "queue:out") == []
+    kill(source)
+    session.close()
+    next_session = broker.session()
+    reader = broker.source(next_session)
+    assert bodies(reader.receive(9, 0.0)) == ["b"]
+    with pytest.raises(UsageError, match="^E7513"):
+        reader.close()
+        broker.connection.delete(QUEUE)
+    next_session.resolve("t", commit=True)
+    next_session.resolve("t", commit=True)
+    assert bodies_of(broker, "queue:out") == ["x", "y"]
+    assert bodies_of(broker, QUEUE) == ["b"]
+    assert broker.tally() == (3, 0)
+
+
+def test_a_prepared_transaction_that_is_rolled_back_returns_what_it_held(broker):
+    broker.send("a", "b")
+    session = broker.session()
+    source = broker.source(session)
+    session.prepare("t", Work([(source, source.receive(1, 0.0).tokens)], outgoing("x", destination="queue:out")))
+    session.resolve("t", commit=False)
+    chunk = source.receive(9, 0.0)
+    assert (bodies(chunk), counts(chunk)) == (["a", "b"], [(True, 2), (False, 1)])
+    assert bodies_of(broker, "queue:out") == []
+
+
+def test_names_of_transactions(broker):
+    session = broker.session()
+    session.prepare("t", Work([], []))
+    with pytest.raises(UsageError, match="^E7519"):
+        session.prepare("t", Work([], []))
+    session.resolve("t", commit=True)
+    for call in (lambda: session.resolve("t", commit=False), lambda: session.resolve("none", commit=True)):
+        with pytest.raises(UsageError, match="^E7520"):
+            call()
+    with pytest.raises(UsageError, match="^E7519"):
+        session.prepare("t", Work([], []))
+    link = open_link(broker.store)
+    with link.transaction() as connection:
+        connection.exec_driver_sql(f"UPDATE broker_tx SET at = at - {24 * 3600 * 1000 + 1}")
+    link.close()
+    session.prepare("t", Work([], []))
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_commit_whose_answer_is_lost_is_looked_up(postgres, monkeypatch, committed):
+    broker = Broker(postgres())
+    broker.send("a")
+    session = broker.session()
+    source = broker.source(session)
+    held = source.receive(1, 0.0)
+    raw = source._link.connection.connection.driver_connection
+    commit = type(raw).commit
+
+    def lost(self):
+        if committed:
+            commit(self)
+        self.close()
+        raise OperationalError("the line is cut")
+
+    monkeypatch.setattr(type(raw), "commit", lambda self: lost(self) if self is raw else commit(self))
+    work = Work([(source, held.tokens)], outgoing("x", destination="queue:out"))
+    if committed:
+        session.settle(work)
+    else:
+        with pytest.raises(ConnectionLost, match="^E7003"):
+            session.settle(work)
+    assert bodies_of(broker, "queue:out") == (["x"] if committed else [])
+    broker.close()
+
+
+def test_wake_ends_a_wait_of_another_thread(broker):
+    session = broker.session()
+    session.wake()
+    begun = time.monotonic()
+    session.wait(session.look(), 60.0)
+    assert time.monotonic() - begun < 30

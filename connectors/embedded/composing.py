@@ -29,11 +29,13 @@ class Composer:
     Args:
         where: the sender, for messages.
         lasting: whether the next life of the sender uses the same source.
+        passing: whether a message that says that it is not persistent ends with the broker.
     """
 
-    def __init__(self, where: str, *, lasting: bool) -> None:
+    def __init__(self, where: str, *, lasting: bool, passing: bool) -> None:
         self._where = where
         self._lasting = lasting
+        self._passing = passing
         self._life = uuid.uuid4().hex
         self._numbers = count(1)
 
@@ -66,7 +68,7 @@ class Composer:
             rank=_HIGHEST_PRIORITY - min(max(priority, 0), _HIGHEST_PRIORITY),
             lives_ms=lives_ms,
             delay_ms=delay_ms,
-            persistent=0 if headers.persistent is False else 1,
+            persistent=0 if self._passing and headers.persistent is False else 1,
         )
 
     def refused(self, out: Outgoing, code: str, what: str, allowed: str = "") -> SendRejected:

@@ -63,8 +63,8 @@ class EmbeddedConnection:
         return make_source(Access(self._store), receiver)
 
     def sink(self, sender: SenderSettings) -> EmbeddedSink:
-        """A producer."""
-        return make_sink(Access(self._store), sender)
+        """A producer. It stores every message durably, also one that says that it is not persistent."""
+        return make_sink(Access(self._store), sender, passing=False)
 
     def attach(self, client_id: str | None) -> EmbeddedClient:
         """Register a connection of a program; see `correlator.connector.MessageService`."""

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection
 
-from connectors.embedded import destinations
+from connectors.embedded import destinations, tally
 from connectors.embedded.content import Stored, decode
 from connectors.embedded.destinations import Destination, Subscription
 from connectors.embedded.sql import DELAYED, READY, Sql
@@ -46,7 +46,6 @@ _ADD_DELIVERY = Sql(
     " CAST(:due AS bigint[]), CAST(:expires AS bigint[]), CAST(:size AS bigint[]))"
     " AS added (subscription, number, rank, state, due, expires, size)",
 )
-_TALLY = Sql("INSERT INTO broker_tally (destination, messages, bytes) VALUES (:destination, :messages, :bytes)")
 _LAST_SEQUENCE = Sql(
     "SELECT last_sequence FROM broker_sender WHERE destination = :destination AND source = :source{lock}"
 )
@@ -155,7 +154,7 @@ def _append(
     if contents:
         _add(connection, _ADD_CONTENT, contents, ("destination", "sent_at"))
         _add(connection, _ADD_DELIVERY, deliveries, ())
-        _TALLY.run(connection, destination=there.id, messages=len(contents), bytes=total)
+        tally.add(connection, there.id, len(contents), total)
 
 
 def _add(connection: Connection, insert: Sql, rows: Sequence[dict[str, Any]], same: Sequence[str]) -> None:

@@ -125,7 +125,7 @@ class EmbeddedSession:
         self._where = client.where
         self._access = Access(client.store, shared=True)
         self._neighbours = neighbours(client.store)
-        self._composer = Composer(client.where, lasting=True)
+        self._composer = Composer(client.where, lasting=True, passing=True)
         self._woken = threading.Event()
 
     def source(self, receiver: ReceiverSettings) -> EmbeddedSource:
@@ -152,7 +152,7 @@ class EmbeddedSession:
 
     def sink(self, sender: SenderSettings) -> EmbeddedSink:
         """A producer."""
-        return make_sink(self._access, sender)
+        return make_sink(self._access, sender, passing=True)
 
     def settle(self, work: Work) -> None:
         """Acknowledge and send in one transaction; see `ServiceSession`."""
@@ -277,10 +277,10 @@ def make_source(access: Access, receiver: ReceiverSettings, *, client: int = 0) 
     return EmbeddedSource(where, access, receiver, Wanted(name, client=client), selector)
 
 
-def make_sink(access: Access, sender: SenderSettings) -> EmbeddedSink:
-    """A producer. Raises `ConfigError`."""
+def make_sink(access: Access, sender: SenderSettings, *, passing: bool) -> EmbeddedSink:
+    """A producer; see `EmbeddedSink`. Raises `ConfigError`."""
     where = f"senders.{sender.id}"
     check_options(where, sender.options, ())
     if sender.destination is not None:
         check_destination(where, sender.destination)
-    return EmbeddedSink(where, access, lasting=sender.reliability != "BEST_EFFORT")
+    return EmbeddedSink(where, access, lasting=sender.reliability != "BEST_EFFORT", passing=passing)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from sqlalchemy import Connection
 
+from connectors.embedded import tally
 from connectors.embedded.claiming import Holder
 from connectors.embedded.sql import HELD, PREPARED, Sql
 
@@ -18,15 +19,14 @@ _LEAVE_QUEUE_POSTGRES = Sql(
     " content AS (DELETE FROM broker_content c USING gone WHERE c.number = gone.number"
     " RETURNING length(c.content) AS size),"
     " tally AS (INSERT INTO broker_tally (destination, messages, bytes)"
-    " SELECT :destination, -count(*), -coalesce(sum(size), 0) FROM content)"
-    " SELECT count(*) FROM gone",
+    " SELECT :destination, -count(*), -coalesce(sum(size), 0) FROM content RETURNING id)"
+    " SELECT (SELECT count(*) FROM gone), (SELECT id FROM tally)",
 )
 _LOCK_CONTENT = Sql("SELECT 1", "SELECT 1 FROM broker_content WHERE number IN :numbers ORDER BY number FOR UPDATE")
 _LET_GO = Sql(
     "UPDATE broker_content SET refs_left = refs_left - 1 WHERE number IN :numbers AND refs_left > 1 RETURNING number"
 )
 _DROP = Sql("DELETE FROM broker_content WHERE number IN :numbers RETURNING length(content)")
-_TALLY = Sql("INSERT INTO broker_tally (destination, messages, bytes) VALUES (:destination, :messages, :bytes)")
 _REJECT = Sql(
     "UPDATE broker_delivery SET state = 0, consumer = 0, deliveries = deliveries + 1 - suspect, suspect = 0"
     " WHERE subscription = :subscription AND number IN :numbers AND state = 1 AND consumer = :consumer"
@@ -64,7 +64,9 @@ def leave(connection: Connection, holder: Holder, numbers: Sequence[int], state:
         return True
     values = {"subscription": holder.subscription, "consumer": holder.consumer, "state": state, "numbers": numbers}
     if holder.is_queue and connection.dialect.name == "postgresql":
-        gone = _LEAVE_QUEUE_POSTGRES.one(connection, **values, destination=holder.destination)
+        ((gone, added),) = _LEAVE_QUEUE_POSTGRES.rows(connection, **values, destination=holder.destination)
+        if added % tally.FOLDED == 0:
+            tally.fold(connection, holder.destination, added)
         return bool(gone == len(numbers))
     gone = _LEAVE.run(connection, **values)
     if gone != len(numbers):
@@ -77,7 +79,7 @@ def leave(connection: Connection, holder: Holder, numbers: Sequence[int], state:
         numbers = [number for number in numbers if number not in kept]
     if numbers:
         sizes = [row[0] for row in _DROP.rows(connection, numbers=numbers)]
-        _TALLY.run(connection, destination=holder.destination, messages=-len(sizes), bytes=-sum(sizes))
+        tally.add(connection, holder.destination, -len(sizes), -sum(sizes))
     return True
 
 

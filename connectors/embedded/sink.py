@@ -22,13 +22,14 @@ class EmbeddedSink:
         where: the sender, for messages.
         access: the way to the broker.
         lasting: whether the next life of the sender uses the same source.
+        passing: whether a message that says that it is not persistent ends with the broker.
     """
 
-    def __init__(self, where: str, access: Access, *, lasting: bool) -> None:
+    def __init__(self, where: str, access: Access, *, lasting: bool, passing: bool) -> None:
         self._where = where
         self._access = access
         self._neighbours = neighbours(access.store)
-        self._composer = Composer(where, lasting=lasting)
+        self._composer = Composer(where, lasting=lasting, passing=passing)
         self._link: DatabaseLink | None = None
 
     def connect(self) -> None:

@@ -1,0 +1,36 @@
+"""Counts the messages and bytes of each destination without a row that all transactions would wait for.
+
+Each transaction adds a row of what it changes; their sum is what the destination holds. Every so many rows, the
+transaction that adds one also folds the rows of its destination into one.
+"""
+
+from sqlalchemy import Connection
+
+from connectors.embedded.sql import Sql
+
+FOLDED = 500
+"""After so many new rows a transaction folds the rows of its destination."""
+_ADD = Sql(
+    "INSERT INTO broker_tally (destination, messages, bytes) VALUES (:destination, :messages, :bytes) RETURNING id"
+)
+_GONE = Sql(
+    "DELETE FROM broker_tally WHERE destination = :destination AND id <= :last RETURNING messages, bytes",
+    # Another transaction may fold at the same time: each row belongs to one of them.
+    "DELETE FROM broker_tally WHERE id IN (SELECT id FROM broker_tally WHERE destination = :destination"
+    " AND id <= :last FOR UPDATE SKIP LOCKED) RETURNING messages, bytes",
+)
+
+
+def add(connection: Connection, destination: int, messages: int, size: int) -> None:
+    """Add to what a destination holds; negative numbers take away."""
+    added = int(_ADD.one(connection, destination=destination, messages=messages, bytes=size))
+    if added % FOLDED == 0:
+        fold(connection, destination, added)
+
+
+def fold(connection: Connection, destination: int, last: int) -> None:
+    """Make one row of the rows of a destination up to this id."""
+    rows = _GONE.rows(connection, destination=destination, last=last)
+    if rows:
+        messages, size = (int(sum(column)) for column in zip(*rows, strict=True))
+        _ADD.rows(connection, destination=destination, messages=messages, bytes=size)

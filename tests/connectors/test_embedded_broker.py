@@ -184,6 +184,16 @@ def test_commits_are_durable(connection, tmp_path) -> None:
     link.close()
 
 
+def test_commits_are_durable_after_a_claim_that_was_not(connection) -> None:
+    send(connection, b"1")
+    source = connected_source(connection)
+    take(source, 1)
+    link = source._link
+    assert link.connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2
+    link.connection.rollback()
+    source.close()
+
+
 def test_a_waiting_source_hears_of_another_process(connection, tmp_path) -> None:
     """A connection that wakes no waiting source of this process stands for another process."""
     send(connection, b"1")

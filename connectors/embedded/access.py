@@ -1,12 +1,13 @@
 """The way of sources and sinks to the broker: a link of their own, or one that all of a session share."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 from sqlalchemy import Connection
 
 from connectors.embedded.link import DatabaseLink, is_sqlite, open_link, translated
+from connectors.embedded.waking import bells
 from correlator.errors import ConnectionLost, SendRejected, UsageError
 
 
@@ -22,11 +23,13 @@ class Access:
 
     Attributes:
         is_sqlite: whether the database is a file.
+        bells: wake consumers of this and other processes.
     """
 
     def __init__(self, store: str, *, shared: bool = False) -> None:
         self.store = store
         self.is_sqlite = is_sqlite(store)
+        self.bells = bells(store)
         self._shared = shared
         self._turn = threading.RLock()
         self._link: DatabaseLink | None = None
@@ -55,6 +58,12 @@ class Access:
             if self._link is not None:
                 self._link.close()
             self._link = None
+
+    def ring(self, destinations: Collection[str]) -> None:
+        """Wake consumers of these destinations, after a commit that made messages available. Never raises."""
+        with self._turn:
+            if self._link is not None and destinations:
+                self.bells.ring(destinations, self._link.connection)
 
     @contextmanager
     def transaction(self, where: str, link: DatabaseLink | None, *, synced: bool = True) -> Iterator[Connection]:

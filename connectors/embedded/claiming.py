@@ -5,6 +5,7 @@ consumer died while it held the message, is different. It is claimed alone, and 
 for the disk. So the count of a message that kills its consumers rises each time, and that of its neighbours does not.
 """
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -69,6 +70,11 @@ _TAKE_POSTGRES = Sql(
 )
 
 
+_NEXT_DUE = Sql(
+    "SELECT due, {now} FROM broker_delivery WHERE subscription = :subscription AND state = 2 ORDER BY due LIMIT 1"
+)
+
+
 class Holder(NamedTuple):
     """A registered consumer.
 
@@ -119,6 +125,12 @@ class Ready(NamedTuple):
 def look(connection: Connection, subscription: int, limit: int) -> Sequence[Ready]:
     """The first messages that nobody holds, in the order in which they are claimed."""
     return [Ready(*row) for row in _HEAD.rows(connection, subscription=subscription, limit=limit)]
+
+
+def due_in_s(connection: Connection, subscription: int) -> float:
+    """Seconds until the next delayed message is due; infinity if there is none."""
+    rows = _NEXT_DUE.rows(connection, subscription=subscription)
+    return max(0.0, (rows[0][0] - rows[0][1]) / 1000) if rows else math.inf
 
 
 def within(ready: Sequence[Ready], bounds: Bounds) -> Sequence[Ready]:

@@ -25,7 +25,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from connectors.embedded import schema
 from connectors.embedded.database import APPLICATION_ID, READING, connect_postgres, connect_sqlite, raw_sqlite
-from connectors.embedded.neighbours import neighbours
+from connectors.embedded.gates import gate
 from connectors.embedded.starting import start
 from correlator.durable import PRIVATE_DIRECTORY
 from correlator.errors import ConnectionLost, StoreError
@@ -147,7 +147,7 @@ class SqliteLink:
         self.boot = _boot_of_host()
         self._own: dict[str, LockFile] = {}
         self._lives = Path(f"{path}.consumers")
-        self._neighbours = neighbours(store)
+        self._own_turn = gate(store)
         self._inside = False
         files.refuse_network(path)
         path.parent.mkdir(PRIVATE_DIRECTORY, exist_ok=True)  # not its parents: a disk may not be mounted
@@ -190,6 +190,7 @@ class SqliteLink:
                 yield self.connection
         finally:
             self.connection.info[READING] = False
+        self._place.check()
 
     @contextmanager
     def opening(self) -> Iterator[None]:
@@ -208,7 +209,7 @@ class SqliteLink:
             yield
             return
         deadline = time.monotonic() + GATE_TIMEOUT_S
-        if not self._neighbours.gate.acquire(timeout=GATE_TIMEOUT_S):
+        if not self._own_turn.acquire(GATE_TIMEOUT_S):
             raise TimeoutError(f"no turn to write within {GATE_TIMEOUT_S:g} s")
         try:
             if not self._gate.try_lock(deadline - time.monotonic()):
@@ -218,7 +219,7 @@ class SqliteLink:
             finally:
                 self._gate.unlock()
         finally:
-            self._neighbours.gate.release()
+            self._own_turn.release()
 
     def back_up(self, suffix: str) -> None:
         """Let SQLite copy itself. The copy appears only when it is complete and durable."""

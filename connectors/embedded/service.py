@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
+from weakref import WeakSet
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
@@ -15,7 +16,6 @@ from connectors.embedded.access import Access
 from connectors.embedded.composing import Composer
 from connectors.embedded.content import read_message
 from connectors.embedded.link import DatabaseLink
-from connectors.embedded.neighbours import neighbours
 from connectors.embedded.sending import NewMessage, NoSuchDestination
 from connectors.embedded.sink import EmbeddedSink
 from connectors.embedded.source import EmbeddedSource
@@ -124,13 +124,16 @@ class EmbeddedSession:
         self._client = client
         self._where = client.where
         self._access = Access(client.store, shared=True)
-        self._neighbours = neighbours(client.store)
+        self._bell = f"session {uuid.uuid4().hex}"
+        self._sources: WeakSet[EmbeddedSource] = WeakSet()
         self._composer = Composer(client.where, lasting=True, passing=True)
         self._woken = threading.Event()
 
     def source(self, receiver: ReceiverSettings) -> EmbeddedSource:
         """A consumer of a queue, or of a shared durable subscription of a topic that no client id owns."""
-        return make_source(self._access, receiver, client=self._client.id)
+        source = make_source(self._access, receiver, client=self._client.id)
+        self._sources.add(source)
+        return source
 
     def subscriber(self, receiver: ReceiverSettings, subscriber: Subscriber) -> EmbeddedSource:
         """A consumer of a topic; see `ServiceSession`."""
@@ -148,7 +151,9 @@ class EmbeddedSession:
             keeps_selector=False,
             client=self._client.id,
         )
-        return EmbeddedSource(where, self._access, receiver, wanted, None)
+        source = EmbeddedSource(where, self._access, receiver, wanted, None)
+        self._sources.add(source)
+        return source
 
     def sink(self, sender: SenderSettings) -> EmbeddedSink:
         """A producer."""
@@ -173,7 +178,7 @@ class EmbeddedSession:
                 raise
         for source, tokens, _ in settled:
             source.let_go(tokens)
-        self._neighbours.ring()
+        self._access.ring({out.destination for out in work.sends})
 
     def _settled(self, work: Work) -> list[tuple[EmbeddedSource, Sequence[Any], Sequence[int]]]:
         """The sources with their tokens and numbers. Raises `ConnectionLost` if the link of one is gone."""
@@ -233,7 +238,7 @@ class EmbeddedSession:
         with self._access.transaction(self._where, link) as connection:
             sends = transactions.resolve(connection, name, commit=commit)
             self._send(connection, [self._again(send) for send in sends], lazy=False)
-        self._neighbours.ring()
+        self._access.ring({send.destination for send in sends})
 
     def _again(self, send: PreparedSend) -> tuple[Outgoing, NewMessage]:
         out = Outgoing(0, "", send.destination, read_message(send.content), send.message_id)
@@ -241,18 +246,22 @@ class EmbeddedSession:
 
     def look(self) -> int:
         """See `ServiceSession`."""
-        return self._neighbours.rung()
+        return self._access.bells.rung(*self._heard())
 
     def wait(self, seen: int, timeout_s: float) -> None:
-        """See `ServiceSession`. Returns after at most 50 ms, since other processes may have sent."""
+        """See `ServiceSession`. Returns when a source is to look by itself, too."""
         if not self._woken.is_set():
-            self._neighbours.wait(seen, min(timeout_s, _LONGEST_LOOK_S))
+            look_s = min((source.looks_in_s() for source in self._sources), default=timeout_s)
+            self._access.bells.wait_for_any(self._heard(), seen, min(timeout_s, look_s))
         self._woken.clear()
 
     def wake(self) -> None:
         """See `ServiceSession`."""
         self._woken.set()
-        self._neighbours.ring()
+        self._access.bells.ring_here((self._bell,))
+
+    def _heard(self) -> set[str]:
+        return {self._bell, *(source.destination for source in self._sources)}
 
     def close(self) -> None:
         """Close the link."""

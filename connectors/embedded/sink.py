@@ -6,7 +6,6 @@ from connectors.embedded import sending
 from connectors.embedded.access import Access
 from connectors.embedded.composing import Composer
 from connectors.embedded.link import DatabaseLink
-from connectors.embedded.neighbours import neighbours
 from connectors.embedded.sending import NewMessage, NoSuchDestination
 from correlator.errors import ConnectionLost, SendRejected
 from correlator.events import Outgoing
@@ -28,7 +27,6 @@ class EmbeddedSink:
     def __init__(self, where: str, access: Access, *, lasting: bool, passing: bool) -> None:
         self._where = where
         self._access = access
-        self._neighbours = neighbours(access.store)
         self._composer = Composer(where, lasting=lasting, passing=passing)
         self._link: DatabaseLink | None = None
 
@@ -43,22 +41,24 @@ class EmbeddedSink:
         wanted: dict[str, list[tuple[int, NewMessage]]] = {}
         for at, out in enumerate(batch):
             try:
-                wanted.setdefault(out.destination, []).append((at, self._composer.compose(out)))
+                entry = self._composer.compose(out)
             except SendRejected as refused:
                 results[at] = refused
+            else:
+                wanted.setdefault(out.destination, []).append((at, entry))
         if self._link is None:
             raise ConnectionLost("E7003", self._where, "not connected")
         lazy = not any(entry.persistent for entries in wanted.values() for _, entry in entries)
         with self._access.transaction(self._where, self._link, synced=not lazy) as connection:
             # In the order of the names, so that two sinks never wait for each other's destinations.
-            for destination in sorted(name for name, entries in wanted.items() if entries):
+            for destination in sorted(wanted):
                 places, entries = zip(*wanted[destination], strict=True)
                 try:
                     sending.store(connection, destination, entries, lazy=lazy)
                 except NoSuchDestination:
                     for at in places:
                         results[at] = self._composer.gone(batch[at])
-        self._neighbours.ring()
+        self._access.ring(wanted)
         return results
 
     def close(self) -> None:

@@ -12,7 +12,6 @@ from connectors.embedded.claiming import Bounds, Claimed, Holder, Ready
 from connectors.embedded.consumers import Consumer
 from connectors.embedded.content import Stored, decode
 from connectors.embedded.link import DatabaseLink
-from connectors.embedded.neighbours import neighbours
 from connectors.embedded.scan import Scan
 from connectors.embedded.sql import HELD
 from connectors.embedded.subscribing import Wanted
@@ -21,9 +20,8 @@ from correlator.errors import ConnectionLost
 from correlator.selector import Selector
 from correlator.settings import ReceiverSettings
 
-_FIRST_PAUSE_S = 0.002
-_LONGEST_PAUSE_S = 0.05
-_DEAD_CONSUMER_CHECK_S = 0.2
+_LOOK_S = 1.0
+"""A waiting consumer looks so often by itself: a wake-up may be lost, and nobody tells of consumers that have died."""
 
 
 class HeldMessage(NamedTuple):
@@ -36,8 +34,8 @@ class HeldMessage(NamedTuple):
 class EmbeddedSource:
     """Claims ready messages in order. Acknowledging deletes them; giving them back makes them ready again.
 
-    The source polls for messages of other processes, at least every 50 ms. Senders of this process wake it. After a
-    consumer has died, the messages that it held come one in a chunk (see `claiming`).
+    Senders wake the source (see `waking`), and it looks for messages once a second by itself. After a consumer has
+    died, the messages that it held come one in a chunk (see `claiming`).
 
     Args:
         where: the receiver, for messages.
@@ -54,14 +52,20 @@ class EmbeddedSource:
         self._access = access
         self._receiver = receiver
         self._wanted = wanted
-        self._neighbours = neighbours(access.store)
         self._link: DatabaseLink | None = None
         self._holder = Holder(0, 0, 0, is_queue=True)
         self._held: Held[HeldMessage] = Held()
         self._selector = selector
         self._scan: Scan | None = None
         self._cancelled = False
+        self._rung = -1
+        self._next_look = 0.0
         self._next_check = 0.0
+
+    @property
+    def destination(self) -> str:
+        """The queue or topic."""
+        return self._receiver.destination
 
     def connect(self) -> None:
         """Register as a consumer, and strike off consumers whose process is gone: their messages come again.
@@ -80,6 +84,8 @@ class EmbeddedSource:
             self._access.leave()
             raise
         self._link = link
+        self._next_look = 0.0
+        self._access.ring((self.destination,))  # what dead consumers held may be for another one
 
     def receive(self, max_messages: int, timeout_s: float) -> Chunk:
         """Claim the first messages that nobody holds."""
@@ -87,18 +93,32 @@ class EmbeddedSource:
             raise ConnectionLost("E7003", self._where, "not connected")
         limit = 0 if self._cancelled else min(max_messages, self._receiver.max_batch_size - len(self._held))
         deadline = time.monotonic() + timeout_s
-        pause_s = _FIRST_PAUSE_S
         while True:
-            rung = self._neighbours.rung()
-            chunk = self._claim(limit) if limit > 0 else None
+            chunk = self._claim(limit) if limit > 0 and self._may_find() else None
             if chunk is not None:
                 return chunk
-            remaining_s = deadline - time.monotonic()
-            if remaining_s <= 0:
+            now = time.monotonic()
+            if now >= deadline:
                 return NOTHING
-            if limit <= 0 or self._scan is None or not self._scan.behind:
-                self._neighbours.wait(rung, min(pause_s, remaining_s))
-                pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+            if limit > 0:
+                self._access.bells.wait(self.destination, self._rung, min(deadline, self._next_look) - now)
+            else:
+                self._access.bells.wait(self.destination, self._access.bells.rung(self.destination), deadline - now)
+
+    def looks_in_s(self) -> float:
+        """Seconds until a look is worth its cost though nobody rings, at most a second."""
+        if self._scan is not None and self._scan.behind:
+            return 0.0
+        wait_s = self._next_look - time.monotonic()
+        return wait_s if 0 < wait_s < _LOOK_S else _LOOK_S
+
+    def _may_find(self) -> bool:
+        """Whether a look is worth its cost: somebody has rung since the last one that found nothing, or it is time."""
+        rung = self._access.bells.rung(self.destination)
+        if rung == self._rung and time.monotonic() < self._next_look:
+            return False
+        self._rung = rung
+        return True
 
     def acknowledge(self, tokens: Sequence[int]) -> None:
         """Delete these messages in one transaction. A token from before a reconnect acknowledges nothing."""
@@ -147,7 +167,7 @@ class EmbeddedSource:
             how(connection, self._holder, [message.number for message in released])
         if self._scan is not None:
             self._scan.given_back([(message.rank, message.number) for message in released])
-        self._neighbours.ring()
+        self._access.ring((self.destination,))
 
     def cancel(self) -> None:
         """Take no more messages."""
@@ -166,9 +186,9 @@ class EmbeddedSource:
             pass  # others notice that the link is gone
         else:
             link.die(str(self._holder.consumer))
+            self._access.ring((self.destination,))
         self._forget_link()
         self._access.leave()
-        self._neighbours.ring()
 
     def _open_link(self) -> DatabaseLink | None:
         """The link with which this consumer registered. If it is gone, so is all that the consumer held."""
@@ -189,6 +209,7 @@ class EmbeddedSource:
             fresh = [one for one in claimed if not one.expired]
             if fresh:
                 tokens = self._held.hold([HeldMessage(one.stored.number, one.rank) for one in fresh])
+                self._next_look = 0.0
                 return Chunk([decode(one.stored) for one in fresh], tokens)
         return None
 
@@ -234,16 +255,22 @@ class EmbeddedSource:
 
     def _claim_of_the_dead(self, bounds: Bounds) -> Sequence[Claimed]:
         """Look, now and then, for consumers whose process is gone; claim what they held."""
-        if time.monotonic() < self._next_check:
+        now = time.monotonic()
+        if self._scan is not None and self._scan.behind:
+            self._next_look = now
             return ()
         link = self._open_link()
         with self._access.reading(self._where, link) as connection:
-            dead = self._dead(connection, link)
+            due_in_s = claiming.due_in_s(connection, self._holder.subscription)
+            dead = self._dead(connection, link) if now >= self._next_check else ()
+        self._next_look = now + min(_LOOK_S, due_in_s)
         if dead:
             with self._access.transaction(self._where, link) as connection:
                 for consumer in dead:
                     consumers.strike_off(connection, self._holder.subscription, consumer, link.boot if link else "")
-        self._next_check = time.monotonic() + _DEAD_CONSUMER_CHECK_S
+            self._next_look = 0.0
+        if now >= self._next_check:
+            self._next_check = now + _LOOK_S
         return self._claim_some(bounds) if dead else ()
 
     def _dead(self, connection: Connection, link: DatabaseLink | None) -> Sequence[Consumer]:

@@ -25,7 +25,7 @@ import time
 import zlib
 from collections.abc import Iterable
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 from weakref import WeakValueDictionary
 
@@ -95,13 +95,12 @@ class Channel(Protocol):
 
 @dataclass(slots=True)
 class _Bell:
-    changed: threading.Condition
     rung: int = 0
-    waiting: int = 0
+    waiting: list[threading.Condition] = field(default_factory=list)
     left_at: float = float("-inf")
 
     def is_wanted(self, now: float) -> bool:
-        return self.waiting > 0 or now < self.left_at + _LINGER_S
+        return bool(self.waiting) or now < self.left_at + _LINGER_S
 
 
 class Bells:
@@ -110,31 +109,42 @@ class Bells:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._lock = threading.Lock()
-        self._bells = [_Bell(threading.Condition(self._lock)) for _ in range(BELLS)]
+        self._bells = [_Bell() for _ in range(BELLS)]
         self._listened: set[int] = set()
         self._nudge: socket.socket | None = None  # wakes the listening thread; None if there is no thread
         self._told: set[str] = set()
 
-    def rung(self, destination: str) -> int:
-        """How often the bell of a destination has rung; to be read before looking for messages."""
-        return self._bells[_bell_of(destination)].rung
+    def rung(self, *destinations: str) -> int:
+        """How often the bells of these destinations have rung; to be read before looking for messages."""
+        return sum(self._bells[number].rung for number in set(map(_bell_of, destinations)))
 
     def wait(self, destination: str, rung: int, timeout_s: float) -> bool:
         """Wait until the bell has rung more often than `rung`; false if it does not within `timeout_s`.
 
         The bell may ring though there is nothing new.
         """
-        number = _bell_of(destination)
-        bell = self._bells[number]
+        return self.wait_for_any((destination,), rung, timeout_s)
+
+    def wait_for_any(self, destinations: Iterable[str], rung: int, timeout_s: float) -> bool:
+        """As `wait`, until the bells of these destinations have rung more often together."""
+        numbers = set(map(_bell_of, destinations))
+        own = [self._bells[number] for number in numbers]
+        changed = threading.Condition(self._lock)
         with self._lock:
-            bell.waiting += 1
+            for bell in own:
+                bell.waiting.append(changed)
             try:
-                if bell.rung == rung and timeout_s > 0 and number not in self._listened:
+                if sum(bell.rung for bell in own) == rung and timeout_s > 0 and not numbers <= self._listened:
                     self._listen_anew()
-                return bell.changed.wait_for(lambda: bell.rung != rung, timeout_s)
+                return changed.wait_for(lambda: sum(bell.rung for bell in own) != rung, timeout_s)
             finally:
-                bell.waiting -= 1
-                bell.left_at = time.monotonic()
+                for bell in own:
+                    bell.waiting.remove(changed)
+                    bell.left_at = time.monotonic()
+
+    def ring_here(self, destinations: Iterable[str]) -> None:
+        """Wake whoever waits for one of these destinations in this process only. Never raises."""
+        self._ring(set(map(_bell_of, destinations)))
 
     def ring(self, destinations: Iterable[str], connection: Connection) -> None:
         """Wake whoever waits for one of these destinations, in all processes. Never raises.
@@ -160,7 +170,8 @@ class Bells:
             with self._lock:
                 for number in bells:
                     self._bells[number].rung += 1
-                    self._bells[number].changed.notify_all()
+                    for changed in self._bells[number].waiting:
+                        changed.notify_all()
 
     def _tell(self, text: str, error: Exception) -> None:
         if text not in self._told:

@@ -142,7 +142,7 @@ class BatchContext:
         for sender, message in effects.sends:
             outbox = outboxes[sender]
             if outbox.stored:
-                self.staging.sends_to(sender).append(message)
+                self.staging.sends[sender].append(message)
             else:
                 outbox.enqueue(message)
         for entry in effects.state:

@@ -95,7 +95,10 @@ class ContextBinding:
                 raise _no_message(f"monitor {monitor.state_name}", to)
             self._send_to_channel(monitor, event, to[8:])
             return
-        outbox = self._outbox(monitor, to)
+        routes = self._routes
+        outbox = routes.outboxes.get(to)
+        if outbox is None or to in routes.closing:
+            outbox = self._default_outbox(monitor, to)
         if outbox.mapping is not None:
             event = outbox.mapping.message(event, key, properties)
         message = to_message(event, key, properties)
@@ -105,14 +108,15 @@ class ContextBinding:
             where = f"monitor {monitor.state_name}"
             raise UsageError("E8004", where, f"sender '{to}' has no destination", "", "Send with destination=")
         if outbox.stored:
-            calls.stage(monitor, self._staging.sends_to(to).append, message)
+            calls.stage(monitor, self._staging.sends[to].append, message)
         else:
             calls.stage(monitor, outbox.enqueue, message)
             calls.concerns_others = True
 
-    def _outbox(self, monitor: Monitor, sender: str) -> Outbox:
-        outbox = self._routes.outboxes.get(sender) or self._routes.default_outbox(sender)
-        if outbox is None or sender in self._routes.closing:
+    def _default_outbox(self, monitor: Monitor, sender: str) -> Outbox:
+        """The outbox of a default sender; raises `UsageError` E8001 if there is none, E8002 for a sender in removal."""
+        outbox = None if sender in self._routes.closing else self._routes.default_outbox(sender)
+        if outbox is None:
             raise self._routes.unsendable(f"monitor {monitor.state_name}", sender)
         return outbox
 

@@ -91,7 +91,7 @@ class Context:
         )
         self._unhandled = unhandled
         self._matching = self.monitors.index.matching  # kept here, since each event needs these three
-        self._attempted = self.monitors.attempts.index.matching
+        self._attempted = self.monitors.attempts.index
         self._call = self._calls.call
 
     # --- before the thread starts ---
@@ -181,7 +181,7 @@ class Context:
                         if listener.once:
                             self._calls.add_effect(self.monitors.forget_listener, listener)
                         call(instance, listener.method, event)
-                if leaves := attempted(event):
+                if attempted.types and (leaves := attempted.matching(event)):
                     self.monitors.attempts.happened(leaves, event)
                 elif not listeners:
                     left.append(position)

@@ -233,7 +233,7 @@ class DuplicateDetector:
             self._stored -= len(self._segments.pop(number).entries)
             self._pinned.pop(number, None)
         if plan.segment is not None:
-            self._enter(plan.segment, pinned=True)
+            self._enter(plan.segment, pinned=True, all_new=not plan.duplicates)
 
     def confirm(self, receiver: str, batch: int, *, after: int = 0) -> None:
         """Unpin batches of a receiver: the broker surely has their acknowledgements.
@@ -349,7 +349,7 @@ class DuplicateDetector:
         segment.entries = [entry for entry in segment.entries if entry.place is not _GONE]
         segment.marked = len(segment.held)
 
-    def _enter(self, stored: IdSegment, *, pinned: bool) -> None:
+    def _enter(self, stored: IdSegment, *, pinned: bool, all_new: bool = False) -> None:
         number = stored.number
         segment = self._segments[number] = _Segment(stored.receiver, stored.batch, pinned=pinned)
         self._last_number = max(self._last_number, number)
@@ -364,7 +364,7 @@ class DuplicateDetector:
                     self._entries[entry.id] = entry
                     self._forget(entry)
             else:
-                self._enter_living(made, run)
+                self._enter_living(made, run, all_new=all_new or self._all_new(run.ids, {}))
 
     def _enter_run(self, number: int, segment: _Segment, run: IdRun) -> list[_Entry]:
         time = run.time
@@ -379,8 +379,8 @@ class DuplicateDetector:
         self._living += len(made)
         return made
 
-    def _enter_living(self, made: list[_Entry], run: IdRun) -> None:
-        if self._all_new(run.ids, {}):
+    def _enter_living(self, made: list[_Entry], run: IdRun, *, all_new: bool) -> None:
+        if all_new:
             self._entries.update(zip(run.ids, made, strict=True))
             self._enter_windows(made, run.sources)
         else:

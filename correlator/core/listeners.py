@@ -24,19 +24,17 @@ W = TypeVar("W", bound=Waiting)
 class _OfType(Generic[W]):
     """Listeners of one event type."""
 
-    __slots__ = ("_every", "_sequence", "keyed")
+    __slots__ = ("_every", "keyed", "sequence")
 
     def __init__(self) -> None:
         self._every: dict[W, None] = {}
-        self._sequence: tuple[W, ...] | None = ()
+        self.sequence: tuple[W, ...] | None = ()
         self.keyed: dict[tuple[str, ...], dict[tuple[Any, ...], dict[W, None]]] = {}
 
-    @property
     def every(self) -> tuple[W, ...]:
-        """The listeners without fields. The sequence is made at the first use after a change: changes are frequent."""
-        if self._sequence is None:
-            self._sequence = tuple(self._every)
-        return self._sequence
+        """The listeners without fields; they stay in `sequence` until the next change, since changes are frequent."""
+        self.sequence = tuple(self._every)
+        return self.sequence
 
     def add(self, listener: W) -> None:
         pattern = listener.pattern
@@ -44,13 +42,13 @@ class _OfType(Generic[W]):
             self.keyed.setdefault(pattern.fields, {}).setdefault(pattern.values, {})[listener] = None
         else:
             self._every[listener] = None
-            self._sequence = None
+            self.sequence = None
 
     def remove(self, listener: W) -> None:
         pattern = listener.pattern
         if not pattern.fields:
             self._every.pop(listener, None)
-            self._sequence = None
+            self.sequence = None
             return
         by_values = self.keyed[pattern.fields]
         matching = by_values.get(pattern.values, {})
@@ -62,27 +60,32 @@ class _OfType(Generic[W]):
 
 
 class ListenerIndex(Generic[W]):
-    """The listeners of one context. Owner: the context's thread."""
+    """The listeners of one context. Owner: the context's thread.
+
+    Attributes:
+        types: by event type; empty as long as nothing has been added.
+    """
 
     def __init__(self) -> None:
-        self._types: dict[type[Any], _OfType[W]] = {}
+        self.types: dict[type[Any], _OfType[W]] = {}
 
     def add(self, listener: W) -> None:
         """Add a listener."""
-        self._types.setdefault(listener.pattern.event_type, _OfType()).add(listener)
+        self.types.setdefault(listener.pattern.event_type, _OfType()).add(listener)
 
     def remove(self, listener: W) -> None:
         """Remove a listener that was added."""
-        self._types[listener.pattern.event_type].remove(listener)
+        self.types[listener.pattern.event_type].remove(listener)
 
     def matching(self, event: Any) -> Iterable[W]:
         """The listeners of an event. Handlers may add and remove listeners while the caller goes through them."""
-        of_type = self._types.get(type(event))
+        of_type = self.types.get(type(event))
         if of_type is None:
             return ()
+        every = of_type.every() if of_type.sequence is None else of_type.sequence
         if not of_type.keyed:
-            return of_type.every
-        found = list(of_type.every)
+            return every
+        found = list(every)
         for fields, by_values in of_type.keyed.items():
             try:
                 found.extend(by_values.get(tuple([getattr(event, field) for field in fields]), ()))

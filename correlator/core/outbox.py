@@ -140,9 +140,8 @@ class Outbox:
         batch: list[Outgoing] = []
         for index in range(len(self._waiting)):  # by index: the checkpointer may append meanwhile
             segment, skip = self._waiting[index]
-            messages, destination = segment.messages, segment.destination
-            for position in range(skip, min(len(messages), skip + most - len(batch))):
-                batch.append(self._outgoing(segment.first + position, messages[position], destination))  # noqa: PERF401
+            messages = segment.messages[skip : skip + most - len(batch)]
+            batch.extend(self._outgoing(segment.first + skip, messages, segment.destination))
             if len(batch) == most:
                 break
         return batch
@@ -210,13 +209,13 @@ class Outbox:
         return msgspec.structs.replace(outgoing.message, destination=outgoing.destination)
 
     def _take_live(self, most: int) -> list[Outgoing]:
-        batch: list[Outgoing] = []
+        messages: list[Message] = []
         for position in range(min(most, len(self._live))):
             item = self._live[position]
             if isinstance(item, FlushRequest):
                 break
-            batch.append(self._outgoing(self._next_sequence + position, self._placed(item), self.destination))
-        return batch
+            messages.append(self._placed(item))
+        return self._outgoing(self._next_sequence, messages, self.destination)
 
     def _placed(self, message: Message) -> Message:
         """The message with its physical destination: a logical name may lead elsewhere before the message leaves."""
@@ -231,18 +230,21 @@ class Outbox:
         messages = [self._placed(message) for message in segment.messages]
         return OutboundSegment(segment.sender, segment.first, messages, self.destination)
 
-    def _outgoing(self, sequence: int, message: Message, destination: str) -> Outgoing:
-        properties = message.properties
-        if self._stamps_id:
-            stamp: dict[str, PropertyValue] = {
-                self._id_property: f"{sequence}:{self.source}",
-                self._source_property: self.source,
-            }
-            properties = {**properties, **stamp} if properties else stamp
-        headers = self._headers if message.headers is None else self._completed(message.headers)
-        stamped = Message(message.body, properties, message.key, None, headers)
-        named = message.destination
-        return Outgoing(sequence, self.source, destination if named is None else named, stamped)
+    def _outgoing(self, first: int, messages: Sequence[Message], destination: str) -> list[Outgoing]:
+        """The sends as they leave, numbered from `first`; `destination` is for messages that name none."""
+        source, stamps_id, ours = self.source, self._stamps_id, self._headers
+        id_property, source_property = self._id_property, self._source_property
+        batch: list[Outgoing] = []
+        for sequence, message in enumerate(messages, first):
+            properties = message.properties
+            if stamps_id:
+                stamp: dict[str, PropertyValue] = {id_property: f"{sequence}:{source}", source_property: source}
+                properties = {**properties, **stamp} if properties else stamp
+            headers = ours if message.headers is None else self._completed(message.headers)
+            stamped = Message(message.body, properties, message.key, None, headers)
+            named = message.destination
+            batch.append(Outgoing(sequence, source, destination if named is None else named, stamped))
+        return batch
 
     def _completed(self, headers: Headers) -> Headers:
         """Fill in `persistent` and `time_to_live_ms` if the headers do not say (rule A2.3)."""

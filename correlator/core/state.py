@@ -46,6 +46,7 @@ _ALLOWED = (
     "Allowed: None, bool, int, float, str, bytes, datetime types, Decimal, UUID, enums, list, tuple, dict, set, "
     "structs, events and dataclasses of these"
 )
+_ABSENT: Any = object()
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
 _encoder_as_it_is = msgspec.msgpack.Encoder()
 
@@ -232,13 +233,19 @@ class StateTable(MutableMapping[K, V]):
 
     def get(self, key: K, default: Any = None) -> Any:
         """The value of the key; `default` if the table does not have the key."""
-        if key in self._live or key in self._cold:
-            return self[key]
-        return default
+        value = self._live.get(key, _ABSENT)
+        if value is _ABSENT:
+            if key not in self._cold:
+                return default
+            value = self._warm(key)
+        if self._tracks_reads:
+            self._touch(key)
+        return value
 
     def __setitem__(self, key: K, value: V) -> None:
         self._touch(key)
-        self._cold.pop(key, None)
+        if self._cold:
+            self._cold.pop(key, None)
         self._live[key] = value
 
     def __delitem__(self, key: K) -> None:

@@ -456,7 +456,7 @@ class MemorySource:
     def _deliver(self, taken: _Range, most: int) -> Chunk:
         tokens = list(range(self._next_token, self._next_token + taken.stop - taken.start))
         self._next_token += len(tokens)
-        self._held.update(dict.fromkeys(tokens, _Delivery(tokens[0], taken)))
+        self._held.update(dict.fromkeys(tokens, _Delivery(taken.start - tokens[0], taken)))
         messages = self._there().log[taken.start : taken.stop]
         if taken.deliveries > 1 and self._broker.features.flags_redelivery:
             messages = [_redelivered(message, taken.deliveries) for message in messages]
@@ -471,11 +471,12 @@ class MemorySource:
     def _messages(self, tokens: Sequence[Any]) -> list[Message]:
         """The held messages of these tokens, each once: a duplicate has the token of its original."""
         log, held = self._there().log, self._held
-        return [log[held[token].position(token)] for token in dict.fromkeys(tokens) if token in held]
+        return [log[token + held[token].offset] for token in dict.fromkeys(tokens) if token in held]
 
     def _give_back(self, tokens: Sequence[Any]) -> None:
         messages = self._messages(tokens)
-        held = [self._held[token].held(token) for token in dict.fromkeys(tokens) if token in self._held]
+        distinct = [token for token in dict.fromkeys(tokens) if token in self._held]
+        held = [_HeldMessage(token + self._held[token].offset, self._held[token].taken) for token in distinct]
         ranges = _ranges(held)
         for token in tokens:
             self._held.pop(token, None)
@@ -495,18 +496,15 @@ class _HeldMessage(NamedTuple):
 
 
 class _Delivery(NamedTuple):
-    """The messages of one chunk; their tokens are consecutive. One object for all of them: a token costs little."""
+    """The messages of one chunk; their tokens are consecutive. One object for all of them: a token costs little.
 
-    first_token: int
+    Attributes:
+        offset: a token plus this is the position of its message in the list of the destination.
+        taken: the range of the chunk.
+    """
+
+    offset: int
     taken: _Range
-
-    def position(self, token: int) -> int:
-        """Where the message of this token is in the list of its destination."""
-        return self.taken.start + token - self.first_token
-
-    def held(self, token: int) -> _HeldMessage:
-        """The message of this token."""
-        return _HeldMessage(self.position(token), self.taken)
 
 
 def _ranges(held: Iterable[_HeldMessage]) -> list[_Range]:

@@ -89,7 +89,7 @@ def test_each_kind_of_news_is_worth_a_checkpoint():
         context.state = [StateEntry("monitor:M", b"0", b"1")]
 
     def with_send(context):
-        context.staging.sends_to("out").append(Message(b"x"))
+        context.staging.sends["out"].append(Message(b"x"))
 
     def with_letter(context):
         context.staging.add_dead_letter(LETTER)
@@ -107,7 +107,7 @@ def test_each_kind_of_news_is_worth_a_checkpoint():
 
 def test_settled_sends_are_worth_a_checkpoint():
     checkpoint, context, outbox = Checkpoint(0, b""), Parked(), an_outbox()
-    context.staging.sends_to("out").append(Message(b"x"))
+    context.staging.sends["out"].append(Message(b"x"))
     checkpoint.cut([context], [outbox], {}, 0.0).release()
     outbox.settle(outbox.take(1), [])
     cut = checkpoint.cut([context], [outbox], {}, 0.0)
@@ -116,8 +116,8 @@ def test_settled_sends_are_worth_a_checkpoint():
 
 def test_a2_1_sends_of_all_contexts_are_numbered_and_leave_with_the_release():
     first, second, outbox = Parked("a"), Parked("b"), an_outbox()
-    first.staging.sends_to("out").extend([Message(b"1"), Message(b"2")])
-    second.staging.sends_to("out").append(Message(b"3"))
+    first.staging.sends["out"].extend([Message(b"1"), Message(b"2")])
+    second.staging.sends["out"].append(Message(b"3"))
     cut = Checkpoint(0, b"").cut([first, second], [outbox], {}, 0.0)
     assert [(one.first, len(one.messages)) for one in cut.commit.outbound] == [(1, 3)]
     assert outbox.take(9) == []

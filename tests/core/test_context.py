@@ -1078,7 +1078,7 @@ def test_a_type_with_many_listeners_that_ask_for_nothing_costs_each_of_them_once
     made = [Listener(Instance(Listens(), "0", "stop"), number, match(Tick), "red", once=False) for number in range(5)]
     for one in made:
         index.add(one)
-    assert index._types[Tick]._sequence is None
+    assert index.types[Tick].sequence is None
     assert list(index.matching(Tick(number=1))) == made
     index.remove(made[2])
     assert list(index.matching(Tick(number=1))) == [*made[:2], *made[3:]]

@@ -10,8 +10,8 @@ LETTER = DeadLetter(kind="handler", origin="M", reason="E5500 …", message=ONE)
 def test_sends_are_counted_and_taken_by_sender_in_their_order():
     staging = Staging()
     for message in (ONE, OTHER):
-        staging.sends_to("out").append(message)
-    staging.sends_to("far").append(ONE)
+        staging.sends["out"].append(message)
+    staging.sends["far"].append(ONE)
     assert [staging.count(sender) for sender in ("out", "far", "none")] == [2, 1, 0]
     assert staging.take_sends() == {"out": [ONE, OTHER], "far": [ONE]}
     assert (staging.take_sends(), staging.count("out")) == ({}, 0)
@@ -19,9 +19,9 @@ def test_sends_are_counted_and_taken_by_sender_in_their_order():
 
 def test_what_is_staged_after_a_cut_is_in_the_next_one_only():
     staging = Staging()
-    staging.sends_to("out").append(ONE)
+    staging.sends["out"].append(ONE)
     taken = staging.take_sends()
-    staging.sends_to("out").append(OTHER)
+    staging.sends["out"].append(OTHER)
     assert (taken, staging.take_sends()) == ({"out": [ONE]}, {"out": [OTHER]})
 
 

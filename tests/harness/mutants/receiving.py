@@ -141,9 +141,9 @@ def pins_ignored(patches: Patches) -> None:
     """A run shows it only if windows are smaller than the number of messages that may be redelivered."""
 
     def make(original: Any) -> Any:
-        def enter(self: Any, stored: Any, *, pinned: Any) -> Any:
+        def enter(self: Any, stored: Any, *, pinned: Any, all_new: Any = False) -> Any:
             del pinned
-            original(self, stored, pinned=False)
+            original(self, stored, pinned=False, all_new=all_new)
 
         return enter
 

@@ -138,9 +138,10 @@ class ReceiveMapping:
         return name or (message.headers.message_id if message.headers is not None else None) or ""
 
     def _map_all(self, messages: Sequence[Message]) -> Mapped:
-        bodies = [message.body for message in messages]
-        if max(map(len, bodies), default=0) > self._max_message_bytes:
-            raise self._too_large(max(messages, key=lambda message: len(message.body)))
+        limit = self._max_message_bytes
+        for message in messages:
+            if len(message.body) > limit:
+                raise self._too_large(message)
         decoder, fields = self._decoder, self._fields
         if fields is not None:
             events: list[Any] = [fields.event(message) for message in messages]
@@ -150,8 +151,9 @@ class ReceiveMapping:
                 Message(one.body, one.properties, one.key, one.destination, one.headers, name) for one in messages
             ]
         else:
+            decode = decoder.decode
             try:
-                events = list(map(decoder.decode, bodies))
+                events = [decode(message.body) for message in messages]
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
                 raise MappingError("E5101", f"receiver {self._receiver}", str(error)) from error
             except Exception as error:
@@ -159,12 +161,13 @@ class ReceiveMapping:
                 raise MappingError("E5102", f"receiver {self._receiver}", what) from error
         if not self._deduplicated:
             return Mapped(list(messages), events)
+        crc = zlib.crc32
         return Mapped(
             list(messages),
             events,
             self._unique_id.column(messages, events),
             self._source.column(messages, events),
-            list(map(zlib.crc32, bodies)),
+            [crc(message.body) for message in messages],
         )
 
     def _map_each(self, messages: Sequence[Message], engine_time: float) -> Mapped:
@@ -263,7 +266,7 @@ class Template:
         if self._property is not None:
             name = self._property
             values = [message.properties.get(name, "") for message in messages]
-            if set(map(type, values)) == {str} and max(map(len, values)) <= MAX_ID_BYTES // 4:  # type: ignore[arg-type]
+            if {type(value) for value in values} == {str} and len(max(values, key=len)) <= MAX_ID_BYTES // 4:  # type: ignore[arg-type]
                 return values  # type: ignore[return-value]
         return [self.fill(message, event) for message, event in zip(messages, events, strict=True)]
 

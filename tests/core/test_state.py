@@ -240,6 +240,14 @@ def test_deleting_writes_the_absence():
     assert changes(table) == {"a": None, "b": None}
 
 
+def test_a_stored_value_that_is_replaced_unread_does_not_come_back():
+    table = a_table(a=1, b=2)
+    table["a"] = 5
+    assert (sorted(table), len(table), table["a"]) == (["a", "b"], 2, 5)
+    del table["a"]
+    assert (list(table), len(table), changes(table)) == (["b"], 1, {"a": None})
+
+
 def test_a_missing_key_is_a_key_error():
     table = a_table(a=1)
     with pytest.raises(KeyError):

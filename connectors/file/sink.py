@@ -93,6 +93,8 @@ class FileSink:
             line = one_line(out.message.body)
         except ValueError as error:
             return self._refused(out, "E8110", f"the body is not JSON: {error}")
+        if out.message.headers is not None and out.message.headers.delivery_delay_ms:
+            return self._refused(out, "E8110", "a file cannot delay a message, which 'delivery_delay_ms' asks for")
         lines.setdefault(name, []).append((out, line))
         return None
 

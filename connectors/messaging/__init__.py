@@ -10,8 +10,10 @@ from connectors.messaging.consumer import Consumer
 from connectors.messaging.deliveries import AcknowledgeMode
 from connectors.messaging.factory import ConnectionFactory
 from connectors.messaging.foreign import ForeignMessage
+from connectors.messaging.housekeeping import ExceptionListener
 from connectors.messaging.listening import Listener
 from connectors.messaging.producer import Producer
+from connectors.messaging.send_options import SendOptions
 from connectors.messaging.session import Session
 
 __all__ = [
@@ -21,8 +23,10 @@ __all__ = [
     "Connection",
     "ConnectionFactory",
     "Consumer",
+    "ExceptionListener",
     "ForeignMessage",
     "Listener",
     "Producer",
+    "SendOptions",
     "Session",
 ]

@@ -3,16 +3,34 @@
 import uuid
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 from connectors.messaging.deliveries import AcknowledgeMode
 from connectors.messaging.failures import closed
+from connectors.messaging.housekeeping import ExceptionListener, Housekeeping
+from connectors.messaging.intake import Flow
+from connectors.messaging.link import Link
 from connectors.messaging.listening import Listening
 from connectors.messaging.owner import Owner
-from connectors.messaging.session import Session
+from connectors.messaging.selections import Selections
+from connectors.messaging.session import Session, Surroundings
+from connectors.messaging.temporaries import Temporaries
 from correlator import connector as port
+from correlator.connector import MessageService, ServiceClient
 from correlator.errors import UsageError
+from correlator.handlers import refuse_deferred
 from correlator.processes import Maker
+
+
+class ConnectionOptions(NamedTuple):
+    """The settings of a factory at the time when it makes a connection; see `ConnectionFactory`."""
+
+    client_id: str | None
+    queue_browser_read_max: int
+    emulates_transactions: bool
+    flow_limit: int
+    prefetch: bool
+    tx_producer_max_num_msgs: int
 
 
 class Connection:
@@ -21,22 +39,38 @@ class Connection:
     `start` and `stop` concern listeners only, which get no messages before the connection is started.
     `Consumer.receive` works without `start`, and after `stop`.
 
-    One thread uses a connection; each session may have another thread of its own. When `close` is called, no thread may
-    be within a call of a session, except the threads of listeners and completions: `close` waits for these. In a forked
+    One thread uses a connection; each session may have another thread of its own. `stop` and `close` end waits in
+    `Consumer.receive`, and wait for listeners and completions. When `close` is called, no other thread may be within
+    another call of a session. In a forked
     child `close` does nothing, and every other method raises `UsageError` E2050.
     """
 
     def __init__(
-        self, connect: Callable[[], port.Connection], queue_browser_read_max: int, *, emulates_transactions: bool
+        self,
+        connect: Callable[[], port.Connection],
+        settings: ConnectionOptions,
     ) -> None:
-        self._connect = connect
-        self._queue_browser_read_max = queue_browser_read_max
-        self._emulates_transactions = emulates_transactions
+        self._settings = settings
         self._maker = Maker()
+        self._connect = connect
         self._id = uuid.uuid4().hex
+        self._housekeeping = Housekeeping()
+        self._selections = Selections()
+        self._service: port.Connection | None = None
+        self._spare: port.Connection | None = None
+        """The first connection of the port, for the first session, if the connector is no message service."""
+        self._client: ServiceClient | None = None
+        self._temporaries: Temporaries | None = None
         self._sessions: dict[Session, Listening] = {}
         self._started = False
         self._closed = False
+        if settings.client_id is not None:
+            self._attach()
+
+    @property
+    def client_id(self) -> str | None:
+        """The client id with which it is registered at a message service; `None` for none."""
+        return self._settings.client_id
 
     @property
     def queue_browser_read_max(self) -> int:
@@ -44,7 +78,7 @@ class Connection:
 
         It is the value that the factory had when it made this connection.
         """
-        return self._queue_browser_read_max
+        return self._settings.queue_browser_read_max
 
     def create_session(self, mode: AcknowledgeMode = AcknowledgeMode.AUTO) -> Session:
         """Make a session, without connecting: its consumers and producers connect.
@@ -54,20 +88,41 @@ class Connection:
 
         Raises:
             ConfigError: an option of the connection is wrong.
-            UsageError: E7501 if this connection is closed, E7509 for mode TRANSACTED unless the factory has
-                `emulate_transactions`.
+            UsageError: E7501 if this connection is closed, E7509 for mode TRANSACTED if the connector is no message
+                service, unless the factory has `emulate_transactions`.
+            ConnectionLost: a message service cannot be reached.
         """
         self._check()
-        if mode is AcknowledgeMode.TRANSACTED and not self._emulates_transactions:
-            what = "sessions have no transactions of their brokers: Pulsar's client, for one, has none"
+        client = self._attach()
+        service = None if client is None else client.session()
+        if mode is AcknowledgeMode.TRANSACTED and service is None and not self._settings.emulates_transactions:
+            what = "its connector has no transactions: Pulsar's client, for one, has none"
             allowed = "ConnectionFactory(emulate_transactions=True) imitates them, and is not atomic"
             raise UsageError("E7509", "session", what, allowed, "Let an engine do what must be atomic")
-        listening = Listening(Owner(), started=self._started)
-        # Each session has a connection of the port of its own, since such a connection belongs to one thread.
-        session = Session(self._connect(), self._id, mode, self._queue_browser_read_max, listening)
+        link = Link(service)
+        listening = Listening(Owner(), link, self._housekeeping.report, started=self._started)
+        # Other connections of the port belong to one thread, so that each session has one of its own.
+        broker = service or self._spare or self._connect()
+        self._spare = None
+        session = Session(broker, mode, link, listening, self._surroundings())
         self._sessions = {one: thread for one, thread in self._sessions.items() if not one.closed}
         self._sessions[session] = listening
         return session
+
+    def set_exception_listener(self, listener: ExceptionListener | None) -> None:
+        """Call a function with each `ConnectionLost` that a consumer with a listener meets; `None` removes it.
+
+        Calls of the program raise their errors themselves. A thread of the connection calls the function, one error at
+        a time, so that it may close the connection. The consumers try again by themselves. Exceptions of the function
+        are logged.
+
+        Raises:
+            UsageError: E7501 if this connection is closed, E4117 for a function that is `async def` or a generator.
+        """
+        self._check()
+        if listener is not None:
+            refuse_deferred(listener, "exception listener")
+        self._housekeeping.listener = listener
 
     def start(self) -> None:
         """Let the listeners of all sessions get messages, later listeners included. May be repeated.
@@ -85,7 +140,8 @@ class Connection:
     def stop(self) -> None:
         """Call no listener until the next `start`; returns when no listener runs any more. May be repeated.
 
-        Returns within 50 ms if no listener runs and no consumer is connecting. Messages wait at the broker.
+        Returns within 50 ms if no listener runs and no consumer is connecting. Messages wait at the broker. If a thread
+        waits in `Consumer.receive`, that call returns `None`. In mode DUPS_OK, what was received is acknowledged.
 
         Raises:
             UsageError: E7501 if this connection is closed, E7506 within a listener or completion of one of its sessions
@@ -97,7 +153,8 @@ class Connection:
     def close(self) -> None:
         """Stop, and close all sessions, which give their unacknowledged messages back. May be repeated.
 
-        Waits for running listeners and for the completions of asynchronous sends.
+        Waits for running listeners, and for the completions of asynchronous sends. Deletes the temporary destinations
+        of the connection.
 
         Raises:
             UsageError: E7506, as `stop`. Nothing else.
@@ -109,6 +166,13 @@ class Connection:
         for session in self._sessions:
             session.close()
         self._sessions.clear()
+        self._housekeeping.close()
+        if self._temporaries is not None:
+            self._temporaries.close()
+        if self._client is not None:
+            self._client.close()
+        if self._service is not None:
+            self._service.close()
 
     def __enter__(self) -> Self:
         return self
@@ -131,3 +195,34 @@ class Connection:
             listening.ask_to_stop()
         for listening in self._sessions.values():
             listening.wait()
+        for session in self._sessions:
+            session.interrupt()
+
+    def _attach(self) -> ServiceClient | None:
+        """Register with the message service, at the first call; `None` if the connector is none."""
+        if self._temporaries is None:
+            connection = self._connect()
+            if isinstance(connection, MessageService):
+                self._client = connection.attach(self._settings.client_id)
+                self._service = connection
+            else:
+                self._spare = connection
+                if self._settings.client_id is not None:
+                    what = "its connector has no client ids"
+                    raise UsageError("E7545", "client id", what, "Message services have them", "Leave it out")
+            self._temporaries = Temporaries(self._client, self._connect)
+        return self._client
+
+    def _surroundings(self) -> Surroundings:
+        assert self._temporaries is not None
+        settings = self._settings
+        return Surroundings(
+            self._id,
+            settings.client_id,
+            settings.queue_browser_read_max,
+            Flow(settings.flow_limit, settings.prefetch),
+            settings.tx_producer_max_num_msgs,
+            self._housekeeping,
+            self._selections,
+            self._temporaries,
+        )

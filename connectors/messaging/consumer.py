@@ -1,22 +1,23 @@
 """A consumer: receives the messages of one destination one by one, or passes them to a listener."""
 
-import copy
+import math
 import time
-from contextlib import suppress
+from collections.abc import Callable
 from typing import Any
 
-from connectors.messaging.deliveries import AcknowledgeMode, Delivery, ReconnectingSource, Unacknowledged
+from connectors.messaging.deliveries import AcknowledgeMode, settle
 from connectors.messaging.failures import closed
+from connectors.messaging.holdings import Holdings
+from connectors.messaging.housekeeping import Housekeeping
+from connectors.messaging.intake import Intake
+from connectors.messaging.link import Link
 from connectors.messaging.listening import Listener, Listening
 from connectors.messaging.origin import read
 from connectors.messaging.wanted import is_wanted
-from correlator.errors import ConnectionLost, UsageError
+from correlator.errors import UsageError
 from correlator.events import Message
 from correlator.handlers import refuse_deferred, refuse_result
 from correlator.selector import Selector
-
-_LONGEST_WAIT_S = 3600.0
-"""The longest wait of one call of a source; the operating system limits it."""
 
 
 class Consumer:
@@ -27,33 +28,38 @@ class Consumer:
     Args:
         where: names the consumer in errors.
         intake: its source, which connects when it is used.
-        unacknowledged: the unacknowledged messages of its session.
-        mode: the mode of its session.
-        wanted: the selector for a topic; `None` for all messages. For a queue the broker selects.
+        holdings: what its session holds.
+        link: how its session waits for messages.
+        housekeeping: the thread that settles what an idle program leaves behind.
+        wanted: the selector, if the broker does not select; `None` for all messages.
         unwanted_origin: id of the connection whose messages are left out; `None` for none.
         listening: the listener thread of its session.
+        on_close: called once, when it is closed.
     """
 
     def __init__(
         self,
         where: str,
-        intake: ReconnectingSource,
-        unacknowledged: Unacknowledged,
-        mode: AcknowledgeMode,
+        intake: Intake,
+        holdings: Holdings,
+        link: Link,
+        housekeeping: Housekeeping,
         wanted: Selector | None,
         unwanted_origin: str | None,
         listening: Listening,
+        on_close: Callable[[], None],
     ) -> None:
         self.where = where
         self._intake = intake
-        self._unacknowledged = unacknowledged
-        self._mode = mode
+        self._holdings = holdings
+        self._link = link
+        self._housekeeping = housekeeping
         self._wanted = wanted
         self._unwanted_origin = unwanted_origin
         self._listening = listening
+        self._on_close = on_close
         self._listener: Listener | None = None
         self._gives = False
-        self._ended = False
         self._closed = False
 
     @property
@@ -64,10 +70,12 @@ class Consumer:
     @property
     def listens(self) -> bool:
         """Whether it has a listener that may get further messages: it is open, and not at the end of a file."""
-        return self._listener is not None and not self._closed and not self._ended
+        return self._listener is not None and not self._closed and not self._intake.ended
 
-    def receive(self, timeout_s: float) -> Message | None:
-        """Return the next message; `None` if none comes in time, or at the end of a file.
+    def receive(self, timeout_s: float | None = None) -> Message | None:
+        """Return the next message; `None` if none comes in time, at the end of a file, or if the wait is ended.
+
+        Another thread ends the wait with `Connection.stop`, or with `close` of consumer, session or connection.
 
         The consumer acknowledges and skips messages that have expired, messages that do not match the selector of a
         topic, and with `no_local` messages that its own connection has sent.
@@ -77,28 +85,31 @@ class Consumer:
         needs it.
 
         Args:
-            timeout_s: longest wait in seconds; 0 does not wait, `math.inf` waits for ever.
+            timeout_s: longest wait in seconds; 0 does not wait, `None` and `math.inf` wait for ever.
 
         Raises:
             ConnectionLost: the broker cannot be reached. The unacknowledged messages of this consumer come again. Call
                 `receive` again to reconnect.
-            UsageError: E7501 if the consumer is closed, E7502 if 1,000 messages are unacknowledged (acknowledge or
-                recover), E7505 in a thread that does not own the session, E7507 if the consumer has a listener.
+            UsageError: E7501 if the consumer is closed, E7502 if as many messages are unacknowledged as `flow_limit`
+                allows (acknowledge or recover), E7505 in a thread that does not own the session, E7507 if the consumer
+                has a listener.
         """
         self._check()
         if self._listener is not None:
             what = "it has a listener, which gets its messages"
             raise UsageError("E7507", self.where, what, "", "Take the listener away, or use another consumer")
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + (math.inf if timeout_s is None else timeout_s)
+        stops = self._link.stops
         while True:
+            seen = self._link.look()
             remaining_s = max(0.0, deadline - time.monotonic())
-            chunk = self._intake.receive(min(remaining_s, _LONGEST_WAIT_S))
-            for message, token in zip(map(self._read, chunk.messages), chunk.tokens, strict=True):
-                if message is not None:
-                    return self._delivered(message, token)
-                self._intake.acknowledge([token])
-            if chunk.ended or (time.monotonic() >= deadline and (timeout_s > 0 or not chunk.messages)):
+            message = self._next(min(remaining_s, self._link.slice_s))
+            remaining_s = deadline - time.monotonic()
+            if message is not None or self._intake.ended or remaining_s <= 0 or self._closed:
+                return message
+            if self._link.stops != stops:
                 return None
+            self._link.wait(seen, remaining_s)
 
     def set_listener(self, listener: Listener | None) -> None:
         """Call a function with each message from now on, once the connection is started; `None` removes the listener.
@@ -106,9 +117,10 @@ class Consumer:
         One thread of the session calls all its listeners, one at a time. This thread owns the session while the
         connection is started, so set all listeners before (E7505).
 
-        In mode AUTO a message is acknowledged when the listener has returned. If the listener raises, the message comes
-        again, as often as the broker redelivers it. In the other modes the message stays unacknowledged and the next
-        one follows; the listener acknowledges, recovers, commits or rolls back. Exceptions of listeners are logged.
+        In modes AUTO and DUPS_OK a message is acknowledged when the listener has returned, or some time later. If the
+        listener raises, the message comes again, as often as the broker redelivers it. In the other modes the message
+        stays unacknowledged and the next one follows; the listener acknowledges, recovers, commits or rolls back.
+        Exceptions of listeners are logged.
 
         Raises:
             UsageError: E7501 if the consumer is closed, E7505 in a thread that does not own the session, E4117 for a
@@ -123,19 +135,25 @@ class Consumer:
 
     def give(self, timeout_s: float) -> bool:
         """Pass at most one message to the listener; see `Listened`. Called by the thread of the listeners."""
-        chunk = self._intake.receive(timeout_s)
-        self._ended = chunk.ended
-        for message, token in zip(map(self._read, chunk.messages), chunk.tokens, strict=True):
-            if message is not None:
-                self._give(message, token)
-            else:
-                self._intake.acknowledge([token])
-        return bool(chunk.messages)
+        with self._link.lock:
+            taken = self._take(timeout_s)
+        if taken is not None:
+            self._give(*taken)
+        return taken is not None
+
+    def settle(self, message: Message) -> None:
+        """Acknowledge one message that `receive` returned, whatever the mode. Raises `ConnectionLost`."""
+        with self._link.lock:
+            settle(self._holdings.unacknowledged.take(message), Intake.acknowledge)
 
     def close(self) -> None:
-        """Close the consumer: its unacknowledged messages come again, to the next consumer. May be repeated.
+        """Close the consumer. What the program has got stays with the session, which can still acknowledge it.
 
-        Any thread may call it. It waits until no listener of the session runs, unless a listener makes the call.
+        What was only fetched goes back to the broker. Of a file, a stream or another place that has one reader at a
+        time, the unacknowledged messages come again to the next consumer.
+
+        Any thread may call it. It waits until no listener of the session runs, unless a listener makes the call. If
+        another thread waits in `receive`, that call returns `None`. May be repeated.
 
         Raises:
             UsageError: E7506 within a completion of the session. Nothing else.
@@ -144,14 +162,43 @@ class Consumer:
             return
         self._listening.owner.check_may_await_completions(self.where)
         with self._listening.paused():
-            self._closed = True
-            if not self._gives:
-                self._intake.close()
+            if self._closed:
+                return
+            self.end()
+            self._link.wake()
+            with self._link.lock:
+                self._holdings.acknowledge_lazily()
+                self._holdings.intakes.remove(self._intake)
+                if not self._gives:
+                    self._intake.retire()
+
+    def end(self) -> None:
+        """Take no more messages. Called when the consumer or its session is closed."""
+        self._closed = True
+        self._on_close()
 
     def _check(self) -> None:
         if self._closed:
             raise closed(self.where)
         self._listening.owner.check(self.where)
+
+    def _next(self, wait_s: float) -> Message | None:
+        with self._link.lock:
+            taken = self._take(wait_s)
+            return None if taken is None else self._holdings.hand(taken[0], self._intake, taken[1])
+
+    def _take(self, wait_s: float) -> tuple[Message, Any] | None:
+        """The next message that is wanted, with its token. The caller holds the lock."""
+        while not self._closed and (taken := self._intake.take(wait_s)) is not None:
+            message = self._read(taken[0])
+            if message is not None:
+                self._housekeeping.watch(self._holdings)
+                return message, taken[1]
+            self._intake.acknowledge([taken[1]])
+            wait_s = 0.0
+        if self._link.service is None:  # then the lock is hardly ever free for the thread that does so
+            self._holdings.tidy(time.monotonic())
+        return None
 
     def _read(self, taken: Message) -> Message | None:
         """The message as the program gets it; `None` if it is left out."""
@@ -159,32 +206,29 @@ class Consumer:
         is_own = self._unwanted_origin is not None and origin == self._unwanted_origin
         return None if is_own or not is_wanted(message, self._wanted) else message
 
-    def _delivered(self, message: Message, token: Any) -> Message:
-        if self._mode is AcknowledgeMode.AUTO:
-            with suppress(ConnectionLost):  # nobody knows whether the broker has it: twice is better than never
-                self._intake.acknowledge([token])
-            return message
-        return self._noted(message, token)
-
-    def _noted(self, message: Message, token: Any) -> Message:
-        own = copy.copy(message)  # it stands for this delivery alone, even if a source returns one object twice
-        self._unacknowledged.add(Delivery(own, self._intake, token))
-        return own
-
     def _give(self, message: Message, token: Any) -> None:
         assert self._listener is not None
-        if self._mode is not AcknowledgeMode.AUTO:
-            refuse_result(self._listener(self._noted(message, token)), self._listener, f"listener of {self.where}")
+        mode = self._holdings.mode
+        if not mode.is_automatic:
+            with self._link.lock:
+                own = self._holdings.hand(message, self._intake, token)
+            refuse_result(self._listener(own), self._listener, f"listener of {self.where}")
             return
         self._gives = True
         try:
             refuse_result(self._listener(message), self._listener, f"listener of {self.where}")
         except BaseException:
-            self._intake.reject([token])
+            with self._link.lock:
+                self._intake.reject([token])
             raise
         else:
-            self._intake.acknowledge([token])
+            with self._link.lock:
+                if mode is AcknowledgeMode.AUTO:
+                    self._intake.acknowledge([token])
+                else:
+                    self._holdings.hand(message, self._intake, token)
         finally:
             self._gives = False
             if self._closed:  # by its listener, whose message was still to be acknowledged
-                self._intake.close()
+                with self._link.lock:
+                    self._intake.retire()

@@ -1,19 +1,18 @@
-"""The sources of a session's consumers, and their unacknowledged messages."""
+"""The acknowledgement modes of sessions, and the messages that a session holds."""
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from correlator.connector import Chunk, Source
-from correlator.errors import ConnectionLost, UsageError
+from correlator.errors import ConnectionLost
 from correlator.events import Message
 
-SOURCE_ID = "session"
-"""The receiver id of all sources of sessions: files keep a position for each receiver id."""
-MOST_UNACKNOWLEDGED = 1000
-"""Largest number of unacknowledged messages of a consumer, except in mode AUTO. The broker may send as many ahead."""
+if TYPE_CHECKING:
+    from connectors.messaging.intake import Intake
+
+LAZY_AFTER = 10
+"""In mode DUPS_OK the session acknowledges after so many messages."""
 
 
 class AcknowledgeMode(StrEnum):
@@ -22,20 +21,38 @@ class AcknowledgeMode(StrEnum):
     AUTO = "AUTO"
     """The session acknowledges: each message right before `receive` returns it, or when its listener has returned."""
     CLIENT = "CLIENT"
+    """The program acknowledges: `Session.acknowledge` covers all messages that the session has received, later ones
+    included."""
+    CLIENT_CUMULATIVE = "CLIENT_CUMULATIVE"
     """The program acknowledges: `Session.acknowledge` of a message also covers all messages that the session received
     before."""
     CLIENT_INDIVIDUAL = "CLIENT_INDIVIDUAL"
     """The program acknowledges: `Session.acknowledge` covers this message alone."""
+    DUPS_OK = "DUPS_OK"
+    """The session acknowledges ten messages at once, and what is left when a consumer, session or connection is closed
+    or stopped, and after an idle second."""
+    NO_ACKNOWLEDGE = "NO_ACKNOWLEDGE"
+    """The session acknowledges messages as soon as it fetches them, before the program gets them."""
     TRANSACTED = "TRANSACTED"
     """The program acknowledges: `Session.commit` covers all messages that the session received since the last `commit`
-    or `rollback`. Not atomic with sends; the factory must have `emulate_transactions`."""
+    or `rollback`, and sends what it sent since then."""
+
+    @property
+    def is_client(self) -> bool:
+        """Whether the program acknowledges by `Session.acknowledge`."""
+        return self in (AcknowledgeMode.CLIENT, AcknowledgeMode.CLIENT_CUMULATIVE, AcknowledgeMode.CLIENT_INDIVIDUAL)
+
+    @property
+    def is_automatic(self) -> bool:
+        """Whether a session settles a message by itself when its listener has returned or failed."""
+        return self in (AcknowledgeMode.AUTO, AcknowledgeMode.DUPS_OK)
 
 
 class Delivery(NamedTuple):
     """An unacknowledged message of the program."""
 
     message: Message
-    intake: "ReconnectingSource"
+    intake: "Intake"
     token: Any
 
 
@@ -46,7 +63,13 @@ class Unacknowledged:
     """
 
     def __init__(self) -> None:
+        self.forgotten = 0
+        """Number of deliveries that were lost with their connections since the last `take_all`."""
         self._deliveries: OrderedDict[int, Delivery] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Number of deliveries."""
+        return len(self._deliveries)
 
     def add(self, delivery: Delivery) -> None:
         """Add a delivery. Its message is kept, so that no other object gets the same `id`."""
@@ -65,77 +88,41 @@ class Unacknowledged:
                 taken.append(self._deliveries.popitem(last=False)[1])
         return taken
 
-    def take_all(self) -> list[Delivery]:
-        """Remove all deliveries."""
+    def take_all(self, message: Message | None = None) -> list[Delivery]:
+        """Remove all deliveries; none if the message is given and not held any more."""
+        if message is not None and id(message) not in self._deliveries:
+            return []
         taken = list(self._deliveries.values())
         self._deliveries.clear()
+        self.forgotten = 0
         return taken
 
-    def forget(self, intake: "ReconnectingSource") -> None:
+    def forget(self, intake: "Intake") -> None:
         """Remove the deliveries of a source, whose messages come again."""
         for delivery in [one for one in self._deliveries.values() if one.intake is intake]:
             del self._deliveries[id(delivery.message)]
+            self.forgotten += 1
 
 
-class ReconnectingSource:
-    """A source that reconnects at the next use after a lost connection. Owned by the thread of its session.
+def by_intake(deliveries: Sequence[Delivery]) -> dict["Intake", list[Any]]:
+    """The tokens of deliveries, by source."""
+    tokens: dict[Intake, list[Any]] = {}
+    for delivery in deliveries:
+        tokens.setdefault(delivery.intake, []).append(delivery.token)
+    return tokens
 
-    Every call may raise `ConnectionLost`. The session then forgets the deliveries of this source, since they come
-    again.
+
+def settle(deliveries: Sequence[Delivery], how: Callable[["Intake", Sequence[Any]], None]) -> None:
+    """Acknowledge or reject deliveries; those of other consumers also if one consumer has lost its connection.
+
+    Raises:
+        ConnectionLost: the messages of one consumer come again; all others are settled.
     """
-
-    def __init__(self, where: str, source: Source, unacknowledged: Unacknowledged, most_held: int) -> None:
-        self._where = where
-        self._source = source
-        self._unacknowledged = unacknowledged
-        self._most_held = most_held
-        self._held = 0
-        self._is_connected = False
-
-    def connect(self) -> None:
-        """Connect, so that the source receives messages that are sent to its topic from now on."""
-        with self._connected():
-            pass
-
-    def receive(self, timeout_s: float) -> Chunk:
-        """At most one message. Raises `UsageError` E7502 if too many are unacknowledged, since none would come."""
-        if self._held >= self._most_held:
-            what = f"{self._held} of its messages are not acknowledged, and no more may be"
-            raise UsageError("E7502", self._where, what, "", "Acknowledge, recover, or use another consumer")
-        with self._connected() as source:
-            chunk = source.receive(1, timeout_s)
-        self._held += len(chunk.messages)
-        return chunk
-
-    def acknowledge(self, tokens: Sequence[Any]) -> None:
-        """Acknowledge the messages of these tokens."""
-        with self._connected() as source:
-            source.acknowledge(tokens)
-        self._held -= len(tokens)
-
-    def reject(self, tokens: Sequence[Any]) -> None:
-        """Give back the messages of these tokens."""
-        with self._connected() as source:
-            source.reject(tokens)
-        self._held -= len(tokens)
-
-    def close(self) -> None:
-        """Close the source, which gives its unacknowledged messages back. Never raises."""
-        self._source.close()
-        self._let_go()
-
-    @contextmanager
-    def _connected(self) -> Iterator[Source]:
+    lost: ConnectionLost | None = None
+    for intake, tokens in by_intake(deliveries).items():
         try:
-            if not self._is_connected:
-                self._source.connect()
-                self._is_connected = True
-            yield self._source
-        except ConnectionLost:
-            self.close()  # otherwise nobody would get the messages that the broker holds for this consumer
-            raise
-
-    def _let_go(self) -> None:
-        self._is_connected = False
-        self._held = 0
-        self._unacknowledged.forget(self)
+            how(intake, tokens)
+        except ConnectionLost as error:
+            lost = error
+    if lost is not None:
+        raise lost

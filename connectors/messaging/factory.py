@@ -6,7 +6,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from connectors.messaging.connection import Connection
+from connectors.messaging.connection import Connection, ConnectionOptions
+from connectors.messaging.intake import FLOW_LIMIT
+from connectors.messaging.send_options import check_whole
+from connectors.messaging.session import MOST_FLOW
+from connectors.messaging.transaction import MOST_SENDS
 from correlator import connector as port
 from correlator.settings import ConnectionSettings
 
@@ -34,22 +38,50 @@ class ConnectionFactory:
             or not; 0 or less for no limit. A connection keeps the value that the factory has when it makes the
             connection. The default is the environment variable `CORRELATOR_QUEUE_BROWSER_READ_MAX` at the time when the
             factory is made; 0 if it is unset or no integer. A copy of a factory has the value of the original.
-        emulate_transactions: whether its connections make sessions in mode TRANSACTED, which are not atomic.
+        emulate_transactions: whether its connections imitate mode TRANSACTED if the connector is no message service.
+            Imitated transactions are not atomic.
+        client_id: the client id of its connections at a message service, which owns durable subscriptions; one
+            connection at a time has it. `None` for none.
+        flow_limit: largest number of messages that a consumer has fetched and that are not settled.
+        prefetch: whether consumers fetch more messages than `receive` asks for. Connectors that read ahead by
+            themselves refuse `False`.
+        tx_producer_max_num_msgs: largest number of messages that a transaction sends.
     """
 
     connector: port.ConnectionFactory
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)  # may hold a password
     queue_browser_read_max: int = field(default_factory=_read_max_of_environment)
     emulate_transactions: bool = False
+    client_id: str | None = None
+    flow_limit: int = FLOW_LIMIT
+    prefetch: bool = True
+    tx_producer_max_num_msgs: int = MOST_SENDS
 
-    def create_connection(self) -> Connection:
-        """Make a connection, which the caller has to close. Never fails: it opens nothing.
+    def create_connection(self, *, client_id: str | None = None) -> Connection:
+        """Make a connection, which the caller has to close. Without a client id it opens nothing.
 
         User and password are options of the factory; another user needs another factory.
+
+        Args:
+            client_id: the client id of this connection; `None` for that of the factory.
+
+        Raises:
+            UsageError: E7515 if another connection has the client id, E7545 if the connector has no client ids, E7540
+                for a limit out of its range.
+            ConnectionLost: there is a client id, and the broker cannot be reached.
+            ConfigError: there is a client id, and an option of the connection is wrong.
         """
+        check_whole("factory.flow_limit", self.flow_limit, MOST_FLOW, least=1)
+        check_whole("factory.tx_producer_max_num_msgs", self.tx_producer_max_num_msgs, MOST_FLOW, least=1)
         settings = ConnectionSettings(type=_NAME, options=dict(self.options))
         return Connection(
             partial(self.connector, _NAME, settings),
-            self.queue_browser_read_max,
-            emulates_transactions=self.emulate_transactions,
+            ConnectionOptions(
+                client_id=self.client_id if client_id is None else client_id,
+                queue_browser_read_max=self.queue_browser_read_max,
+                emulates_transactions=self.emulate_transactions,
+                flow_limit=self.flow_limit,
+                prefetch=self.prefetch,
+                tx_producer_max_num_msgs=self.tx_producer_max_num_msgs,
+            ),
         )

@@ -7,15 +7,19 @@ from contextlib import contextmanager
 from threading import Event, RLock, Thread
 from typing import Protocol
 
+from connectors.messaging.link import Link
 from connectors.messaging.owner import Owner
+from correlator.errors import ConnectionLost
 from correlator.events import Message
 
 Listener = Callable[[Message], object]
 """A function that the listener thread of its session calls with each message. The session ignores its result, but a
 coroutine or generator counts as a failure of the listener (E4117)."""
 
-_LONGEST_WAIT_S = 0.05
-"""The longest wait for a message before the thread checks whether to stop, since a waiting source cannot be woken."""
+_LONGEST_WAIT_S = 1.0
+"""The longest wait of the thread on a message service, which wakes it."""
+_RESTING_WAIT_S = 0.05
+"""The longest wait while a consumer pauses after a failure."""
 _FIRST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 5.0
 
@@ -46,8 +50,9 @@ class Listened(Protocol):
 class _Turn:
     """A consumer and its pause after a failure, which becomes longer with each failure."""
 
-    def __init__(self, consumer: Listened) -> None:
+    def __init__(self, consumer: Listened, on_lost: Callable[[Exception], None]) -> None:
         self.consumer = consumer
+        self._on_lost = on_lost
         self._pause_s = 0.0
         self._resting_until = 0.0
 
@@ -62,6 +67,8 @@ class _Turn:
             self._pause_s = min(max(_FIRST_PAUSE_S, 2 * self._pause_s), _LONGEST_PAUSE_S)
             self._resting_until = time.monotonic() + self._pause_s
             _log.warning("%s, goes on in %g s: %s", self.consumer.where, self._pause_s, error, exc_info=error)
+            if isinstance(error, ConnectionLost):
+                self._on_lost(error)
             return False
         if found:
             self._pause_s = 0.0
@@ -77,11 +84,15 @@ class Listening:
 
     Args:
         owner: the owner of the session.
+        link: how the session waits for messages.
+        on_lost: called with each `ConnectionLost`.
         started: whether the connection is started.
     """
 
-    def __init__(self, owner: Owner, *, started: bool) -> None:
+    def __init__(self, owner: Owner, link: Link, on_lost: Callable[[Exception], None], *, started: bool) -> None:
         self.owner = owner
+        self._link = link
+        self._on_lost = on_lost
         self._is_started = started
         self._turns: list[_Turn] = []
         self._asked_to_stop = Event()
@@ -91,7 +102,7 @@ class Listening:
     def add(self, consumer: Listened) -> None:
         """Add a consumer that has got a listener. Called by the owner of the session."""
         if all(turn.consumer is not consumer for turn in self._turns):
-            self._turns.append(_Turn(consumer))
+            self._turns.append(_Turn(consumer, self._on_lost))
         if not self.owner.is_listening:
             with self._lock:
                 self._go_on()
@@ -108,6 +119,7 @@ class Listening:
         with self._lock:
             self._is_started = False
             self._asked_to_stop.set()
+            self._link.wake()
 
     def wait(self) -> None:
         """Wait until no listener runs, after `ask_to_stop`."""
@@ -122,6 +134,7 @@ class Listening:
             return
         with self._lock:
             self._asked_to_stop.set()
+            self._link.wake()
             self.wait()
             yield
             self._go_on()
@@ -140,8 +153,11 @@ class Listening:
             self._turns = [turn for turn in self._turns if turn.consumer.listens]
             if not self._turns:
                 return
+            seen = self._link.look()
             found = [self._take(turn, wait_s) for turn in self._turns]
-            wait_s = 0.0 if any(found) else _LONGEST_WAIT_S / len(found)
+            wait_s = 0.0 if any(found) else self._link.slice_s / len(found)
+            if not any(found) and not self._asked_to_stop.is_set():
+                self._link.wait(seen, _RESTING_WAIT_S if any(turn.rests for turn in self._turns) else _LONGEST_WAIT_S)
 
     def _take(self, turn: _Turn, wait_s: float) -> bool:
         if turn.rests:

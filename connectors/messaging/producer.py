@@ -1,16 +1,25 @@
 """A producer: sends messages to one destination, one by one or asynchronously."""
 
+import uuid
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import msgspec
 
 from connectors.messaging.completions import AsyncSend, Completion, Completions
 from connectors.messaging.failures import closed
 from connectors.messaging.foreign import ForeignMessage, converted
 from connectors.messaging.listening import Listening
 from connectors.messaging.origin import stamped
+from connectors.messaging.send_options import SendOptions
+from connectors.messaging.transaction import Transaction
 from correlator.connector import Sink
 from correlator.errors import ConnectionLost, SendRejected
-from correlator.events import Message, Outgoing
+from correlator.events import Headers, Message, Outgoing
 from correlator.handlers import refuse_deferred
+
+_NO_HEADERS = Headers()
 
 
 class Producer:
@@ -24,21 +33,34 @@ class Producer:
         connection: the id of its connection, with which messages to topics are marked.
         completions: the thread of its session that sends asynchronously.
         listening: the listener thread of its session.
+        using: held while a thread uses the sink.
+        transaction: takes the messages until the session commits; `None` to send them at once.
     """
 
     def __init__(
-        self, destination: str, sink: Sink, connection: str, completions: Completions, listening: Listening
+        self,
+        destination: str,
+        sink: Sink,
+        connection: str,
+        completions: Completions,
+        listening: Listening,
+        using: AbstractContextManager[Any],
+        transaction: Transaction | None,
     ) -> None:
+        self._defaults = SendOptions()
         self._where = f"producer of {destination}"
         self._destination = destination
         self._sink = sink
         self._connection = connection
         self._completions = completions
         self._listening = listening
+        self._using = using
+        self._transaction = transaction
         self._is_connected = False
         self._closed = False
+        self._life = uuid.uuid4().hex
         self._sequence = 0
-        self._in_doubt: Message | None = None
+        self._in_doubt: tuple[ForeignMessage, SendOptions, Outgoing] | None = None
         self._may_be_sending = False
         """Whether the thread of the completions may be using the sink."""
 
@@ -46,6 +68,19 @@ class Producer:
     def closed(self) -> bool:
         """Whether `close` was called, here or for its session."""
         return self._closed
+
+    @property
+    def defaults(self) -> SendOptions:
+        """Priority, time to live, persistence and delivery delay of messages that do not name their own.
+
+        Setting them raises `UsageError` E7540 or E7548 for a value out of its range.
+        """
+        return self._defaults
+
+    @defaults.setter
+    def defaults(self, options: SendOptions) -> None:
+        options.check(self._where)
+        self._defaults = options
 
     def connect(self) -> None:
         """Connect the sink if it is not connected; `send` does so, too.
@@ -57,37 +92,70 @@ class Producer:
             self._sink.connect()
             self._is_connected = True
 
-    def send(self, message: ForeignMessage) -> None:
-        """Send a message, and wait until the broker has confirmed it.
+    def send(
+        self,
+        message: ForeignMessage,
+        *,
+        priority: int | None = None,
+        time_to_live_ms: int | None = None,
+        persistent: bool | None = None,
+        delivery_delay_ms: int | None = None,
+    ) -> str:
+        """Send a message, wait until the broker has confirmed it, and return its message id.
 
-        The call first waits for the completions of messages that were given to `send_async` before. In mode TRANSACTED,
-        too, the message leaves at once.
+        The call first waits for the completions of messages that were given to `send_async` before. In mode TRANSACTED
+        on a message service, the message leaves with `Session.commit`; emulated transactions send it at once.
 
         Args:
             message: a `Message`, which is sent as it is, to its own `destination` if it names one; a message to a topic
                 is copied and marked with its connection. Any other object with body and properties is converted.
+            priority: 0 to 9; `None` for that of the message, or else of `defaults`. So with the other arguments.
+            time_to_live_ms: after so many milliseconds nobody gets the message any more; 0 for no limit.
+            persistent: whether the broker keeps the message on disk.
+            delivery_delay_ms: nobody gets the message before so many milliseconds have passed.
+
+        Returns:
+            The header `message_id` that consumers see, as far as the broker carries it.
 
         Raises:
             SendRejected: the broker refuses the message. It was not stored, and the producer can go on.
             ConnectionLost: the broker cannot be reached. The message may have arrived. Sending it again reconnects, and
                 may store it twice.
-            UsageError: E7504 for an object that is no message, E7501 if this producer is closed, E7505 in a thread that
-                does not own the session.
+            UsageError: E7504 for an object that is no message, E7540 and E7548 for a value out of its range, E7544 if
+                the transaction has too many messages, E7501 if this producer is closed, E7505 in a thread that does not
+                own the session.
         """
         self._check()
+        given = SendOptions(priority, time_to_live_ms, persistent, delivery_delay_ms)
+        given.check(self._where)
         if self._may_be_sending:
             self._flush()
-        native = converted(message)
-        if native is not self._in_doubt:  # a repeat keeps its number: the sink may still have it in flight
-            self._sequence += 1
-        self._in_doubt = native
-        (rejected,) = self._send([self._outgoing(native)])
+        # A repeat keeps its number: the sink may still have it in flight.
+        if self._in_doubt is not None and self._in_doubt[0] is message and self._in_doubt[1] == given:
+            outgoing = self._in_doubt[2]
+        else:
+            outgoing = self._outgoing(message, given)
+        if self._transaction is not None:
+            self._transaction.add(outgoing)
+            return outgoing.message_id
+        self._in_doubt = (message, given, outgoing)
+        (rejected,) = self._send([outgoing])
         self._in_doubt = None
         if rejected is not None:
             raise rejected
+        return outgoing.message_id
 
-    def send_async(self, message: ForeignMessage, on_completion: Completion) -> None:
-        """Send as `send` does, without waiting for the broker; a completion gets the result.
+    def send_async(
+        self,
+        message: ForeignMessage,
+        on_completion: Completion,
+        *,
+        priority: int | None = None,
+        time_to_live_ms: int | None = None,
+        persistent: bool | None = None,
+        delivery_delay_ms: int | None = None,
+    ) -> str:
+        """Send as `send` does, without waiting for the broker; a completion gets the result. Returns the message id.
 
         After a lost connection all outstanding messages of this producer fail, and the next message reconnects. So
         messages arrive in order and without gaps.
@@ -96,23 +164,34 @@ class Producer:
         session: completions may neither use the session (E7505) nor wait for its end (E7506). Their exceptions are
         logged. Each message gets its completion before `close` returns.
 
-        If 1,000 messages of the session are outstanding, the call waits.
+        If 1,000 messages of the session are outstanding, the call waits. In mode TRANSACTED on a message service, a
+        completion says that the transaction has the message; `commit` says that it was sent.
 
         Args:
             message: as for `send`.
             on_completion: called as `on_completion(message, error)`. `error` is the exception that `send` would have
                 raised; `None` if the broker has confirmed the message.
+            priority: as for `send`, like the arguments that follow.
+            time_to_live_ms: as for `send`.
+            persistent: as for `send`.
+            delivery_delay_ms: as for `send`.
 
         Raises:
             UsageError: as `send`, and E4117 for a completion that is `async def` or a generator.
         """
         self._check()
         refuse_deferred(on_completion, f"completion of {self._where}")
-        native = converted(message)
-        self._sequence += 1
+        given = SendOptions(priority, time_to_live_ms, persistent, delivery_delay_ms)
+        given.check(self._where)
+        outgoing = self._outgoing(message, given)
         self._in_doubt = None
-        self._may_be_sending = True
-        self._completions.put(AsyncSend(self._send, self._outgoing(native), message, on_completion))
+        if self._transaction is not None:
+            self._transaction.add(outgoing)
+            self._completions.put(AsyncSend(_done, outgoing, message, on_completion))
+        else:
+            self._may_be_sending = True
+            self._completions.put(AsyncSend(self._send, outgoing, message, on_completion))
+        return outgoing.message_id
 
     def close(self) -> None:
         """Wait for outstanding completions, and close the sink. May be repeated.
@@ -129,7 +208,8 @@ class Producer:
             self._closed = True
             if self._may_be_sending:
                 self._flush()
-            self._sink.close()
+            with self._using:
+                self._sink.close()
 
     def _check(self) -> None:
         if self._closed:
@@ -140,16 +220,32 @@ class Producer:
         self._completions.flush()
         self._may_be_sending = False
 
-    def _outgoing(self, native: Message) -> Outgoing:
+    def _outgoing(self, message: ForeignMessage, given: SendOptions) -> Outgoing:
+        native = self._filled(converted(message), given)
+        self._sequence += 1
         # No source: a broker that deduplicates must not take a new message for a repeat of an unconfirmed one.
         destination = native.destination or self._destination
-        message = stamped(native, self._connection) if destination.startswith("topic:") else native
-        return Outgoing(self._sequence, "", destination, message)
+        marked = stamped(native, self._connection) if destination.startswith("topic:") else native
+        return Outgoing(self._sequence, "", destination, marked, f"ID:{self._life}-{self._sequence}")
+
+    def _filled(self, native: Message, given: SendOptions) -> Message:
+        """The message with the values of the call, or else its own, or else those of the producer."""
+        headers = native.headers or _NO_HEADERS
+        filled = given.over(SendOptions.of(headers)).over(self._defaults)
+        filled.check_delay(self._where)
+        if filled == SendOptions.of(headers):
+            return native
+        return msgspec.structs.replace(native, headers=msgspec.structs.replace(headers, **filled._asdict()))
 
     def _send(self, batch: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
-        try:
-            self.connect()
-            return self._sink.send(batch)
-        except ConnectionLost:
-            self._is_connected = False
-            raise
+        with self._using:
+            try:
+                self.connect()
+                return self._sink.send(batch)
+            except ConnectionLost:
+                self._is_connected = False
+                raise
+
+
+def _done(batch: Sequence[Outgoing]) -> Sequence[SendRejected | None]:
+    return [None] * len(batch)

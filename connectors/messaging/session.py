@@ -1,34 +1,66 @@
 """A session: the consumers, producers and browsers of one thread, with their unacknowledged messages."""
 
-import logging
-import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from threading import RLock
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from connectors.messaging.browser import Browser
 from connectors.messaging.completions import Completions
 from connectors.messaging.consumer import Consumer
-from connectors.messaging.deliveries import (
-    MOST_UNACKNOWLEDGED,
-    SOURCE_ID,
-    AcknowledgeMode,
-    Delivery,
-    ReconnectingSource,
-    Unacknowledged,
-)
+from connectors.messaging.deliveries import AcknowledgeMode, by_intake, settle
 from connectors.messaging.failures import closed
+from connectors.messaging.foreign import ForeignMessage
+from connectors.messaging.holdings import Holdings
+from connectors.messaging.housekeeping import Housekeeping
+from connectors.messaging.intake import SOURCE_ID, Flow, Intake
+from connectors.messaging.link import Link
 from connectors.messaging.listening import Listening
 from connectors.messaging.producer import Producer
+from connectors.messaging.requests import Requests
+from connectors.messaging.selections import Selections
+from connectors.messaging.send_options import check_whole
+from connectors.messaging.temporaries import Temporaries
+from connectors.messaging.transaction import Transaction
 from correlator import connector as port
-from correlator.connector import Browsable, Deletable, Features, Unsubscribable
-from correlator.errors import ConfigError, ConnectionLost, UsageError
+from correlator.connector import Browsable, Order, Subscriber, Unsubscribable, Work, order_of
+from correlator.errors import ConfigError, ConnectionLost, CorrelatorError, SendRejected, UsageError
 from correlator.events import Message
 from correlator.options import check_destination
 from correlator.selector import Selector
 from correlator.settings import ReceiverSettings, SenderSettings
 
-_log = logging.getLogger("connectors.messaging")
+MOST_FLOW = 1_000_000
+"""The largest flow limit, and the largest number of messages of a transaction."""
+_NO_OPTIONS: Mapping[str, Any] = {}
+_UNDONE = "The transaction was rolled back: nothing was sent, and what was received comes again"
+
+
+class Surroundings(NamedTuple):
+    """What a session has from its connection.
+
+    Attributes:
+        connection: the id of the connection.
+        client_id: the client id of the connection; `None` if it has none.
+        queue_browser_read_max: largest number of messages that a snapshot of a browser examines; 0 or less for no
+            limit.
+        flow: how many messages a consumer holds unless it says otherwise.
+        most_sends: largest number of messages that a transaction sends.
+        housekeeping: the thread that settles what idle sessions leave behind.
+        selections: the selectors of consumers of subscriptions.
+        temporaries: the temporary destinations of the connection.
+    """
+
+    connection: str
+    client_id: str | None
+    queue_browser_read_max: int
+    flow: Flow
+    most_sends: int
+    housekeeping: Housekeeping
+    selections: Selections
+    temporaries: Temporaries
 
 
 class Session:
@@ -40,37 +72,39 @@ class Session:
     producers. In a forked child `close` does nothing, and every other method raises `UsageError` E2050.
 
     Args:
-        broker: a connection of the port, for this session only.
-        connection: the id of its connection.
+        broker: a connection of the port, for this session only; on a message service the part of this session.
         mode: who acknowledges received messages, and when.
-        queue_browser_read_max: largest number of messages that a snapshot of a browser examines; 0 or less for no
-            limit.
+        link: how it waits for messages.
         listening: the thread of its listeners.
+        around: what it has from its connection.
     """
 
     def __init__(
         self,
         broker: port.Connection,
-        connection: str,
         mode: AcknowledgeMode,
-        queue_browser_read_max: int,
+        link: Link,
         listening: Listening,
+        around: Surroundings,
     ) -> None:
         self._broker = broker
-        self._connection = connection
         self._mode = mode
-        self._queue_browser_read_max = queue_browser_read_max
+        self._link = link
         self._listening = listening
+        self._around = around
         self._completions = Completions(listening.owner)
-        self._unacknowledged = Unacknowledged()
+        self._holdings = Holdings(mode)
+        is_real = mode is AcknowledgeMode.TRANSACTED and link.service is not None
+        self._transaction = Transaction(around.most_sends) if is_real else None
+        self._requests = Requests(self)
         self._ends: list[Consumer | Producer] = []
-        self._temporaries: list[str] = []
         self._closed = False
+        around.housekeeping.add(self._holdings, link)
 
     @property
     def acknowledge_mode(self) -> AcknowledgeMode:
-        """The mode of this session; CLIENT also for CLIENT_INDIVIDUAL."""
-        return AcknowledgeMode.CLIENT if self._mode is AcknowledgeMode.CLIENT_INDIVIDUAL else self._mode
+        """The mode of this session; CLIENT also for CLIENT_CUMULATIVE and CLIENT_INDIVIDUAL."""
+        return AcknowledgeMode.CLIENT if self._mode.is_client else self._mode
 
     @property
     def closed(self) -> bool:
@@ -84,70 +118,125 @@ class Session:
         *,
         subscription: str | None = None,
         no_local: bool = False,
+        flow_limit: int | None = None,
+        prefetch: bool | None = None,
+        options: Mapping[str, Any] = _NO_OPTIONS,
     ) -> Consumer:
         """Make and connect a consumer. From a topic it gets messages that are sent from now on.
 
         Args:
             destination: `queue:NAME` or `topic:NAME`.
             selector: receive only matching messages (docs/receiving.md); `None` for all messages.
-            subscription: name of the durable subscription of a topic: the broker keeps its messages from the first use
-                of the name until the subscription is deleted. For a stream, whose readers get every message each, the
-                name of the position. Consumers with the same name share the messages.
+            subscription: name of a subscription of a topic that is durable and shared, as for
+                `create_shared_durable_consumer`. On a message service a topic needs none: the subscription then ends
+                with the consumer. For a stream or file, whose readers get every message each, the name of the position.
             no_local: leave out messages that sessions of this connection have sent to the topic. They are acknowledged,
                 for all consumers of the subscription.
+            flow_limit: largest number of messages that the consumer has fetched and that are not settled; `None` for
+                that of the factory. A connector that reads ahead by itself reads one message ahead in modes AUTO and
+                NO_ACKNOWLEDGE.
+            prefetch: whether to fetch more messages than `receive` asks for; `None` as the factory says. An idle
+                consumer gives back after a second what it has fetched ahead.
+            options: options of a receiver of the connector, as in a configuration file.
 
         Raises:
             ConfigError: E1215 for a wrong destination, E1220 for a selector on a queue if the broker cannot select, and
                 for `no_local` on a queue, E1222 for a subscription of a queue whose consumers share messages, E6003 to
-                E6007 for a selector that cannot be read.
-            UsageError: E7503 if the name of a subscription is missing, E7501 if the session is closed.
+                E6007 for a selector that cannot be read, E7541 for `prefetch=False` if the connector reads ahead by
+                itself, and errors of the connector for wrong options.
+            UsageError: E7503 if the name of a subscription is missing, E7516 if the subscription does not allow this
+                consumer, E7517 if its consumers use another selector, E7540 for a flow limit out of its range, E7501 if
+                the session is closed.
             ConnectionLost: the broker cannot be reached. No consumer was made: call it again.
         """
-        self._check()
-        where = f"consumer of {destination}"
-        is_topic = check_destination(where, destination).kind == "topic"
-        wanted = Selector.optional(selector, f"{where}.selector")
-        _check_reader(where, is_topic, wanted, subscription, self._broker.features)
-        if no_local and not is_topic:
-            what = "what this connection sends to a queue would be lost to the other consumers"
-            raise ConfigError("E1220", f"{where}.no_local", what, "Topics have it")
-        most_held = 1 if self._mode is AcknowledgeMode.AUTO else MOST_UNACKNOWLEDGED
-        receiver = ReceiverSettings(
-            id=SOURCE_ID,
-            connection="",
-            destination=destination,
-            max_batch_size=most_held,
-            selector=None if wanted is None else wanted.text,
-            durable_topic_subscription_name=subscription,
-        )
-        intake = ReconnectingSource(where, self._broker.source(receiver), self._unacknowledged, most_held)
-        consumer = Consumer(
-            where,
-            intake,
-            self._unacknowledged,
-            self._mode,
-            wanted if is_topic else None,
-            self._connection if no_local else None,
-            self._listening,
-        )
-        self._open(consumer, intake.connect)
-        return consumer
+        kind = Subscriber("", durable=False, shared=False) if subscription is None else _shared_durable(subscription)
+        return self._consumer(destination, selector, kind, no_local, flow_limit, prefetch, options)
 
-    def create_producer(self, destination: str) -> Producer:
+    def create_durable_consumer(
+        self,
+        topic: str,
+        subscription: str,
+        selector: str | None = None,
+        *,
+        no_local: bool = False,
+        flow_limit: int | None = None,
+        prefetch: bool | None = None,
+        options: Mapping[str, Any] = _NO_OPTIONS,
+    ) -> Consumer:
+        """Make and connect the only consumer of a durable subscription, which belongs to the client id.
+
+        The broker keeps the messages of the subscription while there is no consumer. Only message services have such
+        subscriptions. Arguments and errors are those of `create_consumer`.
+
+        Raises:
+            UsageError: E7546 if the connector is no message service, or if the connection has no client id; E7516 if
+                the subscription has a consumer or is of another kind.
+        """
+        if self._link.service is not None and self._around.client_id is None:
+            what = "a durable subscription for one consumer belongs to a client id, and the connection has none"
+            todo = "Give the factory a client_id, or use create_shared_durable_consumer"
+            raise UsageError("E7546", f"consumer of {topic}", what, "", todo)
+        kind = Subscriber(subscription, durable=True, shared=False)
+        return self._consumer(topic, selector, kind, no_local, flow_limit, prefetch, options)
+
+    def create_shared_consumer(
+        self,
+        topic: str,
+        subscription: str,
+        selector: str | None = None,
+        *,
+        flow_limit: int | None = None,
+        prefetch: bool | None = None,
+        options: Mapping[str, Any] = _NO_OPTIONS,
+    ) -> Consumer:
+        """Make and connect one of several consumers of a subscription that ends with the last of them.
+
+        Only message services have such subscriptions (E7546). Arguments and errors are those of `create_consumer`.
+        """
+        kind = Subscriber(subscription, durable=False, shared=True)
+        return self._consumer(topic, selector, kind, False, flow_limit, prefetch, options)
+
+    def create_shared_durable_consumer(
+        self,
+        topic: str,
+        subscription: str,
+        selector: str | None = None,
+        *,
+        flow_limit: int | None = None,
+        prefetch: bool | None = None,
+        options: Mapping[str, Any] = _NO_OPTIONS,
+    ) -> Consumer:
+        """Make and connect one of several consumers of a durable subscription; each message goes to one of them.
+
+        The broker keeps the messages from the first use of the name until `unsubscribe`. Arguments and errors are those
+        of `create_consumer`.
+        """
+        return self._consumer(topic, selector, _shared_durable(subscription), False, flow_limit, prefetch, options)
+
+    def create_producer(self, destination: str, *, options: Mapping[str, Any] = _NO_OPTIONS) -> Producer:
         """Make and connect a producer.
 
         Args:
             destination: `queue:NAME` or `topic:NAME`.
+            options: options of a sender of the connector, as in a configuration file.
 
         Raises:
-            ConfigError: E1215 for a wrong destination.
+            ConfigError: E1215 for a wrong destination, and errors of the connector for wrong options.
             UsageError: E7501 if the session is closed.
             ConnectionLost: the broker cannot be reached. No producer was made: call it again.
         """
         self._check()
         check_destination(f"producer of {destination}", destination)
-        sink = self._broker.sink(SenderSettings(id="producer", connection="", destination=destination))
-        producer = Producer(destination, sink, self._connection, self._completions, self._listening)
+        sender = SenderSettings(id="producer", connection="", destination=destination, options=dict(options))
+        producer = Producer(
+            destination,
+            self._broker.sink(sender),
+            self._around.connection,
+            self._completions,
+            self._listening,
+            RLock() if self._link.service is None else self._link.lock,
+            self._transaction,
+        )
         self._open(producer, producer.connect)
         return producer
 
@@ -169,22 +258,60 @@ class Session:
         if not isinstance(self._broker, Browsable):
             raise UsageError("E2014", where, "its connector cannot show messages")
         wanted = Selector.optional(selector, f"{where}.selector")
-        return Browser(self._broker, self._check, destination, wanted, self._queue_browser_read_max)
+        return Browser(self._broker, self._check, destination, wanted, self._around.queue_browser_read_max)
 
     def create_temporary_queue(self) -> str:
-        """Return the destination of a new queue, for replies for example. The broker makes the queue at its first use.
+        """Return the destination of a new queue, for replies for example. Only this connection consumes from it.
 
-        Closing this session deletes the queue. If the broker cannot do so, the session logs a warning and the queue
-        stays. A process that ends without closing the session leaves the queue at the broker.
+        It ends with the connection, or with `delete_temporary`. A message service deletes it also when the process has
+        died; other brokers keep it then. If a broker cannot delete it, the connection logs a warning.
 
         Raises:
             UsageError: E7511 if the connector cannot delete queues, E7501 if the session is closed.
+            ConnectionLost: the broker cannot be reached.
         """
-        return self._temporary("queue")
+        self._check()
+        return self._around.temporaries.create("queue", self._broker)
 
     def create_temporary_topic(self) -> str:
         """Return the destination of a new topic; otherwise as `create_temporary_queue`, with the same errors."""
-        return self._temporary("topic")
+        self._check()
+        return self._around.temporaries.create("topic", self._broker)
+
+    def delete_temporary(self, destination: str) -> None:
+        """Delete a temporary queue or topic of this connection, with its messages.
+
+        Raises:
+            UsageError: E7513 while it has a consumer, E7512 if this connection has no such temporary destination, E7501
+                if the session is closed.
+            ConnectionLost: the broker cannot be reached.
+        """
+        self._check()
+        self._around.temporaries.delete(destination)
+
+    def request(self, destination: str, message: ForeignMessage, timeout_s: float | None = None) -> Message | None:
+        """Send a question with a new correlation id, and return the answer; `None` if none comes in time.
+
+        The answer comes to a temporary queue of this session, so that whoever answers sends it to `headers.reply_to`,
+        with the correlation id of the question. The session acknowledges it at once, in every mode. An answer that
+        comes later is dropped.
+
+        Args:
+            destination: where the question goes.
+            message: the question; `correlation_id` and `reply_to` of its headers are replaced.
+            timeout_s: longest wait in seconds; `None` waits for ever.
+
+        Raises:
+            UsageError: E7547 in mode TRANSACTED, in which the question would wait for the commit; E7511 if the
+                connector has no temporary queues; and as `Producer.send`.
+            SendRejected: as `Producer.send`.
+            ConnectionLost: the question may have arrived, and an answer may be lost.
+        """
+        self._check()
+        if self._mode is AcknowledgeMode.TRANSACTED:
+            what = "the question would leave with the commit, and no answer come before"
+            raise UsageError("E7547", "session", what, "", "Use a session in another mode")
+        return self._requests.ask(destination, message, timeout_s)
 
     def unsubscribe(self, topic: str, subscription: str | None = None) -> None:
         """Delete a durable subscription of a topic, with the messages that the broker keeps for it.
@@ -212,18 +339,20 @@ class Session:
         if not isinstance(self._broker, Unsubscribable):
             what = "its connector cannot delete subscriptions"
             raise UsageError("E7511", where, what, "", "Delete it with the tools of the broker")
-        self._broker.unsubscribe(topic, subscription)
+        with self._link.lock:
+            self._broker.unsubscribe(topic, subscription)
 
-    def acknowledge(self, message: Message) -> None:
+    def acknowledge(self, message: Message | None = None) -> None:
         """Acknowledge a message: the broker may delete it.
 
-        In mode CLIENT this also acknowledges all messages that this session has received before, from all its
-        consumers. In mode CLIENT_INDIVIDUAL it acknowledges this message only. In modes AUTO and TRANSACTED it does
-        nothing.
+        In mode CLIENT this acknowledges all messages that this session has received, from all its consumers; in mode
+        CLIENT_CUMULATIVE the message and all that were received before it; in mode CLIENT_INDIVIDUAL only the message.
+        In the other modes it does nothing.
 
         Args:
             message: the very object that `Consumer.receive` returned or a listener got, not a copy. A message that is
-                acknowledged already, or was given back, is ignored.
+                acknowledged already, or was given back, is ignored: then nothing is acknowledged. `None` acknowledges
+                all messages that the session has received.
 
         Raises:
             ConnectionLost: the broker cannot be reached. Messages of the consumer that has lost its connection may come
@@ -231,11 +360,16 @@ class Session:
             UsageError: E7501 if the session is closed.
         """
         self._check()
-        if self._mode is AcknowledgeMode.TRANSACTED:
+        if not self._mode.is_client:
             return
-        individually = self._mode is AcknowledgeMode.CLIENT_INDIVIDUAL
-        take = self._unacknowledged.take if individually else self._unacknowledged.take_through
-        _settle(take(message), ReconnectingSource.acknowledge)
+        held = self._holdings.unacknowledged
+        with self._link.lock:
+            if message is None or self._mode is AcknowledgeMode.CLIENT:
+                settle(held.take_all(message), Intake.acknowledge)
+            elif self._mode is AcknowledgeMode.CLIENT_CUMULATIVE:
+                settle(held.take_through(message), Intake.acknowledge)
+            else:
+                settle(held.take(message), Intake.acknowledge)
 
     def recover(self) -> None:
         """Give all unacknowledged messages back: the broker redelivers them, marked as redelivered.
@@ -251,33 +385,82 @@ class Session:
         self._check()
         if self._mode is AcknowledgeMode.TRANSACTED:
             raise UsageError("E7508", "session", "a transaction is not recovered", "", "Roll it back")
-        _settle(self._unacknowledged.take_all(), ReconnectingSource.reject)
+        with self._link.lock:
+            self._give_back()
 
     def commit(self) -> None:
-        """Acknowledge all messages that the session received since the last `commit` or `rollback`.
+        """Send what the session sent, and acknowledge what it received, since the last `commit` or `rollback`.
 
-        Messages were sent at once; asynchronous sends have their completions when this returns. The transaction is not
-        atomic: if this fails, or the process ends before, the sent messages stay sent, and the received messages come
-        again.
+        On a message service this is one transaction of the broker: when it returns, all of it is on disk; if it fails,
+        nothing has happened. Emulated transactions have sent the messages already; if the acknowledging fails, the
+        received messages come again. Asynchronous sends have their completions when this returns.
 
         Raises:
-            ConnectionLost: as `acknowledge`.
+            SendRejected: the broker refuses one of the messages. The transaction was rolled back: nothing was sent, and
+                what was received comes again.
+            ConnectionLost: the broker cannot be reached, or was lost meanwhile (E7542). The transaction was rolled
+                back, as above. Only with code E7518 the outcome is unknown.
             UsageError: E7501 if the session is closed, E7508 in any other mode than TRANSACTED.
         """
-        self._end_transaction(ReconnectingSource.acknowledge)
+        self._check_transacted()
+        with self._link.lock:
+            if self._link.service is None:
+                settle(self._holdings.unacknowledged.take_all(), Intake.acknowledge)
+            else:
+                self._end_transaction(self._link.service.settle)
+
+    def prepare(self, name: str) -> None:
+        """Let the broker keep the transaction durably under a name, without carrying it out; a new one begins.
+
+        It ends with `resolve(name, commit=…)`, in any session or process, or by an administrator. Until then nobody
+        sees its sends, and nobody gets its received messages.
+
+        Raises:
+            UsageError: E7519 if the broker has a transaction of this name; the transaction goes on. E7543 if the
+                connector is no message service; and as `commit`.
+            SendRejected: as `commit`.
+            ConnectionLost: as `commit`.
+        """
+        self._check_transacted()
+        service = self._message_service("prepared")
+        with self._link.lock:
+            self._end_transaction(partial(service.prepare, name))
+
+    def resolve(self, name: str, *, commit: bool) -> None:
+        """Carry out a prepared transaction, or undo it: its received messages then come again, marked as redelivered.
+
+        The same outcome again does nothing. Sessions of every mode may call it.
+
+        Raises:
+            UsageError: E7520 if there is no such transaction, or if it has the other outcome; E7543 if the connector is
+                no message service; E7501 if the session is closed.
+            ConnectionLost: the broker cannot be reached. Call it again.
+        """
+        self._check()
+        service = self._message_service("resolved")
+        with self._link.lock:
+            service.resolve(name, commit=commit)
 
     def rollback(self) -> None:
         """Give back all messages that the session received since the last `commit` or `rollback`, as `recover` does.
 
-        Sent messages stay sent. Errors are those of `commit`; all received messages come again nevertheless.
+        What it sent since then is not sent; with emulated transactions it stays sent.
+
+        Raises:
+            ConnectionLost: the broker cannot be reached. The transaction is rolled back nevertheless.
+            UsageError: as `commit`.
         """
-        self._end_transaction(ReconnectingSource.reject)
+        self._check_transacted()
+        with self._link.lock:
+            if self._transaction is not None:
+                self._transaction.clear()
+            self._give_back()
 
     def close(self) -> None:
         """Close consumers and producers; unacknowledged messages come again. May be repeated.
 
-        Any thread may call it. It waits until no listener runs and all asynchronous sends have their completions. It
-        deletes the temporary destinations of this session.
+        Any thread may call it. It waits until no listener runs and all asynchronous sends have their completions. If
+        another thread waits in `Consumer.receive`, that call returns `None`. A transaction is rolled back.
 
         Raises:
             UsageError: E7506 within a listener or completion of this session (the call would wait for itself: let
@@ -291,11 +474,17 @@ class Session:
         self._completions.close()
         self._closed = True
         for end in self._ends:
-            end.close()
+            if isinstance(end, Consumer) and not end.closed:
+                end.end()
+        self._link.stop()
+        for end in self._ends:
+            if isinstance(end, Producer):
+                end.close()
         self._ends.clear()
-        for destination in self._temporaries:
-            self._delete(destination)
-        self._broker.close()
+        with self._link.lock:
+            self._holdings.close()
+            self._broker.close()
+        self._around.housekeeping.remove(self._holdings)
 
     def __enter__(self) -> Self:
         return self
@@ -305,36 +494,158 @@ class Session:
     ) -> None:
         self.close()
 
+    def interrupt(self) -> None:
+        """End the waits for messages, and acknowledge what mode DUPS_OK has put off. Called by `Connection.stop`."""
+        self._link.stop()
+        with self._link.lock:
+            self._holdings.acknowledge_lazily()
+
     def _check(self) -> None:
         if self._closed:
             raise closed("session")
         self._listening.owner.check("session")
 
-    def _temporary(self, kind: str) -> str:
-        self._check()
-        if not isinstance(self._broker, Deletable):
-            what = "its connector cannot delete destinations, so that temporary ones would stay"
-            raise UsageError("E7511", f"temporary {kind}", what, "", "Use one of your own, and delete it yourself")
-        self._temporaries.append(f"{kind}:temporary-{uuid.uuid4().hex}")
-        return self._temporaries[-1]
-
-    def _delete(self, destination: str) -> None:
-        assert isinstance(self._broker, Deletable)
-        try:
-            self._broker.delete(destination)
-        except (ConnectionLost, UsageError) as error:
-            _log.warning("%s stays: %s", destination, error)
-
-    def _end_transaction(self, settle: Callable[[ReconnectingSource, Sequence[Any]], None]) -> None:
+    def _check_transacted(self) -> None:
         self._check()
         if self._mode is not AcknowledgeMode.TRANSACTED:
             raise UsageError("E7508", "session", f"there is no transaction in mode {self._mode}", "Mode TRANSACTED")
         self._completions.flush()
-        _settle(self._unacknowledged.take_all(), settle)
+
+    def _message_service(self, done: str) -> port.ServiceSession:
+        if self._link.service is None:
+            what = f"emulated transactions cannot be {done}"
+            raise UsageError("E7543", "session", what, "Connectors that are message services can do so")
+        return self._link.service
+
+    def _give_back(self) -> None:
+        for intake in self._holdings.intakes:
+            with suppress(ConnectionLost):  # then its messages come again anyway
+                intake.give_back_fetched()
+        settle(self._holdings.unacknowledged.take_all(), Intake.reject)
+
+    def _end_transaction(self, how: Callable[[Work], None]) -> None:
+        """Hand the transaction to the broker. Whatever fails, except for a taken name, rolls it back."""
+        assert self._transaction is not None
+        lost = self._holdings.unacknowledged.forgotten
+        if lost:  # what was received comes again: what was sent in answer to it must not be sent
+            self._transaction.clear()
+            with suppress(ConnectionLost):
+                self._give_back()
+            what = f"the connection was lost, and with it {lost} messages that the transaction had received"
+            raise ConnectionLost("E7542", "session", what, "", _UNDONE)
+        deliveries = self._holdings.unacknowledged.take_all()
+        tokens = by_intake(deliveries)
+        sends = self._transaction.sends()
+        try:
+            if deliveries or sends:
+                how(Work([(intake.source, own) for intake, own in tokens.items()], sends))
+        except UsageError:
+            for delivery in deliveries:
+                self._holdings.unacknowledged.add(delivery)
+            raise
+        except SendRejected as refused:
+            self._transaction.clear()
+            with suppress(ConnectionLost):
+                settle(deliveries, Intake.reject)
+            raise _rolled_back(refused) from refused
+        except ConnectionLost as error:
+            self._transaction.clear()
+            for intake in tokens:
+                intake.let_go()
+            self._holdings.unacknowledged.take_all()
+            raise (error if error.code == "E7518" else _rolled_back(error)) from error
+        self._transaction.clear()
+        for intake, own in tokens.items():
+            intake.settled(len(own))
+
+    def _consumer(
+        self,
+        destination: str,
+        selector: str | None,
+        kind: Subscriber,
+        no_local: bool,
+        flow_limit: int | None,
+        prefetch: bool | None,
+        options: Mapping[str, Any],
+    ) -> Consumer:
+        self._check()
+        where = f"consumer of {destination}"
+        is_topic = check_destination(where, destination).kind == "topic"
+        wanted = Selector.optional(selector, f"{where}.selector")
+        self._check_reader(where, is_topic, wanted, kind)
+        if no_local and not is_topic:
+            what = "what this connection sends to a queue would be lost to the other consumers"
+            raise ConfigError("E1220", f"{where}.no_local", what, "Topics have it")
+        flow = self._flow(where, flow_limit, prefetch)
+        receiver = ReceiverSettings(
+            id=SOURCE_ID,
+            connection="",
+            destination=destination,
+            max_batch_size=flow.limit,
+            selector=None if wanted is None else wanted.text,
+            durable_topic_subscription_name=kind.name or None,
+            options=dict(options),
+        )
+        service = self._link.service
+        if is_topic and service is not None:
+            source = service.subscriber(receiver, kind)
+        else:
+            source = self._broker.source(receiver)
+            if not self._broker.features.shares or order_of(self._broker, receiver) is Order.POSITION:
+                flow = flow._replace(lingers=False)
+        selects_here = is_topic and service is None
+        leave: Callable[[], None] = _nothing
+        if selects_here:
+            text = None if wanted is None else wanted.text
+            self._around.selections.enter(where, destination, kind.name, text)
+            leave = partial(self._around.selections.leave, destination, kind.name)
+        intake = Intake(where, source, self._holdings.unacknowledged, self._mode, flow)
+        self._holdings.intakes.append(intake)
+        consumer = Consumer(
+            where,
+            intake,
+            self._holdings,
+            self._link,
+            self._around.housekeeping,
+            wanted if selects_here else None,
+            self._around.connection if no_local else None,
+            self._listening,
+            leave,
+        )
+        self._open(consumer, intake.connect)
+        return consumer
+
+    def _flow(self, where: str, flow_limit: int | None, prefetch: bool | None) -> Flow:
+        check_whole(f"{where}.flow_limit", flow_limit, MOST_FLOW, least=1)
+        flow = self._around.flow
+        if flow_limit is not None:
+            flow = flow._replace(limit=flow_limit)
+        elif self._link.service is None and self._mode in (AcknowledgeMode.AUTO, AcknowledgeMode.NO_ACKNOWLEDGE):
+            flow = flow._replace(limit=1)  # what the connector reads ahead cannot be given back while it is idle
+        return flow if prefetch is None else flow._replace(prefetch=prefetch)
+
+    def _check_reader(self, where: str, is_topic: bool, wanted: Selector | None, kind: Subscriber) -> None:
+        features = self._broker.features
+        if wanted is not None and not is_topic and not features.selects:
+            what = "this broker cannot leave what is not selected on a queue for other consumers"
+            raise ConfigError("E1220", f"{where}.selector", what, "Topics can be selected from")
+        is_shared_out = features.shares and not is_topic
+        if is_shared_out and kind.name:
+            raise ConfigError("E1222", f"{where}.subscription", "only topics have subscriptions", "", "Leave it out")
+        if self._link.service is not None and is_topic:
+            return
+        if kind.name and not (kind.durable and kind.shared):
+            what = "its connector has no subscriptions of this kind"
+            allowed = "create_shared_durable_consumer; message services have all kinds"
+            raise UsageError("E7546", where, what, allowed)
+        if not is_shared_out and not kind.name:
+            what = "it needs the name of a subscription, under which the broker keeps what is for this reader"
+            raise UsageError("E7503", where, what, "", "Give one as subscription=")
 
     def _open(self, end: Consumer | Producer, connect: Callable[[], None]) -> None:
         try:
-            connect()
+            with self._link.lock:
+                connect()
         except BaseException:
             end.close()
             raise
@@ -342,30 +653,15 @@ class Session:
         self._ends.append(end)
 
 
-def _check_reader(
-    where: str, is_topic: bool, wanted: Selector | None, subscription: str | None, features: Features
-) -> None:
-    if wanted is not None and not is_topic and not features.selects:
-        what = "this broker cannot leave what is not selected on a queue for other consumers"
-        raise ConfigError("E1220", f"{where}.selector", what, "Topics can be selected from")
-    is_shared_out = features.shares and not is_topic
-    if is_shared_out and subscription is not None:
-        raise ConfigError("E1222", f"{where}.subscription", "only topics have subscriptions", "", "Leave it out")
-    if not is_shared_out and subscription is None:
-        what = "it needs the name of a subscription, under which the broker keeps what is for this reader"
-        raise UsageError("E7503", where, what, "", "Give one as subscription=")
+def _nothing() -> None:
+    """The end of a consumer that concerns nobody else."""
 
 
-def _settle(deliveries: Sequence[Delivery], settle: Callable[[ReconnectingSource, Sequence[Any]], None]) -> None:
-    """Acknowledge or reject deliveries; those of other consumers also if one consumer has lost its connection."""
-    tokens: dict[ReconnectingSource, list[Any]] = {}
-    for delivery in deliveries:
-        tokens.setdefault(delivery.intake, []).append(delivery.token)
-    lost: ConnectionLost | None = None
-    for intake, own in tokens.items():
-        try:
-            settle(intake, own)
-        except ConnectionLost as error:
-            lost = error
-    if lost is not None:
-        raise lost
+def _shared_durable(subscription: str) -> Subscriber:
+    return Subscriber(subscription, durable=True, shared=True)
+
+
+def _rolled_back(error: CorrelatorError) -> CorrelatorError:
+    """The same error, which also says what became of the transaction."""
+    todo = f"{error.todo.rstrip('.')}. {_UNDONE}" if error.todo else _UNDONE
+    return type(error)(error.code, error.where, error.what, error.allowed, todo)

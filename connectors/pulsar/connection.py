@@ -46,6 +46,7 @@ class PulsarConnection:
     """
 
     features = Features(
+        delays=True,
         selects=True,
         acknowledgements_written_within_s=ACKNOWLEDGEMENTS_WRITTEN_WITHIN_S,
         notices_loss_within_s=NOTICES_LOSS_WITHIN_S,

@@ -17,8 +17,8 @@ from typing import NamedTuple
 import msgspec
 
 from connectors.jms import HIGHEST_PRIORITY, MESSAGE_KIND, TEXT
+from connectors.jms_bodies import SERIALIZED, read_map, read_stream
 from connectors.nulls import NULLS, add_nulls, check_names
-from connectors.pulsar.bodies import SERIALIZED, read_map, read_stream
 from connectors.pulsar.unsettled import PulsarPosition
 from correlator.connector import readable
 from correlator.events import LONGEST_LIFE_MS, Headers, Message, Outgoing, PropertyValue
@@ -48,6 +48,7 @@ _DELIVERY_TIME = "JMSDeliveryTime"
 _EXPIRATION = "JMSExpiration"
 _CONNECTION_ID = "JMSConnectionID"
 _KEY = "JMSXGroupID"
+_SEQUENCE = "JMSXGroupSeq"
 _HIDDEN = frozenset(
     {
         _TYPE,
@@ -141,6 +142,7 @@ def encode(
     connection_id: str,
     now_ms: int,
     *,
+    delay_ms: int = 0,
     text: bool,
     durable: bool,
     namespace: str,
@@ -156,6 +158,7 @@ def encode(
         message_id: the message id for JMS.
         connection_id: by which a JMS client recognises the messages of its own connection.
         now_ms: the time of sending, in milliseconds since the epoch.
+        delay_ms: how long the broker keeps the message from consumers, in milliseconds.
         text: whether the body is text, unless the message says of which kind it is.
         durable: whether the message is persistent even if its headers say otherwise.
         namespace: the namespace of a `reply_to` that names none.
@@ -174,7 +177,7 @@ def encode(
     properties.update(_encoded_headers(message, now_ms, namespace, durable=durable))
     properties[MESSAGE_ID] = message_id
     properties[_CONNECTION_ID] = connection_id
-    properties[_DELIVERY_TIME] = str(now_ms)
+    properties[_DELIVERY_TIME] = str(now_ms + delay_ms)
     properties[_KIND] = kind
     if key is not None:
         properties[_KEY] = key
@@ -324,6 +327,9 @@ def _encoded_headers(message: Message, now_ms: int, namespace: str, *, durable: 
         _checked(headers.time_to_live_ms, LONGEST_LIFE_MS, "a time to live in ms")
         encoded[_EXPIRATION] = f"{now_ms + headers.time_to_live_ms:d}"
         encoded[_EXPIRATION + TYPE_SUFFIX] = "long"
+    if headers.group_sequence is not None:
+        encoded[_SEQUENCE] = f"{headers.group_sequence:d}"
+        encoded[_SEQUENCE + TYPE_SUFFIX] = _type_of(headers.group_sequence)
     return encoded
 
 
@@ -375,12 +381,13 @@ def _decoded(received: PulsarMessage, namespace: str) -> Message:
         properties[MESSAGE_KIND] = kind if kind in _KINDS else _HEADER  # as Java takes a kind that it does not know
     if received.content is None:
         properties[NULL] = True
+    sequence = properties.pop(_SEQUENCE) if type(properties.get(_SEQUENCE)) is int else None
     correlation_id = _from_base64(sent.get(_CORRELATION_ID, ""))
     if correlation_id is not None and not _is_text(correlation_id):
         properties[CORRELATION_BYTES] = True
     # Pulsar does not tell an empty key from none
     key = received.key or ("" if sent.get(_KEY) == "" else None)
-    message = Message(received.content or b"", properties, key, None, _decoded_headers(received, namespace))
+    message = Message(received.content or b"", properties, key, None, _decoded_headers(received, namespace, sequence))
     if NULLS in sent:
         add_nulls(message, _nulls(sent[NULLS]))
     return message
@@ -462,8 +469,9 @@ def _nulls(text: str) -> list[str] | str:
     return [name for name in names if name not in _HIDDEN and not name.endswith(TYPE_SUFFIX)]
 
 
-def _decoded_headers(received: PulsarMessage, namespace: str) -> Headers:
+def _decoded_headers(received: PulsarMessage, namespace: str, sequence: PropertyValue) -> Headers:
     sent = received.properties
+    due = _decoded_number(sent.get(_DELIVERY_TIME), 64) or 0
     timestamp = received.event_timestamp or received.publish_timestamp or None
     expiration = _decoded_number(sent.get(_EXPIRATION), 64) or 0
     priority = _decoded_number(sent.get(PRIORITY), 32)
@@ -479,6 +487,8 @@ def _decoded_headers(received: PulsarMessage, namespace: str) -> Headers:
         timestamp=timestamp,
         redelivered=received.redeliveries > 0,
         delivery_count=received.redeliveries + 1,
+        group_sequence=sequence if type(sequence) is int else None,
+        delivery_time=due if due > received.publish_timestamp else None,
     )
 
 

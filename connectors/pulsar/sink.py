@@ -28,6 +28,8 @@ from correlator.settings import SenderSettings
 
 MOST_PRODUCERS = 1000
 """Most open producers of a sink; a further one replaces the oldest (rule S5.6)."""
+_LONGEST_DELAY_MS = 100 * 365 * 86_400_000
+"""A hundred years, since the client adds the delay to the present time."""
 _NUMBERS = range(1, 2**63)
 """For the client 0 means that there is no number."""
 
@@ -40,6 +42,7 @@ class _Publication(NamedTuple):
     number: int
     encoded: Encoded
     is_for_queue: bool
+    delivery_delay: timedelta | None
 
 
 class PulsarSink:
@@ -152,7 +155,7 @@ class PulsarSink:
                 continue
             size = len(publication.encoded.content or b"")
             self._go_on(flight.begin(size, self._broker.timeout_s), flight, topic)
-            _dispatch(producer, publication, functools.partial(flight.settle, index, size), self._route.delivery_delay)
+            _dispatch(producer, publication, functools.partial(flight.settle, index, size))
         self._go_on(flight.finish(self._broker.timeout_s), flight, topic)
         for index in flight.too_large:
             results[index] = _too_large(_where(batch[index]))
@@ -220,21 +223,32 @@ class PulsarSink:
         name = outgoing.source if self._broker.deduplication else ""
         if name and outgoing.sequence not in _NUMBERS:
             return SendRejected("E8105", _where(outgoing), "cannot be the number of a message", "From 1 on")
-        message_id = f"ID:{outgoing.sequence}:{outgoing.source or self._life}"
+        message_id = outgoing.message_id or f"ID:{outgoing.sequence}:{outgoing.source or self._life}"
         try:
             name.encode()
+            delay = self._delay(outgoing)
             encoded = encode(
                 outgoing,
                 message_id,
                 self._connection_id,
                 now_ms,
+                delay_ms=0 if delay is None else round(delay.total_seconds() * 1000),
                 text=self._route.text,
                 durable=self._durable,
                 namespace=self._broker.namespace,
             )
         except (ValueError, TypeError, AttributeError) as error:  # application code may put anything into a message
             return SendRejected("E8110", _where(outgoing), f"Pulsar cannot carry the message: {error}")
-        return _Publication(topic, name, outgoing.sequence, encoded, is_queue(outgoing.destination))
+        return _Publication(topic, name, outgoing.sequence, encoded, is_queue(outgoing.destination), delay)
+
+    def _delay(self, outgoing: Outgoing) -> timedelta | None:
+        """The delay of the message, or else that of the sender. Raises `ValueError` if it is out of range."""
+        headers = outgoing.message.headers
+        if headers is None or headers.delivery_delay_ms is None:
+            return self._route.delivery_delay
+        if not 0 <= headers.delivery_delay_ms <= _LONGEST_DELAY_MS:
+            raise ValueError(f"a delay of {headers.delivery_delay_ms} ms is not between 0 and {_LONGEST_DELAY_MS}")
+        return timedelta(milliseconds=headers.delivery_delay_ms) if headers.delivery_delay_ms else None
 
 
 def _id(outgoing: Outgoing) -> tuple[str, int]:
@@ -249,9 +263,7 @@ def _too_large(where: str) -> SendRejected:
     return SendRejected("E8106", where, "with its properties the message is larger than the broker's maxMessageSize")
 
 
-def _dispatch(
-    producer: pulsar.Producer, publication: _Publication, settle: Callable[..., None], delivery_delay: timedelta | None
-) -> None:
+def _dispatch(producer: pulsar.Producer, publication: _Publication, settle: Callable[..., None]) -> None:
     encoded = publication.encoded
     producer.send_async(
         encoded.content,
@@ -260,5 +272,5 @@ def _dispatch(
         partition_key=encoded.key,
         sequence_id=publication.number if publication.name else None,
         event_timestamp=encoded.event_timestamp,
-        deliver_after=delivery_delay,
+        deliver_after=publication.delivery_delay,
     )

@@ -18,6 +18,7 @@ from correlator.connector import SIMPLE, readable
 from correlator.events import Headers, Message, Outgoing, PropertyValue
 
 KEY = "JMSXGroupID"
+SEQUENCE = "JMSXGroupSeq"
 TIMESTAMP = "JMSTimestamp"
 TYPE = "JMSType"
 MESSAGE_ID = "JMSMessageID"
@@ -74,6 +75,12 @@ def encode(outgoing: Outgoing, message_id: str, now_ms: int, *, text: bool, dura
     table[TIMESTAMP] = now_ms
     if message.key is not None:
         table[KEY] = message.key
+    if headers.group_sequence is not None:
+        table[SEQUENCE] = headers.group_sequence
+    if headers.delivery_delay_ms:
+        raise ValueError(
+            f"RabbitMQ cannot delay a message, which 'delivery_delay_ms: {headers.delivery_delay_ms}' asks for"
+        )
     return encode_fields(
         Fields(
             content_type=content_type,
@@ -161,6 +168,7 @@ def _message(fields: Fields, body: bytes, *, redelivered: bool) -> Message:
         timestamp=_timestamp(sent_at, fields.timestamp),
         redelivered=redelivered,
         delivery_count=deliveries + 1 if type(deliveries) is int else 1 + redelivered,
+        group_sequence=table.pop(SEQUENCE) if type(table.get(SEQUENCE)) is int else None,
     )
     nulls = table.pop(NULLS, None)
     message = Message(body, _properties(fields, table), key, None, headers)

@@ -174,7 +174,7 @@ class RabbitSink:
         if route is None:
             what = f"{quoted(outgoing.destination)} is not a destination"
             return SendRejected("E8104", where, what, "Use queue:NAME or topic:NAME, NAME of at most 255 bytes")
-        message_id = f"ID:{outgoing.sequence}:{outgoing.source or self._life}"
+        message_id = outgoing.message_id or f"ID:{outgoing.sequence}:{outgoing.source or self._life}"
         try:
             properties = encode(outgoing, message_id, now_ms, text=self._text, durable=self._durable)
         except (ValueError, TypeError, AttributeError) as error:  # application code may put anything into a message

@@ -70,6 +70,10 @@ def encode(outgoing: Outgoing, message_id: str, now_ms: int) -> bytes:
     if not isinstance(message.body, bytes):
         raise TypeError(f"the body is a {type(message.body).__name__} and must be bytes")
     headers = message.headers or _NO_HEADERS
+    if headers.delivery_delay_ms:
+        raise ValueError(
+            f"streams cannot delay a message, which 'delivery_delay_ms: {headers.delivery_delay_ms}' asks for"
+        )
     sections = [] if headers is _NO_HEADERS else [_encoded_header(headers)]
     sections.append(encode_list_section(PROPERTIES, _standard_properties(message, headers, message_id, now_ms)))
     if message.properties:
@@ -105,6 +109,7 @@ def _standard_properties(message: Message, headers: Headers, message_id: str, no
         expiry,
         Milliseconds(now_ms),
         message.key,
+        None if headers.group_sequence is None else Unsigned(headers.group_sequence),
     )
 
 
@@ -157,7 +162,7 @@ def _decoded(sections: Sequence[Section], at: EntryOffset) -> Message:
             header = value
         elif code == APPLICATION_PROPERTIES:
             properties = {name: one if type(one) in SIMPLE else _plain(one) for name, one in value.items()}
-    described = _Header(*_padded(header, 3)), _Standard(*_padded(standard, 11))
+    described = _Header(*_padded(header, 3)), _Standard(*_padded(standard, 12))
     return _message(_body(sections), properties, *described, at)
 
 
@@ -179,6 +184,7 @@ class _Standard(NamedTuple):
     expiry: Any
     creation_time: Any
     group_id: Any
+    group_sequence: Any
 
 
 def _padded(values: Sequence[Any], width: int) -> Sequence[Any]:
@@ -204,6 +210,7 @@ def _message(
         time_to_live_ms=_number(header.ttl),
         expiration=_number(standard.expiry),
         timestamp=at.timestamp if standard.creation_time is None else _number(standard.creation_time),
+        group_sequence=_number(standard.group_sequence),
     )
     return Message(body, properties, _identifier(standard.group_id), None, headers)
 

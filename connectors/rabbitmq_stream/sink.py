@@ -97,7 +97,8 @@ class StreamSink:
             what = f"{quoted(outgoing.source)} cannot be the name of a publisher"
             return SendRejected("E8105", where, what, f"At most {LONGEST_NAME} bytes, numbers from 0 on")
         try:
-            content = encode(outgoing, f"ID:{outgoing.sequence}:{outgoing.source or self._life}", now_ms)
+            message_id = outgoing.message_id or f"ID:{outgoing.sequence}:{outgoing.source or self._life}"
+            content = encode(outgoing, message_id, now_ms)
         except (ValueError, TypeError, AttributeError) as error:  # application code may put anything into a message
             return SendRejected("E8110", where, f"AMQP 1.0 cannot carry the message: {error}")
         if self._largest and len(content) > self._largest:

@@ -550,7 +550,7 @@ class MemorySink:
             if not self._connected:
                 raise _lost(self._id, "the connection was cut")
             broker.faults.before_accept(self._id, batch)
-            refused = broker.faults.refused(self._id, batch)
+            refused = {**_delayed(batch), **broker.faults.refused(self._id, batch)}
             lost_after = broker.faults.accepted_before_loss(self._id, batch)
             arrived = batch[:lost_after]
             self._store([out for at, out in enumerate(arrived) if at not in refused] if refused else arrived)
@@ -579,7 +579,10 @@ class MemorySink:
             if self._broker.features.deduplicates_sends:
                 part = _first_time(part, there.sequences)
             if self._broker.names:
-                part = [_named(out, f"{destination}#{len(there.log) + at}") for at, out in enumerate(part, 1)]
+                part = [
+                    _named(out, out.message_id or f"{destination}#{len(there.log) + at}")
+                    for at, out in enumerate(part, 1)
+                ]
             there.log.extend([out.message for out in part])
             self._broker.on_event("accepted", self._id, destination, part)
         self._broker.changed.notify_all()
@@ -589,6 +592,12 @@ class MemorySink:
         for position, reason in refused.items():
             results[position] = SendRejected("E8102", f"{self._id} message {batch[position].sequence}", quoted(reason))
         return results
+
+
+def _delayed(batch: Sequence[Outgoing]) -> dict[int, str]:
+    """Positions of messages that ask for a delay, with the reason why this broker refuses them."""
+    headers = [out.message.headers for out in batch]
+    return {at: "it cannot delay a message" for at, one in enumerate(headers) if one and one.delivery_delay_ms}
 
 
 def _named(out: Outgoing, message_id: str) -> Outgoing:

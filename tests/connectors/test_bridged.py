@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from connectors.jms_bodies import Char, Single, read_map, read_stream, write_map, write_stream
 from connectors.pulsar import content as pulsar
-from connectors.pulsar.bodies import Char, Single, read_map, read_stream, write_map, write_stream
 from connectors.pulsar.unsettled import PulsarPosition
 from connectors.rabbitmq import content as rabbitmq
 from connectors.rabbitmq.wire import Fields, decode_fields, encode_fields

@@ -20,8 +20,9 @@ from correlator.errors import ConfigError, ConnectionLost, SendRejected, UsageEr
 from correlator.events import Headers, Message
 from correlator.testing.contract import PATIENCE_S
 from correlator.testing.memory import Faults, MemoryBroker
+from correlator.testing.service import ServiceBroker
 
-AUTO, CLIENT, INDIVIDUAL, TRANSACTED = AcknowledgeMode
+AUTO, CLIENT, CUMULATIVE, INDIVIDUAL, DUPS_OK, NO_ACKNOWLEDGE, TRANSACTED = AcknowledgeMode
 
 
 class World:
@@ -42,6 +43,7 @@ class World:
 
 BROKERS = [
     "memory",
+    "service",
     "embedded",
     pytest.param("rabbit", marks=pytest.mark.rabbitmq),
     pytest.param("pulsar", marks=pytest.mark.pulsar),
@@ -52,6 +54,8 @@ def world_over(broker, request):
     """The world of one of `BROKERS`."""
     if broker == "memory":
         return World(MemoryBroker().connection, own_references=1)
+    if broker == "service":
+        return World(ServiceBroker().connection)
     if broker == "embedded":
         return World(EmbeddedConnection, {"store": f"sqlite:///{request.getfixturevalue('tmp_path')}/broker.db"})
     server = request.getfixturevalue(broker)
@@ -206,7 +210,9 @@ class OverEveryBroker:
         queue = world.queue()
         session = connection.create_session()
         send(session, queue, numbered(5))
-        held = connection.create_session().create_consumer(queue)  # AUTO: acknowledges 1, and may be sent 2 ahead
+        held = connection.create_session().create_consumer(
+            queue, flow_limit=1
+        )  # acknowledges 1, and may be sent 2 ahead
         receive(held, 1)
         assert bodies(session.create_browser(queue).enumerate())[-3:] == ["3", "4", "5"]
         held.close()
@@ -261,7 +267,7 @@ class OverEveryBroker:
     def test_r11_everything_before_the_message_is_acknowledged_and_nothing_behind_it(self, world, connection, session):
         queue = world.queue()
         send(session, queue, numbered(5))
-        other = connection.create_session(CLIENT)
+        other = connection.create_session(CUMULATIVE)
         messages = receive(other.create_consumer(queue), 5)
         other.acknowledge(messages[2])
         other.acknowledge(messages[0])  # is done already
@@ -272,7 +278,7 @@ class OverEveryBroker:
         queues = [world.queue(), world.queue()]
         for queue in queues:
             send(session, queue, numbered(3))
-        other, bystander = connection.create_session(CLIENT), connection.create_session(CLIENT)
+        other, bystander = connection.create_session(CUMULATIVE), connection.create_session(CUMULATIVE)
         untouched = world.queue()
         send(session, untouched, numbered(1))
         receive(bystander.create_consumer(untouched), 1)
@@ -297,9 +303,56 @@ class OverEveryBroker:
 
     def test_r12_the_mode_is_still_client(self, connection):
         assert connection.create_session(INDIVIDUAL).acknowledge_mode is CLIENT
+        assert connection.create_session(CUMULATIVE).acknowledge_mode is CLIENT
         assert connection.create_session(CLIENT).acknowledge_mode is CLIENT
 
-    @pytest.mark.parametrize("mode", [CLIENT, INDIVIDUAL])
+    def test_q10_client_acknowledges_all_that_the_session_has_received(self, world, connection, session):
+        queues = [world.queue(), world.queue()]
+        for queue in queues:
+            send(session, queue, numbered(3))
+        other = connection.create_session(CLIENT)
+        first, second = [other.create_consumer(queue) for queue in queues]
+        received = [receive(one, 1)[0] for one in (first, second, first)]
+        other.acknowledge(received[0])
+        receive(second, 1)
+        other.acknowledge(received[0])  # is done already: this says nothing about the later one
+        other.close()
+        assert [body for body, _ in rest(session, queues[0])] == ["3"]
+        assert rest(session, queues[1])[0] == ("2", True)
+
+    def test_q10_closing_a_consumer_loses_no_duty_of_its_session(self, world, connection, session):
+        queue = world.queue()
+        send(session, queue, numbered(2))
+        other = connection.create_session(CLIENT)
+        consumer = other.create_consumer(queue)
+        (message,) = receive(consumer, 1)
+        consumer.close()
+        other.acknowledge(message)
+        other.close()
+        assert [body for body, _ in rest(session, queue)] == ["2"]
+
+    @pytest.mark.parametrize("ends", ["session", "connection", "stop", "consumer"])
+    def test_q11_dups_ok_acknowledges_what_is_left_in_the_end(self, world, session, ends):
+        queue = world.queue()
+        send(session, queue, numbered(4))
+        with world.factory().create_connection() as connection:
+            other = connection.create_session(DUPS_OK)
+            consumer = other.create_consumer(queue, flow_limit=3)
+            receive(consumer, 3)
+            closes = {"session": other.close, "connection": connection.close, "consumer": consumer.close}
+            closes.get(ends, connection.stop)()
+        assert [body for body, _ in rest(session, queue)] == ["4"]
+
+    def test_q12_no_acknowledge_is_done_before_the_program_gets_it(self, world, connection, session):
+        queue = world.queue()
+        send(session, queue, numbered(3))
+        other = connection.create_session(NO_ACKNOWLEDGE)
+        assert bodies(receive(other.create_consumer(queue, flow_limit=1), 2)) == ["1", "2"]
+        other.recover()  # has nothing to give back
+        other.close()
+        assert [body for body, _ in rest(session, queue)] == ["3"]
+
+    @pytest.mark.parametrize("mode", [CUMULATIVE, INDIVIDUAL])
     def test_q17_what_is_recovered_comes_again_and_says_so(self, world, connection, session, mode):
         queue = world.queue()
         send(session, queue, numbered(4))
@@ -314,7 +367,7 @@ class OverEveryBroker:
         assert all(message.headers.redelivered for message in again)
         other.acknowledge(again[-1])
         other.close()
-        assert rest(session, queue) == ([] if mode is CLIENT else [("2", True), ("3", True)])
+        assert rest(session, queue) == ([] if mode is CUMULATIVE else [("2", True), ("3", True)])
 
     def test_s2_6_recover_begins_again_with_the_oldest_that_is_not_acknowledged(self, world, connection, session):
         queue = world.queue()
@@ -362,7 +415,7 @@ class OverEveryBroker:
         session.acknowledge(messages[-1])
         consumer.close()
         send(session, topic, numbered(1, first=4))
-        assert bodies(receive(session.create_consumer(topic, subscription="reader"), 1)) == ["4"]
+        assert bodies(receive(session.create_consumer(topic, "n <> 2", subscription="reader"), 1)) == ["4"]
 
     def test_s4_2_what_its_own_connection_sends_is_not_received(self, world, connection, session):
         """Two sessions of the connection send, before and after it consumes, and so does another connection."""
@@ -427,6 +480,12 @@ class TestOverMemory(OverEveryBroker):
         return world_over("memory", request)
 
 
+class TestOverService(OverEveryBroker):
+    @pytest.fixture
+    def world(self, request):
+        return world_over("service", request)
+
+
 class TestOverEmbedded(OverEveryBroker):
     @pytest.fixture
     def world(self, request):
@@ -453,7 +512,7 @@ class TestOverEmbedded(OverEveryBroker):
         assert rest(session, queue) == []
 
 
-@pytest.mark.parametrize("broker", BROKERS[:2])
+@pytest.mark.parametrize("broker", BROKERS[:3])
 def test_s2_6_what_is_recovered_comes_before_all_that_was_not_received(broker, request):
     """This holds for brokers that send no messages ahead."""
     world = world_over(broker, request)
@@ -886,7 +945,7 @@ class Unreachable(Connector):
 def test_one_object_given_twice_is_two_deliveries(memory):
     twin = Message(b"twin")
     memory.broker.publish("queue:q", [twin, twin])
-    session = memory.session(CLIENT)
+    session = memory.session(INDIVIDUAL)
     first, second = receive(session.create_consumer("queue:q"), 2)
     session.acknowledge(first)
     assert memory.left("queue:q") == (0, 1)
@@ -895,7 +954,7 @@ def test_one_object_given_twice_is_two_deliveries(memory):
 
 
 def test_q19_a_consumer_holds_a_limited_number_of_messages(memory):
-    session = memory.session(CLIENT)
+    session = memory.session(INDIVIDUAL)
     consumer = session.create_consumer("queue:q")
     memory.broker.publish("queue:q", numbered(1001))
     messages = receive(consumer, 1000)
@@ -921,7 +980,7 @@ def test_a_file_is_consumed_and_cannot_be_browsed(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"n": 1}\n{"n": 2}\n')
     factory = ConnectionFactory(FileConnection, {"path": str(tmp_path)})
     with factory.create_connection() as connection:
-        session = connection.create_session(CLIENT)
+        session = connection.create_session(INDIVIDUAL)
         consumer = session.create_consumer("queue:a.jsonl", subscription="reader")
         first, _ = receive(consumer, 2)
         assert consumer.receive(math.inf) is None  # the end of the file
@@ -989,7 +1048,8 @@ def test_what_is_closed_refuses_every_call(memory, closes):
     for _ in range(2):
         for one in closing:
             one.close()
-    assert memory.left("queue:q") == (1, 0)
+    # What the program got of a closed consumer stays with the session.
+    assert memory.left("queue:q") == ((0, 1) if closes == "itself" else (1, 0))
     for name, call in calls.items():
         with pytest.raises(UsageError, match=f"^E7501 {name.split()[0]}.*: it is closed. Make a new one.$"):
             call()

@@ -1,4 +1,4 @@
-"""Deleting subscriptions (rule S1.4), and temporary destinations, which end with their session (rule S1.9)."""
+"""Deleting subscriptions (rule S1.4), and temporary destinations, which end with their connection (rule S1.9)."""
 
 import subprocess
 import sys
@@ -67,12 +67,13 @@ def test_s1_5_another_selector_needs_a_new_subscription(session):
 
 
 def test_a_subscription_that_is_in_use_or_not_there_is_not_deleted(connection, session):
-    consumer = connection.create_session(CLIENT).create_consumer("topic:news", subscription="reader")
+    other = connection.create_session(CLIENT)
+    consumer = other.create_consumer("topic:news", subscription="reader")
     send(session, "topic:news", numbered(1))
     receive(consumer, 1)
     with pytest.raises(UsageError, match="^E7513 topic:news: somebody consumes from it. Close the consumer first.$"):
         session.unsubscribe("topic:news", "reader")
-    consumer.close()
+    other.close()
     assert bodies(receive(session.create_consumer("topic:news", subscription="reader"), 1)) == ["1"]
     for topic, name in [("topic:news", "other"), ("topic:unheard", "reader")]:
         with pytest.raises(UsageError, match=f"^E7512 {topic}: it has no subscription '{name}'.$"):
@@ -106,55 +107,62 @@ def test_a_connector_that_cannot_delete_is_no_way():
 # --- rule S1.9 ---
 
 
-@pytest.mark.parametrize("closes", ["session", "connection"])
-def test_a_temporary_queue_ends_with_its_session(store, connection, closes):
-    asks, answers, looks = (connection.create_session() for _ in range(3))
-    queue = asks.create_temporary_queue()
-    assert queue != asks.create_temporary_queue()
-    replies = asks.create_consumer(queue)
-    question = Message(b"question", {}, None, None, Headers(reply_to=queue))
-    send(asks, "queue:questions", [question])
-    (asked,) = receive(answers.create_consumer("queue:questions"), 1)
-    answers.create_producer(asked.headers.reply_to).send(Message(b"answer"))
-    assert bodies(receive(replies, 1)) == ["answer"]
-    send(answers, queue, numbered(2))
-    assert shown(looks, queue) == ["1", "2"]
+def test_s1_9_a_temporary_queue_ends_with_its_connection(store):
+    with ConnectionFactory(EmbeddedConnection, {"store": store}).create_connection() as connection:
+        asks, answers, looks = (connection.create_session() for _ in range(3))
+        queue = asks.create_temporary_queue()
+        assert queue != asks.create_temporary_queue()
+        replies = asks.create_consumer(queue)
+        question = Message(b"question", {}, None, None, Headers(reply_to=queue))
+        send(asks, "queue:questions", [question])
+        (asked,) = receive(answers.create_consumer("queue:questions"), 1)
+        answers.create_producer(asked.headers.reply_to).send(Message(b"answer"))
+        assert bodies(receive(replies, 1)) == ["answer"]
+        replies.close()
+        asks.close()
+        send(answers, queue, numbered(2))
+        assert shown(looks, queue) == ["1", "2"]
     broker = EmbeddedConnection("c", ConnectionSettings(type="embedded", options={"store": store}))
-    {"session": asks, "connection": connection}[closes].close()
     assert broker.queues() == ["queue:questions"]
-    assert broker.browse(queue, 10) == []
 
 
-def test_a_temporary_topic_ends_with_its_session(connection, session):
-    other = connection.create_session()
+def test_s1_9_a_temporary_destination_is_deleted_when_the_program_says_so(connection, session):
     topic = session.create_temporary_topic()
     consumer = session.create_consumer(topic, subscription="s")
-    send(other, topic, numbered(1))
+    send(connection.create_session(), topic, numbered(1))
     receive(consumer, 1)
-    session.close()
+    with pytest.raises(UsageError, match="^E7513"):
+        session.delete_temporary(topic)
+    consumer.close()
+    session.delete_temporary(topic)
     with pytest.raises(UsageError, match="^E7512"):
-        other.unsubscribe(topic, "s")
+        session.unsubscribe(topic, "s")
+    with pytest.raises(UsageError, match=f"^E7512 {topic}: this connection has no such temporary destination"):
+        session.delete_temporary(topic)
 
 
-def test_what_cannot_be_deleted_is_only_told(connection, caplog):
-    session, other = connection.create_session(), connection.create_session(CLIENT)
-    queue = session.create_temporary_queue()
-    consumer = other.create_consumer(queue)
-    session.close()
+def test_s1_9_what_cannot_be_deleted_is_only_told(store, connection, caplog):
+    other = connection.create_session(CLIENT)
+    with ConnectionFactory(EmbeddedConnection, {"store": store}).create_connection() as first:
+        queue = first.create_session().create_temporary_queue()
+        consumer = other.create_consumer(queue)
     (logged,) = caplog.messages
     assert logged.startswith(f"{queue} stays: E7513 {queue}: somebody consumes from it")
     send(other, queue, numbered(1))
     assert bodies(receive(consumer, 1)) == ["1"]
 
 
-def test_a_broker_that_cannot_be_reached_is_only_told_and_the_others_are_tried(caplog):
+def test_s1_9_a_broker_that_cannot_be_reached_is_only_told_and_the_others_are_tried(caplog):
     connector = Unreliable()
-    session = ConnectionFactory(connector).create_connection().create_session()
+    connection = ConnectionFactory(connector).create_connection()
+    session = connection.create_session()
     temporaries = [session.create_temporary_queue() for _ in range(2)]
     session.close()
+    assert connector.closes == 1
+    connection.close()
     assert connector.asked == temporaries
     assert [message.split(":")[2].split()[0] for message in caplog.messages] == ["E7001"] * 2
-    assert connector.closes == 1
+    assert connector.closes == 2
 
 
 class Unreliable(Connector):

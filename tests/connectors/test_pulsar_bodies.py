@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from connectors.pulsar.bodies import (
+from connectors.jms_bodies import (
     Byte,
     Char,
     Long,

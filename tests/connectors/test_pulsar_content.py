@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.pulsar.bodies import write_map, write_stream
+from connectors.jms_bodies import write_map, write_stream
 from connectors.pulsar.content import PulsarMessage, decode, encode
 from connectors.pulsar.unsettled import PulsarPosition
 from correlator.events import LONGEST_LIFE_MS, UNREADABLE, Headers, Message, Outgoing
@@ -573,8 +573,20 @@ def test_s3_4_the_group_is_the_key_of_pulsar(key, group, expected):
     assert sent.key == sent.properties.get("JMSXGroupID") == expected
 
 
-def test_s3_4_a_number_in_the_group_is_a_property_of_its_type():
-    assert there_and_back(properties={"JMSXGroupSeq": 42}).properties == {"JMSXGroupSeq": 42}
+@pytest.mark.parametrize("number", [42, 2**40])
+def test_s3_4_the_number_in_the_group_is_a_property_and_becomes_a_header(number):
+    for sent in ({"properties": {"JMSXGroupSeq": number}}, {"headers": Headers(group_sequence=number)}):
+        received = there_and_back(**sent)
+        assert (received.properties, received.headers.group_sequence) == ({}, number)
+    odd = there_and_back(properties={"JMSXGroupSeq": "no number"})
+    assert (odd.properties, odd.headers.group_sequence) == ({"JMSXGroupSeq": "no number"}, None)
+
+
+def test_s3_3_the_delivery_time_of_a_delayed_message_travels():
+    """Java's client writes the time of sending there, also for its delayed messages."""
+    sent = encode(out(), "ID:7:life", "connection", NOW, delay_ms=60_000, text=True, durable=False, namespace=NAMESPACE)
+    assert decode(arrived(sent), NAMESPACE).headers.delivery_time == NOW + 60_000
+    assert there_and_back().headers.delivery_time is None
 
 
 # --- kinds ---
@@ -661,12 +673,12 @@ OF_JAVA = {
             "pDouble": 1e-10,
             "pString": "héllo",
             "pObjInt": 5,
-            "JMSXGroupSeq": 42,
             "jms_message_type": "text",
             "jms_types": '{"pByte":"byte","pFloat":"float","pShort":"short"}',
         },
         "grp1",
         headers=Headers(
+            group_sequence=42,
             correlation_id="corr-1",
             reply_to="queue:replyq",
             type="my.Type",
@@ -715,8 +727,10 @@ def test_s3_1_s3_8_a_message_of_the_java_client_is_what_its_program_had_set(tag)
     headers = expected.headers or Headers(priority=4, persistent=True)
     assert all_the_same(message.properties, {**expected.properties, "tag": tag})
     assert (message.body, message.key) == (expected.body, expected.key)
+    sent_at = one["event_timestamp"] or one["publish_timestamp"]
     assert message.headers == Headers(
         message_id="ID:12:3:-1",
+        group_sequence=headers.group_sequence,
         correlation_id=headers.correlation_id,
         reply_to=headers.reply_to,
         type=headers.type,
@@ -724,7 +738,7 @@ def test_s3_1_s3_8_a_message_of_the_java_client_is_what_its_program_had_set(tag)
         persistent=headers.persistent,
         time_to_live_ms=headers.time_to_live_ms,
         expiration=headers.expiration,
-        timestamp=one["event_timestamp"] or one["publish_timestamp"],
+        timestamp=sent_at,
     )
 
 

@@ -158,7 +158,6 @@ def test_a_message_of_the_jms_client():
     message = decode(properties, "hello Welt €".encode(), redelivered=False)
     assert message.key == "g1"
     assert message.properties == {
-        "JMSXGroupSeq": 3,
         "pBool": True,
         "pByte": -7,
         "pDouble": 32500000000.125,
@@ -169,6 +168,7 @@ def test_a_message_of_the_jms_client():
         "empty": "",
     }
     assert message.headers == Headers(
+        group_sequence=3,
         message_id="ID:1",
         correlation_id="corr-1",
         reply_to="queue:J.REPLY",

@@ -56,7 +56,7 @@ def test_a_stream_is_read_and_browsed(rabbit: RabbitServer):
     world = World(StreamConnection, {**rabbit.options, "port": rabbit.stream_port}, queues=rabbit.queue)
     stream = world.queue()
     with world.factory().create_connection() as connection:
-        session = connection.create_session(AcknowledgeMode.CLIENT)
+        session = connection.create_session(AcknowledgeMode.CLIENT_CUMULATIVE)
         send(session, stream, numbered(5))
         messages = receive(session.create_consumer(stream, subscription="reader"), 5)
         session.acknowledge(messages[2])

@@ -95,6 +95,7 @@ def test_what_another_codec_writes_is_read():
         time_to_live_ms=9,
         expiration=20,
         timestamp=10,
+        group_sequence=1,
     )
 
 

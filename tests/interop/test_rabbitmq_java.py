@@ -37,7 +37,6 @@ BODIES_OF_JAVA = {
     "no body": b"",
 }
 PROPERTIES_OF_JAVA = {
-    "JMSXGroupSeq": 3,
     "aBoolean": True,
     "aByte": -7,
     "aShort": -300,
@@ -252,6 +251,7 @@ def test_all_that_a_message_of_java_says_of_itself_is_read(sent, read, queues, n
         persistent=True,
         time_to_live_ms=ONE_HOUR_MS,
         timestamp=in_java["timestamp"],
+        group_sequence=3,
     )
     assert in_java["expiration"] - in_java["timestamp"] == ONE_HOUR_MS
 

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from connectors.pulsar import PulsarConnection
-from connectors.pulsar.bodies import (
+from connectors.jms_bodies import (
     SERIALIZED,
     Byte,
     Char,
@@ -28,6 +27,7 @@ from connectors.pulsar.bodies import (
     write_map,
     write_stream,
 )
+from connectors.pulsar import PulsarConnection
 from connectors.pulsar.source import PulsarSource
 from correlator import Engine, Message, Monitor, Reliability, on
 from correlator.events import LONGEST_LIFE_MS, Headers, Outgoing, expired
@@ -104,7 +104,6 @@ PROPERTIES_OF_JAVA = {
     "object": 5,
     "text": TEXT,
     "empty text": "",
-    "JMSXGroupSeq": 3,
 }
 TYPES_OF_JAVA = {
     "byte": "byte",
@@ -175,9 +174,10 @@ def of_kind(kind: str, body: bytes = b"", **properties: Any) -> Message:
 TYPES = json.dumps({"byte": "byte", "short": "short", "small long": "long", "float": "float"})
 FULL = Message(
     TEXT.encode(),
-    {name: value for name, (value, _) in PROPERTIES.items()} | {"jms_types": TYPES, "JMSXGroupSeq": 3},
+    {name: value for name, (value, _) in PROPERTIES.items()} | {"jms_types": TYPES},
     "customer €",
     headers=Headers(
+        group_sequence=3,
         correlation_id="correlation €",
         reply_to="queue:answers",
         type="order",
@@ -508,6 +508,7 @@ def test_s3_3_s3_4_s3_5_the_headers_of_java(sent, read, places):
         time_to_live_ms=in_java["expiration"] - in_java["timestamp"],
         expiration=in_java["expiration"],
         timestamp=in_java["timestamp"],
+        group_sequence=3,
     )
 
 

@@ -1,0 +1,84 @@
+"""What a session holds: the sources of its consumers, and the messages that are not settled."""
+
+import copy
+import time
+from contextlib import suppress
+from typing import Any
+
+from connectors.messaging.deliveries import LAZY_AFTER, AcknowledgeMode, Delivery, Unacknowledged, settle
+from connectors.messaging.intake import IDLE_S, Intake
+from correlator.errors import ConnectionLost
+from correlator.events import Message
+
+
+class Holdings:
+    """The duties of a session. They belong to the session, so that closing a consumer loses none of them.
+
+    The caller of each method holds the lock of the session.
+
+    Attributes:
+        mode: the mode of the session.
+        unacknowledged: the messages that the program has got and that are not settled.
+        intakes: the sources of its consumers.
+    """
+
+    def __init__(self, mode: AcknowledgeMode) -> None:
+        self.mode = mode
+        self.unacknowledged = Unacknowledged()
+        self.intakes: list[Intake] = []
+        self._last_use = 0.0
+
+    def hand(self, message: Message, intake: Intake, token: Any) -> Message:
+        """Note that the program gets a message, and acknowledge as the mode says; returns the object for the program.
+
+        Does not raise `ConnectionLost`: nobody knows whether the broker has the acknowledgement, and twice is better
+        than never.
+        """
+        if self.mode in (AcknowledgeMode.AUTO, AcknowledgeMode.NO_ACKNOWLEDGE):
+            with suppress(ConnectionLost):
+                intake.acknowledge([token])
+            return message
+        own = self.note(message, intake, token)
+        self.acknowledge_many()
+        return own
+
+    def note(self, message: Message, intake: Intake, token: Any) -> Message:
+        """Note that the program gets a message; returns the object that stands for this delivery alone."""
+        own = copy.copy(message)
+        self.unacknowledged.add(Delivery(own, intake, token))
+        self._last_use = time.monotonic()
+        return own
+
+    def acknowledge_many(self) -> None:
+        """In mode DUPS_OK, acknowledge if there are ten messages. Does not raise `ConnectionLost`."""
+        if self.mode is AcknowledgeMode.DUPS_OK and len(self.unacknowledged) >= LAZY_AFTER:
+            self.acknowledge_lazily()
+
+    def acknowledge_lazily(self) -> None:
+        """In mode DUPS_OK, acknowledge all messages that the program got. Does not raise `ConnectionLost`."""
+        if self.mode is AcknowledgeMode.DUPS_OK:
+            with suppress(ConnectionLost):
+                settle(self.unacknowledged.take_all(), Intake.acknowledge)
+
+    @property
+    def is_idle_work(self) -> bool:
+        """Whether there will be something to do if the program stays idle."""
+        lazy = self.mode is AcknowledgeMode.DUPS_OK and len(self.unacknowledged) > 0
+        return lazy or any(intake.fetched for intake in self.intakes)
+
+    def tidy(self, now: float) -> None:
+        """Settle what an idle program leaves behind: messages of mode DUPS_OK, and messages that were fetched ahead."""
+        if now - self._last_use >= IDLE_S:
+            self.acknowledge_lazily()
+        for intake in self.intakes:
+            with suppress(ConnectionLost):
+                intake.give_back_idle(now)
+
+    def close(self) -> None:
+        """Acknowledge in mode DUPS_OK; then close all sources, which gives back what is left."""
+        self.acknowledge_lazily()
+        for delivery in self.unacknowledged.take_all():
+            delivery.intake.close()  # of a consumer that was closed before
+        for intake in self.intakes:
+            intake.close()
+        self.intakes.clear()

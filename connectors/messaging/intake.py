@@ -1,0 +1,206 @@
+"""The source of a consumer, with the messages that were fetched ahead."""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple
+
+from connectors.messaging.deliveries import AcknowledgeMode, Unacknowledged
+from correlator.connector import Prefetching, Source
+from correlator.errors import ConfigError, ConnectionLost, UsageError
+from correlator.events import Message
+
+SOURCE_ID = "session"
+"""The receiver id of all sources of sessions: files keep a position for each receiver id."""
+FLOW_LIMIT = 1000
+"""Largest number of messages that a consumer holds by default."""
+IDLE_S = 1.0
+"""After so many seconds without a call, a consumer gives back what it has fetched ahead."""
+
+_log = logging.getLogger("connectors.messaging")
+
+
+class Flow(NamedTuple):
+    """How many messages a consumer holds.
+
+    Attributes:
+        limit: largest number of messages that the consumer has fetched and not settled.
+        prefetch: whether it fetches more messages than the program has asked for.
+        lingers: whether the source of a closed consumer stays until its messages are settled. Otherwise they come again
+            at once, since another reader of the same place could not begin before.
+    """
+
+    limit: int = FLOW_LIMIT
+    prefetch: bool = True
+    lingers: bool = True
+
+
+class Intake:
+    """A source that fetches ahead, and reconnects at the next use after a lost connection.
+
+    The caller of each method holds the lock of the session. Every call may raise `ConnectionLost`. The session then
+    forgets the deliveries of this source, since they come again.
+
+    If the source is `Prefetching`, the next messages are fetched when fewer than half of the limit are at hand. Other
+    sources read ahead themselves, as far as the limit allows; from them messages are taken one by one.
+    """
+
+    def __init__(
+        self, where: str, source: Source, unacknowledged: Unacknowledged, mode: AcknowledgeMode, flow: Flow
+    ) -> None:
+        self.source = source
+        self.ended = False
+        self._where = where
+        self._unacknowledged = unacknowledged
+        self._takes_for_granted = mode is AcknowledgeMode.NO_ACKNOWLEDGE
+        self._flow = flow
+        self._ahead = flow.limit if flow.prefetch and isinstance(source, Prefetching) else 1
+        self._most_ahead = self._ahead
+        self._buffer: deque[tuple[Message, Any]] = deque()
+        self._handed = 0
+        self._handed_since_fetch = 0
+        self._is_dry = False
+        self._last_use = 0.0
+        self._is_connected = False
+        self._is_retired = False
+
+    def connect(self) -> None:
+        """Connect, so that the source receives messages that are sent to its topic from now on.
+
+        Raises `ConfigError` E7541 for `prefetch=False` if the source reads ahead by itself.
+        """
+        if not self._flow.prefetch and not isinstance(self.source, Prefetching):
+            what = "its connector reads ahead by itself"
+            raise ConfigError("E7541", f"{self._where}.prefetch", what, "A smaller flow_limit limits how far")
+        with self._connected():
+            pass
+
+    @property
+    def fetched(self) -> int:
+        """Number of messages that were fetched ahead."""
+        return len(self._buffer)
+
+    def take(self, wait_s: float) -> tuple[Message, Any] | None:
+        """The next message with its token; `None` if there is none within `wait_s`.
+
+        Raises `UsageError` E7502 if too many are unacknowledged, since none would come.
+        """
+        if self._is_low:
+            self._fetch(0.0 if self._buffer else wait_s)
+        if not self._buffer:
+            return None
+        self._last_use = time.monotonic()
+        self._handed += 1
+        self._handed_since_fetch += 1
+        return self._buffer.popleft()
+
+    def acknowledge(self, tokens: Sequence[Any]) -> None:
+        """Acknowledge the messages of these tokens."""
+        if not self._takes_for_granted:
+            with self._connected() as source:
+                source.acknowledge(tokens)
+        self.settled(len(tokens))
+
+    def reject(self, tokens: Sequence[Any]) -> None:
+        """Give back the messages of these tokens."""
+        if not self._takes_for_granted:
+            with self._connected() as source:
+                source.reject(tokens)
+        self.settled(len(tokens))
+
+    def settled(self, count: int) -> None:
+        """Note that messages were settled in another way, as by a transaction."""
+        self._handed -= count
+        if self._is_retired and self._handed <= 0:
+            self.close()
+
+    def give_back_idle(self, now: float) -> None:
+        """Give back what was fetched ahead, unless the program has taken a message within the last second.
+
+        Next time it fetches only as many as the program took this time, so that a slow program does not fetch the same
+        messages again and again.
+        """
+        if self._buffer and not self._takes_for_granted and now - self._last_use >= IDLE_S:
+            self._ahead = max(1, self._handed_since_fetch)
+            self.give_back_fetched()
+
+    def give_back_fetched(self) -> None:
+        """Give back what was fetched ahead, so that nothing overtakes other messages that are given back."""
+        tokens = [token for _, token in self._buffer]
+        if not tokens or self._takes_for_granted:
+            return
+        self._buffer.clear()
+        with self._connected() as source:
+            if isinstance(source, Prefetching):
+                source.release(tokens)
+            else:
+                source.reject(tokens)
+
+    def retire(self) -> None:
+        """Take no more messages; close the source when the program has settled those that it got."""
+        if self._handed > 0 and self._flow.lingers:
+            self._is_retired = True
+            with suppress(ConnectionLost):
+                self.give_back_fetched()
+                if self._is_connected and isinstance(self.source, Prefetching):
+                    with self._connected() as source:
+                        assert isinstance(source, Prefetching)
+                        source.cancel()
+        else:
+            self.close()
+
+    def close(self) -> None:
+        """Close the source, which gives its unacknowledged messages back. Never raises."""
+        if self._buffer and self._takes_for_granted:
+            _log.warning("%s: %d messages are lost that were fetched in mode NO_ACKNOWLEDGE", self._where, self.fetched)
+        elif self._is_connected:
+            with suppress(ConnectionLost):
+                self.give_back_fetched()
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Close the source without giving anything back: its messages come again."""
+        self.source.close()
+        self._is_connected = False
+        self._handed = 0
+        self._buffer.clear()
+        self._unacknowledged.forget(self)
+
+    @property
+    def _is_low(self) -> bool:
+        if not self._buffer:
+            return True
+        return not self._is_dry and 2 * len(self._buffer) < self._most_ahead and self._room > 0
+
+    @property
+    def _room(self) -> int:
+        return self._flow.limit - self._handed - len(self._buffer)
+
+    def _fetch(self, wait_s: float) -> None:
+        if self._room <= 0:
+            what = f"{self._handed} of its messages are not acknowledged, and no more may be"
+            raise UsageError("E7502", self._where, what, "", "Acknowledge, recover, or use another consumer")
+        wanted = min(self._room, self._ahead)
+        with self._connected() as source:
+            chunk = source.receive(wanted, wait_s)
+            if self._takes_for_granted and chunk.messages:
+                source.acknowledge(chunk.tokens)
+        self._buffer.extend(zip(chunk.messages, chunk.tokens, strict=True))
+        self.ended = chunk.ended
+        self._is_dry = len(chunk.messages) < wanted
+        self._ahead = min(self._most_ahead, 2 * self._ahead)
+        self._handed_since_fetch = 0
+        self._last_use = time.monotonic()
+
+    @contextmanager
+    def _connected(self) -> Iterator[Source]:
+        try:
+            if not self._is_connected:
+                self.source.connect()
+                self._is_connected = True
+            yield self.source
+        except ConnectionLost:
+            self.let_go()  # otherwise nobody would get the messages that the broker holds for this consumer
+            raise

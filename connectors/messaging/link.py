@@ -1,0 +1,47 @@
+"""How the thread of a session waits for messages, and how another thread wakes it."""
+
+from threading import RLock
+
+from correlator.connector import ServiceSession
+
+_LONGEST_WAIT_S = 3600.0
+"""The longest wait of one call; the operating system limits it."""
+
+
+class Link:
+    """The way of a session to its broker: on a message service one link, otherwise one for each source and sink.
+
+    Attributes:
+        service: the part of the session in a message service; `None` for other brokers.
+        lock: held while a thread uses the sources of the session, and with a message service also its sinks.
+        slice_s: the longest wait of one call of a source. The sources of a message service do not wait: `wait` does.
+        stops: raised by each `stop`, which ends all waits for messages.
+    """
+
+    def __init__(self, service: ServiceSession | None) -> None:
+        self.service = service
+        self.lock = RLock()
+        self.slice_s = 0.05 if service is None else 0.0
+        self.stops = 0
+
+    def look(self) -> int:
+        """What to hand to `wait`; read before a source is asked in vain."""
+        return 0 if self.service is None else self.service.look()
+
+    def wait(self, seen: int, timeout_s: float) -> None:
+        """Wait until messages may have come since `look`, or until `wake`; returns at once without a message service.
+
+        The caller does not hold the lock.
+        """
+        if self.service is not None:
+            self.service.wait(seen, min(timeout_s, _LONGEST_WAIT_S))
+
+    def stop(self) -> None:
+        """End all waits for messages, within 50 ms without a message service. Any thread may call it."""
+        self.stops += 1
+        self.wake()
+
+    def wake(self) -> None:
+        """Let a waiting thread look whether its consumer was closed. Any thread may call it."""
+        if self.service is not None:
+            self.service.wake()

@@ -1,0 +1,44 @@
+"""Questions of a session, and the answers to them."""
+
+import math
+import time
+import uuid
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from connectors.messaging.consumer import Consumer
+from connectors.messaging.foreign import ForeignMessage, converted
+from correlator.events import Headers, Message
+
+if TYPE_CHECKING:
+    from connectors.messaging.session import Session
+
+
+class Requests:
+    """Sends questions of a session one by one. The temporary queue for the answers is made with the first question."""
+
+    def __init__(self, session: "Session") -> None:
+        self._session = session
+        self._answers: Consumer | None = None
+        self._queue = ""
+
+    def ask(self, destination: str, question: ForeignMessage, timeout_s: float | None) -> Message | None:
+        """Send a question, and return its answer; see `Session.request`."""
+        if self._answers is None:
+            self._queue = self._session.create_temporary_queue()
+            self._answers = self._session.create_consumer(self._queue)
+        native = converted(question)
+        correlation = uuid.uuid4().hex
+        headers = msgspec.structs.replace(native.headers or Headers(), correlation_id=correlation, reply_to=self._queue)
+        producer = self._session.create_producer(destination)
+        try:
+            producer.send(msgspec.structs.replace(native, headers=headers))
+        finally:
+            producer.close()
+        deadline = time.monotonic() + (math.inf if timeout_s is None else timeout_s)
+        while (answer := self._answers.receive(max(0.0, deadline - time.monotonic()))) is not None:
+            self._answers.settle(answer)
+            if answer.headers is not None and answer.headers.correlation_id == correlation:
+                return answer
+        return None

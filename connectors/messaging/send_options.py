@@ -1,0 +1,64 @@
+"""How a message is to be delivered, and the ranges of these values."""
+
+from typing import NamedTuple, Self
+
+from correlator.errors import UsageError, quoted
+from correlator.events import LONGEST_LIFE_MS, Headers
+
+HIGHEST_PRIORITY = 9
+
+
+class SendOptions(NamedTuple):
+    """Values that a producer gives to messages; `None` leaves a value open.
+
+    Attributes:
+        priority: 0 to 9.
+        time_to_live_ms: after so many milliseconds nobody gets the message any more; 0 for no limit.
+        persistent: whether the broker keeps the message on disk.
+        delivery_delay_ms: nobody gets the message before so many milliseconds have passed.
+    """
+
+    priority: int | None = None
+    time_to_live_ms: int | None = None
+    persistent: bool | None = None
+    delivery_delay_ms: int | None = None
+
+    @classmethod
+    def of(cls, headers: Headers) -> Self:
+        """The values of a message."""
+        return cls(headers.priority, headers.time_to_live_ms, headers.persistent, headers.delivery_delay_ms)
+
+    def over(self, others: "SendOptions") -> "SendOptions":
+        """These values, and where one is open, that of the others."""
+        return SendOptions(
+            others.priority if self.priority is None else self.priority,
+            others.time_to_live_ms if self.time_to_live_ms is None else self.time_to_live_ms,
+            others.persistent if self.persistent is None else self.persistent,
+            others.delivery_delay_ms if self.delivery_delay_ms is None else self.delivery_delay_ms,
+        )
+
+    def check(self, where: str) -> None:
+        """Raise `UsageError` E7540 for a value out of its range."""
+        check_whole(f"{where}.priority", self.priority, HIGHEST_PRIORITY)
+        check_whole(f"{where}.time_to_live_ms", self.time_to_live_ms, LONGEST_LIFE_MS)
+        check_whole(f"{where}.delivery_delay_ms", self.delivery_delay_ms, LONGEST_LIFE_MS)
+        if self.persistent is not None and type(self.persistent) is not bool:
+            raise _outside(f"{where}.persistent", self.persistent, "True or False")
+        self.check_delay(where)
+
+    def check_delay(self, where: str) -> None:
+        """Raise `UsageError` E7548 if the message would expire before anybody gets it."""
+        lives_ms, delay_ms = self.time_to_live_ms, self.delivery_delay_ms
+        if type(lives_ms) is int and type(delay_ms) is int and 0 < lives_ms <= delay_ms:
+            what = f"it lives {lives_ms} ms, and nobody gets it before {delay_ms} ms have passed"
+            raise UsageError("E7548", where, what, "A delay shorter than the time to live", "Let it live longer")
+
+
+def check_whole(where: str, value: object, most: int, least: int = 0) -> None:
+    """Raise `UsageError` E7540 unless the value is `None`, or a whole number from `least` to `most`."""
+    if value is not None and (type(value) is not int or not least <= value <= most):
+        raise _outside(where, value, f"A whole number from {least} to {most}")
+
+
+def _outside(where: str, value: object, allowed: str) -> UsageError:
+    return UsageError("E7540", where, f"{quoted(value)} is not allowed", allowed)

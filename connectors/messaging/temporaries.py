@@ -1,0 +1,73 @@
+"""The temporary destinations of a connection."""
+
+import logging
+import uuid
+from collections.abc import Callable
+from threading import Lock
+
+from correlator import connector as port
+from correlator.connector import Deletable, ServiceClient
+from correlator.errors import ConnectionLost, UsageError
+
+_log = logging.getLogger("connectors.messaging")
+
+
+class Temporaries:
+    """Makes temporary destinations, and deletes them with their connection. Any thread may call the methods.
+
+    Args:
+        client: makes the destinations in a message service; `None` for other brokers.
+        connect: makes a connection of the port, to delete them at other brokers.
+    """
+
+    def __init__(self, client: ServiceClient | None, connect: Callable[[], port.Connection]) -> None:
+        self._client = client
+        self._connect = connect
+        self._lock = Lock()
+        self._names: list[str] = []
+
+    def create(self, kind: str, broker: port.Connection) -> str:
+        """Make a destination, `queue` or `topic`. Raises `UsageError` E7511 if the broker could not delete it."""
+        if self._client is not None:
+            name = self._client.create_temporary(kind)
+        elif isinstance(broker, Deletable):
+            name = f"{kind}:temporary-{uuid.uuid4().hex}"
+        else:
+            what = "its connector cannot delete destinations, so that temporary ones would stay"
+            raise UsageError("E7511", f"temporary {kind}", what, "", "Use one of your own, and delete it yourself")
+        with self._lock:
+            self._names.append(name)
+        return name
+
+    def delete(self, destination: str) -> None:
+        """Delete one of them. Raises `UsageError` E7512 and E7513, `ConnectionLost`."""
+        with self._lock:
+            if destination not in self._names:
+                raise UsageError("E7512", destination, "this connection has no such temporary destination")
+            if self._client is not None:
+                self._client.delete_temporary(destination)
+            else:
+                broker = self._connect()
+                try:
+                    _delete(broker, destination)
+                finally:
+                    broker.close()
+            self._names.remove(destination)
+
+    def close(self) -> None:
+        """Delete all of them, after all sessions are closed; a message service does so by itself. Never raises."""
+        if self._client is not None or not self._names:
+            return
+        broker = self._connect()
+        for name in self._names:
+            try:
+                _delete(broker, name)
+            except (ConnectionLost, UsageError) as error:
+                _log.warning("%s stays: %s", name, error)
+        self._names.clear()
+        broker.close()
+
+
+def _delete(broker: port.Connection, destination: str) -> None:
+    assert isinstance(broker, Deletable)
+    broker.delete(destination)

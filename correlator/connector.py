@@ -153,6 +153,10 @@ class Held(Generic[T]):
         """The items of these tokens, in the order of the tokens, without unknown ones."""
         return [self._of[token] for token in tokens if token in self._of]
 
+    def has_all(self, tokens: Iterable[int]) -> bool:
+        """Whether the messages of all these tokens are held."""
+        return all(token in self._of for token in tokens)
+
     def release(self, tokens: Iterable[int]) -> list[T]:
         """Let go of the items of these tokens; returns them in the order of the tokens, without unknown ones."""
         return [self._of.pop(token) for token in tokens if token in self._of]

@@ -1,9 +1,10 @@
 """A consumer: receives the messages of one destination one by one, or passes them to a listener."""
 
+import copy
 import math
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from connectors.messaging.deliveries import AcknowledgeMode, settle
 from connectors.messaging.failures import closed
@@ -18,6 +19,15 @@ from correlator.errors import UsageError
 from correlator.events import Message
 from correlator.handlers import refuse_deferred, refuse_result
 from correlator.selector import Selector
+
+T = TypeVar("T")
+
+
+class Fetched(NamedTuple):
+    """A message that the program does not have yet, with its token."""
+
+    message: Message
+    token: Any
 
 
 class Consumer:
@@ -68,6 +78,11 @@ class Consumer:
         return self._closed
 
     @property
+    def ended(self) -> bool:
+        """Whether no further message will come, as behind the end of a file."""
+        return self._intake.ended
+
+    @property
     def listens(self) -> bool:
         """Whether it has a listener that may get further messages: it is open, and not at the end of a file."""
         return self._listener is not None and not self._closed and not self._intake.ended
@@ -94,22 +109,28 @@ class Consumer:
                 allows (acknowledge or recover), E7505 in a thread that does not own the session, E7507 if the consumer
                 has a listener.
         """
-        self._check()
-        if self._listener is not None:
-            what = "it has a listener, which gets its messages"
-            raise UsageError("E7507", self.where, what, "", "Take the listener away, or use another consumer")
-        deadline = time.monotonic() + (math.inf if timeout_s is None else timeout_s)
-        stops = self._link.stops
-        while True:
-            seen = self._link.look()
-            remaining_s = max(0.0, deadline - time.monotonic())
-            message = self._next(min(remaining_s, self._link.slice_s))
-            remaining_s = deadline - time.monotonic()
-            if message is not None or self._intake.ended or remaining_s <= 0 or self._closed:
-                return message
-            if self._link.stops != stops:
-                return None
-            self._link.wait(seen, remaining_s)
+        return self._receive(timeout_s, self._holdings.hand, self._link.stops)
+
+    def fetch(self, timeout_s: float | None, stops: int) -> Fetched | None:
+        """Receive a message that the program does not have before `confirm`; for asynchronous sessions.
+
+        When the session is closed without `confirm`, the message comes again.
+
+        Args:
+            timeout_s: as for `receive`.
+            stops: the value of `Link.stops` when the program began to wait.
+        """
+        return self._receive(timeout_s, lambda message, _, token: Fetched(copy.copy(message), token), stops)
+
+    def confirm(self, fetched: Fetched) -> None:
+        """Note that the program has a message of `fetch`, and acknowledge as the mode says."""
+        with self._link.lock:
+            self._holdings.keep(fetched.message, self._intake, fetched.token)
+
+    def give_back(self, fetched: Fetched) -> None:
+        """Give back a message of `fetch`. Raises `ConnectionLost`: it comes again nevertheless."""
+        with self._link.lock:
+            self._intake.reject([fetched.token])
 
     def set_listener(self, listener: Listener | None) -> None:
         """Call a function with each message from now on, once the connection is started; `None` removes the listener.
@@ -182,10 +203,26 @@ class Consumer:
             raise closed(self.where)
         self._listening.owner.check(self.where)
 
-    def _next(self, wait_s: float) -> Message | None:
+    def _receive(self, timeout_s: float | None, hand: Callable[[Message, Intake, Any], T], stops: int) -> T | None:
+        self._check()
+        if self._listener is not None:
+            what = "it has a listener, which gets its messages"
+            raise UsageError("E7507", self.where, what, "", "Take the listener away, or use another consumer")
+        deadline = time.monotonic() + (math.inf if timeout_s is None else timeout_s)
+        while True:
+            seen = self._link.look()
+            message = self._next(min(max(0.0, deadline - time.monotonic()), self._link.slice_s), hand)
+            remaining_s = deadline - time.monotonic()
+            if message is not None or self._intake.ended or remaining_s <= 0 or self._closed:
+                return message
+            if self._link.stops != stops:
+                return None
+            self._link.wait(seen, remaining_s)
+
+    def _next(self, wait_s: float, hand: Callable[[Message, Intake, Any], T]) -> T | None:
         with self._link.lock:
             taken = self._take(wait_s)
-            return None if taken is None else self._holdings.hand(taken[0], self._intake, taken[1])
+            return None if taken is None else hand(taken[0], self._intake, taken[1])
 
     def _take(self, wait_s: float) -> tuple[Message, Any] | None:
         """The next message that is wanted, with its token. The caller holds the lock."""

@@ -35,22 +35,20 @@ class Holdings:
         than never.
         """
         if self.mode in (AcknowledgeMode.AUTO, AcknowledgeMode.NO_ACKNOWLEDGE):
+            self.keep(message, intake, token)
+            return message
+        own = copy.copy(message)  # it stands for this delivery alone, even if a source returns one object twice
+        self.keep(own, intake, token)
+        return own
+
+    def keep(self, own: Message, intake: Intake, token: Any) -> None:
+        """As `hand`, for the very object that the program gets."""
+        if self.mode in (AcknowledgeMode.AUTO, AcknowledgeMode.NO_ACKNOWLEDGE):
             with suppress(ConnectionLost):
                 intake.acknowledge([token])
-            return message
-        own = self.note(message, intake, token)
-        self.acknowledge_many()
-        return own
-
-    def note(self, message: Message, intake: Intake, token: Any) -> Message:
-        """Note that the program gets a message; returns the object that stands for this delivery alone."""
-        own = copy.copy(message)
+            return
         self.unacknowledged.add(Delivery(own, intake, token))
         self._last_use = time.monotonic()
-        return own
-
-    def acknowledge_many(self) -> None:
-        """In mode DUPS_OK, acknowledge if there are ten messages. Does not raise `ConnectionLost`."""
         if self.mode is AcknowledgeMode.DUPS_OK and len(self.unacknowledged) >= LAZY_AFTER:
             self.acknowledge_lazily()
 

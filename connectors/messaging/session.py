@@ -494,9 +494,18 @@ class Session:
     ) -> None:
         self.close()
 
+    @property
+    def stops(self) -> int:
+        """How often waits for messages were ended."""
+        return self._link.stops
+
+    def end_waits(self) -> None:
+        """Let a `receive` that waits return `None`. Any thread may call it."""
+        self._link.stop()
+
     def interrupt(self) -> None:
         """End the waits for messages, and acknowledge what mode DUPS_OK has put off. Called by `Connection.stop`."""
-        self._link.stop()
+        self.end_waits()
         with self._link.lock:
             self._holdings.acknowledge_lazily()
 

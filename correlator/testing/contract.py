@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import count
 from typing import Any, Protocol, Self
 
-from correlator.connector import Chunk, Connection, Features, Order, Sink, Source, order_of
+from correlator.connector import Chunk, Connection, Features, MessageService, Order, Sink, Source, order_of
 from correlator.errors import ConfigError, ConnectionLost
 from correlator.events import Headers, Message, Outgoing, PropertyValue
 from correlator.settings import ReceiverSettings, SenderSettings
@@ -60,6 +60,8 @@ class ContractWorld(Protocol):
             them later, in any order.
         whole_messages: whether the broker carries any body, properties, key and headers. If not, the checks send only
             bodies that `body` has made.
+        is_service: whether the connection is a `MessageService`, to which `correlator.testing.service_contract`
+            applies, too.
     """
 
     features: Features
@@ -69,6 +71,7 @@ class ContractWorld(Protocol):
     ends: bool
     selects_in_place: bool
     whole_messages: bool
+    is_service: bool
 
     def connection(self) -> Connection:
         """Make a new connection, as another engine would make it."""
@@ -121,6 +124,7 @@ class BrokerWorld:
     ends = False
     selects_in_place = False
     whole_messages = True
+    is_service = False
 
     def __init__(self) -> None:
         self._numbers = count(1)
@@ -387,6 +391,14 @@ def _use_and_close(world: ContractWorld, destination: str) -> None:
 
 def _threads_and_descriptors() -> tuple[int, int]:
     return threading.active_count(), len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0  # noqa: PTH208, PTH112
+
+
+@_check()
+def check_a_message_service_declares_itself(world: ContractWorld) -> None:
+    """The connection is a `MessageService` if the world says so, and only then."""
+    connection = world.connection()
+    assert isinstance(connection, MessageService) is world.is_service
+    connection.close()
 
 
 # Receiving.
@@ -1004,6 +1016,21 @@ def check_key_and_headers(world: ContractWorld) -> None:
     assert (arrived.correlation_id, arrived.reply_to, arrived.type) == ("c-1", "queue:answers", "order")
     assert arrived.priority == 7
     assert not arrived.redelivered
+
+
+@_check("sends", "receives", "delays", "not ends", "whole_messages")
+def check_a_delayed_message_comes_later(world: ContractWorld) -> None:
+    """A message with `delivery_delay_ms` comes after that time, and later messages come before it."""
+    destination, delay_s = world.destination(), 1.5
+    with _Ends(world) as ends:
+        source, sink = ends.source(destination), ends.sink(destination)
+        begin = time.monotonic()
+        delayed = Message(b"later", headers=Headers(delivery_delay_ms=int(delay_s * 1000)))
+        _sent(sink, outgoing(destination, [delayed, b"now"]))
+        chunks = take(source, 2)
+        assert bodies(chunks) == [b"now", b"later"]
+        assert time.monotonic() - begin >= delay_s * 0.9, "it came too early"
+        source.acknowledge(tokens(chunks))
 
 
 @_check("sends", "receives", "whole_messages")

@@ -424,10 +424,11 @@ class ServicePart:
             broker.check_up("transaction")
             for refusal in filter(None, map(broker.refusal, work.sends)):
                 raise refusal
-            for source, _ in work.acknowledged:
+            for source, tokens in work.acknowledged:
                 assert isinstance(source, ServiceSource)
-                source.check_connected()
-            yield [pair for source, tokens in work.acknowledged for pair in _released(source, tokens)]
+                source.check_holds(tokens)
+            acknowledged = [pair for source, tokens in work.acknowledged for pair in _released(source, tokens)]
+            yield acknowledged
             broker.stir()
             broker.after_settle(work)
 
@@ -548,6 +549,12 @@ class ServiceSource:
         if self._subscription is None:
             raise _lost(self._where, "the connection was cut")
         return self._subscription
+
+    def check_holds(self, tokens: Sequence[Any]) -> None:
+        """Raise `ConnectionLost` unless all these messages are held. Called under the lock of the broker."""
+        self.check_connected()
+        if not self.holds.has_all(tokens):
+            raise _lost(self._where, "the connection was cut, and its messages come again")
 
     def _check_kind(self, there: _Subscription | None, selector: str | None) -> None:
         if there is None:

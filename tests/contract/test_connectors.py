@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from correlator.testing.contract import Check, check_a_second_consumer_overtakes_nobody, checks_for
+from correlator.testing.service_contract import service_checks_for
 from tests.contract.worlds import (
     CsvWorld,
     DeduplicatingMemoryWorld,
@@ -18,6 +19,7 @@ from tests.contract.worlds import (
     PulsarWorld,
     QuorumRabbitWorld,
     RabbitWorld,
+    ServiceWorld,
     StreamWorld,
 )
 from tests.pulsar_server import PulsarServer
@@ -42,6 +44,20 @@ def test_memory_that_deduplicates(check: Check) -> None:
 @_checks(PositionMemoryWorld)
 def test_memory_with_positions(check: Check) -> None:
     check(PositionMemoryWorld())
+
+
+@pytest.mark.parametrize(
+    "check",
+    [*checks_for(ServiceWorld), *service_checks_for(ServiceWorld)],
+    ids=lambda check: check.__name__.removeprefix("check_"),
+)
+def test_service_in_memory(check: Check) -> None:
+    check(ServiceWorld())
+
+
+def test_only_a_world_that_declares_a_message_service_has_its_checks() -> None:
+    assert service_checks_for(MemoryWorld) == []
+    assert len(service_checks_for(ServiceWorld)) > 10
 
 
 @_checks(EmbeddedWorld)

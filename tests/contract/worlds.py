@@ -19,6 +19,7 @@ from correlator.events import Message, Outgoing
 from correlator.settings import ConnectionSettings, ReceiverSettings
 from correlator.testing.contract import PATIENCE_S, BrokerWorld, receiver
 from correlator.testing.memory import MEMORY_FEATURES, MemoryBroker
+from correlator.testing.service import SERVICE_FEATURES, ServiceBroker
 from tests.pulsar_server import PulsarServer
 from tests.rabbit_server import RabbitServer
 
@@ -56,6 +57,24 @@ class PositionMemoryWorld(MemoryWorld):
     """A world with a position for each receiver, as files and streams have."""
 
     features = replace(MEMORY_FEATURES, order=Order.POSITION, selects=False, shares=False)
+
+
+class ServiceWorld(BrokerWorld):
+    """The message service in memory. A restart cuts all connections."""
+
+    features = SERVICE_FEATURES
+    selects_in_place = True
+    is_service = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.broker = ServiceBroker()
+
+    def connection(self) -> Connection:
+        return self.broker.connection()
+
+    def restart(self) -> None:
+        self.broker.drop_connections()
 
 
 class EmbeddedWorld(BrokerWorld):
@@ -219,6 +238,7 @@ class FileWorld:
     ends = True
     selects_in_place = False
     whole_messages = False
+    is_service = False
     ending = ".jsonl"
     beginning = b""
 

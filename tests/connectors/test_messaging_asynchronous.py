@@ -1,0 +1,150 @@
+"""Sessions of programs with asyncio: nothing blocks the loop, and a cancelled `receive` loses nothing."""
+
+import asyncio
+from contextlib import suppress
+
+import pytest
+
+from connectors.messaging import AcknowledgeMode, ConnectionFactory
+from connectors.messaging.asynchronous import AsyncConnection
+from correlator.errors import SendRejected, UsageError
+from correlator.events import Message
+from correlator.testing.contract import PATIENCE_S
+from tests.connectors.test_messaging import AUTO, CLIENT, DUPS_OK, INDIVIDUAL, TRANSACTED, Memory, bodies, numbered
+from tests.connectors.test_messaging_service import QUEUE, Service
+
+
+@pytest.fixture(params=["service", "memory"])
+def broker(request):
+    return (Service() if request.param == "service" else Memory()).broker
+
+
+def factory_of(broker):
+    return ConnectionFactory(broker.connection)
+
+
+def ran(program):
+    return asyncio.run(asyncio.wait_for(program, 3 * PATIENCE_S))
+
+
+def test_messages_are_sent_and_received_while_the_loop_goes_on(broker):
+    async def program():
+        async with await AsyncConnection.connect(factory_of(broker)) as connection:
+            receiving, sending = await connection.create_session(), await connection.create_session()
+            consumer, producer = await receiving.create_consumer(QUEUE), await sending.create_producer(QUEUE)
+            waiting = asyncio.create_task(consumer.receive())
+            ids = await asyncio.gather(*[producer.send(message) for message in numbered(3)])
+            assert all(one.startswith("ID:") for one in ids)
+            first = await waiting
+            return bodies([first, await consumer.receive(PATIENCE_S), await consumer.receive(PATIENCE_S)])
+
+    assert ran(program()) == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize("mode", [AUTO, CLIENT, INDIVIDUAL, DUPS_OK])
+@pytest.mark.parametrize("again", [True, False])
+def test_a_cancelled_receive_loses_nothing(broker, mode, again):
+    """Tasks are cancelled while a message arrives; each message is then received, or comes to another session."""
+
+    async def program():
+        found = []
+        async with await AsyncConnection.connect(factory_of(broker)) as connection:
+            sender = await (await connection.create_session()).create_producer(QUEUE)
+            session = await connection.create_session(mode)
+            consumer = await session.create_consumer(QUEUE)
+            for message in numbered(20):
+                task = asyncio.create_task(consumer.receive())
+                sending = asyncio.create_task(sender.send(message))
+                await asyncio.sleep(0)
+                task.cancel()
+                await sending
+                with suppress(asyncio.CancelledError):
+                    found.append(await task)  # it had a message at once, which an earlier task has left
+                if again:
+                    found.append(await consumer.receive(PATIENCE_S))
+            for message in found:
+                await session.acknowledge(message)
+            await session.close()
+            last = await (await connection.create_session()).create_consumer(QUEUE)
+            while (left := await last.receive(0)) is not None:
+                found.append(left)
+        return bodies(found)
+
+    assert sorted(ran(program()), key=int) == bodies(numbered(20))
+
+
+def test_other_calls_do_not_wait_behind_a_cancelled_receive(broker):
+    async def program():
+        async with await AsyncConnection.connect(factory_of(broker)) as connection:
+            session = await connection.create_session(CLIENT)
+            consumer = await session.create_consumer(QUEUE)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(consumer.receive(), 0.01)
+            await session.recover()
+
+    ran(program())
+
+
+def test_closing_ends_what_waits(broker):
+    async def program():
+        connection = await AsyncConnection.connect(factory_of(broker))
+        consumer = await (await connection.create_session()).create_consumer(QUEUE)
+        waiting = asyncio.create_task(consumer.receive())
+        await asyncio.sleep(0)
+        await connection.close()
+        (ended,) = await asyncio.gather(waiting, return_exceptions=True)
+        assert ended is None or (isinstance(ended, UsageError) and ended.code == "E7501")  # it had not begun to wait
+        await connection.close()
+
+    ran(program())
+
+
+def test_a_transaction_is_committed_and_refused():
+    service = Service()
+
+    async def program():
+        async with await AsyncConnection.connect(factory_of(service.broker)) as connection:
+            session = await connection.create_session(TRANSACTED)
+            producer = await session.create_producer(QUEUE)
+            await producer.send(Message(b"1"))
+            await session.commit()
+            await producer.send(Message(b"2", destination="nonsense"))
+            with pytest.raises(SendRejected):
+                await session.commit()
+            reading = await (await connection.create_session()).create_consumer(QUEUE)
+            return [message.body async for message in one_of(reading)]
+
+    assert ran(program()) == [b"1"]
+
+
+async def one_of(consumer):
+    async for message in consumer:
+        yield message
+        await consumer.close()
+        return
+
+
+def test_what_a_cancelled_receive_has_left_comes_again_when_the_consumer_is_closed(broker):
+    async def program():
+        async with await AsyncConnection.connect(factory_of(broker)) as connection:
+            session = await connection.create_session(CLIENT)
+            consumer = await session.create_consumer(QUEUE)
+            task = asyncio.create_task(consumer.receive())
+            await asyncio.sleep(0)
+            await (await (await connection.create_session()).create_producer(QUEUE)).send(Message(b"1"))
+            task.cancel()
+            await asyncio.wait([task])
+            await consumer.close()
+            last = await (await connection.create_session()).create_consumer(QUEUE)
+            return await last.receive(PATIENCE_S)
+
+    assert ran(program()).body == b"1"
+
+
+def test_a_session_that_is_refused_leaves_no_thread():
+    async def program():
+        async with await AsyncConnection.connect(factory_of(Memory().broker)) as connection:
+            with pytest.raises(UsageError, match="^E7509"):
+                await connection.create_session(AcknowledgeMode.TRANSACTED)
+
+    ran(program())

@@ -193,7 +193,7 @@ class Source(Protocol):
         """Take up to `max_messages` (1 or more) messages; return an empty chunk if none comes in time.
 
         Waits at most `timeout_s` seconds for the first message, and does not wait for further ones; 0 does not wait at
-        all. A receiver waits at most 0.2 seconds, a session perhaps an hour. The source never holds more unacknowledged
+        all. A receiver waits at most 0.2 seconds, a session 0.05. The source never holds more unacknowledged
         messages than the receiver's `max_batch_size`. If all messages are at hand, it ends a chunk at
         `max_batch_bytes` of bodies. Raises `ConnectionLost`.
         """
@@ -412,7 +412,11 @@ class Prefetching(Protocol):
 class ServiceSession(Connection, Protocol):
     """The part of a session in a message service: a connection for one thread, whose sources and sinks share a link.
 
-    If the link is lost, all of its sources and sinks have lost their connection, and each connects again as usual.
+    If the link is lost, all of its sources and sinks have lost their connection, and each connects again as usual. If
+    the connection is `Browsable` or `Unsubscribable`, so is this.
+
+    Threads. One thread at a time calls the methods of this object and of its sources and sinks, but not always the same
+    thread. `look`, `wait` and `wake` are exceptions: another thread may call something else while one waits.
     """
 
     def subscriber(self, receiver: ReceiverSettings, subscriber: Subscriber) -> Source:

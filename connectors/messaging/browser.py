@@ -3,6 +3,8 @@
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
 
 from connectors.messaging.wanted import is_wanted
 from correlator.connector import Browsable
@@ -22,6 +24,7 @@ class Browser:
         destination: `queue:NAME`.
         selector: shows matching messages only; `None` for all messages.
         read_max: largest number of messages that a snapshot examines; 0 or less for no limit.
+        using: held while a thread uses the connection.
     """
 
     def __init__(
@@ -31,12 +34,14 @@ class Browser:
         destination: str,
         selector: Selector | None,
         read_max: int,
+        using: AbstractContextManager[Any],
     ) -> None:
         self._connection = connection
         self._check_open = check_open
         self._destination = destination
         self._selector = selector
         self._read_max = read_max
+        self._using = using
 
     @property
     def destination(self) -> str:
@@ -65,7 +70,8 @@ class Browser:
         """
         self._check_open()
         most = self._read_max if self._read_max > 0 else sys.maxsize
-        examined = self._connection.browse(self._destination, most)
+        with self._using:
+            examined = self._connection.browse(self._destination, most)
         return _given_away(deque(one for one in examined if is_wanted(one, self._selector)))
 
     def close(self) -> None:

@@ -49,7 +49,7 @@ class Holdings:
             return
         self.unacknowledged.add(Delivery(own, intake, token))
         self._last_use = time.monotonic()
-        if self.mode is AcknowledgeMode.DUPS_OK and len(self.unacknowledged) >= LAZY_AFTER:
+        if self.mode is AcknowledgeMode.DUPS_OK and len(self.unacknowledged) >= min(LAZY_AFTER, intake.limit):
             self.acknowledge_lazily()
 
     def acknowledge_lazily(self) -> None:

@@ -78,6 +78,11 @@ class Intake:
             pass
 
     @property
+    def limit(self) -> int:
+        """Largest number of messages that were fetched and not settled."""
+        return self._flow.limit
+
+    @property
     def fetched(self) -> int:
         """Number of messages that were fetched ahead."""
         return len(self._buffer)

@@ -258,7 +258,8 @@ class Session:
         if not isinstance(self._broker, Browsable):
             raise UsageError("E2014", where, "its connector cannot show messages")
         wanted = Selector.optional(selector, f"{where}.selector")
-        return Browser(self._broker, self._check, destination, wanted, self._around.queue_browser_read_max)
+        most = self._around.queue_browser_read_max
+        return Browser(self._broker, self._check, destination, wanted, most, self._link.lock)
 
     def create_temporary_queue(self) -> str:
         """Return the destination of a new queue, for replies for example. Only this connection consumes from it.

@@ -182,6 +182,12 @@ def test_q11_dups_ok_acknowledges_after_ten(service):
     assert service.left() == (7, 0)
 
 
+def test_q11_a_small_flow_limit_makes_dups_ok_acknowledge_earlier(service):
+    service.give(7)
+    consumer = service.session(DUPS_OK).create_consumer(QUEUE, flow_limit=3)
+    assert bodies(receive(consumer, 7)) == bodies(numbered(7))
+
+
 def test_q11_dups_ok_acknowledges_after_an_idle_second(service):
     service.give(3)
     receive(service.session(DUPS_OK).create_consumer(QUEUE), 3)

@@ -203,7 +203,11 @@ class Connection:
         if self._temporaries is None:
             connection = self._connect()
             if isinstance(connection, MessageService):
-                self._client = connection.attach(self._settings.client_id)
+                try:
+                    self._client = connection.attach(self._settings.client_id)
+                except BaseException:
+                    connection.close()
+                    raise
                 self._service = connection
             else:
                 self._spare = connection

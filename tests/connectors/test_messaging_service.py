@@ -14,6 +14,7 @@ from correlator.testing.service import ServiceBroker
 from tests.connectors.test_messaging import (
     AUTO,
     CLIENT,
+    CUMULATIVE,
     DUPS_OK,
     INDIVIDUAL,
     NO_ACKNOWLEDGE,
@@ -174,6 +175,27 @@ def test_q19_a_lost_connection_gives_no_message_twice_that_was_only_at_hand(serv
 # --- rules Q9 to Q12: modes ---
 
 
+@pytest.mark.parametrize(("mode", "acknowledged"), [(CLIENT, 4), (CUMULATIVE, 3), (INDIVIDUAL, 1)])
+def test_z4_each_mode_of_the_client_acknowledges_what_its_name_says(service, mode, acknowledged):
+    service.give(4)
+    session = service.session(mode)
+    messages = receive(session.create_consumer(QUEUE), 4)
+    session.acknowledge(messages[2])
+    assert service.left() == (0, 4 - acknowledged)
+    session.acknowledge()
+    assert service.left() == (0, 0)
+
+
+def test_a_connection_that_is_refused_is_closed(service):
+    service.broker.down = True
+    connection = service.connect()
+    with pytest.raises(ConnectionLost, match="^E7001 attach"):
+        connection.create_session()
+    service.broker.down = False
+    assert connection.create_session().create_consumer(QUEUE).receive(0) is None
+    connection.close()
+
+
 def test_q11_dups_ok_acknowledges_after_ten(service):
     service.give(17)
     consumer = service.session(DUPS_OK).create_consumer(QUEUE)
@@ -273,6 +295,16 @@ def test_q13_sends_and_acknowledgements_happen_at_the_commit(service, transacted
     assert (service.left(), service.left("queue:out")) == ((0, 0), (2, 0))
     arrived = receive(service.session().create_consumer("queue:out"), 2)
     assert [(one.body, one.headers.message_id) for one in arrived] == [(b"10", ids[0]), (b"11", ids[1])]
+
+
+@pytest.mark.parametrize("end", ["commit", "rollback", "prepare"])
+def test_q13_the_end_of_a_transaction_makes_room_for_the_next(service, transacted, end):
+    service.give(6)
+    consumer = transacted.create_consumer(QUEUE, flow_limit=2)
+    for at in range(3):
+        receive(consumer, 2)
+        transacted.prepare(str(at)) if end == "prepare" else getattr(transacted, end)()
+    assert service.left() == ((6, 0) if end == "rollback" else (0, 0))
 
 
 def test_q13_a_rollback_unsends_and_gives_back(service, transacted):

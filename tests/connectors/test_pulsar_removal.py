@@ -61,32 +61,37 @@ def test_s1_4_a_subscription_that_is_in_use_or_not_there_is_not_deleted(pulsar, 
         session.unsubscribe("topic:multi:a,b", "reader")
 
 
-def test_s1_9_a_temporary_queue_ends_with_its_session(pulsar, session):
+def test_s1_9_a_temporary_queue_ends_with_its_connection(pulsar):
+    connection = factory(pulsar).create_connection()
+    session = connection.create_session()
     queue = session.create_temporary_queue()
     send(session, queue, numbered(1))
     assert bodies(receive(session.create_consumer(queue), 1)) == ["1"]
     name = queue.removeprefix("queue:")
     assert "jms-queue" in pulsar.subscriptions(name)
-    session.close()
+    connection.close()
     assert not is_there(pulsar, f"{pulsar.path(name)}/stats")
 
 
-def test_a_temporary_topic_may_have_partitions(pulsar, session):
+def test_a_temporary_topic_may_have_partitions(pulsar):
+    connection = factory(pulsar).create_connection()
+    session = connection.create_session()
     topic = session.create_temporary_topic()
     path = pulsar.path(topic.removeprefix("topic:"))
     pulsar.request("PUT", f"{path}/partitions", 2)
     send(session, topic, numbered(3))
     assert is_there(pulsar, f"{path}/partitions")
-    session.close()
+    connection.close()
     assert not is_there(pulsar, f"{path}/partitions")
     assert not is_there(pulsar, f"{path}-partition-0/stats")
 
 
-def test_s1_9_a_topic_that_cannot_be_deleted_stays_with_a_warning(pulsar, session, caplog):
-    queue = session.create_temporary_queue()
+def test_s1_9_a_topic_that_cannot_be_deleted_stays_with_a_warning(pulsar, caplog):
+    connection = factory(pulsar).create_connection()
+    queue = connection.create_session().create_temporary_queue()
     with factory(pulsar).create_connection() as other:
         other.create_session().create_consumer(queue)
-        session.close()
+        connection.close()
         assert f"{queue} stays: E7513 {queue}: somebody consumes from it" in caplog.text
         assert "jms-queue" in pulsar.subscriptions(queue.removeprefix("queue:"))
 

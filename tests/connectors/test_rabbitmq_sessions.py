@@ -74,7 +74,7 @@ def test_a_queue_that_nobody_made_is_not_made_by_looking(rabbit: RabbitServer, w
     assert queue.removeprefix("queue:") not in rabbit.control("list_queues", "name").splitlines()
 
 
-def test_a_message_that_reaches_no_queue_is_raised(world, connection):
+def test_r14_a_message_that_reaches_no_queue_is_raised(world, connection):
     producer = connection.create_session().create_producer(world.queue())
     with pytest.raises(SendRejected, match="^E8101"):
         producer.send(Message(b"x", destination="queue:nobody made it"))

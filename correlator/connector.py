@@ -404,6 +404,8 @@ class Prefetching(Protocol):
     def cancel(self) -> None:
         """Take no more messages. The ones that it holds stay its own until they are settled or `close` is called.
 
+        It is no consumer of its destination or subscription any more, so that another one may take its place.
+
         Afterwards `receive` returns an empty chunk. Raises `ConnectionLost`.
         """
         ...

@@ -171,8 +171,9 @@ class Connection:
             self._temporaries.close()
         if self._client is not None:
             self._client.close()
-        if self._service is not None:
-            self._service.close()
+        for connection in (self._service, self._spare):
+            if connection is not None:
+                connection.close()
 
     def __enter__(self) -> Self:
         return self
@@ -212,6 +213,7 @@ class Connection:
             else:
                 self._spare = connection
                 if self._settings.client_id is not None:
+                    connection.close()
                     what = "its connector has no client ids"
                     raise UsageError("E7545", "client id", what, "Message services have them", "Leave it out")
             self._temporaries = Temporaries(self._client, self._connect)

@@ -520,8 +520,9 @@ class ServiceSource:
     def cancel(self) -> None:
         """Take no more messages, and keep the held ones."""
         with self._broker.changed:
-            self.check_connected()
+            self._leave(self.check_connected())
             self._cancelled = True
+            self._broker.stir()
 
     def close(self) -> None:
         """Give back all messages, and disconnect. A subscription that is not durable ends with its last consumer."""
@@ -538,11 +539,16 @@ class ServiceSource:
             copy.deliveries += 1
         subscription.give_back(list(self.holds))
         self.holds.clear()
-        subscription.consumers.remove(self)
+        self._leave(subscription)
+        self._broker.stir()
+
+    def _leave(self, subscription: _Subscription) -> None:
+        """Be no consumer any more; the last consumer of a subscription that is not durable ends it."""
+        if self in subscription.consumers:
+            subscription.consumers.remove(self)
         there = self._broker.subscriptions(self.destination)
         if not subscription.kind.durable and not subscription.consumers and there.get(self._key) is subscription:
             del there[self._key]
-        self._broker.stir()
 
     def check_connected(self) -> _Subscription:
         """The subscription. Raises `ConnectionLost` without a connection. Called under the lock of the broker."""

@@ -292,6 +292,23 @@ def _waits_shortly(session: ServiceSession, seen: int) -> None:
     assert time.monotonic() - begin < PATIENCE_S, "nothing ended the wait"
 
 
+@_check
+def check_another_source_takes_the_place_of_a_cancelled_one(world: ContractWorld) -> None:
+    """After `cancel` an unshared subscription has room for another consumer, and the held messages stay held."""
+    topic, kind = world.destination("topic"), Subscriber("alone", durable=True, shared=False)
+    with _Program(world, uuid.uuid4().hex) as program:
+        source = program.source(topic, kind)
+        assert isinstance(source, Prefetching), "the source is not Prefetching"
+        program.send(topic, b"1", b"2")
+        held = tokens(take(source, 1, 1))
+        source.cancel()
+        other = program.source(topic, kind)
+        assert bodies(_taken(other, 1)) == [b"2"]
+        source.acknowledge(held)
+        source.close()
+        assert not other.receive(1, EMPTY_S).messages, "an acknowledged message came again"
+
+
 # Clients and subscriptions.
 
 

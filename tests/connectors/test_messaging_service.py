@@ -19,6 +19,7 @@ from tests.connectors.test_messaging import (
     INDIVIDUAL,
     NO_ACKNOWLEDGE,
     TRANSACTED,
+    Connector,
     Memory,
     bodies,
     numbered,
@@ -184,6 +185,18 @@ def test_z4_each_mode_of_the_client_acknowledges_what_its_name_says(service, mod
     assert service.left() == (0, 4 - acknowledged)
     session.acknowledge()
     assert service.left() == (0, 0)
+
+
+def test_every_connection_of_the_port_is_closed():
+    connector = Connector()
+    with ConnectionFactory(connector).create_connection() as connection:
+        with pytest.raises(UsageError, match="^E7509"):
+            connection.create_session(TRANSACTED)
+        assert connector.closes == 0
+    assert connector.closes == 1
+    with pytest.raises(UsageError, match="^E7545"):
+        ConnectionFactory(connector, client_id="desk").create_connection()
+    assert connector.closes == 2
 
 
 def test_a_connection_that_is_refused_is_closed(service):
@@ -498,6 +511,21 @@ def test_q8_a_durable_subscription_keeps_messages_and_has_one_consumer(service):
         assert bodies(receive(session.create_durable_consumer(TOPIC, "news"), 2)) == ["1", "2"]
     with pytest.raises(UsageError, match="^E7546 consumer of topic:t: a durable subscription for one .* client id"):
         service.session().create_durable_consumer(TOPIC, "news")
+
+
+def test_q8_a_closed_consumer_makes_room_although_its_messages_are_not_settled():
+    service = Service(client_id="desk")
+    session = service.session(INDIVIDUAL)
+    consumer = session.create_durable_consumer(TOPIC, "news")
+    service.give(2, destination=TOPIC)
+    (first,) = receive(consumer, 1)
+    consumer.close()
+    (second,) = receive(session.create_durable_consumer(TOPIC, "news"), 1)
+    session.acknowledge(first)
+    session.acknowledge(second)
+    assert bodies([first, second]) == ["1", "2"]
+    assert service.left(TOPIC) == (0, 0)
+    service.connection.close()
 
 
 def test_q8_a_consumer_without_subscription_gets_everything_while_it_lives(service):

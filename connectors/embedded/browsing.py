@@ -1,11 +1,15 @@
 """Reads the messages of a queue without changing anything."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 
 from sqlalchemy import Connection
 
-from connectors.embedded.content import Stored
+from connectors.embedded.content import Stored, decode
 from connectors.embedded.sql import Sql
+from correlator.errors import UsageError
+from correlator.events import Message
+from correlator.options import check_destination
 
 PAGE = 1000
 """Most messages that one transaction reads: a long one would keep the database from removing old rows."""
@@ -20,6 +24,29 @@ _NEXT = Sql(
     " AND (d.rank > :rank OR d.rank = :rank AND d.number > :number)"
     " ORDER BY d.rank, d.number LIMIT :page"
 )
+
+
+def browse(looking: Callable[[], AbstractContextManager[Connection]], name: str, limit: int) -> Sequence[Message]:
+    """Copies of the oldest messages of a queue, held ones included.
+
+    Args:
+        looking: makes a transaction for each page.
+        name: the queue.
+        limit: largest number of messages.
+
+    Raises:
+        UsageError: E2110, not a queue.
+        ConfigError: E1215, not a destination.
+    """
+    if check_destination("browse", name).kind != "queue":
+        raise UsageError("E2110", name, "only queues can be browsed")
+    with looking() as connection:
+        browser = Browser(connection, name)
+        found = list(browser.page(connection, limit))
+    while browser.more and len(found) < limit:
+        with looking() as connection:
+            found += browser.page(connection, limit - len(found))
+    return [decode(stored) for stored in found]
 
 
 class Browser:

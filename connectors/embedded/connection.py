@@ -10,17 +10,16 @@ from sqlalchemy import Connection
 
 from connectors.embedded import destinations, schema
 from connectors.embedded.access import Access
-from connectors.embedded.browsing import Browser
-from connectors.embedded.content import decode
+from connectors.embedded.browsing import browse
 from connectors.embedded.link import open_link, translated
 from connectors.embedded.removal import delete_destination, delete_subscription
 from connectors.embedded.service import EmbeddedClient, make_sink, make_source
 from connectors.embedded.sink import EmbeddedSink
 from connectors.embedded.source import EmbeddedSource
 from correlator.connector import Features, Order
-from correlator.errors import ConfigError, ConnectionLost, StoreError, UsageError
+from correlator.errors import ConfigError, ConnectionLost, StoreError
 from correlator.events import Message
-from correlator.options import check_destination, check_options, text_option
+from correlator.options import check_options, text_option
 from correlator.settings import ConnectionSettings, ReceiverSettings, SenderSettings
 from correlator.storage.database import location, parse, reading
 from correlator.storage.sqlite import NO_DATABASE
@@ -75,15 +74,7 @@ class EmbeddedConnection:
 
         Raises `UsageError` E2110 if the destination is not a queue, `ConnectionLost` if the database cannot be read.
         """
-        if check_destination(f"connections.{self._name}", destination).kind != "queue":
-            raise UsageError("E2110", destination, "only queues can be browsed")
-        with self._looking() as connection:
-            browser = Browser(connection, destination)
-            found = list(browser.page(connection, limit))
-        while browser.more and len(found) < limit:
-            with self._looking() as connection:
-                found += browser.page(connection, limit - len(found))
-        return [decode(stored) for stored in found]
+        return browse(self._looking, destination, limit)
 
     def queues(self) -> Sequence[str]:
         """All queues that were ever used. Raises `ConnectionLost` as `browse`."""

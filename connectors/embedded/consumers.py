@@ -11,11 +11,14 @@ from connectors.embedded import destinations
 from connectors.embedded.sql import Sql
 
 _REGISTER = Sql(
-    "INSERT INTO broker_consumer (subscription, client, pid, host, boot)"
-    " VALUES (:subscription, :client, :pid, :host, :boot) RETURNING id"
+    "INSERT INTO broker_consumer (subscription, client, pid, host, boot, cancelled)"
+    " VALUES (:subscription, :client, :pid, :host, :boot, 0) RETURNING id"
 )
-_OF_SUBSCRIPTION = Sql("SELECT id, pid, host, boot FROM broker_consumer WHERE subscription = :subscription ORDER BY id")
-_ALL = Sql("SELECT subscription, id, pid, host, boot FROM broker_consumer ORDER BY id")
+_OF_SUBSCRIPTION = Sql(
+    "SELECT id, pid, host, boot, cancelled FROM broker_consumer WHERE subscription = :subscription ORDER BY id"
+)
+_ALL = Sql("SELECT subscription, id, pid, host, boot, cancelled FROM broker_consumer ORDER BY id")
+_CANCEL = Sql("UPDATE broker_consumer SET cancelled = 1 WHERE id = :consumer")
 _REMOVE = Sql("DELETE FROM broker_consumer WHERE id = :consumer")
 _REJECT_ALL = Sql(
     "UPDATE broker_delivery SET state = 0, consumer = 0, deliveries = deliveries + 1 - suspect, suspect = 0"
@@ -50,12 +53,17 @@ class Lives(Protocol):
 
 
 class Consumer(NamedTuple):
-    """A registered consumer, and the process that it is in."""
+    """A registered consumer, and the process that it is in.
+
+    Attributes:
+        cancelled: 1 if it takes no more messages, and is registered only for those that it holds.
+    """
 
     id: int
     pid: int
     host: str
     boot: str
+    cancelled: int
 
     def __str__(self) -> str:
         return f"pid {self.pid} on host {self.host}" if self.pid else "another process"
@@ -73,14 +81,19 @@ def of_subscription(connection: Connection, subscription: int) -> Sequence[Consu
 
 
 def living(connection: Connection, subscription: int, lives: Lives) -> Sequence[Consumer]:
-    """The consumers of a subscription that live. Strikes off the others."""
+    """The consumers of a subscription that live and are not cancelled. Strikes off the dead ones."""
     found = []
     for consumer in of_subscription(connection, subscription):
         if lives.is_dead(str(consumer.id)):
             strike_off(connection, subscription, consumer, lives.boot)
-        else:
+        elif not consumer.cancelled:
             found.append(consumer)
     return found
+
+
+def cancel(connection: Connection, consumer: int) -> None:
+    """Let another consumer have the place of this one, which goes on holding what it holds."""
+    _CANCEL.run(connection, consumer=consumer)
 
 
 def strike_off(connection: Connection, subscription: int, consumer: Consumer, boot: str) -> None:

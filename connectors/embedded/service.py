@@ -3,7 +3,7 @@
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 from weakref import WeakSet
@@ -13,6 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from connectors.embedded import clients, destinations, removal, sending, starting, transactions
 from connectors.embedded.access import Access
+from connectors.embedded.browsing import browse
 from connectors.embedded.composing import Composer
 from connectors.embedded.content import read_message
 from connectors.embedded.link import DatabaseLink
@@ -24,7 +25,7 @@ from connectors.embedded.subscribing import Wanted
 from connectors.embedded.transactions import PreparedSend
 from correlator.connector import Features, Subscriber, Work
 from correlator.errors import ConnectionLost
-from correlator.events import Outgoing
+from correlator.events import Message, Outgoing
 from correlator.options import check_destination, check_options
 from correlator.selector import Selector
 from correlator.settings import ReceiverSettings, SenderSettings
@@ -185,7 +186,6 @@ class EmbeddedSession:
         settled = []
         for source, tokens in work.acknowledged:
             assert isinstance(source, EmbeddedSource)
-            source.check_open()
             settled.append((source, tokens, source.numbers(tokens)))
         return settled
 
@@ -262,6 +262,15 @@ class EmbeddedSession:
 
     def _heard(self) -> set[str]:
         return {self._bell, *(source.destination for source in self._sources)}
+
+    def browse(self, destination: str, limit: int, _options: Mapping[str, Any] = {}) -> Sequence[Message]:
+        """See `correlator.connector.Browsable`."""
+        link = self._access.connect(self._where)
+        return browse(lambda: self._access.reading(self._where, link), destination, limit)
+
+    def unsubscribe(self, topic: str, subscription: str) -> None:
+        """See `correlator.connector.Unsubscribable`. Deletes the subscription that belongs to the client id, if any."""
+        removal.delete_subscription(self._where, self._access, topic, subscription, self._client.client_id or "")
 
     def close(self) -> None:
         """Close the link."""

@@ -140,13 +140,15 @@ class EmbeddedSource:
         what = "messages that were to be acknowledged had been given to another consumer"
         return ConnectionLost("E7021", self._where, what)
 
-    def check_open(self) -> None:
-        """Raises `ConnectionLost` if the link is gone, and all that this consumer held."""
+    def numbers(self, tokens: Sequence[int]) -> Sequence[int]:
+        """The numbers of the messages that these tokens stand for, which stay held.
+
+        Raises `ConnectionLost` if the link is gone, and all that this consumer held, or if one message is not held.
+        """
         if self._open_link() is None:
             raise ConnectionLost("E7003", self._where, "not connected")
-
-    def numbers(self, tokens: Sequence[int]) -> Sequence[int]:
-        """The numbers of the messages that these tokens stand for, which stay held."""
+        if not self._held.has_all(tokens):
+            raise self._overtaken()
         return [message.number for message in self._held.of(tokens)]
 
     def let_go(self, tokens: Sequence[int]) -> None:
@@ -170,7 +172,9 @@ class EmbeddedSource:
         self._access.ring((self.destination,))
 
     def cancel(self) -> None:
-        """Take no more messages."""
+        """Take no more messages; another consumer may have the place of this one."""
+        with self._access.transaction(self._where, self._open_link()) as connection:
+            consumers.cancel(connection, self._holder.consumer)
         self._cancelled = True
 
     def close(self) -> None:

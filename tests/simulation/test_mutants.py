@@ -29,9 +29,11 @@ def test_one_that_fails_in_a_flight_is_watched_at_brokers_with_and_without_dedup
     name: str, deduplicating: bool
 ) -> None:
     seeds = (seed for seed in range(1, 400) if draw(seed)[0].setup.deduplicating is deduplicating)
+    expected = mutants.CATALOGUE[name].expected
     with small_world(), mutants.applied(name):
-        found = {violation.id for seed in itertools.islice(seeds, 40) for violation in run_seed(seed).found}
-    assert found & mutants.CATALOGUE[name].expected
+        assert any(
+            violation.id in expected for seed in itertools.islice(seeds, 40) for violation in run_seed(seed).found
+        )
 
 
 def test_a_mutant_leaves_nothing_behind() -> None:

@@ -35,7 +35,7 @@ class Mutant(NamedTuple):
         expected: ids of invariants; the bug must violate at least one of them.
         patch: puts the bug into the code.
         budget: how many seeds may run until the bug is caught.
-        seed: the first seed of the hunt. If few seeds catch the bug, this is a seed that has caught it.
+        seed: the first seed of the hunt. If the first two seeds do not catch the bug, this is a seed that has caught it.
     """
 
     name: str

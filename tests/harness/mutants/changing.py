@@ -16,7 +16,7 @@ from correlator.runtime.engine import Engine
 from tests.harness.mutants.catalogue import Patches, mutant
 
 
-@mutant("whole_log_for_a_new_context", "a new context is given all that slower ones still need", "K1", "K5")
+@mutant("whole_log_for_a_new_context", "a new context is given all that slower ones still need", "K1", "K5", seed=18)
 def whole_log_for_a_new_context(patches: Patches) -> None:
     """The start ignores the record of the number after which the context begins."""
     patches.replace(InputQueue, "begin", lambda _: lambda self, receiver, after: None)
@@ -39,7 +39,13 @@ def begins_anew_at_each_start(patches: Patches) -> None:
     patches.replace(delivery, "_compare", make)
 
 
-@mutant("waiting_messages_left_behind", "a receiver is taken from a context that has not handled all of it", "K1", "K5")
+@mutant(
+    "waiting_messages_left_behind",
+    "a receiver is taken from a context that has not handled all of it",
+    "K1",
+    "K5",
+    seed=8,
+)
 def waiting_messages_left_behind(patches: Patches) -> None:
     """The start must be refused, but the bug does not ask for unhandled messages."""
 
@@ -60,7 +66,7 @@ def domain_by_logical_name(patches: Patches) -> None:
     "a stored send goes where its logical destination leads when it leaves",
     "K3",
     budget=400,
-    seed=119,
+    seed=135,
 )
 def send_follows_its_logical_name(patches: Patches) -> None:
     """The sender ignores the destination in the stored message."""
@@ -121,7 +127,7 @@ def letter_of_each_context(patches: Patches) -> None:
     patches.replace(Unmapped, "cut", make)
 
 
-@mutant("settings_of_code_unchecked", "code adds a receiver with settings that no start accepts", "G8", "K4")
+@mutant("settings_of_code_unchecked", "code adds a receiver with settings that no start accepts", "G8", "K4", seed=5)
 def settings_of_code_unchecked(patches: Patches) -> None:
     """The registry then holds a receiver for which every later start is refused."""
     patches.replace(engine, "check_part_settings", lambda _: lambda *_: ())

@@ -55,7 +55,7 @@ def removed_receiver_left_in_queues(patches: Patches) -> None:
     patches.replace(Parts, "numbers_of_new", lambda original: lambda self, receiver: type(original(self, receiver))())
 
 
-@mutant("dynamic_part_unrecorded", "a part that was added is not in the registry", "D1", "G7", "G8")
+@mutant("dynamic_part_unrecorded", "a part that was added is not in the registry", "D1", "G7", "G8", seed=8)
 def dynamic_part_unrecorded(patches: Patches) -> None:
     """Against rule A1.5: after a crash the part is gone, with the messages that it should have brought."""
 

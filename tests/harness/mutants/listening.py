@@ -63,7 +63,9 @@ def attempt_goes_on_when_true(patches: Patches) -> None:
     patches.replace(Attempts, "_complete", make)
 
 
-@mutant("attempt_numbers_used_again", "after a start, attempts get the numbers of living ones", "M7", "M8", "G1")
+@mutant(
+    "attempt_numbers_used_again", "after a start, attempts get the numbers of living ones", "M7", "M8", "G1", seed=8
+)
 def attempt_numbers_used_again(patches: Patches) -> None:
     """One attempt overwrites another in the store."""
 
@@ -78,7 +80,7 @@ def attempt_numbers_used_again(patches: Patches) -> None:
     patches.replace(Attempts, "restore", make)
 
 
-@mutant("clocks_begin_anew", "the clocks of an attempt begin anew with a start", "M8", "G1", "G2")
+@mutant("clocks_begin_anew", "the clocks of an attempt begin anew with a start", "M8", "G1", "G2", seed=4)
 def clocks_begin_anew(patches: Patches) -> None:
     """The store does not hold the time at which a clock ends."""
 
@@ -95,7 +97,7 @@ def clocks_begin_anew(patches: Patches) -> None:
     patches.replace(Attempts, "_restore_listener", make)
 
 
-@mutant("deadlines_not_restored", "attempts come back without their deadlines", "M8", "M9")
+@mutant("deadlines_not_restored", "attempts come back without their deadlines", "M8", "M9", seed=7)
 def deadlines_not_restored(patches: Patches) -> None:
     """Nothing looks at the clocks of the restored attempts any more."""
 

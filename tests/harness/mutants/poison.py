@@ -10,26 +10,30 @@ from correlator.testing.store import Disk
 from tests.harness.mutants.catalogue import Patches, mutant
 
 
-@mutant("poison_never_condemned", "a message that ends the process is handled for ever", "P1", "G7", budget=300)
+@mutant(
+    "poison_never_condemned", "a message that ends the process is handled for ever", "P1", "G7", budget=300, seed=10
+)
 def poison_never_condemned(patches: Patches) -> None:
     """The engine crashes at every start."""
     for module in (poison, suspects):
         patches.replace(module, "is_condemned", lambda _: lambda suspect: False)
 
 
-@mutant("condemned_at_once", "a single message is condemned when it is found noted for the first time", "P2", "P3")
+@mutant(
+    "condemned_at_once", "a single message is condemned when it is found noted for the first time", "P2", "P3", seed=5
+)
 def condemned_at_once(patches: Patches) -> None:
     """A kill from outside, while a single message waits, then condemns an innocent message."""
     patches.replace(poison, "DEATHS", lambda _: 1)
 
 
-@mutant("whole_portion_condemned", "what is accused is condemned without being divided", "P2", "P3")
+@mutant("whole_portion_condemned", "what is accused is condemned without being divided", "P2", "P3", seed=5)
 def whole_portion_condemned(patches: Patches) -> None:
     """Innocent messages that are handled together with the poison message are condemned with it."""
     patches.replace(poison, "is_condemned", lambda _: lambda suspect: suspect.deaths >= 1)
 
 
-@mutant("noted_too_late", "what is handled is noted when it has been handled", "P1", "G7", "P3", budget=300)
+@mutant("noted_too_late", "what is handled is noted when it has been handled", "P1", "G7", "P3", budget=300, seed=10)
 def noted_too_late(patches: Patches) -> None:
     """A crash in a handler leaves no note, so the poison message is never found."""
 
@@ -44,7 +48,7 @@ def noted_too_late(patches: Patches) -> None:
     patches.replace(Suspects, "note", make)
 
 
-@mutant("notes_forgotten", "a start does not see what was noted", "P1", "G7", "K4", budget=300)
+@mutant("notes_forgotten", "a start does not see what was noted", "P1", "G7", "K4", budget=300, seed=9)
 def notes_forgotten(patches: Patches) -> None:
     """The poison message is never found."""
 
@@ -83,7 +87,7 @@ def accused_beside_others(patches: Patches) -> None:
     patches.replace(Restart, "_work_portions", make)
 
 
-@mutant("poison_dropped", "what is condemned is left out without a dead letter", "P1", "A2", budget=300)
+@mutant("poison_dropped", "what is condemned is left out without a dead letter", "P1", "A2", budget=300, seed=5)
 def poison_dropped(patches: Patches) -> None:
     """The message is lost without a record."""
 

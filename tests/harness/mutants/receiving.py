@@ -36,7 +36,9 @@ def acknowledged_before_commit(patches: Patches) -> None:
     patches.replace(Receiver, "_store", make)
 
 
-@mutant("memory_before_commit", "the detector remembers ids before their commit, which may fail", "A1", "A2", "E2")
+@mutant(
+    "memory_before_commit", "the detector remembers ids before their commit, which may fail", "A1", "A2", "E2", seed=10
+)
 def memory_before_commit(patches: Patches) -> None:
     """If the commit fails, the redelivered messages are taken for duplicates and lost."""
 
@@ -96,7 +98,7 @@ def ids_in_another_commit(patches: Patches) -> None:
     patches.replace(ReceiveRequest, "plan", make)
 
 
-@mutant("window_too_small", "windows are smaller than configured", "E1", budget=400)
+@mutant("window_too_small", "windows are smaller than configured", "E1", budget=400, seed=18)
 def window_too_small(patches: Patches) -> None:
     """Duplicates within the configured windows are handled again."""
 
@@ -122,7 +124,7 @@ def batch_in_reverse(patches: Patches) -> None:
     patches.replace(Receiver, "_enqueue", make)
 
 
-@mutant("number_used_again", "numbers of the receive log begin anew once its rows are deleted", "N1", "A2")
+@mutant("number_used_again", "numbers of the receive log begin anew once its rows are deleted", "N1", "A2", seed=4)
 def number_used_again(patches: Patches) -> None:
     """The next number is computed from the rows that are left."""
 
@@ -186,7 +188,12 @@ def doubts_of_neighbours_unknown(patches: Patches) -> None:
 
 
 @mutant(
-    "repeats_settle_at_once", "the first batch after a loss ends the doubt of all that was lost", "E9", "E1", budget=400
+    "repeats_settle_at_once",
+    "the first batch after a loss ends the doubt of all that was lost",
+    "E9",
+    "E1",
+    budget=400,
+    seed=31,
 )
 def repeats_settle_at_once(patches: Patches) -> None:
     """Messages that are redelivered in later batches are then handled again."""
@@ -201,7 +208,7 @@ def repeats_settle_at_once(patches: Patches) -> None:
     patches.replace(Redeliveries, "acknowledged", make)
 
 
-@mutant("late_losses_unknown", "a broker is taken to notice a lost line at once", "E9", "E1")
+@mutant("late_losses_unknown", "a broker is taken to notice a lost line at once", "E9", "E1", seed=31)
 def late_losses_unknown(patches: Patches) -> None:
     """Newer messages end the doubt about messages that the broker still assigns to the lost consumer."""
 
@@ -249,13 +256,13 @@ def survivor_lost(patches: Patches) -> None:
     patches.replace(DuplicateDetector, "_survivors", make)
 
 
-@mutant("ids_never_expire", "ids are never forgotten", "E7", budget=400)
+@mutant("ids_never_expire", "ids are never forgotten", "E7", budget=400, seed=8)
 def ids_never_expire(patches: Patches) -> None:
     """The number of remembered ids grows beyond its bound."""
     patches.replace(DuplicateDetector, "_expire", lambda _: lambda self: None)
 
 
-@mutant("missing_id_is_an_id", "messages without id are repeats of one another", "E3", "A1", "A2")
+@mutant("missing_id_is_an_id", "messages without id are repeats of one another", "E3", "A1", "A2", seed=3)
 def missing_id_is_an_id(patches: Patches) -> None:
     """Without an id, a message must never be taken for a duplicate."""
 
@@ -332,7 +339,7 @@ def window_ignored(patches: Patches) -> None:
     patches.replace(Intake, "room", lambda _: property(lambda self: self.batch.room))
 
 
-@mutant("window_outlives_the_engine", "a start takes it that what was allowed before is allowed for ever", "W1")
+@mutant("window_outlives_the_engine", "a start takes it that what was allowed before is allowed for ever", "W1", seed=4)
 def window_outlives_the_engine(patches: Patches) -> None:
     """A start must begin with a closed window, since a window is not part of the state."""
 
@@ -392,7 +399,7 @@ def best_effort_stored(patches: Patches) -> None:
     _change_mode(patches, Reliability.BEST_EFFORT, mode)
 
 
-@mutant("receives_while_suspended", "a suspended receiver goes on receiving", "C2", "C3", "A5", "C1", "X1")
+@mutant("receives_while_suspended", "a suspended receiver goes on receiving", "C2", "C3", "A5", "C1", "X1", seed=14)
 def receives_while_suspended(patches: Patches) -> None:
     """The batch of which the application was notified then grows."""
 
@@ -432,6 +439,7 @@ def resumed_twice(patches: Patches) -> None:
     "C1",
     "X1",
     budget=600,
+    seed=15,
 )
 def resume_survives_the_connection(patches: Patches) -> None:
     """Against invariant C5: such a call must acknowledge nothing."""
@@ -465,7 +473,9 @@ def batch_too_large(patches: Patches) -> None:
     patches.replace(memory.MemorySource, "receive", receive)
 
 
-@mutant("duplicates_by_state_of_entry", "an id that left its source window is forgotten at once", "E1", budget=800)
+@mutant(
+    "duplicates_by_state_of_entry", "an id that left its source window is forgotten at once", "E1", budget=800, seed=16
+)
 def duplicates_by_state_of_entry(patches: Patches) -> None:
     """The id is still in the window by time, which this bug does not look into."""
 
@@ -480,13 +490,13 @@ def duplicates_by_state_of_entry(patches: Patches) -> None:
     patches.replace(DuplicateDetector, "_duplicates", make)
 
 
-@mutant("selector_ignored", "a receiver takes what its selector does not match", "A7")
+@mutant("selector_ignored", "a receiver takes what its selector does not match", "A7", seed=9)
 def selector_ignored(patches: Patches) -> None:
     """It concerns messages of a topic; the broker applies the selector of a queue."""
     patches.replace(parts, "selection", lambda _: lambda receiver, where, *, selects, shares: None)
 
 
-@mutant("selector_takes_the_rest", "a receiver drops what its selector matches", "A1", "A2", "G6")
+@mutant("selector_takes_the_rest", "a receiver drops what its selector matches", "A1", "A2", "G6", seed=9)
 def selector_takes_the_rest(patches: Patches) -> None:
     """It concerns messages of a topic; the broker applies the selector of a queue."""
 
@@ -502,7 +512,7 @@ def selector_takes_the_rest(patches: Patches) -> None:
     patches.replace(Intake, "_wanted", make)
 
 
-@mutant("unselected_not_acknowledged", "a batch of which nothing is selected is taken and forgotten", "G7")
+@mutant("unselected_not_acknowledged", "a batch of which nothing is selected is taken and forgotten", "G7", seed=12)
 def unselected_not_acknowledged(patches: Patches) -> None:
     """The broker would redeliver the messages at each reconnect."""
 

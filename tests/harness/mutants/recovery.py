@@ -37,7 +37,7 @@ def replayed_in_reverse(patches: Patches) -> None:
     patches.replace(ReceiveLog, "beyond", make)
 
 
-@mutant("queue_not_restored", "what waited in a context at the checkpoint is gone", "G1", "A2", "A3", "M4")
+@mutant("queue_not_restored", "what waited in a context at the checkpoint is gone", "G1", "A2", "A3", "M4", seed=8)
 def queue_not_restored(patches: Patches) -> None:
     """Against rule A3.16: events that wait in a queue survive a crash."""
 
@@ -47,7 +47,7 @@ def queue_not_restored(patches: Patches) -> None:
     patches.replace(InputQueue, "restore", make)
 
 
-@mutant("outbox_not_restored", "released sends are forgotten at a start", "S2", "S3", "S7", "G7")
+@mutant("outbox_not_restored", "released sends are forgotten at a start", "S2", "S3", "S7", "G7", seed=8)
 def outbox_not_restored(patches: Patches) -> None:
     """The sends were released, so no handler makes them again: they are lost."""
 
@@ -73,6 +73,7 @@ def spawned_not_restored(patches: Patches) -> None:
     "M3",
     "G1",
     budget=300,
+    seed=8,
 )
 def spawn_numbers_not_restored(patches: Patches) -> None:
     """The number of an instance must never be used again."""

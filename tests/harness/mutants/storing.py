@@ -62,13 +62,15 @@ def _release_nothing(original: Any) -> Any:
     return release
 
 
-@mutant("all_rows_pruned", "a checkpoint deletes every received row, also what waits", "A2", "A3", "N1", "G1", "G8")
+@mutant(
+    "all_rows_pruned", "a checkpoint deletes every received row, also what waits", "A2", "A3", "N1", "G1", "G8", seed=4
+)
 def all_rows_pruned(patches: Patches) -> None:
     """Messages that wait in contexts are lost if the engine dies."""
     patches.replace(checkpoints, "consumed", lambda _: lambda queues, routes: dict.fromkeys(routes, 10**6))
 
 
-@mutant("state_in_another_commit", "state is written one checkpoint late", "G1", "M5", "S9", "A3")
+@mutant("state_in_another_commit", "state is written one checkpoint late", "G1", "M5", "S9", "A3", seed=3)
 def state_in_another_commit(patches: Patches) -> None:
     """If the engine dies, the messages count as handled but their changes of state are missing."""
 
@@ -90,7 +92,7 @@ def state_in_another_commit(patches: Patches) -> None:
     patches.replace(Checkpoint, "cut", make)
 
 
-@mutant("state_without_queue", "contexts are cut at different moments", "G1", "M4", "S9", "A3")
+@mutant("state_without_queue", "contexts are cut at different moments", "G1", "M4", "S9", "A3", seed=8)
 def state_without_queue(patches: Patches) -> None:
     """The second context handles more events between the cut of its queue and the cut of its state."""
 
@@ -116,6 +118,7 @@ def state_without_queue(patches: Patches) -> None:
     "G3",
     "N1",
     budget=300,
+    seed=10,
 )
 def store_error_swallowed(patches: Patches) -> None:
     """The engine acknowledges and sends as if the transaction had taken place."""
@@ -167,6 +170,7 @@ def unknown_taken_for_done(patches: Patches) -> None:
     "G3",
     "N1",
     budget=600,
+    seed=5,
 )
 def no_epoch(patches: Patches) -> None:
     """Nothing fences off the older engine."""
@@ -194,7 +198,7 @@ def checkpoint_number_stands(patches: Patches) -> None:
     patches.replace(Checkpoint, "cut", make)
 
 
-@mutant("inbox_not_drained", "what was delivered to a context and not looked at is not in the cut", "M4", "G1")
+@mutant("inbox_not_drained", "what was delivered to a context and not looked at is not in the cut", "M4", "G1", seed=8)
 def inbox_not_drained(patches: Patches) -> None:
     """An event in the inbox is in no cut, while the state of its sender is."""
 
@@ -210,7 +214,7 @@ def inbox_not_drained(patches: Patches) -> None:
     patches.replace(InputQueue, "cut", make)
 
 
-@mutant("channel_events_lost", "events from inside are not recorded", "M4", "G1", "M3")
+@mutant("channel_events_lost", "events from inside are not recorded", "M4", "G1", "M3", seed=8)
 def channel_events_lost(patches: Patches) -> None:
     """The cut records only references to the receive log."""
 
@@ -237,7 +241,9 @@ def notices_recorded(patches: Patches) -> None:
     patches.replace(Run, "__init__", make)
 
 
-@mutant("head_counted_twice", "the cut records the event that was just handled as waiting", "A3", "G1", "S9", "M3")
+@mutant(
+    "head_counted_twice", "the cut records the event that was just handled as waiting", "A3", "G1", "S9", "M3", seed=3
+)
 def head_counted_twice(patches: Patches) -> None:
     """After a start, the event is handled a second time."""
 
@@ -336,7 +342,9 @@ def living_entry_cleaned(patches: Patches) -> None:
     patches.replace(StateLog, "plan", make)
 
 
-@mutant("handler_dead_letters_lost", "what a handler failed on is kept nowhere", "G6", "A2", "A3", "P1", budget=200)
+@mutant(
+    "handler_dead_letters_lost", "what a handler failed on is kept nowhere", "G6", "A2", "A3", "P1", budget=200, seed=5
+)
 def handler_dead_letters_lost(patches: Patches) -> None:
     """The message is lost without a record."""
 

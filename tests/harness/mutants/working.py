@@ -50,7 +50,15 @@ def failed_handler_changes_state(patches: Patches) -> None:
 
 
 @mutant(
-    "failure_passed_over", "a handler that must not fail is skipped when it does", "A2", "A3", "M1", "M3", "M4", "S9"
+    "failure_passed_over",
+    "a handler that must not fail is skipped when it does",
+    "A2",
+    "A3",
+    "M1",
+    "M3",
+    "M4",
+    "S9",
+    seed=8,
 )
 def failure_passed_over(patches: Patches) -> None:
     """With `on_error: stop`, the engine must stop."""
@@ -76,13 +84,14 @@ def failure_passed_over(patches: Patches) -> None:
     "M5",
     "A2",
     budget=600,
+    seed=27,
 )
 def checkpoint_after_failure(patches: Patches) -> None:
     """The failing thread races with a checkpoint that waits."""
     patches.replace(Checkpointer, "_whole", lambda _: property(lambda self: True))
 
 
-@mutant("once_forever", "a listener that waits for one event is called for each", "M2")
+@mutant("once_forever", "a listener that waits for one event is called for each", "M2", seed=3)
 def once_forever(patches: Patches) -> None:
     """The listener is not removed after its first call."""
     patches.replace(LoadedMonitors, "forget_listener", lambda _: lambda self, listener: None)
@@ -125,7 +134,7 @@ def persistent_may_flush(patches: Patches) -> None:
     patches.replace(binding, "_refuse_persistent", lambda _: lambda monitor, call: None)
 
 
-@mutant("fresh_timers_count_from_zero", "timers that begin with a start count from the first start", "M6")
+@mutant("fresh_timers_count_from_zero", "timers that begin with a start count from the first start", "M6", seed=8)
 def fresh_timers_count_from_zero(patches: Patches) -> None:
     """A monitor without lasting state gets all beats since the first start at once."""
 
@@ -154,7 +163,7 @@ def channel_sent_twice(patches: Patches) -> None:
     patches.replace(ContextBinding, "_send_to_channel", make)
 
 
-@mutant("idle_time_is_not_stored", "engine time is stored with other changes only", "G12", budget=240)
+@mutant("idle_time_is_not_stored", "engine time is stored with other changes only", "G12", budget=240, seed=7)
 def idle_time_is_not_stored(patches: Patches) -> None:
     """If an idle engine dies often, its timers never fire."""
     patches.replace(Context, "awaits_time", lambda _: lambda self: False)
@@ -188,7 +197,7 @@ def locks_released_before_the_cut(patches: Patches) -> None:
     patches.replace(Checkpointer, "_take_cut", make)
 
 
-@mutant("receipts_by_another_clock", "ids are stored with the time since this start", "G13")
+@mutant("receipts_by_another_clock", "ids are stored with the time since this start", "G13", seed=4)
 def receipts_by_another_clock(patches: Patches) -> None:
     """Windows by time then compare times of different lives."""
 
@@ -225,6 +234,7 @@ def event_time_set_back(patches: Patches) -> None:
     "M3",
     "A2",
     "D1",
+    seed=3,
 )
 def half_an_event_in_the_cut(patches: Patches) -> None:
     """The event counts as handled before its handlers have run."""

@@ -1,12 +1,59 @@
 """Fixtures for every test: real servers, one for the session, a database for each test."""
 
+import os
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.pulsar_server import PulsarServer
 from tests.rabbit_server import RabbitServer
 from tests.servers import PostgresServer, running
+
+SHORT_LIFE = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Flags of Java for a program that ends soon: they halve the CPU time of a test that starts Spark."""
+MEMORY = Path("/dev/shm")
+ENOUGH = 4 << 30
+"""Bytes; a run needs about a quarter of this at a time."""
+
+
+def pytest_configure() -> None:
+    """Keep stores and servers in memory, where a sync costs nothing, and let every JVM of Spark begin quickly.
+
+    A killed process loses nothing in memory either. What a disk loses with its power is simulated, and the calls of a
+    sync are the same ones.
+    """
+    os.environ["SPARK_SUBMIT_OPTS"] = os.environ["SPARK_LAUNCHER_OPTS"] = SHORT_LIFE
+    if "TMPDIR" not in os.environ and _can_hold_all(MEMORY):
+        os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
+
+
+def _can_hold_all(directory: Path) -> bool:
+    """Whether a directory has space for what tests write, and may hold the programs that they make."""
+    if not directory.is_dir() or os.statvfs(directory).f_flag & os.ST_NOEXEC:
+        return False
+    return shutil.disk_usage(directory).free > ENOUGH
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let each server start once, although two workers share the tests.
+
+    The first half of the tests goes to one worker, the second half to the other. A worker that has done its half takes
+    tests from the end of the other half. So the tests of Pulsar begin the first half, and those of RabbitMQ and of
+    Spark begin the second half.
+    """
+    first = [item for item in items if item.get_closest_marker("pulsar")]
+    second = [
+        item
+        for item in items
+        if item not in first and (item.get_closest_marker("rabbitmq") or item.get_closest_marker("spark"))
+    ]
+    others = [item for item in items if item not in first and item not in second]
+    rest = max(0, len(items) // 2 - len(first))
+    items[:] = [*first, *others[:rest], *second, *others[rest:]]
 
 
 @pytest.fixture(scope="session")

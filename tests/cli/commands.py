@@ -1,4 +1,4 @@
-"""Runs the installed command as its users do: in another process, with captured streams, on a terminal if wanted."""
+"""Runs the command as its users do: in another process, with captured streams, on a terminal if wanted."""
 
 import os
 import pty
@@ -11,12 +11,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from correlator.cli import entry
+from tests import forked
+
 COMMAND = str(Path(sys.executable).with_name("correlator"))
 PATIENCE_S = 180
 
 
 def run(*arguments: str | bytes, cwd: Path | str, env: Mapping[str, str | None] | None = None, **options: Any):
-    """One command to its end: a `CompletedProcess` with text; `env` changes variables, `None` removes one."""
+    """One command to its end: a `CompletedProcess` with text; `env` changes variables, `None` removes one.
+
+    It runs in a process that is forked, and in a new one where its streams or its interpreter are special.
+    """
+    if not options and forked.can_fork(env or {}):
+        return forked.run(entry.main, [COMMAND, *map(os.fsdecode, arguments)], cwd, environment(env or {}))
     with start(*arguments, cwd=cwd, env=env, **options) as process:
         try:
             out, err = process.communicate(timeout=PATIENCE_S)

@@ -76,11 +76,16 @@ def start(
 
 
 def run(
-    command: Callable[[], object], arguments: Sequence[str], cwd: Path | str, variables: Mapping[str, str]
+    command: Callable[[], object],
+    arguments: Sequence[str],
+    cwd: Path | str,
+    variables: Mapping[str, str],
+    *,
+    together: bool = False,
 ) -> subprocess.CompletedProcess[str]:
-    """Run such a function to its end; its status and what it has written."""
+    """Run such a function to its end; its status and what it has written, to both streams `together` or to each."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        process = start(command, arguments, cwd, variables, out.fileno(), err.fileno())
+        process = start(command, arguments, cwd, variables, out.fileno(), (out if together else err).fileno())
         process.join(PATIENCE_S)
         if process.exitcode is None:
             process.kill()

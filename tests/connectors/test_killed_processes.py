@@ -1,8 +1,7 @@
 """Processes that use the connectors are killed at random points: nothing is lost, nothing is stored twice."""
 
+import os
 import random
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,26 +10,30 @@ import pytest
 from connectors.embedded import EmbeddedConnection
 from correlator.events import Message
 from correlator.settings import ConnectionSettings
+from tests import forked
+from tests.connectors import worker
 from tests.connectors.worker import LAST, body_of
 from tests.contract.worlds import EmbeddedWorld
 
 pytestmark = pytest.mark.kill9
 
 KILLS = 6
-WORKER = Path(__file__).with_name("worker.py")
 
 
 def run_and_kill(arguments: list[str], lines_before_kill: int | None) -> list[str]:
     """The lines that the worker printed until it was killed, or until it ended."""
-    with subprocess.Popen([sys.executable, WORKER, *arguments], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        lines = []
-        for line in process.stdout:
+    reading, writing = os.pipe()
+    process = forked.start(worker.command, ["worker", *arguments], Path.cwd(), os.environ, writing, 2)
+    os.close(writing)
+    lines = []
+    with os.fdopen(reading) as printed:
+        for line in printed:
             lines.append(line.strip())
             if len(lines) == lines_before_kill:
                 process.kill()
-        process.wait()
-    assert process.returncode == 0 or lines_before_kill is not None
+    process.join()
+    assert process.exitcode == 0 or lines_before_kill is not None
+    process.close()
     return lines
 
 

@@ -37,12 +37,12 @@ CONFIG = Path(__file__).parents[2] / "config"
 THERE, BACK = CONFIG / "pulsar-to-rabbitmq.yaml", CONFIG / "rabbitmq-to-pulsar.yaml"
 PATIENCE_S = 600.0
 """Two sessions of Spark take minutes to start on a machine that is busy with other things."""
-BATCH = 20
+BATCH = 10
 LATE = 5
 """So many batches of the shop wait for their other halves."""
-AHEAD = 120
+AHEAD = 80
 """The shop is at most so many orders before the warehouse, so that there is always something under way."""
-UNDISTURBED = 60
+UNDISTURBED = 20
 """So many shipments come through before each fault."""
 
 

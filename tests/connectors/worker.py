@@ -1,6 +1,6 @@
 """A process that the tests kill: sends or receives in a loop and tells on its standard output what it has done.
 
-    python worker.py send|receive TYPE OPTION=VALUE DESTINATION FIRST
+    worker send|receive TYPE OPTION=VALUE DESTINATION FIRST
 
 `send` prints the last confirmed sequence; `receive` prints `got BODY…` before, and `acked` after an acknowledgement.
 """
@@ -57,5 +57,5 @@ def main(verb, kind, option, destination, first):
     {"send": send, "receive": receive}[verb](connection, destination, int(first))
 
 
-if __name__ == "__main__":
+def command():
     main(*sys.argv[1:])

@@ -3,32 +3,32 @@
 import contextlib
 import importlib.metadata
 import os
+import random
 import re
-import subprocess
 import sys
 import textwrap
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from correlator.testing.crashtest.campaign import Result, campaign
+import pytest
+
+from correlator.testing.crashtest import campaign as campaigns
+from correlator.testing.crashtest.campaign import Result
 from correlator.testing.crashtest.levels import opened
-from correlator.testing.crashtest.runs import Body, Level
+from correlator.testing.crashtest.runs import Body, Level, RunPlan
+from tests import forked
 
 INSTALLED = any(one.name == "correlator" for one in importlib.metadata.entry_points(group="pytest11"))
-PYTEST = [
-    sys.executable,
-    "-W",
-    "error",
-    "-m",
-    "pytest",
-    "-q",
-    *([] if INSTALLED else ["-p", "correlator.testing.plugin"]),
-]
+PLUGIN = [] if INSTALLED else ["-p", "correlator.testing.plugin"]
+ALREADY_IMPORTED = "ignore:Module already imported so cannot be rewritten:pytest.PytestAssertRewriteWarning"
 PATIENCE_S = 120
 """How long something may take that ends by itself, such as a campaign that finds what is wrong: machines may be busy."""
-STRETCH_S = 1.5
-MOST_STRETCHES = 40
+SINGLES, DRAWN = 30, 30
+"""In how many runs a single fault strikes, and in how many drawn ones do."""
 ENOUGH_CRASHES = 5
+SHRINK_S = 1.0
+"""A failure is shrunk no longer, as these tests look at what is violated and not at the number of faults."""
 ENGINE = """
 name: orders
 store: sqlite:///orders.db
@@ -108,8 +108,9 @@ def simulated(place: Path, code: str = TOTALS, engine: str = ENGINE) -> Iterator
 
 def tried(place: Path, body: Body, code: str = TOTALS, engine: str = ENGINE) -> Result:
     """A campaign over a project that is made here, where something is wrong: the first failure ends it."""
-    with simulated(place, code, engine) as level:
-        return campaign(level, body, budget_s=PATIENCE_S, seed=1)
+    with simulated(place, code, engine) as level, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(campaigns, "SHRINK_S", SHRINK_S)
+        return campaigns.campaign(level, body, budget_s=PATIENCE_S, seed=1)
 
 
 def assert_holds(place: Path, body: Body, code: str = TOTALS, engine: str = ENGINE) -> None:
@@ -118,30 +119,35 @@ def assert_holds(place: Path, body: Body, code: str = TOTALS, engine: str = ENGI
         assert_holds_at(level, body)
 
 
-def assert_holds_at(level: Level, body: Body, stretch_s: float = STRETCH_S) -> None:
-    """Nothing is found in short campaigns until enough has gone wrong, however slow the machine is."""
+def assert_holds_at(level: Level, body: Body, singles: int = SINGLES, drawn: int = DRAWN) -> None:
+    """Nothing is found by the plans of a campaign: as many of them as are asked for, however slow the machine is."""
+    whole = level.run(body, RunPlan(1, (), campaigns.SHARES))
+    assert whole.violated is None, whole.violated
+    places = list(level.singles(whole))
+    alone = random.Random(1).sample(places, min(singles, len(places)))
     crashes = 0
-    for seed in range(1, MOST_STRETCHES):
-        result = campaign(level, body, budget_s=stretch_s, seed=seed)
-        assert result.found is None, result.found.violated
-        crashes += result.figures.crashes
-        if crashes > ENOUGH_CRASHES:
-            return
-    raise AssertionError(f"{crashes} crashes")
+    for plan in (
+        *(RunPlan(1, faults, campaigns.SHARES) for faults in alone),
+        *(RunPlan(seed) for seed in range(2, 2 + drawn)),
+    ):
+        outcome = level.run(body, plan)
+        assert outcome.violated is None, (plan, outcome.violated)
+        crashes += outcome.crashes
+    assert crashes > ENOUGH_CRASHES
 
 
 def run_pytest(place: Path, *arguments: str, root: Path | None = None, **environment: str):
     """Another process; the project lies in a root directory of its own."""
-    command = [*PYTEST, "--rootdir", str(root or place), *arguments]
-    return subprocess.run(
-        command,
-        cwd=place,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    command = ["pytest", "-q", "-W", ALREADY_IMPORTED, *PLUGIN, "--rootdir", str(root or place), *arguments]
+    return forked.run(_strict_pytest, command, place, {**os.environ, **environment})
+
+
+def _strict_pytest() -> None:
+    """As `python -W error -m pytest` in a process of its own, which has imported more than that."""
+    sys.warnoptions.append("error")
+    warnings.simplefilter("error")
+    sys.path.insert(0, "")
+    sys.exit(pytest.main(sys.argv[1:]))
 
 
 def screen(output: str) -> list[str]:

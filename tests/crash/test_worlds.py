@@ -423,7 +423,7 @@ def test_drawn_failures_are_shrunk_to_three_faults_or_less(tmp_path):
         assert world.sent("bills").values("total") == list(range(1, 11))
 
     with simulated(tmp_path, FORGETFUL) as level:
-        sizes = [len(shrink(level, body, one).faults) for one in drawn_failures(level, body, 15)]
+        sizes = [len(shrink(level, body, one).faults) for one in drawn_failures(level, body, 10)]
     assert sum(size <= 3 for size in sizes) >= 0.9 * len(sizes), sizes
 
 

@@ -6,11 +6,15 @@ any text, and alone on a line for any lines. Files are the examples whose first 
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from correlator.cli import entry
+from tests import forked
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = ("commands.md", "dead-letters.md")
@@ -60,20 +64,28 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
 
 
+def run(command: str, place: Path, variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a line as a shell does; `correlator` alone, without anything that the shell interprets, needs none."""
+    words = command.split()
+    if words[0] == "correlator" and shlex.join(words) == command:
+        return forked.run(entry.main, words, place, variables, together=True)
+    return subprocess.run(
+        ["/bin/sh", "-c", command],
+        cwd=place,
+        env=variables,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+
+
 def run_transcripts(examples: list[tuple[str, str]], place: Path, variables: dict[str, str]) -> int:
     """Run the commands among the examples of a page; returns how many have shown what the page says."""
     shown = commands("".join(text for language, text in examples if language == "console"))
     for command, lines in shown:
-        done = subprocess.run(
-            ["/bin/sh", "-c", command],
-            cwd=place,
-            env=variables,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
+        done = run(command, place, variables)
         assert re.fullmatch(pattern(lines), done.stdout), f"$ {command}\n{done.stdout}"
     return len(shown)
 

@@ -17,7 +17,7 @@ from typing import IO, Any
 
 from correlator.cli import main
 
-PATIENCE_S = 180
+PATIENCE_S = 900
 PREPARED = (
     *(command.module for command in main.COMMANDS),
     "alembic.command",
@@ -36,6 +36,7 @@ PREPARED = (
 INTERPRETER = ("PYTHON", "LC_", "LANG")
 """Variables that an interpreter reads when it begins."""
 
+_BEGAN = dict(os.environ)
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(list(PREPARED))
 
@@ -54,9 +55,10 @@ def _detached(descriptor: Any) -> int:
     return descriptor.detach()
 
 
-def can_fork(changes: Mapping[str, str | None]) -> bool:
-    """Whether a process with these changes of its variables can be forked: the interpreter has begun long before."""
-    return not any(name.startswith(INTERPRETER) for name in changes)
+def can_fork(variables: Mapping[str, str]) -> bool:
+    """Whether a process with these variables can be forked: its interpreter has begun with those of the tests."""
+    changed = {name for name, _ in variables.items() ^ _BEGAN.items()}
+    return not any(name.startswith(INTERPRETER) for name in changed)
 
 
 def start(

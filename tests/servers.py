@@ -22,7 +22,7 @@ from typing import Protocol, TypeVar
 import psycopg
 
 HOST = "127.0.0.1"
-START_TIMEOUT_S = 60
+START_TIMEOUT_S = 300
 _POSTGRES_VERSION = "15"
 _POSTGRES_BINARIES = Path(f"/usr/lib/postgresql/{_POSTGRES_VERSION}/bin")
 _READY = "database system is ready to accept"  # connections, or read-only ones

@@ -23,8 +23,9 @@ def run(*arguments: str | bytes, cwd: Path | str, env: Mapping[str, str | None] 
 
     It runs in a process that is forked, and in a new one where its streams or its interpreter are special.
     """
-    if not options and forked.can_fork(env or {}):
-        return forked.run(entry.main, [COMMAND, *map(os.fsdecode, arguments)], cwd, environment(env or {}))
+    variables = environment(env or {})
+    if not options and forked.can_fork(variables):
+        return forked.run(entry.main, [COMMAND, *map(os.fsdecode, arguments)], cwd, variables)
     with start(*arguments, cwd=cwd, env=env, **options) as process:
         try:
             out, err = process.communicate(timeout=PATIENCE_S)

@@ -230,7 +230,7 @@ def test_64_a_second_signal_ends_at_once(place):
     process.send_signal(signal.SIGTERM)
     wait_for(process, "SIGTERM")
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=10)
+    out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, "")
     assert "Traceback" not in err
 

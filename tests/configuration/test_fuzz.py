@@ -20,7 +20,7 @@ PIECES = [
     "# ", "---\n", "...\n", "%YAML 1.2\n", "? ", "${A}", "${file:/x}", "${", "}", "\t", "on", "017", "1:30", "\\x", "\\U0011ffff",
     "receivers", "connections", "version", "store", "id", "password", "ü", "\r\n", "\u2028", "~", "9" * 30, "1e999", "@", "`",
 ]  # fmt: skip
-CALM = settings(max_examples=300, deadline=2000, suppress_health_check=[HealthCheck.too_slow])
+CALM = settings(max_examples=300, deadline=60_000, suppress_health_check=[HealthCheck.too_slow])
 yaml_like = st.lists(st.sampled_from(PIECES), max_size=60).map("".join)
 
 

@@ -162,7 +162,7 @@ def test_a_store_that_guesses_or_gives_up_is_found_and_found_again(tmp_path: Pat
 
 
 def test_u8_the_user_names_a_database_and_a_failure_is_repeated(tmp_path: Path, database: str):
-    test = TEST.replace('budget="10s"', 'levels=["broker"]').replace("range(1, 21)", "range(20)")
+    test = TEST.replace('budget="300s"', 'levels=["broker"]').replace("range(1, 21)", "range(20)")
     place = project(tmp_path, test_orders=test)
     nowhere = pytest.raises(UsageError, match="^E2434 level broker: needs a PostgreSQL database")
     with nowhere, opened("broker", place / "engine.yaml", ""):

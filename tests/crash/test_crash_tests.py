@@ -85,7 +85,7 @@ def test_u8_state_without_annotation_is_found_in_seconds_and_again_by_the_comman
     assert re.match(r"  faults: #1 kill at \S+ \(passing \d+\)$", lines[2])
     assert any("DIES at" in line for line in lines)
     assert any("recovered checkpoint" in line for line in lines)
-    assert float(re.search(r"([\d.]+) s$", lines[-1])[1]) < 10
+    assert int(re.search(r": (\d+) runs", lines[-1])[1]) < 50
     again = reproduced(tmp_path, lines, tmp_path)
     assert again.returncode == 1
     assert screen(again.stdout)[:-1] == lines[:-1]
@@ -403,7 +403,7 @@ def test_u8_worlds_without_a_decorator(tmp_path):
 
 
 def test_u8_levels_points_seeds_and_reports(tmp_path):
-    project(tmp_path, test_orders=TEST.replace('budget="10s"', 'budget="1s", levels=["sim", "other"]'))
+    project(tmp_path, test_orders=TEST.replace('budget="300s"', 'budget="1s", levels=["sim", "other"]'))
     result = run_pytest(tmp_path, "--crash-level=sim", "--crash-seed=7", "--crash-points", "--crash-report=report.json")
     assert (result.returncode, "1 passed, 1 deselected" in result.stdout) == (0, True), result.stdout
     assert re.search(r"^ +\d+ ck\.tx\.commit\.before$", result.stdout, re.MULTILINE)
@@ -473,7 +473,7 @@ def test_u8_what_a_process_holds_and_the_next_one_does_not_is_found_and_found_ag
 
 @pytest.mark.kill9
 def test_u8_what_a_process_holds_and_the_next_one_does_not_is_found_in_real_processes(tmp_path):
-    test = TEST.replace('budget="10s"', 'budget="60s", levels=["sim", "kill9"]')
+    test = TEST.replace('budget="300s"', 'budget="300s", levels=["sim", "kill9"]')
     project(tmp_path, TABLE_OF_A_MODULE, test_orders=test)
     real = run_pytest(tmp_path, "--crash-level=kill9", TMPDIR=str(tmp_path))  # where it keeps what failed
     assert real.returncode == 1, real.stdout
@@ -509,7 +509,7 @@ MESSAGES = ("--messages", "queue:orders=orders.jsonl")
 
 def test_u8_the_command_finds_a_guarantee_that_is_broken_and_finds_it_again(place):
     project(place, TOTALS.replace("+= 1", "+= 1 + self.zero") + "    def onload(self):\n        self.zero = 0\n")
-    result = run("crashtest", "engine.yaml", *MESSAGES, "--budget", "20s", "--report", "report.json", cwd=place)
+    result = run("crashtest", "engine.yaml", *MESSAGES, "--budget", "300s", "--report", "report.json", cwd=place)
     lines = screen(result.stdout)
     assert (result.returncode, result.stderr) == (1, "")
     assert lines[0].startswith("G7 violated")

@@ -269,7 +269,7 @@ if sys.argv[0].endswith("zygote.py"):
 
 @pytest.mark.kill9
 def test_the_plugin_runs_the_level(tmp_path: Path):
-    project(tmp_path, test_orders=TEST.replace('budget="10s"', 'budget="3s", levels=["sim", "power"]'))
+    project(tmp_path, test_orders=TEST.replace('budget="300s"', 'budget="3s", levels=["sim", "power"]'))
     result = run_pytest(tmp_path, "--crash-level=power")
     assert (result.returncode, "1 passed, 1 deselected" in result.stdout) == (0, True), result.stdout
     assert "test_orders[power]: level power: " in result.stdout
@@ -281,7 +281,7 @@ def test_the_command_finds_a_store_that_syncs_nothing_and_finds_it_again(tmp_pat
     write(tmp_path / "orders.jsonl", [f'{{"id": {n}}}' for n in range(8)])
     environment = {"TMPDIR": str(tmp_path)}  # where it keeps what failed
     asked = "engine.yaml", "--messages", "queue:orders=orders.jsonl"
-    found = run("crashtest", *asked, "--level", "power", "--budget", "20s", cwd=tmp_path, env=environment)
+    found = run("crashtest", *asked, "--level", "power", "--budget", "300s", cwd=tmp_path, env=environment)
     lines = screen(found.stdout)
     assert found.returncode == 1
     assert lines[0].partition(" ")[0] in {"A1", "G1", "G4", "G8"}

@@ -26,7 +26,7 @@ from correlator.testing.network import (
     lost_request,
 )
 
-PATIENCE_S = 20.0
+PATIENCE_S = 120.0
 REQUEST, REPLY = Direction.REQUEST, Direction.REPLY
 COMMIT = b"Q\x00\x00\x00\x0bCOMMIT\x00"
 DONE = b"C\x00\x00\x00\x0bCOMMIT\x00Z\x00\x00\x00\x05I"

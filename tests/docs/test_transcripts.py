@@ -67,7 +67,7 @@ def environment() -> dict[str, str]:
 def run(command: str, place: Path, variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
     """Run a line as a shell does; `correlator` alone, without anything that the shell interprets, needs none."""
     words = command.split()
-    if words[0] == "correlator" and shlex.join(words) == command:
+    if words[0] == "correlator" and shlex.join(words) == command and forked.can_fork(variables):
         return forked.run(entry.main, words, place, variables, together=True)
     return subprocess.run(
         ["/bin/sh", "-c", command],

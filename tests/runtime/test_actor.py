@@ -4,7 +4,7 @@ import threading
 
 from correlator.runtime.actor import Actor
 
-PATIENCE_S = 20.0
+PATIENCE_S = 120.0
 
 
 class Steps(Actor):

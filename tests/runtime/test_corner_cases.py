@@ -325,7 +325,7 @@ def test_111_a_context_waits_for_one_that_it_crowds(world, script, monkeypatch, 
             monitor.send(Note(text="n"), to="channel:audit")
 
     script.message = lambda monitor, message: fans_out(monitor, message) if type(monitor) is Hears else None
-    script.note = lambda monitor, note: gate.wait(20)
+    script.note = lambda monitor, note: gate.wait(120)
     monitors = [Hears, monitor(AlsoHears, context="audit")]
     world.publish(*numbered(100))
     with world.engine(receiver(max_batch_size=10), monitors=monitors) as engine:
@@ -611,7 +611,7 @@ def test_a_second_remove_of_a_sender_that_is_let_go_closes_nobody(world, script)
 
         engine.writer.submit = hold
         engine.remove("out")
-        assert letting_go.wait(20)
+        assert letting_go.wait(120)
         engine.remove("out")
         engine.writer.submit = submit
         submit(*held[0])
@@ -630,12 +630,12 @@ def test_an_id_is_not_free_before_its_removal_has_ended_everywhere(world, gate):
 
         def late(part_id: str) -> None:
             telling.set()
-            gate.wait(20)
+            gate.wait(120)
             tell(part_id)
 
         engine.remover._removed = late
         engine.remove("out")
-        assert telling.wait(20)
+        assert telling.wait(120)
         with pytest.raises(UsageError, match="E8304"):
             engine.add_sender(sender("out"))
         assert not engine.removed("out")
@@ -738,7 +738,7 @@ def test_a_second_signal_ends_a_drain_at_once():
         while (line := process.stdout.readline()) != "stop.drain\n":
             assert line == "looks for signals\n"
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) in (-signal.SIGTERM, 128 + signal.SIGTERM)
+        assert process.wait(120) in (-signal.SIGTERM, 128 + signal.SIGTERM)
     finally:
         process.kill()
         process.wait()

@@ -72,7 +72,7 @@ def test_u7_run_forever_returns_when_a_stop_is_asked_for(file, queues):
         running = threading.Thread(target=engine.run_forever)
         running.start()
         engine.request_stop()
-        running.join(20)
+        running.join(120)
         assert not running.is_alive()
 
 
@@ -102,7 +102,7 @@ def test_u1_a_checkpoint_is_one_transaction(any_world):
         any_world.publish(*numbered(3))
         any_world.wait(lambda: the_monitor(engine, Forwards).count == 3)
         any_world.fail_at("ck.tx.commit.before", MemoryError())
-        assert not engine.checkpoint(timeout=20)
+        assert not engine.checkpoint(timeout=120)
     assert isinstance(engine.failure, MemoryError)
     assert inspect.checkpoints(any_world.store) == []
     assert inspect.state_keys(any_world.store) == []

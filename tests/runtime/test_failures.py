@@ -86,7 +86,7 @@ def test_71_a_message_beyond_the_limit(world, script):
 
 def test_t32_a_stored_message_that_no_longer_maps_becomes_a_dead_letter_at_the_restart(any_world, script, gate):
     """The event type changed while messages waited in the store: the others are handled in order all the same."""
-    script.message = lambda monitor, message: gate.wait(20)
+    script.message = lambda monitor, message: gate.wait(120)
     bodies = ['{"id": 1}', "not an order", '{"id": 3}']
     engine = any_world.engine(receiver(), monitors=[Keeps], interval=3600)
     with engine:
@@ -124,7 +124,7 @@ def test_106_a_checkpoint_that_is_waiting_takes_nothing_of_a_handler_that_fails(
 
     def half_done(monitor, message):
         if message.body == b"bad":
-            gate.wait(20)
+            gate.wait(120)
             raise ValueError("after the state was changed")
 
     script.message = half_done
@@ -285,7 +285,7 @@ def test_a_checkpoint_that_is_waited_for_ends_when_the_engine_fails(world, scrip
     with engine:
         world.publish("bad")
         world.wait(lambda: engine.failure is not None)
-        assert not engine.checkpoint(timeout=20)
+        assert not engine.checkpoint(timeout=120)
 
 
 def test_two_engines_cannot_have_one_store(any_world):

@@ -132,7 +132,7 @@ def test_a2_17_the_sends_of_another_context_count(any_world, script, away, relia
                 one.send(name.encode(), to="out")
         elif message.body == b"sent":
             sent[name].set()
-        elif name == "Hears" and all(event.wait(20) for event in sent.values()):
+        elif name == "Hears" and all(event.wait(120) for event in sent.values()):
             answers.append(one.outstanding("out"))
 
     script.message = handle

@@ -196,7 +196,7 @@ def held_in(world, script, gate, name: str, hook: str) -> threading.Event:
     def called(monitor, which):
         if (type(monitor).__name__, which) == (name, hook):
             entered.set()
-            gate.wait(20)
+            gate.wait(120)
         world.note(f"{type(monitor).__name__} {which}")
 
     script.hook = called
@@ -232,13 +232,13 @@ def test_a3_8_nothing_is_received_before_recovery_is_concluded(any_world, script
     entered = held_in(any_world, script, gate, "AlsoKeeps", "on_conclude_recovery")
     engine = any_world.engine(*parts, monitors=monitors)
     thread = starting(engine)
-    assert entered.wait(20)
+    assert entered.wait(120)
     any_world.publish("and another")
     let_try(engine)
     assert (any_world.happened(*RECEIVES), script.heard, any_world.broker.waiting("queue:in")) == ([], [], 2)
     any_world.note("gate")
     gate.set()
-    thread.join(20)
+    thread.join(120)
     any_world.wait(lambda: len(script.heard) == 4)
     engine.stop()
     concluded = [f"{name} on_conclude_recovery" for name in ("Keeps", "AlsoKeeps")]
@@ -247,7 +247,7 @@ def test_a3_8_nothing_is_received_before_recovery_is_concluded(any_world, script
 
 
 def test_a3_9_what_was_stored_is_delivered_from_the_store_before_anything_new(any_world, script, gate):
-    script.message = lambda monitor, message: gate.wait(20)
+    script.message = lambda monitor, message: gate.wait(120)
     parts = receiver(max_batch_size=5)
     engine = any_world.engine(parts, monitors=[Keeps], interval=HOUR)
     with engine:
@@ -264,7 +264,7 @@ def test_a3_9_what_was_stored_is_delivered_from_the_store_before_anything_new(an
 
 def test_a3_9_a9_14_a_monitor_without_persistence_hears_stored_messages_when_it_listens_early(any_world, script, gate):
     """The order of recovery (rule A9.14): objects, begin, onload, stored events, conclude, then receivers."""
-    script.message = lambda monitor, message: gate.wait(20)
+    script.message = lambda monitor, message: gate.wait(120)
     both = [Keeps, Hears]
     engine = any_world.engine(receiver(), monitors=both, interval=HOUR)
     with engine:
@@ -293,7 +293,7 @@ def test_a9_14_the_order_of_a_recovery(any_world, script, gate):
     clock = ManualClock()
     parts = (receiver(), sender())
     monitors = [monitor(AlsoHears, context="other"), Keeps, Hears, monitor(AlsoKeeps, context="other"), Rings]
-    script.message = lambda one, message: gate.wait(20)
+    script.message = lambda one, message: gate.wait(120)
     engine = any_world.engine(*parts, monitors=monitors, clock=clock, interval=HOUR)
     with engine:
         clock.advance(5)
@@ -371,14 +371,14 @@ def test_a3_14_nothing_is_delivered_before_the_application_is_initialised(any_wo
     monitors = [Keeps, Watches, Hears, monitor(AlsoHears, context="other")]
     engine = any_world.engine(receiver(), sender(), monitors=monitors)
     thread = starting(engine)
-    assert entered.wait(20)
+    assert entered.wait(120)
     any_world.publish("waits too")
     let_try(engine)
     assert (any_world.happened(*RECEIVES), script.heard, any_world.broker.waiting("queue:in")) == ([], [], 2)
     assert [thread.queue.waiting for thread in engine.contexts.values()] == [0, 0]
     any_world.note("gate")
     gate.set()
-    thread.join(20)
+    thread.join(120)
     any_world.wait(lambda: {"in OK", "out OK", "memory OK"} <= set(script.of("Watches")))
     any_world.wait(lambda: all(script.of(name) == ["waits", "waits too"] for name in ("Keeps", "Hears", "AlsoHears")))
     engine.stop()
@@ -389,7 +389,7 @@ def test_a3_14_nothing_is_delivered_before_the_application_is_initialised(any_wo
 def test_a3_16_what_waits_in_a_queue_is_part_of_the_checkpoint(any_world, script, gate):
     def slow(monitor, message):
         if message.body == b"m3":
-            gate.wait(20)
+            gate.wait(120)
 
     script.message = slow
     parts = receiver(max_batch_size=10)
@@ -418,7 +418,7 @@ def test_events_that_contexts_sent_each_other_survive(any_world, script, gate):
         if isinstance(monitor, Hears):
             monitor.send(Note(text=message.body.decode()), to="channel:second")
         else:
-            gate.wait(20)
+            gate.wait(120)
 
     script.message = pass_on
     monitors = [monitor(Hears), monitor(Keeps, context="second")]
@@ -509,7 +509,7 @@ def test_a3_15_a8_20_several_receivers_on_one_queue_drop_each_others_duplicates(
 
 
 def test_back_pressure_pauses_receiving_and_loses_nothing(world, script, gate):
-    script.message = lambda monitor, message: gate.wait(20)
+    script.message = lambda monitor, message: gate.wait(120)
     world.publish(*numbered(300))
     with world.engine(receiver(max_batch_size=10), monitors=[Keeps], max_queued=50) as engine:
         world.wait(lambda: engine.status().contexts["main"] >= 49)

@@ -28,7 +28,7 @@ class Stuck:
 
     def __enter__(self) -> int:
         self.thread.start()
-        assert self.inside.wait(20)
+        assert self.inside.wait(120)
         return self.thread.ident or 0
 
     def __exit__(self, *_: object) -> None:

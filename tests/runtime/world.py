@@ -25,7 +25,7 @@ from correlator.storage import inspect
 from correlator.testing.memory import MemoryBroker
 from tests.runtime.flows import SCRIPT
 
-PATIENCE_S = 20.0
+PATIENCE_S = 120.0
 BEST_EFFORT = Reliability.BEST_EFFORT
 AT_LEAST_ONCE = Reliability.AT_LEAST_ONCE
 EXACTLY_ONCE = Reliability.EXACTLY_ONCE

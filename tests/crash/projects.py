@@ -24,7 +24,7 @@ PLUGIN = [] if INSTALLED else ["-p", "correlator.testing.plugin"]
 ALREADY_IMPORTED = "ignore:Module already imported so cannot be rewritten:pytest.PytestAssertRewriteWarning"
 PATIENCE_S = 600
 """How long something may take that ends by itself, such as a campaign that finds what is wrong: machines may be busy."""
-SINGLES, DRAWN = 30, 30
+SINGLES, DRAWN = 20, 20
 """In how many runs a single fault strikes, and in how many drawn ones do."""
 ENOUGH_CRASHES = 5
 SHRINK_S = 1.0

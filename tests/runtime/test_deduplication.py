@@ -421,8 +421,8 @@ def test_a_batch_in_doubt_stays_known_when_batches_become_smaller(any_world, scr
     """Given a batch of 100 without acknowledgement and a window of 10, when it comes again, then in any batches."""
     small = windows(10, 0.0)
     any_world.publish(*numbered(100))
+    any_world.fail_at("rx.ack.before", RuntimeError("dies"))
     with any_world.engine(receiver(max_batch_size=100), monitors=[Keeps], **small) as engine:
-        any_world.fail_at("rx.ack.before", RuntimeError("dies"))
         any_world.wait(lambda: engine.failure is not None)
         any_world.crash(engine)
     with any_world.engine(receiver(max_batch_size=size), monitors=[Keeps], **small) as engine:

@@ -1,8 +1,10 @@
 """Gives ready messages to a consumer, in the order of priority and number.
 
 A claim need not wait for the disk: if a power failure undoes it, the message is only ready again. A suspect, whose
-consumer died while it held the message, is different. It is claimed alone, and counted in the same commit, which waits
-for the disk. So the count of a message that kills its consumers rises each time, and that of its neighbours does not.
+consumer died while it held the message, is different for sessions. It is claimed alone, and counted in the same commit,
+which waits for the disk. So the count of a message that kills its consumers rises each time, and that of its neighbours
+does not. Receivers of engines take suspects like all other messages: engines find out by themselves which message ends
+their process.
 """
 
 import math
@@ -21,6 +23,10 @@ _HEAD = Sql(
     " UNION ALL SELECT * FROM (SELECT number, rank, size, suspect FROM broker_delivery"
     " WHERE subscription = :subscription AND state = 2 AND due <= {now} ORDER BY due LIMIT :limit) AS due"
     ") AS found ORDER BY rank, number LIMIT :limit"
+)
+_TAKE_ANY = Sql(
+    "UPDATE broker_delivery SET state = 1, consumer = :consumer, suspect = 0"
+    " WHERE subscription = :subscription AND number IN :numbers AND (state = 0 OR state = 2 AND due <= {now})"
 )
 _TAKE = Sql(
     "UPDATE broker_delivery SET state = 1, consumer = :consumer, deliveries = deliveries + :suspect"
@@ -43,9 +49,10 @@ _CLAIM_POSTGRES = Sql(
     " found AS (SELECT number, row_number() OVER place AS nth, sum(size) OVER place AS total,"
     " sum(suspect) OVER place AS suspects FROM (SELECT * FROM ready UNION ALL SELECT * FROM due) AS both_kinds"
     " WINDOW place AS (ORDER BY rank, number)),"
-    " chosen AS (SELECT number FROM found WHERE nth <= :limit AND suspects = :suspect"
+    " chosen AS (SELECT number FROM found WHERE nth <= :limit AND (:any = 1 OR suspects = :suspect)"
     " AND (nth = 1 OR :suspect = 0 AND total <= :bytes)),"
-    " taken AS (UPDATE broker_delivery d SET state = 1, consumer = :consumer, deliveries = d.deliveries + :suspect"
+    " taken AS (UPDATE broker_delivery d SET state = 1, consumer = :consumer, deliveries = d.deliveries + :suspect,"
+    " suspect = d.suspect * (1 - :any)"
     " FROM chosen CROSS JOIN"
     " (SELECT set_config('synchronous_commit',"
     " CASE WHEN :suspect = 0 THEN 'off' ELSE current_setting('synchronous_commit') END, true)) AS sync"
@@ -57,9 +64,10 @@ _CLAIM_POSTGRES = Sql(
 _TAKE_POSTGRES = Sql(
     "SELECT 1",
     "WITH chosen AS MATERIALIZED (SELECT number FROM broker_delivery"
-    " WHERE subscription = :subscription AND number IN :numbers AND suspect = :suspect"
+    " WHERE subscription = :subscription AND number IN :numbers AND (:any = 1 OR suspect = :suspect)"
     " AND (state = 0 OR state = 2 AND due <= {now}) ORDER BY number FOR UPDATE SKIP LOCKED),"
-    " taken AS (UPDATE broker_delivery d SET state = 1, consumer = :consumer, deliveries = d.deliveries + :suspect"
+    " taken AS (UPDATE broker_delivery d SET state = 1, consumer = :consumer, deliveries = d.deliveries + :suspect,"
+    " suspect = d.suspect * (1 - :any)"
     " FROM chosen CROSS JOIN"
     " (SELECT set_config('synchronous_commit',"
     " CASE WHEN :suspect = 0 THEN 'off' ELSE current_setting('synchronous_commit') END, true)) AS sync"
@@ -82,6 +90,7 @@ class Holder(NamedTuple):
         destination, subscription, consumer: ids of their rows.
         is_queue: whether each message of the destination has one subscription only.
         suspect_through: ready messages up to this number may have been delivered before.
+        suspects_alone: whether suspects are claimed one by one, and counted then.
     """
 
     destination: int
@@ -89,6 +98,7 @@ class Holder(NamedTuple):
     consumer: int
     is_queue: bool
     suspect_through: int = 0
+    suspects_alone: bool = False
 
 
 class Bounds(NamedTuple):
@@ -133,44 +143,54 @@ def due_in_s(connection: Connection, subscription: int) -> float:
     return max(0.0, (rows[0][0] - rows[0][1]) / 1000) if rows else math.inf
 
 
-def within(ready: Sequence[Ready], bounds: Bounds) -> Sequence[Ready]:
-    """The part of these messages that one claim takes: a suspect alone, others within the bounds."""
+def within(ready: Sequence[Ready], bounds: Bounds, *, suspects_alone: bool) -> Sequence[Ready]:
+    """The part of these messages that one claim takes, within the bounds."""
     taken: list[Ready] = []
     total = 0
     for one in ready[: bounds.messages]:
         total += one.size
-        if taken and (one.suspect or total > bounds.bytes):
+        if taken and ((suspects_alone and one.suspect) or total > bounds.bytes):
             break
         taken.append(one)
-        if one.suspect:
+        if suspects_alone and one.suspect:
             break
     return taken
 
 
 def claim(connection: Connection, holder: Holder, bounds: Bounds, *, suspects: bool) -> Sequence[Claimed]:
-    """Give the first ready messages within the bounds to the consumer: those before the first suspect.
+    """Give the first ready messages within the bounds to the consumer.
 
-    With `suspects` it takes the first message if that is a suspect, and nothing else.
+    If suspects are claimed alone, these are the messages before the first suspect. With `suspects` it is the first
+    message, if that is a suspect.
     """
     if connection.dialect.name == "sqlite":
-        ready = within(look(connection, holder.subscription, bounds.messages), bounds)
-        if not ready or bool(ready[0].suspect) is not suspects:
+        ready = look(connection, holder.subscription, bounds.messages)
+        chosen = within(ready, bounds, suspects_alone=holder.suspects_alone)
+        if not chosen or (holder.suspects_alone and bool(chosen[0].suspect) is not suspects):
             return ()
-        return claim_chosen(connection, holder, [one.number for one in ready], suspects=suspects)
-    values = {"subscription": holder.subscription, "consumer": holder.consumer, "suspect": int(suspects)}
+        return claim_chosen(connection, holder, [one.number for one in chosen], suspects=suspects)
     limits = {"limit": bounds.messages, "bytes": bounds.bytes}
-    return _claimed(holder, _CLAIM_POSTGRES.rows(connection, **values, **limits))
+    return _claimed(holder, _CLAIM_POSTGRES.rows(connection, **_values(holder, suspects=suspects), **limits))
 
 
 def claim_chosen(
     connection: Connection, holder: Holder, numbers: Sequence[int], *, suspects: bool
 ) -> Sequence[Claimed]:
-    """Give those of the messages to the consumer that are ready, and that are suspects or not."""
+    """Give those of the messages to the consumer that are ready, and of the kind that `claim` takes."""
     values = {"subscription": holder.subscription, "consumer": holder.consumer, "numbers": list(numbers)}
-    if connection.dialect.name == "sqlite":
+    if connection.dialect.name != "sqlite":
+        chosen = {**_values(holder, suspects=suspects), "numbers": values["numbers"]}
+        return _claimed(holder, _TAKE_POSTGRES.rows(connection, **chosen))
+    if holder.suspects_alone:
         _TAKE.run(connection, **values, suspect=int(suspects))
-        return _claimed(holder, _TAKEN.rows(connection, **values))
-    return _claimed(holder, _TAKE_POSTGRES.rows(connection, **values, suspect=int(suspects)))
+    else:
+        _TAKE_ANY.run(connection, **values)
+    return _claimed(holder, _TAKEN.rows(connection, **values))
+
+
+def _values(holder: Holder, *, suspects: bool) -> dict[str, int]:
+    anything = {"any": int(not holder.suspects_alone), "suspect": int(suspects and holder.suspects_alone)}
+    return {"subscription": holder.subscription, "consumer": holder.consumer, **anything}
 
 
 def _claimed(

@@ -132,7 +132,7 @@ class EmbeddedSession:
 
     def source(self, receiver: ReceiverSettings) -> EmbeddedSource:
         """A consumer of a queue, or of a shared durable subscription of a topic that no client id owns."""
-        source = make_source(self._access, receiver, client=self._client.id)
+        source = make_source(self._access, receiver, client=self._client.id, suspects_alone=True)
         self._sources.add(source)
         return source
 
@@ -151,6 +151,7 @@ class EmbeddedSession:
             selector=receiver.selector or None,
             keeps_selector=False,
             client=self._client.id,
+            suspects_alone=True,
         )
         source = EmbeddedSource(where, self._access, receiver, wanted, None)
         self._sources.add(source)
@@ -285,14 +286,16 @@ class _Commit:
         self.begun = False
 
 
-def make_source(access: Access, receiver: ReceiverSettings, *, client: int = 0) -> EmbeddedSource:
+def make_source(
+    access: Access, receiver: ReceiverSettings, *, client: int = 0, suspects_alone: bool = False
+) -> EmbeddedSource:
     """A consumer of a queue, or of a receiver's durable subscription. Raises `ConfigError`."""
     where = f"receivers.{receiver.id}"
     check_options(where, receiver.options, ())
     kind = check_destination(where, receiver.destination).kind
     selector = Selector.optional(receiver.selector, f"{where}.selector") if kind == "queue" else None
     name = receiver.subscription if kind == "topic" else ""
-    return EmbeddedSource(where, access, receiver, Wanted(name, client=client), selector)
+    return EmbeddedSource(where, access, receiver, Wanted(name, client=client, suspects_alone=suspects_alone), selector)
 
 
 def make_sink(access: Access, sender: SenderSettings, *, passing: bool) -> EmbeddedSink:

@@ -35,7 +35,7 @@ class EmbeddedSource:
     """Claims ready messages in order. Acknowledging deletes them; giving them back makes them ready again.
 
     Senders wake the source (see `waking`), and it looks for messages once a second by itself. After a consumer has
-    died, the messages that it held come one in a chunk (see `claiming`).
+    died, the messages that it held come one in a chunk if suspects are claimed alone (see `claiming`).
 
     Args:
         where: the receiver, for messages.
@@ -229,10 +229,10 @@ class EmbeddedSource:
                 ready = claiming.look(connection, self._holder.subscription, bounds.messages)
         else:
             return self._claim_at_once(bounds)
-        chosen = claiming.within(ready, bounds)
+        chosen = claiming.within(ready, bounds, suspects_alone=self._wanted.suspects_alone)
         if not chosen:
             return ()
-        suspects, numbers = bool(chosen[0].suspect), [one.number for one in chosen]
+        suspects, numbers = self._wanted.suspects_alone and bool(chosen[0].suspect), [one.number for one in chosen]
         with self._access.transaction(self._where, link, synced=suspects) as connection:
             if self._scan is None:
                 claimed = claiming.claim(connection, self._holder, bounds, suspects=suspects)
@@ -245,7 +245,7 @@ class EmbeddedSource:
         """Claim without a look before: on a server a look costs as much as a claim."""
         with self._access.transaction(self._where, self._open_link()) as connection:
             claimed = claiming.claim(connection, self._holder, bounds, suspects=False)
-            if not claimed and claiming.look(connection, self._holder.subscription, 1):
+            if not claimed and self._wanted.suspects_alone and claiming.look(connection, self._holder.subscription, 1):
                 claimed = claiming.claim(connection, self._holder, bounds, suspects=True)
             self._end_expired(connection, claimed)
         return claimed

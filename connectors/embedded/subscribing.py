@@ -24,6 +24,7 @@ class Wanted(NamedTuple):
         selector: what the broker keeps for the subscription of a topic; `None` for all messages.
         keeps_selector: whether an existing subscription keeps its own selector.
         client: the id of the row of the client; 0 for none.
+        suspects_alone: see `claiming.Holder`.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Wanted(NamedTuple):
     selector: str | None = None
     keeps_selector: bool = True
     client: int = 0
+    suspects_alone: bool = False
 
 
 def subscribe(connection: Connection, name: str, wanted: Wanted, lives: Lives) -> Holder:
@@ -58,7 +60,7 @@ def subscribe(connection: Connection, name: str, wanted: Wanted, lives: Lives) -
     subscription = _subscription(connection, name, there, wanted, lives)
     consumer = consumers.register(connection, subscription.id, wanted.client, lives.boot)
     is_queue = name.startswith("queue:")
-    return Holder(there.id, subscription.id, consumer, is_queue, subscription.suspect_through)
+    return Holder(there.id, subscription.id, consumer, is_queue, subscription.suspect_through, wanted.suspects_alone)
 
 
 def _subscription(connection: Connection, name: str, there: Destination, wanted: Wanted, lives: Lives) -> Subscription:

@@ -167,7 +167,7 @@ def test_suspects_come_one_by_one_and_only_the_poison_counts_on(broker):
     broker.send(*"abcd")
     held = None
     for life in range(3):
-        source = broker.plain()
+        source = broker.source(broker.session())
         if life == 0:
             held = source.receive(9, 0.0)
             assert bodies(held) == ["a", "b", "c", "d"]
@@ -176,7 +176,7 @@ def test_suspects_come_one_by_one_and_only_the_poison_counts_on(broker):
             held = source.receive(9, 0.0)
             assert (bodies(held), counts(held)) == (["b"], [(True, life + 1)])
         kill(source)
-    last = broker.plain()
+    last = broker.source(broker.session())
     chunks = [last.receive(9, 0.0) for _ in range(3)]
     assert [bodies(chunk) for chunk in chunks] == [["b"], ["c"], ["d"]]
     assert counts(*chunks) == [(True, 4), (True, 2), (True, 2)]
@@ -186,15 +186,28 @@ def test_suspects_come_one_by_one_and_only_the_poison_counts_on(broker):
 def test_a_suspect_is_counted_in_the_commit_that_claims_it(broker):
     broker.send("a")
     for stored in (0, 2):
-        source = broker.plain()
+        source = broker.source(broker.session())
         source.receive(1, 0.0)
         assert broker.count("SELECT deliveries FROM broker_delivery") == stored
         kill(source)
-    source = broker.plain()
+    source = broker.source(broker.session())
     (token,) = source.receive(1, 0.0).tokens
     assert broker.count("SELECT deliveries FROM broker_delivery") == 3
     source.release([token])
     assert counts(source.receive(1, 0.0)) == [(True, 3)]
+
+
+def test_receivers_of_engines_take_suspects_together(broker):
+    broker.send(*"abcd")
+    dead = broker.plain()
+    assert len(dead.receive(9, 0.0).messages) == 4
+    kill(dead)
+    again = broker.plain()
+    held = again.receive(9, 0.0)
+    assert bodies(held) == ["a", "b", "c", "d"]
+    assert counts(held) == [(True, 2)] * 4
+    kill(again)
+    assert counts(broker.plain().receive(3, 0.0)) == [(True, 3)] * 3
 
 
 def test_a_living_consumer_finds_what_a_dead_one_held(broker):

@@ -52,7 +52,7 @@ def test_a_message_of_each_kind_arrives_as_what_it_was(broker, request):
     assert kinds.data_of(data, Order) == Order(7, ["a"])
 
 
-@pytest.mark.parametrize("broker", [broker for broker in BROKERS if broker != "embedded"])
+@pytest.mark.parametrize("broker", BROKERS)
 def test_s3_4_the_number_in_a_group_arrives(broker, request):
     world = world_over(broker, request)
     with world.factory().create_connection() as connection:
@@ -95,7 +95,7 @@ def test_what_a_kind_cannot_hold_is_refused(make):
         make()
 
 
-CARRYING = [broker for broker in BROKERS if broker not in ("memory", "embedded")]
+CARRYING = [broker for broker in BROKERS if broker != "memory"]
 DELAYING = [broker for broker in CARRYING if "rabbitmq" not in str(broker)]
 """The connectors that declare `Features.delays`."""
 

@@ -9,7 +9,7 @@ from sqlalchemy import MetaData, func, select
 
 from connectors.embedded import EmbeddedConnection
 from connectors.messaging import ConnectionFactory
-from correlator.errors import ConfigError, ConnectionLost, UsageError
+from correlator.errors import ConfigError, ConnectionLost, SendRejected, UsageError
 from correlator.events import Headers, Message, Outgoing
 from correlator.settings import ConnectionSettings, SenderSettings
 from correlator.storage.database import reading
@@ -122,8 +122,7 @@ def test_s1_9_a_temporary_queue_ends_with_its_connection(store):
         asks.close()
         send(answers, queue, numbered(2))
         assert shown(looks, queue) == ["1", "2"]
-    broker = EmbeddedConnection("c", ConnectionSettings(type="embedded", options={"store": store}))
-    assert broker.queues() == ["queue:questions"]
+    assert broker_of(store).queues() == ["queue:questions"]
 
 
 def test_s1_9_a_temporary_destination_is_deleted_when_the_program_says_so(connection, session):
@@ -141,15 +140,17 @@ def test_s1_9_a_temporary_destination_is_deleted_when_the_program_says_so(connec
         session.delete_temporary(topic)
 
 
-def test_s1_9_what_cannot_be_deleted_is_only_told(store, connection, caplog):
+def test_s1_9_only_the_connection_that_made_a_temporary_queue_consumes_from_it(store, connection):
     other = connection.create_session(CLIENT)
     with ConnectionFactory(EmbeddedConnection, {"store": store}).create_connection() as first:
-        queue = first.create_session().create_temporary_queue()
-        consumer = other.create_consumer(queue)
-    (logged,) = caplog.messages
-    assert logged.startswith(f"{queue} stays: E7513 {queue}: somebody consumes from it")
-    send(other, queue, numbered(1))
-    assert bodies(receive(consumer, 1)) == ["1"]
+        session = first.create_session()
+        queue = session.create_temporary_queue()
+        with pytest.raises(UsageError, match=f"^E7521 {queue}: another connection has made"):
+            other.create_consumer(queue)
+        send(other, queue, numbered(1))
+        assert bodies(receive(session.create_consumer(queue), 1)) == ["1"]
+    with pytest.raises(SendRejected, match="E8101"):
+        send(other, queue, numbered(1))
 
 
 def test_s1_9_a_broker_that_cannot_be_reached_is_only_told_and_the_others_are_tried(caplog):
@@ -191,15 +192,20 @@ def rows(store):
         return sum(connection.execute(count).scalar_one() for count in counts)
 
 
+def broker_of(store):
+    return EmbeddedConnection("c", ConnectionSettings(type="embedded", options={"store": store}))
+
+
 def test_what_is_deleted_can_be_used_again(store, session):
     """The broker remembers nothing of a deleted queue, not even the numbers that a sender has used."""
-    sink = session._broker.sink(SenderSettings(id="s", connection="c", destination="queue:q"))
+    broker = broker_of(store)
+    sink = broker.sink(SenderSettings(id="s", connection="c", destination="queue:q"))
     sink.connect()
     first = Outgoing(1, "life", "queue:q", Message(b"1"))
     for _ in range(2):
         sink.send([first, Outgoing(2, "life", "queue:q", Message(b"2"))])
-        session._broker.delete("queue:q")
-        session._broker.delete("queue:q")  # is not there
+        broker.delete("queue:q")
+        broker.delete("queue:q")  # is not there
         assert rows(store) == 0
     sink.send([first])
     sink.close()
@@ -209,13 +215,14 @@ def test_what_is_deleted_can_be_used_again(store, session):
 @pytest.mark.kill9
 def test_a_consumer_that_was_killed_keeps_nothing_from_being_deleted(store, connection, session):
     send(session, "queue:q", [Message(body_of(number)) for number in range(1, 6)])
+    broker = broker_of(store)
     worker = Path(__file__).with_name("worker.py")
     arguments = [sys.executable, worker, "receive", "embedded", f"store={store}", "queue:q", "1"]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline().startswith("got")
         with pytest.raises(UsageError, match="^E7513"):
-            session._broker.delete("queue:q")
+            broker.delete("queue:q")
         process.kill()
         process.wait(PATIENCE_S)
-    session._broker.delete("queue:q")
+    broker.delete("queue:q")
     assert shown(session, "queue:q") == []

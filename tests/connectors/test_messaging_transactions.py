@@ -25,7 +25,7 @@ from tests.connectors.test_messaging_completions import Completed
 from tests.connectors.test_messaging_listeners import Inbox
 
 
-@pytest.fixture(params=[broker for broker in BROKERS if broker != "service"])
+@pytest.fixture(params=[broker for broker in BROKERS if broker not in ("service", "embedded")])
 def world(request):
     return world_over(request.param, request)
 

@@ -59,3 +59,7 @@ def main(verb, kind, option, destination, first):
 
 def command():
     main(*sys.argv[1:])
+
+
+if __name__ == "__main__":
+    command()

@@ -134,7 +134,7 @@ class Ready(NamedTuple):
 
 def look(connection: Connection, subscription: int, limit: int) -> Sequence[Ready]:
     """The first messages that nobody holds, in the order in which they are claimed."""
-    return [Ready(*row) for row in _HEAD.rows(connection, subscription=subscription, limit=limit)]
+    return [Ready._make(row) for row in _HEAD.rows(connection, subscription=subscription, limit=limit)]
 
 
 def due_in_s(connection: Connection, subscription: int) -> float:
@@ -158,17 +158,11 @@ def within(ready: Sequence[Ready], bounds: Bounds, *, suspects_alone: bool) -> S
 
 
 def claim(connection: Connection, holder: Holder, bounds: Bounds, *, suspects: bool) -> Sequence[Claimed]:
-    """Give the first ready messages within the bounds to the consumer.
+    """Give the first ready messages within the bounds to the consumer. For PostgreSQL, where this needs no look before.
 
     If suspects are claimed alone, these are the messages before the first suspect. With `suspects` it is the first
     message, if that is a suspect.
     """
-    if connection.dialect.name == "sqlite":
-        ready = look(connection, holder.subscription, bounds.messages)
-        chosen = within(ready, bounds, suspects_alone=holder.suspects_alone)
-        if not chosen or (holder.suspects_alone and bool(chosen[0].suspect) is not suspects):
-            return ()
-        return claim_chosen(connection, holder, [one.number for one in chosen], suspects=suspects)
     limits = {"limit": bounds.messages, "bytes": bounds.bytes}
     return _claimed(holder, _CLAIM_POSTGRES.rows(connection, **_values(holder, suspects=suspects), **limits))
 
@@ -176,7 +170,7 @@ def claim(connection: Connection, holder: Holder, bounds: Bounds, *, suspects: b
 def claim_chosen(
     connection: Connection, holder: Holder, numbers: Sequence[int], *, suspects: bool
 ) -> Sequence[Claimed]:
-    """Give those of the messages to the consumer that are ready, and of the kind that `claim` takes."""
+    """Give those of the messages to the consumer that are still ready, and of the kind that `claim` takes."""
     values = {"subscription": holder.subscription, "consumer": holder.consumer, "numbers": list(numbers)}
     if connection.dialect.name != "sqlite":
         chosen = {**_values(holder, suspects=suspects), "numbers": values["numbers"]}

@@ -46,6 +46,13 @@ _ADD_DELIVERY = Sql(
     " CAST(:due AS bigint[]), CAST(:expires AS bigint[]), CAST(:size AS bigint[]))"
     " AS added (subscription, number, rank, state, due, expires, size)",
 )
+_DELIVER_ALL = Sql(
+    "INSERT INTO broker_delivery"
+    " (subscription, number, rank, state, consumer, deliveries, suspect, due, expires, size)"
+    " SELECT :subscription, number, :rank, 0, 0, 0, 0, 0, 0, length(content) FROM broker_content"
+    " WHERE number BETWEEN :first AND :last"
+)
+"""For SQLite, whose transactions are alone: all messages between two numbers are those of the transaction."""
 _LAST_SEQUENCE = Sql(
     "SELECT last_sequence FROM broker_sender WHERE destination = :destination AND source = :source{lock}"
 )
@@ -138,6 +145,7 @@ def _append(
 ) -> None:
     contents, deliveries = [], []
     total = 0
+    alike = connection.dialect.name == "sqlite" and _are_alike(readers, fresh)
     for number, entry in fresh:
         due = sent_at + entry.delay_ms if entry.delay_ms else 0
         wanting = [reader for reader in readers if _wants(reader, number, entry, sent_at, due)]
@@ -145,16 +153,39 @@ def _append(
             continue
         size = len(entry.content)
         total += size
-        content = {"number": number, "destination": there.id, "message_id": entry.message_id, "sent_at": sent_at}
-        content |= {"persistent": entry.persistent, "refs_left": len(wanting), "content": entry.content}
-        contents.append(content)
-        delivery = {"number": number, "rank": entry.rank, "state": DELAYED if due else READY, "due": due}
-        delivery |= {"expires": sent_at + entry.lives_ms if entry.lives_ms else 0, "size": size}
-        deliveries += [{"subscription": reader.id, **delivery} for reader in wanting]
-    if contents:
-        _add(connection, _ADD_CONTENT, contents, ("destination", "sent_at"))
+        contents.append(
+            {
+                "number": number,
+                "destination": there.id,
+                "message_id": entry.message_id,
+                "sent_at": sent_at,
+                "persistent": entry.persistent,
+                "refs_left": len(wanting),
+                "content": entry.content,
+            }
+        )
+        if not alike:
+            delivery = {"number": number, "rank": entry.rank, "state": DELAYED if due else READY, "due": due}
+            delivery |= {"expires": sent_at + entry.lives_ms if entry.lives_ms else 0, "size": size}
+            deliveries += [{"subscription": reader.id, **delivery} for reader in wanting]
+    if not contents:
+        return
+    _add(connection, _ADD_CONTENT, contents, ("destination", "sent_at"))
+    if alike:
+        span = {"rank": fresh[0][1].rank, "first": fresh[0][0], "last": fresh[-1][0]}
+        for reader in readers:
+            _DELIVER_ALL.run(connection, subscription=reader.id, **span)
+    else:
         _add(connection, _ADD_DELIVERY, deliveries, ())
-        tally.add(connection, there.id, len(contents), total)
+    tally.add(connection, there.id, len(contents), total)
+
+
+def _are_alike(readers: Sequence[Subscription], fresh: Sequence[tuple[int, NewMessage]]) -> bool:
+    """Whether each subscription gets all of the messages at once, in the same rank, and for as long as it wants."""
+    rank = fresh[0][1].rank
+    return all(reader.selector is None for reader in readers) and not any(
+        entry.rank != rank or entry.delay_ms or entry.lives_ms for _, entry in fresh
+    )
 
 
 def _add(connection: Connection, insert: Sql, rows: Sequence[dict[str, Any]], same: Sequence[str]) -> None:

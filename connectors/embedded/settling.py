@@ -23,6 +23,10 @@ _LEAVE_QUEUE_POSTGRES = Sql(
     " SELECT (SELECT count(*) FROM gone), (SELECT id FROM tally)",
 )
 _LOCK_CONTENT = Sql("SELECT 1", "SELECT 1 FROM broker_content WHERE number IN :numbers ORDER BY number FOR UPDATE")
+_SIZES = Sql(
+    "SELECT coalesce(sum(size), 0) FROM broker_delivery WHERE subscription = :subscription AND number IN :numbers"
+)
+_DROP_QUEUE = Sql("DELETE FROM broker_content WHERE number IN :numbers")
 _LET_GO = Sql(
     "UPDATE broker_content SET refs_left = refs_left - 1 WHERE number IN :numbers AND refs_left > 1 RETURNING number"
 )
@@ -68,18 +72,20 @@ def leave(connection: Connection, holder: Holder, numbers: Sequence[int], state:
         if added % tally.FOLDED == 0:
             tally.fold(connection, holder.destination, added)
         return bool(gone == len(numbers))
+    size = _SIZES.one(connection, subscription=holder.subscription, numbers=numbers) if holder.is_queue else 0
     gone = _LEAVE.run(connection, **values)
     if gone != len(numbers):
         return False
-    if not holder.is_queue:
-        _LOCK_CONTENT.rows(
-            connection, numbers=numbers
-        )  # in one order, so that two consumers do not wait for each other
+    if holder.is_queue:
+        _DROP_QUEUE.run(connection, numbers=numbers)
+        tally.add(connection, holder.destination, -gone, -int(size))
+    else:
+        # In one order, so that two consumers do not wait for each other.
+        _LOCK_CONTENT.rows(connection, numbers=numbers)
         kept = {row[0] for row in _LET_GO.rows(connection, numbers=numbers)}
-        numbers = [number for number in numbers if number not in kept]
-    if numbers:
-        sizes = [row[0] for row in _DROP.rows(connection, numbers=numbers)]
-        tally.add(connection, holder.destination, -len(sizes), -sum(sizes))
+        if last := [number for number in numbers if number not in kept]:
+            sizes = [row[0] for row in _DROP.rows(connection, numbers=last)]
+            tally.add(connection, holder.destination, -len(sizes), -sum(sizes))
     return True
 
 

@@ -218,28 +218,26 @@ class EmbeddedSource:
         return None
 
     def _claim_some(self, bounds: Bounds) -> Sequence[Claimed]:
-        link = self._open_link()
-        ready: Sequence[Ready]
-        if self._scan is not None:
-            with self._access.reading(self._where, link) as connection:
-                ready = self._scan.choose(connection, self._holder.subscription, bounds)
-        elif self._access.is_sqlite:
-            # Only a message is worth the write lock.
-            with self._access.reading(self._where, link) as connection:
-                ready = claiming.look(connection, self._holder.subscription, bounds.messages)
-        else:
+        if self._scan is None and not self._access.is_sqlite:
             return self._claim_at_once(bounds)
-        chosen = claiming.within(ready, bounds, suspects_alone=self._wanted.suspects_alone)
-        if not chosen:
-            return ()
-        suspects, numbers = self._wanted.suspects_alone and bool(chosen[0].suspect), [one.number for one in chosen]
-        with self._access.transaction(self._where, link, synced=suspects) as connection:
-            if self._scan is None:
-                claimed = claiming.claim(connection, self._holder, bounds, suspects=suspects)
-            else:
+        link, alone = self._open_link(), self._wanted.suspects_alone
+        # Another consumer may take what was seen before this one does: then there may be more behind it.
+        while chosen := claiming.within(self._look(link, bounds), bounds, suspects_alone=alone):
+            suspects = alone and bool(chosen[0].suspect)
+            with self._access.transaction(self._where, link, synced=suspects) as connection:
+                numbers = [one.number for one in chosen]
                 claimed = claiming.claim_chosen(connection, self._holder, numbers, suspects=suspects)
-            self._end_expired(connection, claimed)
-        return claimed
+                self._end_expired(connection, claimed)
+            if claimed:
+                return claimed
+        return ()
+
+    def _look(self, link: DatabaseLink | None, bounds: Bounds) -> Sequence[Ready]:
+        """The first ready messages. Only a message is worth the write lock of SQLite."""
+        with self._access.reading(self._where, link) as connection:
+            if self._scan is not None:
+                return self._scan.choose(connection, self._holder.subscription, bounds)
+            return claiming.look(connection, self._holder.subscription, bounds.messages)
 
     def _claim_at_once(self, bounds: Bounds) -> Sequence[Claimed]:
         """Claim without a look before: on a server a look costs as much as a claim."""

@@ -1,6 +1,6 @@
 """A process that the tests kill: sends or receives in a loop and tells on its standard output what it has done.
 
-    worker send|receive TYPE OPTION=VALUE DESTINATION FIRST
+    python worker.py send|receive TYPE OPTION=VALUE DESTINATION FIRST
 
 `send` prints the last confirmed sequence; `receive` prints `got BODY…` before, and `acked` after an acknowledgement.
 """

@@ -45,13 +45,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     tests from the end of the other half. So the tests of Pulsar begin the first half, and those of RabbitMQ and of
     Spark begin the second half.
     """
-    first = [item for item in items if item.get_closest_marker("pulsar")]
-    second = [
-        item
-        for item in items
-        if item not in first and (item.get_closest_marker("rabbitmq") or item.get_closest_marker("spark"))
-    ]
-    others = [item for item in items if item not in first and item not in second]
+    first: list[pytest.Item] = []
+    second: list[pytest.Item] = []
+    others: list[pytest.Item] = []
+    for item in items:
+        servers = {marker.name for marker in item.iter_markers()}
+        (first if "pulsar" in servers else second if servers & {"rabbitmq", "spark"} else others).append(item)
     rest = max(0, len(items) // 2 - len(first))
     items[:] = [*first, *others[:rest], *second, *others[rest:]]
 

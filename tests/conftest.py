@@ -15,8 +15,8 @@ from tests.servers import PostgresServer, running
 SHORT_LIFE = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Flags of Java for a program that ends soon: they halve the CPU time of a test that starts Spark."""
 MEMORY = Path("/dev/shm")
-ENOUGH = 4 << 30
-"""Bytes; a run needs about a quarter of this at a time."""
+ENOUGH = 8 << 30
+"""Bytes. PostgreSQL alone keeps a database of 8 MB for most of its tests, and each worker has a server."""
 
 
 def pytest_configure() -> None:

@@ -1,6 +1,7 @@
 """Helpers for the tests of the RabbitMQ connector."""
 
 import contextlib
+import math
 import threading
 import time
 from collections import Counter
@@ -79,10 +80,19 @@ class Seen:
     def __init__(self) -> None:
         self.counts = Counter()
         self._changed = threading.Condition()
+        self._most = math.inf
 
     def add(self, body):
+        """Count a message; waits while there are as many as `hold_at` allows."""
         with self._changed:
             self.counts[body] += 1
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: len(self.counts) < self._most, LONG_S)
+
+    def hold_at(self, most):
+        """Let the handler wait when it has seen so many different messages; `math.inf` lets it go on."""
+        with self._changed:
+            self._most = most
             self._changed.notify_all()
 
     def wait_for(self, different):

@@ -1,7 +1,9 @@
 """Streams of a real server: reading by offset, numbers by which the server recognises repeats, and messages."""
 
 import asyncio
+import threading
 import time
+from contextlib import closing
 from datetime import UTC, datetime
 
 import pika
@@ -10,7 +12,7 @@ from rstream import AMQPMessage, CompressionType, Producer, Properties, RawMessa
 
 from connectors.rabbitmq_stream import link
 from connectors.rabbitmq_stream.feed import MOST_CREDITS
-from correlator.errors import UsageError
+from correlator.errors import ConnectionLost, UsageError
 from correlator.events import Headers, Message, Outgoing
 from correlator.settings import ReceiverSettings, SenderSettings
 from correlator.testing.contract import PATIENCE_S, bodies, take, tokens
@@ -31,8 +33,24 @@ def sender(stream, **options):
     return SenderSettings(id="s", connection="rabbit", destination=destination, options=options)
 
 
+def available(connection, stream):
+    """A sink of a stream that can be written to: a server that has just started may have no leader for it yet."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        sink = connection.sink(sender(stream))
+        try:
+            sink.connect()
+        except ConnectionLost:
+            sink.close()
+            if time.monotonic() > deadline:
+                raise
+            threading.Event().wait(0.05)
+        else:
+            return sink
+
+
 def send(rabbit, stream, *contents, source="life", first=1):
-    with opened(rabbit.stream_connection().sink(sender(stream))) as sink:
+    with closing(available(rabbit.stream_connection(), stream)) as sink:
         batch = [
             Outgoing(number, source, f"queue:{stream}", Message(content))
             for number, content in enumerate(contents, first)

@@ -191,7 +191,7 @@ def test_file(world):
 
 @crash_test(config="engine.yaml")
 def test_monitor(world):
-    world.state("Total")
+    world.state("Nowhere")
 
 
 @crash_test(config="unimportable.yaml", levels=["kill9"])

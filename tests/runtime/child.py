@@ -41,6 +41,7 @@ class Order(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         store: its store; "" for an engine without persistence.
         broker: store of the embedded broker.
         wanted: inputs whose output is in `queue:out`: as many end the run in good order.
+        drained: whether the run goes on until `queue:in` is empty, too.
         receive: mode of the static receiver `in`; "" for none.
         send: mode of the static sender `out`.
         batch: max_batch_size of the receiver.
@@ -60,6 +61,7 @@ class Order(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     store: str
     broker: str
     wanted: int
+    drained: bool = False
     receive: str = "EXACTLY_ONCE"
     send: str = "EXACTLY_ONCE"
     batch: int = 10
@@ -160,7 +162,9 @@ def _run(order: Order, schedule: _Schedule) -> None:
         for name in order.add:
             engine.add_receiver(ReceiverSettings(id=name, connection=CONNECTION, destination=f"queue:{name}"))
         deadline = time.monotonic() + order.patience
-        while (left := _inputs_that_left(order)) < order.wanted:
+        while (left := _inputs_that_left(order)) < order.wanted or (
+            order.drained and _broker(order).browse("queue:in", 1)
+        ):
             engine.raise_failure()
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{left} of {order.wanted} inputs left in {order.patience} s: {engine.status()}")
@@ -176,8 +180,11 @@ def _write_input_log(engine: Engine) -> None:
 
 def _inputs_that_left(order: Order) -> int:
     """How many different inputs have an output: what stands behind the number in `NUMBER:BODY`."""
-    broker = EmbeddedConnection(CONNECTION, ConnectionSettings(type="embedded", options={"store": order.broker}))
-    return len({one.body.partition(b":")[2] for one in broker.browse("queue:out", 1_000_000)})
+    return len({one.body.partition(b":")[2] for one in _broker(order).browse("queue:out", 1_000_000)})
+
+
+def _broker(order: Order) -> EmbeddedConnection:
+    return EmbeddedConnection(CONNECTION, ConnectionSettings(type="embedded", options={"store": order.broker}))
 
 
 def _settings(order: Order) -> EngineSettings:

@@ -149,7 +149,7 @@ def assert_all_went_through(queues: Queues, store: str) -> None:
 @pytest.mark.parametrize("stage", ANY_MOMENT)
 def test_a1_6_exactly_once_survives_a_kill_at_every_point(children, tmp_path, store, stage):
     """One life after the other ends at the next point of the stage; the last one goes on to the end."""
-    queues, flow = a_flow(tmp_path, store=store)
+    queues, flow = a_flow(tmp_path, store=store, drained=True)
     queues.publish(numbered(COUNT))
     for point in POINTS[stage]:
         ended = children.run(**flow, kill=point)
@@ -194,7 +194,7 @@ def test_a1_6_exactly_once_survives_a_kill_at_every_point_of_a_recovery(children
         assert (inspect.checkpoints(store), stored_ids(store), queues.bodies()) == before
     assert len(before[0]) == 1
     assert (len(before[1]), before[2]) == (14, [])
-    assert children.run(**flow)["exit"] == 0
+    assert children.run(**flow, drained=True)["exit"] == 0
     assert_all_went_through(queues, store)
 
 
@@ -211,7 +211,7 @@ def test_a1_6_t65_exactly_once_survives_a_kill_at_every_point_of_a_stop(children
         seen.append((*in_flight(store)[:2], len(queues.bodies())))
     assert seen == [(0, 0, 0), (7, 0, 0), (14, 0, 0), (0, 0, 21)]
     queues.publish(messages)
-    assert children.run(**flow)["exit"] == 0
+    assert children.run(**flow, drained=True)["exit"] == 0
     assert_all_went_through(queues, store)
 
 
@@ -238,7 +238,7 @@ def test_a2_2_state_and_output_agree_after_kills_at_random_moments(children, tmp
 
 @pytest.mark.parametrize("point", ["rx.ack.before", "tx.publish.after", "ck.tx.commit.before"])
 def test_a3_2_a3_13_at_least_once_loses_nothing(children, tmp_path, store, point):
-    queues, flow = a_flow(tmp_path, store=store, receive="AT_LEAST_ONCE", send="AT_LEAST_ONCE")
+    queues, flow = a_flow(tmp_path, store=store, receive="AT_LEAST_ONCE", send="AT_LEAST_ONCE", interval=0.001, batch=1)
     queues.publish(numbered(COUNT))
     for hit in (1, 2):
         assert children.run(**flow, kill=point, hit=hit)["killed"]
@@ -343,7 +343,7 @@ def test_a4_5_a_batch_that_was_suspended_when_the_process_died_comes_again_whole
 @pytest.mark.parametrize(("mode", "sources"), [("EXACTLY_ONCE", 1), ("BEST_EFFORT", 2)])
 def test_a2_5_b2_ids_after_a_kill(children, tmp_path, store, mode, sources):
     """A reliable sender goes on with its source and its numbers; BEST_EFFORT begins a new source."""
-    queues, flow = a_flow(tmp_path, store=store, send=mode)
+    queues, flow = a_flow(tmp_path, store=store, send=mode, interval=0.001, batch=1)
     queues.publish(numbered(COUNT))
     assert children.run(**flow, kill="tx.confirm", hit=2)["killed"]
     assert children.run(**flow)["exit"] == 0

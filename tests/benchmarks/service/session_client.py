@@ -202,6 +202,8 @@ def main() -> None:
     commands: list[Callable[..., Answer]] = [produce, consume, pace, delays]
     commands += [produce_in, consume_in, threads, drain, offers, listen]
     with ConnectionFactory(EmbeddedConnection, {"store": sys.argv[1]}).create_connection() as connection:
+        # Messages that are not persistent end when nobody has the broker open, so it stays open between two commands.
+        connection.create_session().create_producer("queue:open")
         serve({command.__name__: partial(command, connection) for command in commands})
 
 

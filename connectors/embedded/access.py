@@ -1,7 +1,7 @@
 """The way of sources and sinks to the broker: a link of their own, or one that all of a session share."""
 
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
 from sqlalchemy import Connection
@@ -20,14 +20,17 @@ class Access:
     Args:
         store: the broker's database.
         shared: whether several sources and sinks use it, so that `leave` keeps the link open.
+        client: registers the client that it belongs to before a link opens, if that is necessary; returns the id of the
+            client's row. By default it belongs to none.
 
     Attributes:
         is_sqlite: whether the database is a file.
         bells: wake consumers of this and other processes.
     """
 
-    def __init__(self, store: str, *, shared: bool = False) -> None:
+    def __init__(self, store: str, *, shared: bool = False, client: Callable[[], int] = lambda: 0) -> None:
         self.store = store
+        self.client = client
         self.is_sqlite = is_sqlite(store)
         self.bells = bells(store)
         self._shared = shared
@@ -38,6 +41,7 @@ class Access:
         """The open link; opens one if there is none. Raises `ConnectionLost`."""
         with self._turn:
             if self._link is None:
+                self.client()
                 with translated(where):
                     self._link = open_link(self.store)
             self._link.maker.check(where)

@@ -79,7 +79,8 @@ _TAKE_POSTGRES = Sql(
 
 
 _NEXT_DUE = Sql(
-    "SELECT due, {now} FROM broker_delivery WHERE subscription = :subscription AND state = 2 ORDER BY due LIMIT 1"
+    "SELECT due, {now} FROM broker_delivery WHERE subscription = :subscription AND state = 2"
+    " AND due > {now} - :elapsed ORDER BY due LIMIT 1"
 )
 
 
@@ -137,9 +138,12 @@ def look(connection: Connection, subscription: int, limit: int) -> Sequence[Read
     return [Ready._make(row) for row in _HEAD.rows(connection, subscription=subscription, limit=limit)]
 
 
-def due_in_s(connection: Connection, subscription: int) -> float:
-    """Seconds until the next delayed message is due; infinity if there is none."""
-    rows = _NEXT_DUE.rows(connection, subscription=subscription)
+def due_in_s(connection: Connection, subscription: int, elapsed_ms: int) -> float:
+    """Seconds until the next delayed message is due; infinity if there is none.
+
+    A message that was due before the last `elapsed_ms` milliseconds was seen by the look before, which did not take it.
+    """
+    rows = _NEXT_DUE.rows(connection, subscription=subscription, elapsed=elapsed_ms)
     return max(0.0, (rows[0][0] - rows[0][1]) / 1000) if rows else math.inf
 
 

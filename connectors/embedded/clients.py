@@ -65,6 +65,11 @@ def remove(connection: Connection, client: int) -> Sequence[str]:
     return names
 
 
+def has_dead(connection: Connection, lives: Lives) -> bool:
+    """Whether the process of a client is gone."""
+    return any(lives.is_dead(name_of(client)) for (client,) in _ALL.rows(connection))
+
+
 def reap(connection: Connection, lives: Lives) -> None:
     """Remove the clients whose process is gone. Called under that lock."""
     for (client,) in _ALL.rows(connection):

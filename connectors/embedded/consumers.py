@@ -80,13 +80,18 @@ def of_subscription(connection: Connection, subscription: int) -> Sequence[Consu
     return [Consumer(*row) for row in _OF_SUBSCRIPTION.rows(connection, subscription=subscription)]
 
 
-def living(connection: Connection, subscription: int, lives: Lives) -> Sequence[Consumer]:
-    """The consumers of a subscription that live and are not cancelled. Strikes off the dead ones."""
+def living(
+    connection: Connection, subscription: int, lives: Lives, *, with_cancelled: bool = True
+) -> Sequence[Consumer]:
+    """The consumers of a subscription that live. Strikes off the dead ones.
+
+    Cancelled ones have duties, but leave their place to others.
+    """
     found = []
     for consumer in of_subscription(connection, subscription):
         if lives.is_dead(str(consumer.id)):
             strike_off(connection, subscription, consumer, lives.boot)
-        elif not consumer.cancelled:
+        elif with_cancelled or not consumer.cancelled:
             found.append(consumer)
     return found
 
@@ -118,6 +123,11 @@ def close(connection: Connection, subscription: int, consumer: int) -> None:
     _REMOVE.run(connection, consumer=consumer)
     if _ENDS.rows(connection, subscription=subscription):
         destinations.delete_subscription(connection, subscription)
+
+
+def has_dead(connection: Connection, lives: Lives) -> bool:
+    """Whether the process of a consumer is gone."""
+    return any(lives.is_dead(str(row[1])) for row in _ALL.rows(connection))
 
 
 def reap(connection: Connection, lives: Lives) -> None:

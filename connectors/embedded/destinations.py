@@ -37,6 +37,15 @@ _MAKE_SUBSCRIPTION = Sql(
     " VALUES (:destination, :client_id, :name, :durable, :shared, :selector, 0) RETURNING id"
 )
 _QUEUES = Sql("SELECT name FROM broker_destination WHERE name LIKE 'queue:%' ORDER BY name")
+_TOPIC_OF = Sql(
+    "SELECT d.name FROM broker_subscription s JOIN broker_destination d ON d.id = s.destination"
+    " WHERE s.id = :subscription"
+)
+_LOCK_CONTENT_OF = Sql(
+    "SELECT 1",
+    "SELECT count(*) FROM (SELECT 1 FROM broker_content WHERE number IN"
+    " (SELECT number FROM broker_delivery WHERE subscription = :subscription) ORDER BY number FOR UPDATE) AS locked",
+)
 _SUBSCRIPTION_LETS_GO = Sql(
     "UPDATE broker_content SET refs_left = refs_left - 1"
     " WHERE number IN (SELECT number FROM broker_delivery WHERE subscription = :subscription)"
@@ -141,7 +150,13 @@ def has_prepared(connection: Connection, subscription: int) -> bool:
 
 
 def delete_subscription(connection: Connection, subscription: int) -> None:
-    """Delete a subscription without consumers, and its messages. Called under the lock of the registry."""
+    """Delete a subscription without consumers, and its messages. Called under the lock of the registry.
+
+    Waits for transactions that send to its topic: they have read that it is there.
+    """
+    for (name,) in _TOPIC_OF.rows(connection, subscription=subscription):
+        lock_against_sends(connection, name)
+    _LOCK_CONTENT_OF.rows(connection, subscription=subscription)
     for statement in (
         _SUBSCRIPTION_LETS_GO,
         _TALLY_UNREFERENCED,

@@ -1,8 +1,8 @@
 """Finds the messages of a queue that match the selector of a consumer.
 
 Message and selector never change, so a message that did not match once never will: the scan looks at each message once,
-however many stay in the queue for other consumers. It remembers the numbers of those that match and that this consumer
-does not hold, since others may hold them and give them back.
+however many stay in the queue for other consumers. It remembers the numbers of those that match as long as they are in
+the queue, since whoever holds them may give them back.
 
 With PostgreSQL a message may become visible after one with a higher number. So the scan passes over a number for good
 only when every transaction has ended that may have drawn a lower one. A sender's transaction has an id before it draws
@@ -10,12 +10,12 @@ numbers: so whoever drew a number below those that a snapshot shows has an id be
 ended when the `xmin` of a later snapshot has reached it.
 """
 
-from bisect import bisect_left, insort
+from bisect import insort
 from collections.abc import Callable, Sequence
 
 from sqlalchemy import Connection
 
-from connectors.embedded.claiming import Bounds, Claimed, Ready
+from connectors.embedded.claiming import Bounds, Ready
 from connectors.embedded.content import Stored
 from connectors.embedded.sql import DELAYED, READY, Sql
 
@@ -79,21 +79,6 @@ class Scan:
                 break
         return chosen
 
-    def taken(self, claimed: Sequence[Claimed]) -> None:
-        """This consumer holds these messages now."""
-        for one in claimed:
-            self._forget((one.rank, one.stored.number))
-
-    def given_back(self, places: Sequence[tuple[int, int]]) -> None:
-        """This consumer has given back messages with these ranks and numbers."""
-        for place in places:
-            insort(self._matching, place)
-
-    def _forget(self, place: tuple[int, int]) -> None:
-        at = bisect_left(self._matching, place)
-        if self._matching[at : at + 1] == [place]:
-            del self._matching[at]
-
     def _ready_among(self, connection: Connection, subscription: int, places: Sequence[tuple[int, int]]) -> list[Ready]:
         numbers = [number for _, number in places]
         rows = {row[0]: row for row in _STATES.rows(connection, subscription=subscription, numbers=numbers)}
@@ -101,7 +86,7 @@ class Scan:
         for place in places:
             row = rows.get(place[1])
             if row is None:
-                self._forget(place)
+                self._matching.remove(place)
                 continue
             number, size, suspect, state, due, now = row
             if state == READY or (state == DELAYED and due <= now):

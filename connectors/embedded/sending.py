@@ -1,6 +1,6 @@
 """Stores messages: every message comes into a destination through `store`."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -103,6 +103,18 @@ class NoSuchDestination(Exception):
     def __init__(self, name: str) -> None:
         self.name = name
         super().__init__(name)
+
+
+def make_missing(connection: Connection, names: Collection[str]) -> None:
+    """Make the destinations that are missing, before messages are stored in several.
+
+    Storing shares a lock on its destination, and making one waits for the registry: the other order could wait for
+    somebody who deletes a destination.
+    """
+    if len(names) > 1:
+        for name in sorted(names):
+            if not destinations.is_temporary(name):
+                destinations.ensure(connection, name)
 
 
 def store(connection: Connection, name: str, entries: Sequence[NewMessage], *, lazy: bool = False) -> None:

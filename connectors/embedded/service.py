@@ -1,9 +1,10 @@
 """The embedded broker as a message service: clients, and sessions whose sources and sinks share a link."""
 
+import logging
 import threading
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 from weakref import WeakSet
@@ -19,7 +20,7 @@ from connectors.embedded.content import read_message
 from connectors.embedded.link import DatabaseLink
 from connectors.embedded.sending import NewMessage, NoSuchDestination
 from connectors.embedded.sink import EmbeddedSink
-from connectors.embedded.source import EmbeddedSource
+from connectors.embedded.source import LOOK_S, EmbeddedSource
 from connectors.embedded.sql import Sql
 from connectors.embedded.subscribing import Wanted
 from connectors.embedded.transactions import PreparedSend
@@ -30,6 +31,7 @@ from correlator.options import check_destination, check_options
 from correlator.selector import Selector
 from correlator.settings import ReceiverSettings, SenderSettings
 
+_log = logging.getLogger("connectors.embedded")
 _LONGEST_LOOK_S = 0.05
 _LOOK_UP_S = 5.0
 _TRANSACTION_ID = Sql("SELECT 0", "SELECT CAST(CAST(pg_current_xact_id() AS text) AS bigint)")
@@ -75,11 +77,6 @@ class EmbeddedClient:
                 link.live(clients.name_of(self._id))
             return self._id
 
-    @property
-    def id(self) -> int:
-        """The id of the client's row; 0 if it has not registered."""
-        return self._id
-
     def session(self) -> "EmbeddedSession":
         """Make the part of a session, without connecting."""
         return EmbeddedSession(self)
@@ -124,7 +121,7 @@ class EmbeddedSession:
         self.features = client.features
         self._client = client
         self._where = client.where
-        self._access = Access(client.store, shared=True)
+        self._access = Access(client.store, shared=True, client=client.registered)
         self._bell = f"session {uuid.uuid4().hex}"
         self._sources: WeakSet[EmbeddedSource] = WeakSet()
         self._composer = Composer(client.where, lasting=True, passing=True)
@@ -132,7 +129,7 @@ class EmbeddedSession:
 
     def source(self, receiver: ReceiverSettings) -> EmbeddedSource:
         """A consumer of a queue, or of a shared durable subscription of a topic that no client id owns."""
-        source = make_source(self._access, receiver, client=self._client.id, suspects_alone=True)
+        source = make_source(self._access, receiver, suspects_alone=True)
         self._sources.add(source)
         return source
 
@@ -150,7 +147,6 @@ class EmbeddedSession:
             shared=int(subscriber.shared),
             selector=receiver.selector or None,
             keeps_selector=False,
-            client=self._client.id,
             suspects_alone=True,
         )
         source = EmbeddedSource(where, self._access, receiver, wanted, None)
@@ -165,22 +161,30 @@ class EmbeddedSession:
         """Acknowledge and send in one transaction; see `ServiceSession`."""
         entries = [(out, self._composer.compose(out)) for out in work.sends]
         lazy = not work.acknowledged and not any(entry.persistent for _, entry in entries)
-        link = self._access.connect(self._where)
         settled = self._settled(work)
+
+        def do(connection: Connection) -> None:
+            for source, _, numbers in settled:
+                source.acknowledge_in(connection, numbers)
+            self._send(connection, entries, lazy=lazy)
+
+        self._commit(do, synced=not lazy)
+        for source, tokens, _ in settled:
+            source.let_go(tokens)
+        self._access.ring({out.destination for out in work.sends})
+
+    def _commit(self, do: Callable[[Connection], None], *, synced: bool = True) -> None:
+        """Run a transaction. If the answer to its commit is lost, look up what became of it before raising."""
+        link = self._access.connect(self._where)
         commit = _Commit()
         try:
-            with self._access.transaction(self._where, link, synced=not lazy) as connection:
+            with self._access.transaction(self._where, link, synced=synced) as connection:
                 commit.id = int(_TRANSACTION_ID.one(connection))
-                for source, _, numbers in settled:
-                    source.acknowledge_in(connection, numbers)
-                self._send(connection, entries, lazy=lazy)
+                do(connection)
                 commit.begun = True
         except ConnectionLost as error:
             if not commit.begun or not self._has_committed(commit, error):
                 raise
-        for source, tokens, _ in settled:
-            source.let_go(tokens)
-        self._access.ring({out.destination for out in work.sends})
 
     def _settled(self, work: Work) -> list[tuple[EmbeddedSource, Sequence[Any], Sequence[int]]]:
         """The sources with their tokens and numbers. Raises `ConnectionLost` if the link of one is gone."""
@@ -188,12 +192,14 @@ class EmbeddedSession:
         for source, tokens in work.acknowledged:
             assert isinstance(source, EmbeddedSource)
             settled.append((source, tokens, source.numbers(tokens)))
-        return settled
+        # In one order, so that two sessions do not wait for the content of each other's messages.
+        return sorted(settled, key=lambda one: one[0].place)
 
     def _send(self, connection: Connection, entries: Sequence[tuple[Outgoing, NewMessage]], *, lazy: bool) -> None:
         wanted: dict[str, list[NewMessage]] = {}
         for out, entry in entries:
             wanted.setdefault(out.destination, []).append(entry)
+        sending.make_missing(connection, wanted)
         # In the order of the names, so that two sessions never wait for each other's destinations.
         for destination in sorted(wanted):
             try:
@@ -215,7 +221,7 @@ class EmbeddedSession:
                 outcome = None
             if outcome in ("committed", "aborted"):
                 return bool(outcome == "committed")
-            self._woken.wait(_LONGEST_LOOK_S)
+            threading.Event().wait(_LONGEST_LOOK_S)
         raise ConnectionLost(
             "E7518", self._where, "the answer to a commit was lost, and so it may have happened or not"
         ) from error
@@ -223,23 +229,40 @@ class EmbeddedSession:
     def prepare(self, name: str, work: Work) -> None:
         """Store the work under a name; see `ServiceSession`."""
         entries = [(out, self._composer.compose(out)) for out in work.sends]
-        link = self._access.connect(self._where)
         settled = self._settled(work)
-        with self._access.transaction(self._where, link) as connection:
+
+        def do(connection: Connection) -> None:
+            for out, _ in entries:
+                if _has_ended(connection, out.destination):
+                    raise self._composer.gone(out)
             sends = [PreparedSend(out.destination, entry.message_id, entry.content) for out, entry in entries]
             tx = transactions.prepare(connection, name, sends)
             for source, _, numbers in settled:
                 source.prepare_in(connection, numbers, tx)
+
+        self._commit(do)
         for source, tokens, _ in settled:
             source.let_go(tokens)
 
     def resolve(self, name: str, *, commit: bool) -> None:
-        """Carry out a prepared transaction, or undo it; see `ServiceSession`."""
-        link = self._access.connect(self._where)
-        with self._access.transaction(self._where, link) as connection:
-            sends = transactions.resolve(connection, name, commit=commit)
-            self._send(connection, [self._again(send) for send in sends], lazy=False)
-        self._access.ring({send.destination for send in sends})
+        """Carry out a prepared transaction, or undo it; see `ServiceSession`.
+
+        A message to a temporary destination that has ended since then is dropped: nobody could get it.
+        """
+        rung: set[str] = set()
+
+        def do(connection: Connection) -> None:
+            sends, returned = transactions.resolve(connection, name, commit=commit)
+            living = [send for send in sends if not _has_ended(connection, send.destination)]
+            if len(living) < len(sends):
+                _log.warning(
+                    "%d messages of transaction %s go to destinations that have ended", len(sends) - len(living), name
+                )
+            self._send(connection, [self._again(send) for send in living], lazy=False)
+            rung.update(returned, (send.destination for send in living))
+
+        self._commit(do)
+        self._access.ring(rung)
 
     def _again(self, send: PreparedSend) -> tuple[Outgoing, NewMessage]:
         out = Outgoing(0, "", send.destination, read_message(send.content), send.message_id)
@@ -252,8 +275,11 @@ class EmbeddedSession:
     def wait(self, seen: int, timeout_s: float) -> None:
         """See `ServiceSession`. Returns when a source is to look by itself, too."""
         if not self._woken.is_set():
-            look_s = min((source.looks_in_s() for source in self._sources), default=timeout_s)
+            asked = [source for source in self._sources if source.found_nothing]
+            look_s = min((source.looks_in_s() for source in asked), default=LOOK_S)
             self._access.bells.wait_for_any(self._heard(), seen, min(timeout_s, look_s))
+            for source in asked:
+                source.found_nothing = False
         self._woken.clear()
 
     def wake(self) -> None:
@@ -278,6 +304,11 @@ class EmbeddedSession:
         self._access.close()
 
 
+def _has_ended(connection: Connection, name: str) -> bool:
+    """Whether this is a temporary destination that is gone."""
+    return destinations.is_temporary(name) and destinations.find(connection, name) is None
+
+
 class _Commit:
     """What must be known to look up a commit."""
 
@@ -286,16 +317,14 @@ class _Commit:
         self.begun = False
 
 
-def make_source(
-    access: Access, receiver: ReceiverSettings, *, client: int = 0, suspects_alone: bool = False
-) -> EmbeddedSource:
+def make_source(access: Access, receiver: ReceiverSettings, *, suspects_alone: bool = False) -> EmbeddedSource:
     """A consumer of a queue, or of a receiver's durable subscription. Raises `ConfigError`."""
     where = f"receivers.{receiver.id}"
     check_options(where, receiver.options, ())
     kind = check_destination(where, receiver.destination).kind
     selector = Selector.optional(receiver.selector, f"{where}.selector") if kind == "queue" else None
     name = receiver.subscription if kind == "topic" else ""
-    return EmbeddedSource(where, access, receiver, Wanted(name, client=client, suspects_alone=suspects_alone), selector)
+    return EmbeddedSource(where, access, receiver, Wanted(name, suspects_alone=suspects_alone), selector)
 
 
 def make_sink(access: Access, sender: SenderSettings, *, passing: bool) -> EmbeddedSink:

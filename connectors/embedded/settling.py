@@ -50,7 +50,7 @@ _ROLL_BACK = Sql(
 _PREPARED = Sql(
     "SELECT s.destination, d.subscription, n.name, d.number FROM broker_delivery d"
     " JOIN broker_subscription s ON s.id = d.subscription JOIN broker_destination n ON n.id = s.destination"
-    " WHERE d.state = 3 AND d.consumer = :tx ORDER BY d.subscription, d.number"
+    " WHERE d.state = 3 AND d.consumer = :tx ORDER BY s.destination, d.subscription, d.number"
 )
 
 
@@ -119,6 +119,11 @@ def leave_prepared(connection: Connection, tx: int) -> None:
         leave(connection, holder, numbers, PREPARED)
 
 
-def return_prepared(connection: Connection, tx: int) -> None:
-    """Let the messages that a prepared transaction has acknowledged be ready again, in their place."""
+def return_prepared(connection: Connection, tx: int) -> Sequence[str]:
+    """Let the messages that a prepared transaction has acknowledged be ready again, in their place.
+
+    Returns their destinations.
+    """
+    names = sorted({name for _, _, name, _ in _PREPARED.rows(connection, tx=tx)})
     _ROLL_BACK.run(connection, tx=tx)
+    return names

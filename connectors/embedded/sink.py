@@ -50,6 +50,7 @@ class EmbeddedSink:
             raise ConnectionLost("E7003", self._where, "not connected")
         lazy = not any(entry.persistent for entries in wanted.values() for _, entry in entries)
         with self._access.transaction(self._where, self._link, synced=not lazy) as connection:
+            sending.make_missing(connection, wanted)
             # In the order of the names, so that two sinks never wait for each other's destinations.
             for destination in sorted(wanted):
                 places, entries = zip(*wanted[destination], strict=True)

@@ -1,12 +1,12 @@
 """The source of the embedded broker: one consumer on one queue or subscription."""
 
+import math
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from sqlalchemy import Connection
 
-from connectors.embedded import claiming, consumers, destinations, settling, subscribing
+from connectors.embedded import claiming, consumers, destinations, settling, starting, subscribing
 from connectors.embedded.access import Access
 from connectors.embedded.claiming import Bounds, Claimed, Holder, Ready
 from connectors.embedded.consumers import Consumer
@@ -20,15 +20,10 @@ from correlator.errors import ConnectionLost
 from correlator.selector import Selector
 from correlator.settings import ReceiverSettings
 
-_LOOK_S = 1.0
+_REAP_S = 5.0
+"""Seconds between two looks of a waiting consumer for whatever dead processes have left."""
+LOOK_S = 1.0
 """A waiting consumer looks so often by itself: a wake-up may be lost, and nobody tells of consumers that have died."""
-
-
-class HeldMessage(NamedTuple):
-    """What a source remembers of a message that it holds."""
-
-    number: int
-    rank: int
 
 
 class EmbeddedSource:
@@ -54,13 +49,15 @@ class EmbeddedSource:
         self._wanted = wanted
         self._link: DatabaseLink | None = None
         self._holder = Holder(0, 0, 0, is_queue=True)
-        self._held: Held[HeldMessage] = Held()
+        self._held: Held[int] = Held()
         self._selector = selector
         self._scan: Scan | None = None
         self._cancelled = False
         self._rung = -1
         self._next_look = 0.0
         self._next_check = 0.0
+        self._next_reap = time.monotonic() + _REAP_S
+        self.found_nothing = False
 
     @property
     def destination(self) -> str:
@@ -78,7 +75,8 @@ class EmbeddedSource:
         link = self._access.connect(self._where)
         try:
             with self._access.transaction(self._where, link) as connection:
-                self._holder = subscribing.subscribe(connection, self._receiver.destination, self._wanted, link)
+                wanted = self._wanted._replace(client=self._access.client())
+                self._holder = subscribing.subscribe(connection, self._receiver.destination, wanted, link)
                 link.live(str(self._holder.consumer))
         except BaseException:
             self._access.leave()
@@ -93,12 +91,14 @@ class EmbeddedSource:
             raise ConnectionLost("E7003", self._where, "not connected")
         limit = 0 if self._cancelled else min(max_messages, self._receiver.max_batch_size - len(self._held))
         deadline = time.monotonic() + timeout_s
+        self.found_nothing = False
         while True:
             chunk = self._claim(limit) if limit > 0 and self._may_find() else None
             if chunk is not None:
                 return chunk
             now = time.monotonic()
             if now >= deadline:
+                self.found_nothing = limit > 0
                 return NOTHING
             if limit > 0:
                 self._access.bells.wait(self.destination, self._rung, min(deadline, self._next_look) - now)
@@ -107,10 +107,7 @@ class EmbeddedSource:
 
     def looks_in_s(self) -> float:
         """Seconds until a look is worth its cost though nobody rings, at most a second."""
-        if self._scan is not None and self._scan.behind:
-            return 0.0
-        wait_s = self._next_look - time.monotonic()
-        return wait_s if 0 < wait_s < _LOOK_S else _LOOK_S
+        return min(max(0.0, self._next_look - time.monotonic()), LOOK_S)
 
     def _may_find(self) -> bool:
         """Whether a look is worth its cost: somebody has rung since the last one that found nothing, or it is time."""
@@ -122,9 +119,14 @@ class EmbeddedSource:
 
     def acknowledge(self, tokens: Sequence[int]) -> None:
         """Delete these messages in one transaction. A token from before a reconnect acknowledges nothing."""
-        numbers = [message.number for message in self._held.release(tokens)]
+        numbers = self._held.release(tokens)
         with self._access.transaction(self._where, self._open_link()) as connection:
             self.acknowledge_in(connection, numbers)
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """The order in which transactions settle: by destination and subscription."""
+        return self._holder.destination, self._holder.subscription
 
     def acknowledge_in(self, connection: Connection, numbers: Sequence[int]) -> None:
         """Delete these messages in a transaction. Raises `ConnectionLost` E7021 if another consumer got one of them."""
@@ -149,7 +151,7 @@ class EmbeddedSource:
             raise ConnectionLost("E7003", self._where, "not connected")
         if not self._held.has_all(tokens):
             raise self._overtaken()
-        return [message.number for message in self._held.of(tokens)]
+        return self._held.of(tokens)
 
     def let_go(self, tokens: Sequence[int]) -> None:
         """Forget messages that a transaction has settled."""
@@ -166,9 +168,7 @@ class EmbeddedSource:
     def _give_back(self, tokens: Sequence[int], how: Callable[[Connection, Holder, Sequence[int]], None]) -> None:
         released = self._held.release(tokens)
         with self._access.transaction(self._where, self._open_link()) as connection:
-            how(connection, self._holder, [message.number for message in released])
-        if self._scan is not None:
-            self._scan.given_back([(message.rank, message.number) for message in released])
+            how(connection, self._holder, released)
         self._access.ring((self.destination,))
 
     def cancel(self) -> None:
@@ -206,16 +206,28 @@ class EmbeddedSource:
 
     def _claim(self, limit: int) -> Chunk | None:
         """A chunk of messages, or `None` if none is ready. Expired messages end here."""
+        begin = time.monotonic()
+        if begin >= self._next_check:
+            self._strike_off_the_dead(begin)
         bounds = Bounds(limit, self._receiver.max_batch_bytes)
-        while claimed := self._claim_some(bounds) or self._claim_of_the_dead(bounds):
-            if self._scan is not None:
-                self._scan.taken(claimed)
+        while claimed := self._claim_some(bounds):
             fresh = [one for one in claimed if not one.expired]
             if fresh:
-                tokens = self._held.hold([HeldMessage(one.stored.number, one.rank) for one in fresh])
+                tokens = self._held.hold([one.stored.number for one in fresh])
                 self._next_look = 0.0
                 return Chunk([decode(one.stored) for one in fresh], tokens)
+        self._plan_next_look(begin)
         return None
+
+    def _plan_next_look(self, begin: float) -> None:
+        """When to look again after a look that began then and found nothing, unless somebody rings."""
+        if self._scan is not None and self._scan.behind:
+            self._next_look = 0.0
+            return
+        with self._access.reading(self._where, self._open_link()) as connection:
+            elapsed_ms = math.ceil((time.monotonic() - begin) * 1000) + 1
+            due_in_s = claiming.due_in_s(connection, self._holder.subscription, elapsed_ms)
+        self._next_look = time.monotonic() + min(LOOK_S, due_in_s)
 
     def _claim_some(self, bounds: Bounds) -> Sequence[Claimed]:
         if self._scan is None and not self._access.is_sqlite:
@@ -255,25 +267,24 @@ class EmbeddedSource:
         assert self._selector is not None
         return self._selector.matches(decode(stored))
 
-    def _claim_of_the_dead(self, bounds: Bounds) -> Sequence[Claimed]:
-        """Look, now and then, for consumers whose process is gone; claim what they held."""
-        now = time.monotonic()
-        if self._scan is not None and self._scan.behind:
-            self._next_look = now
-            return ()
+    def _strike_off_the_dead(self, now: float) -> None:
+        """Look for consumers whose process is gone: what they held is ready again."""
         link = self._open_link()
         with self._access.reading(self._where, link) as connection:
-            due_in_s = claiming.due_in_s(connection, self._holder.subscription)
-            dead = self._dead(connection, link) if now >= self._next_check else ()
-        self._next_look = now + min(_LOOK_S, due_in_s)
-        if dead:
+            dead = self._dead(connection, link)
+            reaps = now >= self._next_reap and link is not None and starting.has_dead(connection, link)
+        if dead or reaps:
             with self._access.transaction(self._where, link) as connection:
+                assert link is not None
+                if reaps:
+                    destinations.lock_registry(connection)
+                    starting.reap(connection, link)
                 for consumer in dead:
-                    consumers.strike_off(connection, self._holder.subscription, consumer, link.boot if link else "")
-            self._next_look = 0.0
-        if now >= self._next_check:
-            self._next_check = now + _LOOK_S
-        return self._claim_some(bounds) if dead else ()
+                    consumers.strike_off(connection, self._holder.subscription, consumer, link.boot)
+            self._access.ring((self.destination,))
+        self._next_check = now + LOOK_S
+        if now >= self._next_reap:
+            self._next_reap = now + _REAP_S
 
     def _dead(self, connection: Connection, link: DatabaseLink | None) -> Sequence[Consumer]:
         others = consumers.of_subscription(connection, self._holder.subscription)

@@ -31,6 +31,11 @@ def start(connection: Connection, lives: Lives) -> None:
         statement.run(connection)
 
 
+def has_dead(connection: Connection, lives: Lives) -> bool:
+    """Whether a process has died that was a consumer or client, and nobody has removed what it left."""
+    return consumers.has_dead(connection, lives) or clients.has_dead(connection, lives)
+
+
 def reap(connection: Connection, lives: Lives) -> None:
     """Remove what dead processes have left behind. Called under the lock of the registry."""
     consumers.reap(connection, lives)

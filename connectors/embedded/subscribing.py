@@ -83,7 +83,7 @@ def _subscription(connection: Connection, name: str, there: Destination, wanted:
     if not found.durable and not living:
         destinations.delete_subscription(connection, found.id)
         return destinations.make_subscription(connection, there.id, new)
-    _check_kind(name, found, wanted, living)
+    _check_kind(name, found, wanted, [one for one in living if not one.cancelled])
     if wanted.keeps_selector or found.selector == wanted.selector:
         return found
     if living:

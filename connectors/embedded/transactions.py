@@ -45,8 +45,11 @@ def prepare(connection: Connection, name: str, sends: Sequence[PreparedSend]) ->
     return int(tx)
 
 
-def resolve(connection: Connection, name: str, *, commit: bool) -> Sequence[PreparedSend]:
-    """End a prepared transaction; returns what it sends. Raises `UsageError` E7520 as `ServiceSession.resolve`."""
+def resolve(connection: Connection, name: str, *, commit: bool) -> tuple[Sequence[PreparedSend], Sequence[str]]:
+    """End a prepared transaction; returns what it sends, and the destinations of the messages that are ready again.
+
+    Raises `UsageError` E7520 as `ServiceSession.resolve`.
+    """
     at = now_ms(connection)
     _FORGET.run(connection, before=at - OUTCOMES_KEPT_MS)
     rows = _FIND.rows(connection, name=name)
@@ -55,14 +58,15 @@ def resolve(connection: Connection, name: str, *, commit: bool) -> Sequence[Prep
     tx, state = rows[0]
     wanted = "COMMITTED" if commit else "ROLLEDBACK"
     if state == wanted:
-        return ()
+        return (), ()
     if state != "PREPARED":
         raise UsageError("E7520", f"transaction {quoted(name)}", f"it is {state} already")
     sends = [PreparedSend(*row) for row in _SENDS.rows(connection, tx=tx)] if commit else []
+    returned: Sequence[str] = ()
     if commit:
         settling.leave_prepared(connection, tx)
     else:
-        settling.return_prepared(connection, tx)
+        returned = settling.return_prepared(connection, tx)
     _FORGET_SENDS.run(connection, tx=tx)
     _END.run(connection, tx=tx, state=wanted, at=at)
-    return sends
+    return sends, returned

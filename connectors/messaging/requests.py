@@ -9,6 +9,7 @@ import msgspec
 
 from connectors.messaging.consumer import Consumer
 from connectors.messaging.foreign import ForeignMessage, converted
+from correlator.errors import ConnectionLost
 from correlator.events import Headers, Message
 
 if TYPE_CHECKING:
@@ -25,6 +26,15 @@ class Requests:
 
     def ask(self, destination: str, question: ForeignMessage, timeout_s: float | None) -> Message | None:
         """Send a question, and return its answer; see `Session.request`."""
+        try:
+            return self._ask(destination, question, timeout_s)
+        except ConnectionLost:
+            if self._answers is not None:  # its queue may have ended with the connection: the next question has another
+                self._answers.close()
+                self._answers = None
+            raise
+
+    def _ask(self, destination: str, question: ForeignMessage, timeout_s: float | None) -> Message | None:
         if self._answers is None:
             self._queue = self._session.create_temporary_queue()
             self._answers = self._session.create_consumer(self._queue)

@@ -533,16 +533,22 @@ class Session:
                 intake.give_back_fetched()
         settle(self._holdings.unacknowledged.take_all(), Intake.reject)
 
-    def _end_transaction(self, how: Callable[[Work], None]) -> None:
-        """Hand the transaction to the broker. Whatever fails, except for a taken name, rolls it back."""
-        assert self._transaction is not None
-        lost = self._holdings.unacknowledged.forgotten
-        if lost:  # what was received comes again: what was sent in answer to it must not be sent
-            self._transaction.clear()
+    def _refuse_lost(self, transaction: Transaction) -> None:
+        """Roll back and raise `ConnectionLost` E7542 if messages were lost that the transaction had received.
+
+        They come again, so what was sent in answer to them must not be sent.
+        """
+        if lost := self._holdings.unacknowledged.forgotten:
+            transaction.clear()
             with suppress(ConnectionLost):
                 self._give_back()
             what = f"the connection was lost, and with it {lost} messages that the transaction had received"
             raise ConnectionLost("E7542", "session", what, "", _UNDONE)
+
+    def _end_transaction(self, how: Callable[[Work], None]) -> None:
+        """Hand the transaction to the broker. Whatever fails, except for a taken name, rolls it back."""
+        assert self._transaction is not None
+        self._refuse_lost(self._transaction)
         deliveries = self._holdings.unacknowledged.take_all()
         tokens = by_intake(deliveries)
         sends = self._transaction.sends()
@@ -564,6 +570,11 @@ class Session:
                 intake.let_go()
             self._holdings.unacknowledged.take_all()
             raise (error if error.code == "E7518" else _rolled_back(error)) from error
+        except BaseException:  # an interrupt: nobody knows whether it was committed, so nothing of it may be sent again
+            self._transaction.clear()
+            for intake in tokens:
+                intake.let_go()
+            raise
         self._transaction.clear()
         for intake, own in tokens.items():
             intake.settled(len(own))

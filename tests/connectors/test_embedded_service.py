@@ -51,11 +51,13 @@ class Broker:
         return connected(self.opened(self.connection.source(receiver(destination, **settings))))
 
     def send(self, *messages, destination=QUEUE, source=""):
-        session = self.connection.attach(None).session()
+        client = self.connection.attach(None)
+        session = client.session()
         sink = session.sink(SenderSettings(id="s", connection="c", destination=destination))
         sink.connect()
         results = sink.send(outgoing(*messages, destination=destination, source=source))
         session.close()
+        client.close()
         return results
 
     def count(self, query="SELECT count(*) FROM broker_content"):
@@ -675,3 +677,90 @@ def test_wake_ends_a_wait_of_another_thread(broker):
     begun = time.monotonic()
     session.wait(session.look(), 60.0)
     assert time.monotonic() - begun < 30
+
+
+# --- what must not get lost, stall or spin ---
+
+
+def test_a_consumer_with_a_selector_gets_what_an_undone_transaction_gives_back(broker):
+    broker.send(message("a", {"n": 5}))
+    session = broker.session()
+    source = broker.source(session, selector="n > 1")
+    session.prepare("t", Work([(source, source.receive(9, 0.0).tokens)], []))
+    assert source.receive(9, 0.0).messages == ()
+    seen = session.look()
+    session.resolve("t", commit=False)
+    assert session.look() != seen, "whoever waits for the queue is woken"
+    assert counts(source.receive(9, 0.0)) == [(True, 2)]
+
+
+def test_what_a_dead_consumer_held_comes_before_a_backlog(broker):
+    broker.send(message("urgent", priority=9))
+    dead = broker.plain()
+    dead.receive(1, 0.0)
+    living = broker.plain()
+    kill(dead)
+    broker.send(*"abc")
+    living._next_check = 0.0  # a second later
+    assert bodies(living.receive(9, 0.0)) == ["urgent", "a", "b", "c"]
+
+
+def test_what_is_not_persistent_stays_while_a_connection_is_open(broker):
+    client = broker.client()
+    for session in (client.session(), client.session()):
+        sink = session.sink(SenderSettings(id="s", connection="c", destination=QUEUE))
+        sink.connect()
+        sink.send(outgoing(message("passing", persistent=False)))
+        session.close()
+    assert len(broker.connection.browse(QUEUE, 9)) == 2
+
+
+def test_a_prepared_message_to_a_temporary_queue_that_has_ended_is_dropped(broker, caplog):
+    asks = broker.client()
+    temporary = asks.create_temporary("queue")
+    broker.send("a")
+    session = broker.session()
+    source = broker.source(session)
+    held = source.receive(1, 0.0)
+    sends = [*outgoing("answer", destination=temporary), *outgoing("x", destination="queue:out")]
+    session.prepare("t", Work([(source, held.tokens)], sends))
+    asks.close()
+    session.resolve("t", commit=True)
+    assert "1 messages of transaction t go to destinations that have ended" in caplog.text
+    assert (bodies_of(broker, QUEUE), bodies_of(broker, "queue:out")) == ([], ["x"])
+    with pytest.raises(SendRejected, match="E8101"):
+        session.prepare("u", Work([], outgoing("answer", destination=temporary)))
+
+
+def test_a_delayed_message_for_others_is_not_looked_at_again_and_again(broker):
+    broker.send(message("other", {"n": 0}, delivery_delay_ms=1))
+    source = broker.plain(selector="n > 1")
+    wait_until(lambda: broker.count(f"SELECT count(*) FROM broker_delivery WHERE due < {time.time() * 1000:.0f}"))
+    source.receive(9, 0.0)
+    assert source.looks_in_s() > 0.5
+    broker.send(message("mine", {"n": 5}, delivery_delay_ms=400))
+    source.receive(9, 0.0)
+    assert source.looks_in_s() < 0.5
+
+
+def test_a_subscription_is_not_deleted_while_a_closed_consumer_holds_messages(broker):
+    session = broker.session("desk")
+    source = broker.subscriber(session, SHARED_DURABLE)
+    broker.send("a", destination=TOPIC)
+    held = source.receive(1, 0.0)
+    source.cancel()
+    with pytest.raises(UsageError, match="^E7513"):
+        session.unsubscribe(TOPIC, "s")
+    session.settle(Work([(source, held.tokens)], []))
+    source.close()
+    session.unsubscribe(TOPIC, "s")
+    assert broker.count() == 0
+
+
+def test_what_dead_processes_leave_is_removed_by_those_that_wait(broker):
+    dead = broker.subscriber(broker.session(), OWN)
+    living = broker.plain()
+    kill(dead)
+    living._next_check = living._next_reap = 0.0  # some seconds later
+    assert living.receive(1, 0.0).messages == ()
+    assert broker.count("SELECT count(*) FROM broker_subscription WHERE durable = 0") == 0

@@ -214,7 +214,8 @@ class Bells:
                     with closing(self._channel.listener()) as listener:
                         ended = self._serve(listener, nudged, float("inf"))
                 except Exception as error:  # noqa: BLE001  # whatever it is, polling remains
-                    self._tell(_POLLS, error)
+                    if self._somebody_waits():  # else the store may have been removed by those who used it
+                        self._tell(_POLLS, error)
                     with closing(self._channel.poller()) as poller:
                         ended = self._serve(poller, nudged, time.monotonic() + _RETRY_S)
 
@@ -256,6 +257,10 @@ class Bells:
             lingers = any(not self._bells[number].waiting for number in wanted)
             self._listened = wanted
         return wanted, _LINGER_S if lingers else _STAYS_S
+
+    def _somebody_waits(self) -> bool:
+        with self._lock:
+            return any(bell.waiting for bell in self._bells)
 
     def _ends(self) -> bool:
         """Whether nobody has waited for long. Then the next one who waits starts another thread."""

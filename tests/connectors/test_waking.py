@@ -48,9 +48,14 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture(autouse=True)
 def ending(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Threads end soon after their test."""
+    """Threads end soon after their test; those of tests of other files have ended before."""
     monkeypatch.setattr(waking, "_STAYS_S", 0.1)
+    _join_listening_threads()
     yield
+    _join_listening_threads()
+
+
+def _join_listening_threads() -> None:
     for thread in listening_threads():
         thread.join(SOON_S)
         assert not thread.is_alive()
@@ -619,3 +624,20 @@ def test_a_session_that_is_lost_when_the_sender_notifies_is_no_failure_of_the_se
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     assert "up to a second late" in caplog.text
     sender.connection.invalidate()
+
+
+def test_a_store_that_is_removed_when_nobody_waits_any_more_is_not_told(tmp_path: Path, caplog) -> None:
+    place = tmp_path / "there"
+    place.mkdir()
+    (place / "broker.db").touch()
+    store = f"sqlite:///{place}/broker.db"
+    before = set(threading.enumerate())
+    ours = bells(store)
+    listening(ours, store)
+    threads = [one for one in set(threading.enumerate()) - before if one.name == "embedded-bells"]
+    assert threads
+    shutil.rmtree(place)
+    for one in threads:
+        one.join(SOON_S)
+        assert not one.is_alive()
+    assert caplog.messages == []

@@ -80,18 +80,16 @@ def of_subscription(connection: Connection, subscription: int) -> Sequence[Consu
     return [Consumer(*row) for row in _OF_SUBSCRIPTION.rows(connection, subscription=subscription)]
 
 
-def living(
-    connection: Connection, subscription: int, lives: Lives, *, with_cancelled: bool = True
-) -> Sequence[Consumer]:
+def living(connection: Connection, subscription: int, lives: Lives) -> Sequence[Consumer]:
     """The consumers of a subscription that live. Strikes off the dead ones.
 
-    Cancelled ones have duties, but leave their place to others.
+    Cancelled ones are among them: they have duties, but leave their place to others.
     """
     found = []
     for consumer in of_subscription(connection, subscription):
         if lives.is_dead(str(consumer.id)):
             strike_off(connection, subscription, consumer, lives.boot)
-        elif with_cancelled or not consumer.cancelled:
+        else:
             found.append(consumer)
     return found
 

@@ -167,7 +167,7 @@ def test_57p05_a_session_that_is_ended_while_nothing_is_to_be_done(
     url = server.fresh_database()
     store = make_store(url)
     opened(store)
-    set_in(store, "idle_session_timeout = '50ms'")
+    set_in(store, "idle_session_timeout = '2s'")
     wait_until(lambda: not server.backends(url))
     with pytest.raises(CommitUnknown, match=r"E3105 .*idle-session timeout"):
         store.commit(1, [values.received(1, 1)])
@@ -297,13 +297,13 @@ class SlowPipeline(Pipeline):
 
 
 def test_25p03_a_start_may_take_longer_than_a_transaction_may_be_idle(server: PostgresServer) -> None:
-    url = configured(server, "idle_in_transaction_session_timeout = '50ms'")
+    url = configured(server, "idle_in_transaction_session_timeout = '2s'")
     with Engine(EngineSettings(name="alpha", store=url), processors=[SlowPipeline(url)]) as engine:
         assert engine.checkpoint()
 
 
 def test_57p05_a_session_that_is_ended_during_a_start(make_store: MakeStore, server: PostgresServer) -> None:
-    store = make_store(configured(server, "idle_session_timeout = '50ms'"))
+    store = make_store(configured(server, "idle_session_timeout = '2s'"))
     recovered = store.read()
     wait_until(lambda: not server.backends(store._url))
     store.take_over(recovered)
